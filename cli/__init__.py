@@ -1,0 +1,1 @@
+"""The `dpfest` command: thin Typer commands that parse, call a stage, and print."""

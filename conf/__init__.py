@@ -1,0 +1,1 @@
+"""Hydra configuration groups; every value here is the default of the dataclass that it configures."""

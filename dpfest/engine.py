@@ -1,0 +1,271 @@
+"""One private step: per-example norms, mask, clip, sum, noise on the surviving rows.
+
+Every algorithm runs through :meth:`PrivateEngine.gradient`; what tells them apart is the rule for which embedding
+rows survive (:mod:`dpfest.rules`).  The order is the paper's (Ghazi et al., 2023, Algorithm 1): rows that do not
+survive are zeroed in every example's gradient *before* the whole gradient, surviving rows and dense parameters
+together, is clipped to ``C2``; noise of standard deviation ``C2 * sigma_2`` goes on every surviving row, touched or
+not, and on every dense parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpfest.capture import Recorder, Recording
+from dpfest.noise import NoiseKey
+from dpfest.rules import Algorithm, Contributions, StepContext, locate
+from dpfest.tables import TableLayout
+
+
+@dataclass
+class RowGradient:
+    """Noised gradient of one table: ``values [s, dim]`` at local ``rows [s]``, or at every row where rows is None."""
+
+    rows: Tensor | None
+    values: Tensor
+
+
+@dataclass
+class NoisedGradient:
+    """What a step releases, averaged over the batch, and what it saw on the way.
+
+    Attributes:
+        dense: gradient of each dense parameter, by name.
+        tables: gradient of each table, in the order of the layout.
+        rows_per_table: rows with a noised gradient in each table.
+        examples: size of the batch.  Private: no part of the release.
+        loss: mean loss over the batch, nan where it is empty.  Private: no part of the release.
+    """
+
+    dense: dict[str, Tensor]
+    tables: list[RowGradient]
+    rows_per_table: list[int]
+    examples: int
+    loss: float
+
+
+class PrivateEngine:
+    """Turns batches into noised gradients.
+
+    Args:
+        model: its trainable parameters must all lie in supported layers (:class:`dpfest.capture.Recorder`).
+        algorithm: the rule and its clipping norm.
+        losses: ``losses(batch)`` runs the model and returns the per-example losses ``[b]``; no example may
+            influence another's loss.
+        key: where the noise comes from.
+        gradient_noise_multiplier: ``sigma_2``; 0 for no noise.
+        expected_batch_size: divisor of the noised sum; None divides by the actual size, which is private.
+        map_noise_multiplier: ``sigma_1``, for the rules that draw a noisy map.
+        epsilon_per_row: cost of one drawn row, for exponential selection.
+        selected: sorted global rows, for the rules that train within a set chosen beforehand.
+
+    Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) that a step of
+    DP-AdaFEST releases is dominated by one Gaussian mechanism of multiplier
+    ``(sigma_1^-2 + sigma_2^-2)^(-1/2)`` subsampled at ``q``, under adding or removing one example; a rule that reads
+    no batch is dominated by ``sigma_2`` alone.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        losses: Callable[[Any], Tensor],
+        key: NoiseKey,
+        *,
+        gradient_noise_multiplier: float,
+        expected_batch_size: float | None,
+        map_noise_multiplier: float | None = None,
+        epsilon_per_row: float | None = None,
+        selected: Tensor | None = None,
+    ) -> None:
+        self.recorder = Recorder(model)
+        self.algorithm, self.losses, self.key = algorithm, losses, key
+        self.gradient_noise_multiplier = gradient_noise_multiplier
+        self.expected_batch_size = expected_batch_size
+        self.map_noise_multiplier = map_noise_multiplier
+        self.epsilon_per_row = epsilon_per_row
+        parameter = next(model.parameters())
+        self.device, self.dtype = parameter.device, parameter.dtype
+        self.selected = None if selected is None else selected.to(self.device)
+
+    @property
+    def layout(self) -> TableLayout:
+        """The numbering of the model's embedding rows."""
+        return self.recorder.layout
+
+    def gradient(self, microbatches: Sequence[Any], step: int) -> NoisedGradient:
+        """The noised gradient of one logical batch, with one mask draw for all its micro-batches.
+
+        Args:
+            microbatches: at least one; an empty batch is one empty micro-batch.  With several, a rule that reads the
+                batch costs an extra forward pass each.
+            step: number of the step; the same step under the same key draws the same noise.
+        """
+        batch = _RecordedBatch(self, microbatches)
+        context = StepContext(
+            step=step,
+            key=self.key,
+            layout=self.layout,
+            device=self.device,
+            selected=self.selected,
+            map_noise_multiplier=self.map_noise_multiplier,
+            epsilon_per_row=self.epsilon_per_row,
+        )
+        survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
+        rows = self._noise("row noise", step, survivors.shapes)
+        dense = self._noise("dense noise", step, [p.shape for p in self.recorder.dense_parameters.values()])
+        sums = dict(zip(self.recorder.dense_parameters, dense, strict=True))
+        named = {id(p): sums[name] for name, p in self.recorder.dense_parameters.items()}
+
+        examples, loss = 0, 0.0
+        for recording in batch.recordings():
+            recording.backward()
+            weight = clip_and_sum(recording, survivors, self.algorithm.clipping_norm, rows, dense=True)
+            for factors, output_gradient in recording.linear:
+                for parameter, value in factors.weighted_sums(output_gradient, weight):
+                    named[id(parameter)].add_(value)
+            examples += len(weight)
+            loss += float(recording.losses.detach().sum())
+
+        divisor = max(examples, 1) if self.expected_batch_size is None else self.expected_batch_size
+        for value in (*rows, *sums.values()):
+            value.div_(divisor)
+        return NoisedGradient(
+            dense=sums,
+            tables=[RowGradient(local, value) for local, value in zip(survivors.local, rows, strict=True)],
+            rows_per_table=[len(value) for value in rows],
+            examples=examples,
+            loss=loss / examples if examples else math.nan,
+        )
+
+    def record(self, batch: Any) -> Recording:
+        """Run the forward pass of one micro-batch and keep its factors."""
+        with self.recorder.record() as recording:
+            recording.losses = self.losses(batch)
+        recording.pair()
+        return recording
+
+    def _noise(self, purpose: str, step: int, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Gaussian noise of standard deviation ``C2 * sigma_2`` in the given shapes, from one draw."""
+        sizes = [math.prod(shape) for shape in shapes]
+        if self.gradient_noise_multiplier > 0:
+            flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
+            flat.mul_(self.algorithm.clipping_norm * self.gradient_noise_multiplier)
+        else:
+            flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
+        return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+
+
+class Survivors:
+    """The rows that survive, in the global numbering and table by table.
+
+    Attributes:
+        local: each table's surviving local rows, or None for all of them.
+        shapes: shape of each table's gradient.
+    """
+
+    def __init__(self, layout: TableLayout, rows: Tensor | None) -> None:
+        self.layout, self.rows = layout, rows
+        self.local: Sequence[Tensor | None] = (
+            [None] * len(layout.names) if rows is None else layout.split(rows)
+        )
+        counts = [
+            total if local is None else len(local) for total, local in zip(layout.rows, self.local, strict=True)
+        ]
+        self.shapes = list(zip(counts, layout.dims, strict=True))
+        self._starts = [sum(counts[:table]) for table in range(len(counts))]
+
+    def positions(self, rows: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
+        """Where each table's pairs (local ``rows``) lie in its gradient: (position, survives), None for all."""
+        if self.rows is None:
+            return [(local, None) for local in rows]
+        offsets = self.layout.offsets
+        everything = torch.cat([local + offset for local, offset in zip(rows, offsets[:-1], strict=True)])
+        position, survives = locate(self.rows, everything)
+        sizes = [len(local) for local in rows]
+        return [
+            (part - start, alive)
+            for part, alive, start in zip(position.split(sizes), survives.split(sizes), self._starts, strict=True)
+        ]
+
+
+class _RecordedBatch:
+    """A logical batch that rules can question (:class:`dpfest.rules.LogicalBatch`), pass by pass.
+
+    A single micro-batch is run once and its recording kept; several are run anew in each pass, so that no more than
+    one micro-batch's activations are held at a time.
+    """
+
+    def __init__(self, engine: PrivateEngine, microbatches: Sequence[Any]) -> None:
+        self._engine, self._microbatches = engine, microbatches
+        self._only = engine.record(microbatches[0]) if len(microbatches) == 1 else None
+
+    def recordings(self) -> Iterator[Recording]:
+        """The recording of each micro-batch, in order."""
+        if self._only is not None:
+            yield self._only
+        else:
+            yield from (self._engine.record(batch) for batch in self._microbatches)
+
+    def contributions(self) -> Contributions:
+        """See :class:`dpfest.rules.LogicalBatch`."""
+        offsets = self._engine.layout.offsets
+        examples, example, row = 0, [], []
+        with torch.set_grad_enabled(self._only is not None):
+            for recording in self.recordings():
+                for table, offset in zip(recording.tables, offsets[:-1], strict=True):
+                    example.append(table.example + examples)
+                    row.append(table.row + offset)
+                examples += len(recording.losses)
+        empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
+        return Contributions(torch.cat([empty, *example]), torch.cat([empty, *row]), examples)
+
+    def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
+        """See :class:`dpfest.rules.LogicalBatch`."""
+        touched = torch.unique(self.contributions().row)
+        survivors = Survivors(self._engine.layout, touched)
+        sums = [torch.zeros(shape, device=self._engine.device, dtype=self._engine.dtype) for shape in survivors.shapes]
+        for recording in self.recordings():
+            recording.backward()
+            clip_and_sum(recording, survivors, clipping_norm, sums, dense=False)
+        return touched, torch.cat([torch.linalg.vector_norm(table, dim=1) for table in sums])
+
+
+def clip_and_sum(
+    recording: Recording, survivors: Survivors, clipping_norm: float, rows: list[Tensor], *, dense: bool
+) -> Tensor:
+    """Mask each example's gradient, clip it, and add the embedding part onto ``rows``.
+
+    Args:
+        recording: after its backward pass.
+        survivors: the rows that are not zeroed.
+        clipping_norm: l2 norm to which each example's masked gradient is clipped; infinite for no clipping.
+        rows: each table's ``[s, dim]``, added to in place.
+        dense: whether the dense parameters' gradient belongs to the norm.
+
+    Returns:
+        The clipping weight of each example, ``[b]``, with which the dense parameters are to be summed.
+    """
+    found = survivors.positions([table.row for table in recording.tables])
+    gradients = [recording.pair_gradients(table) for table in range(len(recording.tables))]
+    squared_norms = recording.losses.new_zeros(len(recording.losses))
+    if dense:
+        for factors, output_gradient in recording.linear:
+            squared_norms += factors.squared_norms(output_gradient)
+    for table, gradient, (_, survives) in zip(recording.tables, gradients, found, strict=True):
+        squares = gradient.square().sum(1)
+        squared_norms.index_add_(0, table.example, squares if survives is None else squares * survives)
+    weight = (clipping_norm / squared_norms.sqrt()).clamp_max(1.0)
+    for table, gradient, (position, survives), out in zip(recording.tables, gradients, found, rows, strict=True):
+        example = table.example
+        if survives is not None:
+            alive = torch.nonzero(survives).squeeze(1)
+            position, gradient, example = position[alive], gradient[alive], example[alive]
+        out.index_add_(0, position, gradient * weight[example].unsqueeze(1))
+    return weight

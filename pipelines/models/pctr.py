@@ -1,0 +1,68 @@
+"""The paper's click-through-rate model: 26 embeddings and 13 numbers into four hidden layers and one logit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass
+class PctrConfig:
+    """Shape of the pCTR model.
+
+    Attributes:
+        hidden: width of each hidden layer; the paper's four of 598.
+        embedding_scale: standard deviation of the initial embeddings.
+    """
+
+    name: str = "pctr"
+    hidden: list[int] = field(default_factory=lambda: [598, 598, 598, 598])
+    embedding_scale: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"model.hidden={list(self.hidden)} must be a list of positive widths")
+        if not self.embedding_scale >= 0:
+            raise ValueError(f"model.embedding_scale={self.embedding_scale} must not be negative")
+
+
+def embedding_dim(vocabulary: int) -> int:
+    """The paper's rule, ``int(2 * V ** 0.25)``."""
+    return int(2 * vocabulary**0.25)
+
+
+class PctrModel(nn.Module):
+    """Ghazi et al., 2023, appendix D.1.1.
+
+    Args:
+        vocabularies: rows of each categorical feature's table.
+        numeric: number of numerical features, already transformed.
+        config: its shape.
+        seed: of the initial weights.
+    """
+
+    def __init__(self, vocabularies: Sequence[int], numeric: int, config: PctrConfig, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.tables = nn.ModuleList(nn.Embedding(v, embedding_dim(v)) for v in vocabularies)
+        width = numeric + sum(embedding_dim(v) for v in vocabularies)
+        layers: list[nn.Module] = []
+        for hidden in config.hidden:
+            layers += [nn.Linear(width, hidden), nn.ReLU()]
+            width = hidden
+        self.network = nn.Sequential(*layers, nn.Linear(width, 1))
+        with torch.no_grad():
+            for table in self.tables:
+                table.weight.normal_(0.0, config.embedding_scale, generator=generator)
+            for layer in self.network:
+                if isinstance(layer, nn.Linear):
+                    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+                    layer.bias.zero_()
+
+    def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
+        """Logits ``[b]`` from numbers ``[b, 13]`` and bucket ids ``[b, 26]``."""
+        embedded = [table(categorical[:, feature]) for feature, table in enumerate(self.tables)]
+        return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)

@@ -1,0 +1,134 @@
+"""The step of every algorithm, written the slow and obvious way: per-example gradients in float64, dense tables.
+
+Shares with the library only the random draws (the key's streams) and the numbering of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpfest.noise import NoiseKey
+from dpfest.rules import AdaFEST, Algorithm, Exponential, Frozen, Nonprivate, draw_rows
+from dpfest.survivors import untouched_survivors
+
+
+def per_example_gradients(model: nn.Module, losses: Tensor) -> list[dict[str, Tensor]]:
+    """Gradient of each example's loss, every parameter, dense."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    result = []
+    for loss in losses:
+        values = torch.autograd.grad(loss, list(named.values()), retain_graph=True, materialize_grads=True)
+        result.append(dict(zip(named, values, strict=True)))
+    return result
+
+
+def norm(gradients: Sequence[Tensor]) -> float:
+    return float(torch.sqrt(sum((g.square().sum() for g in gradients), torch.zeros((), dtype=torch.float64))))
+
+
+def reference_gradient(
+    model: nn.Module,
+    algorithm: Algorithm,
+    losses: Callable[[Any], Tensor],
+    batch: Any,
+    ids: list[list[set[int]]],
+    key: NoiseKey,
+    step: int,
+    *,
+    gradient_noise_multiplier: float,
+    divisor: float,
+    map_noise_multiplier: float | None = None,
+    epsilon_per_row: float | None = None,
+    selected: np.ndarray | None = None,
+) -> dict[str, Tensor]:
+    """The averaged noised gradient of every parameter, dense; zero in rows that did not survive.
+
+    Args:
+        ids: for each table, in order, the set of rows that each example looked up.
+    """
+    tables = {n + ".weight": m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    names = list(tables)
+    sizes = [t.num_embeddings for t in tables.values()]
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    total = int(offsets[-1])
+    gradients = per_example_gradients(model, losses(batch))
+    examples = len(gradients)
+
+    contributions = np.zeros((examples, total))
+    for offset, table in zip(offsets, ids, strict=False):
+        for example, rows in enumerate(table):
+            contributions[example, [offset + row for row in rows]] = 1
+
+    mask = np.zeros(total, dtype=bool)
+    if isinstance(algorithm, AdaFEST):
+        universe = np.arange(total) if selected is None else selected
+        restricted = contributions[:, universe]
+        lengths = np.maximum(np.linalg.norm(restricted, axis=1, keepdims=True), 1e-30)
+        clipped = restricted * np.minimum(1, algorithm.contribution_clipping_norm / lengths)
+        touched = np.flatnonzero(restricted.sum(0))
+        scale = map_noise_multiplier * algorithm.contribution_clipping_norm
+        noisy = clipped.sum(0)[touched] + scale * key.normal("map noise", step, len(touched)).double().numpy()
+        mask[universe[touched[noisy >= algorithm.threshold]]] = True
+        probability = 0.5 - 0.5 * float(torch.erf(torch.tensor(algorithm.threshold / scale / 2**0.5).double()))
+        extra = untouched_survivors(
+            touched, len(universe), probability, key.generator("untouched survivors", step)
+        )
+        mask[universe[extra]] = True
+    elif isinstance(algorithm, Exponential):
+        utilities = np.zeros(total)
+        sums = [torch.zeros(t.weight.shape, dtype=torch.float64) for t in tables.values()]
+        for gradient in gradients:
+            length = norm([gradient[name] for name in names])
+            factor = min(1.0, algorithm.selection_clipping_norm / max(length, 1e-30))
+            for total_sum, name in zip(sums, names, strict=True):
+                total_sum += gradient[name] * factor
+        utilities = torch.cat([table.norm(dim=1) for table in sums]).numpy()
+        touched = np.flatnonzero(contributions.sum(0))
+        scale = 2 * algorithm.selection_clipping_norm / epsilon_per_row
+        mask[
+            draw_rows(
+                touched,
+                utilities[touched],
+                universe=total,
+                count=algorithm.rows_per_step,
+                scale=scale,
+                generator=key.generator("exponential selection", step),
+            )
+        ] = True
+    elif isinstance(algorithm, Nonprivate):
+        mask[np.flatnonzero(contributions.sum(0))] = True
+    elif isinstance(algorithm, Frozen):
+        pass
+    elif selected is not None:
+        mask[selected] = True
+    else:
+        mask[:] = True
+
+    masks = {name: torch.from_numpy(mask[offsets[i] : offsets[i + 1]]) for i, name in enumerate(names)}
+    sums_by_name = {name: torch.zeros_like(value) for name, value in gradients[0].items()} if gradients else {}
+    for gradient in gradients:
+        for name in names:
+            gradient[name] = gradient[name] * masks[name][:, None]
+        factor = min(1.0, algorithm.clipping_norm / max(norm(list(gradient.values())), 1e-30))
+        for name, value in gradient.items():
+            sums_by_name[name] += value * factor
+
+    if gradient_noise_multiplier > 0:
+        std = algorithm.clipping_norm * gradient_noise_multiplier
+        dims = [t.embedding_dim for t in tables.values()]
+        counts = [int(masks[name].sum()) for name in names]
+        draws = key.normal("row noise", step, sum(c * d for c, d in zip(counts, dims, strict=True))).double() * std
+        for name, part in zip(
+            names, draws.split([c * d for c, d in zip(counts, dims, strict=True)]), strict=True
+        ):
+            sums_by_name[name][masks[name]] += part.view(-1, sums_by_name[name].shape[1])
+        dense = [name for name in sums_by_name if name not in names]
+        draws = key.normal("dense noise", step, sum(sums_by_name[n].numel() for n in dense)).double() * std
+        for name, part in zip(dense, draws.split([sums_by_name[n].numel() for n in dense]), strict=True):
+            sums_by_name[name] += part.view_as(sums_by_name[name])
+    return {name: value / divisor for name, value in sums_by_name.items()}

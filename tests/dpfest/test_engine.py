@@ -1,0 +1,247 @@
+"""Every rule's step against the slow dense reference, under shared noise, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dpfest.engine import PrivateEngine
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from dpfest.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Nonprivate
+from tests.dpfest.reference import reference_gradient
+
+SIGMA = {"gradient_noise_multiplier": 0.8}
+SELECTED = np.array([0, 2, 7, 8, 20, 33, 40, 41, 50])
+
+
+class Tabular(nn.Module):
+    """Three single-valued features, as in the click-through model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.Embedding(7, 2), nn.Embedding(40, 3), nn.Embedding(4, 1)])
+        self.network = nn.Sequential(nn.Linear(8, 5), nn.ReLU(), nn.Linear(5, 1))
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        embedded = [table(ids[:, feature]) for feature, table in enumerate(self.tables)]
+        return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
+
+
+class Text(nn.Module):
+    """Repeated tokens, padding, a table that is looked up twice, a sequence of activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(45, 3, padding_idx=0)
+        self.topic = nn.Embedding(6, 2)
+        self.mix = nn.Linear(3, 4)
+        self.head = nn.Linear(9, 1, bias=False)
+
+    def forward(self, tokens: Tensor, topic: Tensor) -> Tensor:
+        hidden = torch.tanh(self.mix(self.words(tokens))).mean(1)
+        return self.head(torch.cat([hidden, self.words(tokens[:, 0]), self.topic(topic)], dim=1)).squeeze(1)
+
+
+def tabular(examples: int) -> tuple[nn.Module, Any, list[list[set[int]]]]:
+    torch.manual_seed(1)
+    ids = torch.stack([torch.randint(0, v, (examples,)) for v in (7, 40, 4)], dim=1)
+    batch = (torch.randn(examples, 2, dtype=torch.float64), ids, torch.randint(0, 2, (examples,)).double())
+    return Tabular().double(), batch, [[{int(i)} for i in ids[:, table]] for table in range(3)]
+
+
+def text(examples: int) -> tuple[nn.Module, Any, list[list[set[int]]]]:
+    torch.manual_seed(2)
+    tokens = torch.randint(0, 12, (examples, 6))  # few tokens, so that many repeat; 0 is padding
+    topic = torch.randint(0, 6, (examples,))
+    ids = [[set(map(int, line)) - {0} for line in tokens], [{int(i)} for i in topic]]
+    return Text().double(), (tokens, topic, torch.randint(0, 2, (examples,)).double()), ids
+
+
+def losses_of(model: nn.Module) -> Any:
+    def losses(batch: Any) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none") * 8
+
+    return losses
+
+
+def dense(engine: PrivateEngine, microbatches: list[Any], step: int) -> dict[str, Tensor]:
+    gradient = engine.gradient(microbatches, step)
+    result = dict(gradient.dense)
+    for (name, table), rows in zip(engine.recorder.tables.items(), gradient.tables, strict=True):
+        values = torch.zeros_like(table.weight)
+        values[slice(None) if rows.rows is None else rows.rows] = rows.values
+        result[name + ".weight"] = values
+    return result
+
+
+CASES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
+    "nonprivate": (Nonprivate(), {"gradient_noise_multiplier": 0.0}),
+    "dpsgd": (DPSGD(clipping_norm=0.7), SIGMA),
+    "frozen": (Frozen(clipping_norm=0.7), SIGMA),
+    "fest": (FEST(clipping_norm=0.7), {**SIGMA, "selected": SELECTED}),
+    "adafest": (
+        AdaFEST(clipping_norm=0.7, contribution_clipping_norm=1.2, threshold=1.5),
+        {**SIGMA, "map_noise_multiplier": 0.9},
+    ),
+    "adafest_tight_map": (
+        AdaFEST(clipping_norm=0.7, contribution_clipping_norm=0.3, threshold=0.2),
+        {**SIGMA, "map_noise_multiplier": 0.5},
+    ),
+    "adafest_plus": (
+        AdaFESTPlus(clipping_norm=0.7, contribution_clipping_norm=0.8, threshold=0.9),
+        {**SIGMA, "map_noise_multiplier": 0.9, "selected": SELECTED},
+    ),
+    "exponential": (
+        Exponential(clipping_norm=0.5, selection_clipping_norm=0.4, rows_per_step=9),
+        {**SIGMA, "epsilon_per_row": 0.8},
+    ),
+}
+
+
+@pytest.mark.parametrize("make", [tabular, text])
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("splits", [1, 3])
+def test_step_equals_dense_reference(case: str, make: Any, splits: int) -> None:
+    algorithm, settings = CASES[case]
+    examples = 17
+    model, batch, ids = make(examples)
+    losses, key = losses_of(model), NoiseKey.from_seed(3)
+    selected = settings.get("selected")
+    engine = PrivateEngine(
+        model,
+        algorithm,
+        losses,
+        key,
+        expected_batch_size=10.0,
+        **{**settings, "selected": None if selected is None else torch.from_numpy(selected)},
+    )
+    micro = list(zip(*(part.tensor_split(splits) for part in batch), strict=True))
+    got = dense(engine, micro, step=5)
+    want = reference_gradient(model, algorithm, losses, batch, ids, key, 5, divisor=10.0, **settings)
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-9, atol=1e-11)
+
+
+def test_clipping_binds_and_masking_comes_first() -> None:
+    """With every row masked, the dense part alone fills the clipping norm: masked before clipped."""
+    model, batch, _ = tabular(1)
+    engine = PrivateEngine(
+        model,
+        Frozen(clipping_norm=0.01),
+        losses_of(model),
+        NoiseKey.from_seed(0),
+        gradient_noise_multiplier=0.0,
+        expected_batch_size=1.0,
+    )
+    gradient = engine.gradient([batch], 0)
+    assert torch.sqrt(sum(g.square().sum() for g in gradient.dense.values())).item() == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_empty_batch_still_gets_noise(case: str) -> None:
+    algorithm, settings = CASES[case]
+    model, batch, _ = tabular(4)
+    selected = settings.get("selected")
+    engine = PrivateEngine(
+        model,
+        algorithm,
+        losses_of(model),
+        NoiseKey.from_seed(0),
+        expected_batch_size=10.0,
+        **{**settings, "selected": None if selected is None else torch.from_numpy(selected)},
+    )
+    gradient = engine.gradient([tuple(part[:0] for part in batch)], 0)
+    assert gradient.examples == 0
+    noisy = [g for g in gradient.dense.values()]
+    if algorithm.private:
+        assert all(bool((g != 0).all()) for g in noisy)
+    else:
+        assert all(bool((g == 0).all()) for g in noisy)
+
+
+def engine_for(model: nn.Module, algorithm: Algorithm, **settings: Any) -> PrivateEngine:
+    return PrivateEngine(
+        model, algorithm, losses_of(model), NoiseKey.from_seed(9), expected_batch_size=10.0, **SIGMA, **settings
+    )
+
+
+def test_adafest_without_threshold_is_dpsgd_under_shared_noise() -> None:
+    model, batch, _ = tabular(20)
+    everything = dense(engine_for(model, DPSGD()), [batch], 1)
+    unmasked = dense(engine_for(model, AdaFEST(threshold=-1e9), map_noise_multiplier=2.0), [batch], 1)
+    for name, value in everything.items():
+        torch.testing.assert_close(unmasked[name], value, rtol=1e-12, atol=0)
+
+
+def test_fest_with_all_rows_is_dpsgd_under_shared_noise() -> None:
+    model, batch, _ = tabular(20)
+    everything = dense(engine_for(model, DPSGD()), [batch], 1)
+    selected = dense(engine_for(model, FEST(), selected=torch.arange(51)), [batch], 1)
+    for name, value in everything.items():
+        torch.testing.assert_close(selected[name], value, rtol=1e-12, atol=0)
+
+
+def test_noise_on_survivors_alone_and_fresh_each_step() -> None:
+    model, batch, _ = tabular(20)
+    engine = engine_for(model, FEST(), selected=torch.tensor([1, 9]))
+    first, second = dense(engine, [batch], 1), dense(engine, [batch], 2)
+    assert torch.nonzero(first["tables.0.weight"].any(1)).flatten().tolist() == [1]
+    assert torch.nonzero(first["tables.1.weight"].any(1)).flatten().tolist() == [2]
+    assert not first["tables.2.weight"].any()
+    assert bool((first["tables.0.weight"][1] != second["tables.0.weight"][1]).all())
+
+
+def test_layer_called_twice_is_refused_by_name() -> None:
+    class Twice(Tabular):
+        def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+            return super().forward(numeric, ids) + super().forward(numeric, ids)
+
+    _, batch, _ = tabular(3)
+    with pytest.raises(UserError, match=r"network\.0 is called twice"):
+        engine_for(Twice().double(), DPSGD()).gradient([batch], 0)
+
+
+def test_in_place_activation_is_refused_by_name() -> None:
+    model, batch, _ = tabular(3)
+    model.network[1] = nn.ReLU(inplace=True)
+    with pytest.raises(UserError, match=r"network\.0 is changed in place"):
+        engine_for(model, DPSGD()).gradient([batch], 0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        (nn.LSTM(2, 2), "LSTM"),
+        (nn.BatchNorm1d(3, affine=False), "mixes the examples"),
+        (nn.Embedding(3, 2, max_norm=1.0), "max_norm"),
+        (nn.Embedding(3, 2, scale_grad_by_freq=True), "scale_grad_by_freq"),
+    ],
+)
+def test_unsupported_layers_are_refused_by_name(layer: nn.Module, words: str) -> None:
+    model = Tabular()
+    model.extra = layer
+    with pytest.raises(UserError, match=words) as error:
+        engine_for(model, DPSGD())
+    assert "extra" in str(error.value)
+
+
+def test_tied_weights_are_refused() -> None:
+    model = Tabular()
+    model.extra = nn.Embedding(7, 2)
+    model.extra.weight = model.tables[0].weight
+    with pytest.raises(UserError, match=r"tables\.0 and extra share"):
+        engine_for(model, DPSGD())
+
+
+def test_frozen_parameters_get_no_gradient_and_keep_their_flag() -> None:
+    model, batch, _ = tabular(5)
+    model.network[0].weight.requires_grad_(False)
+    gradient = engine_for(model, DPSGD()).gradient([batch], 0)
+    assert "network.0.weight" not in gradient.dense and "network.0.bias" in gradient.dense
+    assert not model.network[0].weight.requires_grad and model.network[0].bias.requires_grad

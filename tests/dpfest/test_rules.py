@@ -1,0 +1,72 @@
+"""Exponential selection's sparse sampler has the law of a Gumbel on every row; settings are checked by key."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dpfest.rules import ALGORITHMS, AdaFEST, Exponential, draw_rows
+
+
+def test_drawn_rows_follow_the_exponential_mechanism() -> None:
+    """First row drawn: softmax(utility / scale) over all rows, named or not (false-alarm rate 1e-4)."""
+    rows, utilities, universe, scale, n = np.array([2, 5]), np.array([1.5, 0.4]), 9, 0.7, 20_000
+    everywhere = np.zeros(universe)
+    everywhere[rows] = utilities
+    law = np.exp(everywhere / scale) / np.exp(everywhere / scale).sum()
+    generator = np.random.default_rng(0)
+    counts = np.zeros(universe)
+    for _ in range(n):
+        counts[draw_rows(rows, utilities, universe=universe, count=1, scale=scale, generator=generator)] += 1
+    assert stats.chisquare(counts, law * n).pvalue > 1e-4
+    wrong = np.exp(everywhere / (1.2 * scale)) / np.exp(everywhere / (1.2 * scale)).sum()
+    assert stats.chisquare(counts, wrong * n).pvalue < 1e-6
+
+
+def test_several_rows_are_drawn_without_replacement_as_by_peeling() -> None:
+    """Pairs of rows: the law of two draws without replacement (false-alarm rate 1e-4)."""
+    rows, utilities, universe, scale, n = np.array([1]), np.array([1.0]), 4, 0.8, 20_000
+    weights = np.exp(np.array([0, 1.0, 0, 0]) / scale)
+    weights /= weights.sum()
+    law = {}
+    for i in range(4):
+        for j in range(i + 1, 4):
+            law[(i, j)] = weights[i] * weights[j] / (1 - weights[i]) + weights[j] * weights[i] / (1 - weights[j])
+    generator = np.random.default_rng(1)
+    counts = dict.fromkeys(law, 0)
+    for _ in range(n):
+        drawn = draw_rows(rows, utilities, universe=universe, count=2, scale=scale, generator=generator)
+        counts[tuple(drawn.tolist())] += 1
+    assert stats.chisquare(list(counts.values()), [law[pair] * n for pair in counts]).pvalue > 1e-4
+
+
+def test_more_rows_than_there_are() -> None:
+    drawn = draw_rows(np.array([1]), np.array([3.0]), universe=4, count=9, scale=1.0, generator=np.random.default_rng(0))
+    assert drawn.tolist() == [0, 1, 2, 3]
+
+
+def test_cost_does_not_grow_with_the_universe() -> None:
+    drawn = draw_rows(
+        np.array([7]), np.array([99.0]), universe=10**12, count=50, scale=1.0, generator=np.random.default_rng(0)
+    )
+    assert len(drawn) == 50 and 7 in drawn
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        (AdaFEST, "clipping_norm", 0.0),
+        (AdaFEST, "contribution_clipping_norm", -1.0),
+        (AdaFEST, "noise_ratio", 0.0),
+        (Exponential, "rows_per_step", 0),
+        (Exponential, "selection_clipping_norm", float("nan")),
+    ],
+)
+def test_wrong_settings_are_named(kind: type, key: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"algorithm\.{key}="):
+        kind(**{key: value})
+
+
+def test_every_algorithm_has_its_name() -> None:
+    assert sorted(ALGORITHMS) == "adafest adafest_plus dpsgd exponential fest frozen nonprivate".split()

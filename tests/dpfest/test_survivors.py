@@ -1,0 +1,139 @@
+"""The sparse sampler has the law of the dense noisy map, and a wrong multiplier is rejected.
+
+Chi-square and normal tests with fixed seeds; each accepting test would raise a false alarm for one seed in 10^4.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import special, stats
+
+from dpfest.survivors import clipped_contributions, surviving_rows, untouched_survivors
+
+FALSE_ALARM = 1e-4
+
+
+def draws(
+    *, sigma: float, clip: float, threshold: float, universe: int, rows: list[int], sums: list[float], n: int
+) -> np.ndarray:
+    """``n`` survivor masks, bool ``[n, universe]``."""
+    generator = np.random.default_rng(7)
+    masks = np.zeros((n, universe), dtype=bool)
+    noise = torch.from_numpy(generator.standard_normal((n, len(rows))))
+    for i in range(n):
+        kept = surviving_rows(
+            torch.tensor(rows),
+            torch.tensor(sums, dtype=torch.float64),
+            universe=universe,
+            threshold=threshold,
+            contribution_clipping_norm=clip,
+            map_noise_multiplier=sigma,
+            touched_noise=noise[i],
+            generator=generator,
+        )
+        assert bool((kept[1:] > kept[:-1]).all()), "sorted, no row twice"
+        masks[i, kept] = True
+    return masks
+
+
+def dense_probabilities(
+    sigma: float, clip: float, threshold: float, *, universe: int, rows: list[int], sums: list[float]
+) -> np.ndarray:
+    values = np.zeros(universe)
+    values[rows] = sums
+    return special.ndtr(-(threshold - values) / (sigma * clip))
+
+
+def row_p_value(masks: np.ndarray, probabilities: np.ndarray) -> float:
+    n = len(masks)
+    z = (masks.sum(0) - n * probabilities) / np.sqrt(n * probabilities * (1 - probabilities))
+    return float(stats.chi2.sf((z**2).sum(), len(probabilities)))
+
+
+def pair_p_value(masks: np.ndarray, probabilities: np.ndarray) -> float:
+    """Every pair of rows survives together as often as independent coins would."""
+    n, size = masks.shape
+    joint = masks.T.astype(float) @ masks
+    first, second = np.triu_indices(size, 1)
+    p = probabilities[first] * probabilities[second]
+    z = (joint[first, second] - n * p) / np.sqrt(n * p * (1 - p))
+    return float(2 * stats.norm.sf(abs(z.sum() / np.sqrt(len(z)))))
+
+
+LAW: dict = dict(universe=12, rows=[0, 3, 4, 11], sums=[0.5, 1.1, 0.2, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("sigma", "clip", "threshold"), [(0.5, 1.0, 0.9), (3.0, 1.0, 4.0), (0.7, 0.5, 0.9), (0.4, 4.0, 1.5)]
+)
+def test_law_of_every_row_and_pair(sigma: float, clip: float, threshold: float) -> None:
+    masks = draws(sigma=sigma, clip=clip, threshold=threshold, n=4000, **LAW)
+    right = dense_probabilities(sigma, clip, threshold, **LAW)
+    assert row_p_value(masks, right) > FALSE_ALARM
+    assert pair_p_value(masks, right) > FALSE_ALARM
+    for wrong in (0.85 * sigma, 1.18 * sigma):
+        rejected = dense_probabilities(wrong, clip, threshold, **LAW)
+        assert row_p_value(masks, rejected) < 1e-6
+
+
+def test_the_papers_squared_denominator_is_another_law() -> None:
+    """Appendix B.2 prints Psi(tau / (sigma_1^2 C1^2)): below 1 it lets far too few untouched rows through."""
+    sigma, clip = 0.5, 1.0
+    threshold = 0.9
+    masks = draws(sigma=sigma, clip=clip, threshold=threshold, n=4000, **LAW)
+    untouched = [row for row in range(12) if row not in LAW["rows"]]
+    printed = special.ndtr(-threshold / (sigma * clip) ** 2)
+    observed = masks[:, untouched].mean()
+    assert stats.binomtest(int(masks[:, untouched].sum()), masks[:, untouched].size, printed).pvalue < 1e-12
+    assert observed > 50 * printed
+
+
+@pytest.mark.parametrize("probability", [1e-12, 1e-6, 1e-3, 0.3, 0.5])
+@pytest.mark.parametrize("universe", [0, 1, 50, 10**7])
+def test_untouched_survivors_are_never_touched(universe: int, probability: float) -> None:
+    generator = np.random.default_rng(0)
+    touched = np.sort(generator.choice(universe, size=min(universe, 2000), replace=False))
+    found = untouched_survivors(touched, universe, probability, generator)
+    assert not np.intersect1d(found, touched).size
+    assert (np.diff(found) > 0).all()
+    assert not found.size or (found[0] >= 0 and found[-1] < universe)
+    untouched = universe - len(touched)
+    spread = np.sqrt(untouched * probability * (1 - probability))
+    assert abs(len(found) - untouched * probability) <= 4.5 * spread + 5  # normal tail; 5 for the Poisson ones
+
+
+def test_every_untouched_row_is_as_likely() -> None:
+    generator = np.random.default_rng(1)
+    touched = np.array([0, 1, 5, 18, 19])
+    counts = np.zeros(20)
+    for _ in range(4000):
+        counts[untouched_survivors(touched, 20, 0.1, generator)] += 1
+    rest = np.setdiff1d(np.arange(20), touched)
+    assert counts[touched].sum() == 0
+    assert stats.chisquare(counts[rest]).pvalue > FALSE_ALARM
+
+
+def test_extremes() -> None:
+    generator = np.random.default_rng(0)
+    assert untouched_survivors(np.array([2]), 5, 1.0, generator).tolist() == [0, 1, 3, 4]
+    assert untouched_survivors(np.arange(5), 5, 1.0, generator).size == 0
+    assert untouched_survivors(np.empty(0, dtype=np.int64), 0, 1.0, generator).size == 0
+
+
+def test_clipped_contributions_by_hand() -> None:
+    """Example 0 touches rows 4, 6, 9, 12 (norm 2), example 1 row 6; example 2 nothing; C1 = 1."""
+    example, row = torch.tensor([0, 0, 0, 0, 1]), torch.tensor([9, 4, 12, 6, 6])
+    rows, sums = clipped_contributions(example, row, 3, 1.0)
+    assert rows.tolist() == [4, 6, 9, 12]
+    assert sums.tolist() == [0.5, 1.5, 0.5, 0.5]
+    assert clipped_contributions(example, row, 3, 10.0)[1].tolist() == [1, 2, 1, 1]
+    empty = torch.empty(0, dtype=torch.int64)
+    assert clipped_contributions(empty, empty, 0, 1.0)[0].tolist() == []
+
+
+def test_cost_does_not_grow_with_the_universe() -> None:
+    """10^12 rows: any O(c) step would not return."""
+    found = untouched_survivors(np.array([5]), 10**12, 1e-11, np.random.default_rng(0))
+    assert 0 < len(found) < 60

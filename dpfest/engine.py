@@ -126,7 +126,7 @@ class PrivateEngine:
         examples, loss = 0, 0.0
         for recording in batch.recordings():
             recording.backward()
-            weight = clip_and_sum(recording, survivors, self.algorithm.clipping_norm, rows, dense=True)
+            weight = clip_and_sum(recording, survivors, self.algorithm.gradient_bound, rows, dense=True)
             for factors, output_gradient in recording.linear:
                 for parameter, value in factors.weighted_sums(output_gradient, weight):
                     named[id(parameter)].add_(value)
@@ -156,7 +156,7 @@ class PrivateEngine:
         sizes = [math.prod(shape) for shape in shapes]
         if self.gradient_noise_multiplier > 0:
             flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
-            flat.mul_(self.algorithm.clipping_norm * self.gradient_noise_multiplier)
+            flat.mul_(self.algorithm.gradient_bound * self.gradient_noise_multiplier)
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
         return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]

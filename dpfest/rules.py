@@ -63,22 +63,19 @@ class StepContext:
 
 @dataclass
 class Algorithm:
-    """Settings that every algorithm has.
-
-    Attributes:
-        clipping_norm: ``C2``, the l2 norm to which an example's masked gradient is clipped.
-    """
+    """What every algorithm has: a name and a rule."""
 
     name: str = ""
-    clipping_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive("algorithm.clipping_norm", self.clipping_norm)
 
     @property
     def private(self) -> bool:
         """Whether the step clips and adds noise."""
-        return True
+        return False
+
+    @property
+    def gradient_bound(self) -> float:
+        """l2 norm to which an example's masked gradient is clipped; infinite for no clipping."""
+        return math.inf
 
     @property
     def selects(self) -> SelectionConfig | None:
@@ -91,16 +88,34 @@ class Algorithm:
 
 
 @dataclass
+class PrivateAlgorithm(Algorithm):
+    """An algorithm that clips and adds noise.
+
+    Attributes:
+        clipping_norm: ``C2``, the l2 norm to which an example's masked gradient is clipped.
+    """
+
+    clipping_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive("algorithm.clipping_norm", self.clipping_norm)
+
+    @property
+    def private(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def gradient_bound(self) -> float:
+        """``C2``."""
+        return self.clipping_norm
+
+
+@dataclass
 class Nonprivate(Algorithm):
     """No clipping, no noise: the rows that the batch touched.  No guarantee."""
 
     name: str = "nonprivate"
-    clipping_norm: float = math.inf
-
-    @property
-    def private(self) -> bool:
-        """Never."""
-        return False
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """The touched rows."""
@@ -108,7 +123,7 @@ class Nonprivate(Algorithm):
 
 
 @dataclass
-class DPSGD(Algorithm):
+class DPSGD(PrivateAlgorithm):
     """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step."""
 
     name: str = "dpsgd"
@@ -119,7 +134,7 @@ class DPSGD(Algorithm):
 
 
 @dataclass
-class Frozen(Algorithm):
+class Frozen(PrivateAlgorithm):
     """Embeddings keep their initial values; only the dense parameters are trained.  The control of every comparison."""
 
     name: str = "frozen"
@@ -130,7 +145,7 @@ class Frozen(Algorithm):
 
 
 @dataclass
-class FEST(Algorithm):
+class FEST(PrivateAlgorithm):
     """DP-FEST (Ghazi et al., 2023, section 3.1): train only rows selected before training.
 
     Attributes:
@@ -151,7 +166,7 @@ class FEST(Algorithm):
 
 
 @dataclass
-class AdaFEST(Algorithm):
+class AdaFEST(PrivateAlgorithm):
     """DP-AdaFEST (Ghazi et al., 2023, Algorithm 1): rows whose noisy contribution reaches a threshold, a batch.
 
     Attributes:
@@ -207,7 +222,7 @@ class AdaFESTPlus(AdaFEST):
 
 
 @dataclass
-class Exponential(Algorithm):
+class Exponential(PrivateAlgorithm):
     """DP-SGD with exponential selection (Zhang et al., 2021): rows drawn by their gradient's norm.
 
     Attributes:

@@ -114,12 +114,12 @@ def reference_gradient(
     for gradient in gradients:
         for name in names:
             gradient[name] = gradient[name] * masks[name][:, None]
-        factor = min(1.0, algorithm.clipping_norm / max(norm(list(gradient.values())), 1e-30))
+        factor = min(1.0, algorithm.gradient_bound / max(norm(list(gradient.values())), 1e-30))
         for name, value in gradient.items():
             sums_by_name[name] += value * factor
 
     if gradient_noise_multiplier > 0:
-        std = algorithm.clipping_norm * gradient_noise_multiplier
+        std = algorithm.gradient_bound * gradient_noise_multiplier
         dims = [t.embedding_dim for t in tables.values()]
         counts = [int(masks[name].sum()) for name in names]
         draws = key.normal("row noise", step, sum(c * d for c, d in zip(counts, dims, strict=True))).double() * std

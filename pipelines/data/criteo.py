@@ -1,0 +1,121 @@
+"""Criteo's click logs: ``train.txt`` of the Kaggle challenge, plain or gzipped, and files of its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from pipelines.data.blocks import LineBlocks
+from pipelines.data.criteo_lines import ParsedLines, parse_block
+from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock
+from pipelines.data.split import SplitConfig
+from pipelines.data.vocabulary import VocabularyConfig
+
+CATEGORICAL_NAMES = tuple(f"categorical-feature-{i}" for i in range(14, 40))
+NUMERIC_NAMES = tuple(f"integer-feature-{i}" for i in range(1, 14))
+PUBLISHED_SIZES: tuple[int, ...] = (
+    *(1_472, 577, 82_741, 18_940, 305, 23, 1_172, 633, 3, 9_090, 5_918, 64_300, 3_207),
+    *(27, 1_550, 44_262, 10, 5_485, 2_161, 3, 56_473, 17, 15, 27_360, 104, 12_934),
+)
+"""Vocabulary sizes of features 14 to 39: Ghazi et al., Sparsity-Preserving DP Training, tab:feature_size."""
+
+NUMERIC_TRANSFORM = "log(1 + max(x, 0)); blank as 0"
+
+
+@dataclass
+class CriteoKaggleConfig:
+    """``train.txt`` of the Criteo Kaggle challenge (45.8M rows), or its .gz.
+
+    Attributes:
+        path: The file. Required.
+        on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in
+            dataset.json.
+    """
+
+    name: str = "criteo_kaggle"
+    path: str = "???"
+    on_bad_row: str = "stop"
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+
+class CriteoFiles:
+    """Rows of files in Criteo's text format; each file is one day.
+
+    Args:
+        paths: The files, day 0 first.
+        on_bad_row: ``stop`` or ``skip``.
+        generated: The files were made for this one reading and are not kept.
+    """
+
+    numeric_names = NUMERIC_NAMES
+    categorical_names = CATEGORICAL_NAMES
+    numeric_transform = NUMERIC_TRANSFORM
+    published_sizes: tuple[int, ...] = PUBLISHED_SIZES
+
+    def __init__(self, paths: Sequence[Path], on_bad_row: str, generated: bool = False) -> None:
+        self.paths = [Path(path) for path in paths]
+        self.rejected = RefusedRows()
+        self.excluded = RefusedRows()
+        self._on_bad_row = on_bad_row
+        self._generated = generated
+        self._files: list[dict[str, Any]] = []
+
+    def files(self) -> list[dict[str, Any]]:
+        """Path (or name, where generated), size and SHA-256 of each file, as read."""
+        return self._files
+
+    def blocks(self, progress: Progress) -> Iterator[RowBlock]:
+        """All rows in order.
+
+        Raises:
+            UserError: A file cannot be read to its end, or it has a malformed line under ``on_bad_row=stop``.
+        """
+        self.rejected, self._files = RefusedRows(), []
+        missing = [str(path) for path in self.paths if not path.is_file()]
+        if missing:
+            raise UserError(
+                f"There is no file {missing[0]}: set data.path to Criteo's train.txt or train.txt.gz."
+            )
+        total = sum(path.stat().st_size for path in self.paths)
+        done = 0
+        for file, path in enumerate(self.paths):
+            reader = LineBlocks(path)
+            start = 0
+            for block in reader:
+                parsed = parse_block(block)
+                self._judge(parsed, path, start)
+                yield RowBlock(
+                    file=file,
+                    row=(parsed.line + start).astype(np.uint64),
+                    day=np.full(len(parsed.line), file, np.int32),
+                    label=parsed.label,
+                    numeric=transform(parsed.integers),
+                    keys=parsed.keys,
+                )
+                start = reader.lines
+                progress(done + reader.bytes_read, total)
+            done += reader.bytes_read
+            place = {"generated": path.name} if self._generated else {"path": str(path.absolute())}
+            self._files.append({**place, "bytes": reader.bytes_read, "sha256": reader.sha256})
+
+    def _judge(self, parsed: ParsedLines, path: Path, start: int) -> None:
+        for line, error in parsed.bad:
+            place = f"{path}, line {start + line + 1}: {error}"
+            if self._on_bad_row == "stop":
+                raise UserError(
+                    f"{place}. Mend the file, or have such lines left out and counted: data.on_bad_row=skip."
+                )
+            self.rejected.add(error.reason, place)
+
+
+def transform(integers: NDArray[np.int64]) -> NDArray[np.float32]:
+    """log(1 + max(x, 0)) of counts of shape [n, 13]; a blank is 0 already."""
+    assert integers.shape[1] == NUMERIC_FEATURES
+    return np.log1p(np.maximum(integers, 0).astype(np.float64)).astype(np.float32)

@@ -1,0 +1,219 @@
+"""The processed dataset: a folder that training reads at random from disk, and nothing that has to be
+unpickled.
+
+``dataset.json`` says what is in it and how it was made; ``train.rows``, ``validation.rows`` and ``test.rows``
+hold fixed-width records, memory-mapped, so that a Poisson batch costs one gather however many rows there are.
+``histogram.npy`` caches how often each table row occurs in the training rows. It is raw data, no private
+release.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
+
+SCHEMA = 1
+RECORD = np.dtype(
+    [
+        ("label", "<f4"),
+        ("day", "<i4"),
+        ("numeric", "<f4", (NUMERIC_FEATURES,)),
+        ("categorical", "<i4", (CATEGORICAL_FEATURES,)),
+    ]
+)
+
+
+def fields_of(record: np.dtype[Any]) -> list[dict[str, Any]]:
+    """The fields of a record as dataset.json lists them: name, little-endian type, and how many of it."""
+    assert record.fields is not None
+    described = []
+    for name, (kind, *_) in record.fields.items():
+        described.append({"name": name, "dtype": kind.base.str, "shape": list(kind.shape)})
+    return described
+
+
+@dataclass(frozen=True)
+class Rows:
+    """b examples: labels (0 or 1) and days of shape [b], numeric [b, 13], categorical table rows [b, 26]."""
+
+    labels: NDArray[np.float32]
+    days: NDArray[np.int32]
+    numeric: NDArray[np.float32]
+    categorical: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of(cls, records: NDArray[Any]) -> Rows:
+        """Copies of the four fields, each contiguous."""
+        return cls(
+            *(np.ascontiguousarray(records[name]) for name in ("label", "day", "numeric", "categorical"))
+        )
+
+
+class RowFile:
+    """The records of one split, on disk."""
+
+    def __init__(self, path: Path, rows: int, record: np.dtype[Any]) -> None:
+        # An empty file cannot be mapped.
+        self._records = (
+            np.memmap(path, dtype=record, mode="r", shape=(rows,)) if rows else np.empty(0, record)
+        )
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def gather(self, indices: NDArray[np.integer[Any]]) -> Rows:
+        """The rows at ``indices`` (shape [b], 0..len-1), in that order; rising order reads the disk best.
+
+        Raises:
+            IndexError: An index is len(self) or more.
+        """
+        return Rows.of(self._records[indices])
+
+    def chunks(self, size: int) -> Iterator[Rows]:
+        """All rows in order, ``size`` at a time (the last chunk may be shorter)."""
+        for start in range(0, len(self), size):
+            yield Rows.of(self._records[start : start + size])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """An opened dataset folder.
+
+    Attributes:
+        folder: Where it is.
+        description: The whole of dataset.json.
+    """
+
+    folder: Path
+    description: dict[str, Any]
+    _opened: dict[str, RowFile] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, folder: Path) -> Dataset:
+        """Open a dataset and check that it is whole.
+
+        Raises:
+            UserError: There is none, it was written in another schema, or a file's size is not what its rows
+                ask.
+        """
+        path = Path(folder) / "dataset.json"
+        try:
+            description = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise UserError(
+                f"There is no dataset in {folder} (no dataset.json): make it with `dpfest preprocess`."
+            ) from error
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path} cannot be read ({error}): delete {folder} and preprocess again."
+            ) from error
+        found = description.get("schema") if isinstance(description, dict) else None
+        if found != SCHEMA:
+            raise UserError(
+                f"{path} has schema {found!r}, but this version reads schema {SCHEMA}: "
+                f"delete {folder} and preprocess again."
+            )
+        dataset = cls(Path(folder), description)
+        for name, rows in dataset.rows.items():
+            file = dataset.folder / f"{name}.rows"
+            wanted = rows * description["record"]["bytes"]
+            size = file.stat().st_size if file.exists() else None
+            if size != wanted:
+                there = "is missing" if size is None else f"holds {size:,} bytes"
+                raise UserError(
+                    f"{file} {there}, but {rows:,} rows take {wanted:,} bytes: "
+                    f"delete {folder} and preprocess again."
+                )
+        return dataset
+
+    @property
+    def name(self) -> str:
+        """The dataset's name, as in ``data=...``."""
+        return str(self.description["name"])
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Number of rows of each split."""
+        return {name: int(split["rows"]) for name, split in self.description["splits"].items()}
+
+    @property
+    def examples(self) -> int:
+        """Number of training rows, the N of the accounting."""
+        return self.rows["train"]
+
+    @property
+    def vocabulary_sizes(self) -> list[int]:
+        """Rows of the table of each categorical feature."""
+        return [int(feature["vocabulary_size"]) for feature in self.description["categorical_features"]]
+
+    @property
+    def categorical_names(self) -> list[str]:
+        """Name of each categorical feature."""
+        return [str(feature["name"]) for feature in self.description["categorical_features"]]
+
+    @property
+    def numeric_names(self) -> list[str]:
+        """Name of each numeric feature."""
+        return [str(name) for name in self.description["numeric_features"]]
+
+    @property
+    def data_dependent_vocabulary(self) -> bool:
+        """Whether the vocabulary was read off the training rows, which no ε covers."""
+        return bool(self.description["vocabulary"]["data_dependent_vocabulary"])
+
+    def split(self, name: str) -> RowFile:
+        """The rows of ``train``, ``validation`` or ``test``.
+
+        Raises:
+            UserError: The dataset has no such split.
+        """
+        if name not in self.rows:
+            raise UserError(f"{self.folder} has no split {name!r}; it has {', '.join(self.rows)}.")
+        if name not in self._opened:
+            fields = self.description["record"]["fields"]
+            record = np.dtype([(f["name"], f["dtype"], tuple(f["shape"])) for f in fields])
+            self._opened[name] = RowFile(self.folder / f"{name}.rows", self.rows[name], record)
+        return self._opened[name]
+
+    def histogram(self) -> list[NDArray[np.int64]]:
+        """How many training rows hold each table row: one array of shape [V_f] for each categorical feature
+        f.
+
+        Read once in bounded memory, then cached in the folder. These are raw counts: what is released from
+        them must be made private first.
+        """
+        sizes = self.vocabulary_sizes
+        path = self.folder / "histogram.npy"
+        try:
+            counts = np.load(path, allow_pickle=False)
+            whole = counts.shape == (sum(sizes),) and counts.sum() == self.examples * len(sizes)
+        except (OSError, ValueError):
+            whole = False
+        if not whole:
+            counts = self._count_training_rows(sizes)
+            partial = path.with_name(f".histogram-{os.getpid()}.npy")
+            np.save(partial, counts, allow_pickle=False)
+            os.replace(partial, path)
+        return np.split(counts, np.cumsum(sizes)[:-1])
+
+    def _count_training_rows(self, sizes: list[int]) -> NDArray[np.int64]:
+        counts = np.zeros(sum(sizes), np.int64)
+        starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        for chunk in self.split("train").chunks(100_000):
+            for feature, start in enumerate(starts):
+                seen = np.bincount(chunk.categorical[:, feature])
+                counts[start : start + len(seen)] += seen
+        return counts

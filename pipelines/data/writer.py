@@ -1,0 +1,171 @@
+"""Writing a dataset: whole or not at all.
+
+Everything is written into ``<folder>.partial-<process>`` and renamed to its final name when it is complete,
+so a killed run leaves nothing that looks whole. A lock, which the system drops with its holder, keeps a
+second process that wants the same dataset waiting for the first one's; what dead processes left behind is
+removed under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dpfest.errors import UserError
+from pipelines.data.dataset import RECORD, SCHEMA, fields_of
+from pipelines.data.hashing import HASH_SPECIFICATION
+from pipelines.data.source import Progress, RowBlock, RowSource
+from pipelines.data.split import SPLITS, SplitConfig, split_of
+from pipelines.data.vocabulary import (
+    LearnedVocabulary,
+    Vocabulary,
+    VocabularyConfig,
+    hashed_vocabulary,
+    learn_vocabulary,
+)
+
+DATA_DEPENDENT_NOTE = (
+    "This vocabulary was read off the training rows. Which values it holds is a release about those rows "
+    "that the accounting does not cover: the epsilon of a run on this dataset holds only if the vocabulary "
+    "is taken as public."
+)
+PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
+
+
+@contextlib.contextmanager
+def partial_folder(final: Path) -> Iterator[Path | None]:
+    """A folder to fill, renamed to ``final`` when the block ends well, removed when it fails.
+
+    Gives None where another process has made ``final`` in the meantime: there is nothing left to do.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with (final.parent / f".{final.name}.lock").open("w") as lock:
+        with contextlib.suppress(OSError):  # a file system without locks: the rename below still decides
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for left_over in final.parent.glob(f"{final.name}.partial-*"):
+                shutil.rmtree(left_over, ignore_errors=True)
+        if final.exists():
+            yield None
+            return
+        partial = final.with_name(f"{final.name}.partial-{os.getpid()}")
+        partial.mkdir()
+        try:
+            yield partial
+            try:
+                partial.rename(final)
+            except OSError:
+                if not final.exists():
+                    raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_dataset(
+    folder: Path,
+    source: RowSource,
+    name: str,
+    vocabulary: VocabularyConfig,
+    split: SplitConfig,
+    made_with: dict[str, Any],
+    progress: Progress,
+) -> None:
+    """Fill ``folder`` with a dataset made from ``source``.
+
+    Args:
+        folder: An empty folder.
+        source: Where the rows come from; read twice where the vocabulary is learnt from them.
+        name: The dataset's name.
+        vocabulary: From keys to table rows.
+        split: From rows to splits.
+        made_with: The data configuration, recorded in dataset.json.
+        progress: Told how far the reading is.
+
+    Raises:
+        UserError: The source is malformed, or holds no row to train on.
+    """
+    rows_of = _vocabulary(source, vocabulary, split, progress)
+    per_day: dict[str, Counter[int]] = {part: Counter() for part in SPLITS}
+    positives: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        streams = [stack.enter_context((folder / f"{part}.rows").open("wb")) for part in SPLITS]
+        for block in source.blocks(progress):
+            _write_block(block, rows_of, split, streams, per_day, positives)
+    if not per_day["train"]:
+        raise UserError(
+            f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed."
+        )
+    if isinstance(rows_of, LearnedVocabulary):
+        # The table row of a new value needs it: row i of feature f is the i-th of its keys, 0 all others.
+        named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
+        np.savez(folder / "vocabulary.npz", allow_pickle=False, **named)
+    description = {
+        "schema": SCHEMA,
+        "name": name,
+        "record": {"bytes": RECORD.itemsize, "fields": fields_of(RECORD)},
+        "numeric_features": list(source.numeric_names),
+        "numeric_transform": source.numeric_transform,
+        "categorical_features": [
+            {"name": feature, "vocabulary_size": size}
+            for feature, size in zip(source.categorical_names, rows_of.sizes, strict=True)
+        ],
+        "vocabulary": {
+            "policy": vocabulary.policy,
+            "data_dependent_vocabulary": rows_of.data_dependent,
+            "note": DATA_DEPENDENT_NOTE if rows_of.data_dependent else PUBLIC_NOTE,
+            "hash": HASH_SPECIFICATION,
+        },
+        "splits": {
+            part: {
+                "rows": sum(per_day[part].values()),
+                "positives": positives[part],
+                "rows_per_day": {str(day): per_day[part][day] for day in sorted(per_day[part])},
+            }
+            for part in SPLITS
+        },
+        "rejected_rows": source.rejected.as_json(),
+        "excluded_rows": source.excluded.as_json(),
+        "sources": source.files(),
+        "made_with": made_with,
+    }
+    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+    (folder / "dataset.json").write_text(text, encoding="utf-8")
+
+
+def _vocabulary(
+    source: RowSource, config: VocabularyConfig, split: SplitConfig, progress: Progress
+) -> Vocabulary:
+    if config.policy == "hash":
+        return hashed_vocabulary(config, source.published_sizes)
+    train_keys = (block.keys[split_of(block, split) == 0] for block in source.blocks(progress))
+    return learn_vocabulary(train_keys, config.min_count if config.policy == "threshold" else 1)
+
+
+def _write_block(
+    block: RowBlock,
+    vocabulary: Vocabulary,
+    split: SplitConfig,
+    streams: Sequence[BinaryIO],
+    per_day: dict[str, Counter[int]],
+    positives: Counter[str],
+) -> None:
+    records = np.empty(len(block.label), RECORD)
+    records["label"] = block.label
+    records["day"] = block.day
+    records["numeric"] = block.numeric
+    records["categorical"] = vocabulary.rows(block.keys)
+    parts = split_of(block, split)
+    for index, part in enumerate(SPLITS):
+        mine = records[parts == index]
+        streams[index].write(mine.tobytes())
+        days, counts = np.unique(mine["day"], return_counts=True)
+        per_day[part].update(dict(zip(days.tolist(), counts.tolist(), strict=True)))
+        positives[part] += int(np.count_nonzero(mine["label"]))

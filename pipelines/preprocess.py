@@ -1,0 +1,148 @@
+"""The preprocess stage: from a data configuration to a dataset folder, made once and then found again."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from dpfest.errors import UserError
+from pipelines.data.criteo import CriteoFiles, CriteoKaggleConfig
+from pipelines.data.dataset import SCHEMA, Dataset
+from pipelines.data.hashing import HASH_SPECIFICATION
+from pipelines.data.nycflights import Nycflights, NycflightsConfig
+from pipelines.data.source import Progress, RowSource, fingerprint
+from pipelines.data.synthetic import GENERATOR_VERSION, CriteoSyntheticConfig, write_criteo_files
+from pipelines.data.writer import partial_folder, write_dataset
+
+DataConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
+
+DATA_CONFIGS: dict[str, type[DataConfig]] = {
+    "nycflights": NycflightsConfig,
+    "criteo_kaggle": CriteoKaggleConfig,
+    "criteo_synthetic": CriteoSyntheticConfig,
+}
+"""Datasets by name, each with the type of its configuration."""
+
+
+class PreprocessConfig(Protocol):
+    """The part of a configuration that this stage reads."""
+
+    data: Any
+    paths: Any
+
+
+def data_hash(data: DataConfig) -> str:
+    """8 hexadecimal digits that change with whatever changes the rows of a dataset.
+
+    They cover the configuration, the formats and feature recipes of this version, and the source files by
+    name, size and the content of their first and last MiB. Where the files lie is left out: data may be
+    moved.
+
+    Raises:
+        UserError: A source file is missing.
+    """
+    settings = dataclasses.asdict(data)
+    settings.pop("path", None)
+    made_of = {"schema": SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": _identity(data)}
+    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def dataset_folder(config: PreprocessConfig) -> Path:
+    """Where the dataset of a configuration lies, made already or not."""
+    _check(config.data)
+    return Path(config.paths.data) / f"{config.data.name}-{data_hash(config.data)}"
+
+
+def preprocess(config: PreprocessConfig) -> Path:
+    """Make the dataset that ``config.data`` describes, unless it is there, and say which.
+
+    Returns:
+        The dataset's folder, ready for :meth:`Dataset.open`.
+
+    Raises:
+        UserError: A setting has no meaning, or the source is missing or malformed. Nothing is left then.
+    """
+    folder = dataset_folder(config)
+    if not folder.exists():
+        with partial_folder(folder) as partial:
+            if partial is not None:
+                _make(partial, config.data)
+            else:
+                _say(f"{folder} was made by another process in the meantime.")
+    else:
+        _say(f"{folder} is there already.")
+    dataset = Dataset.open(folder)
+    rows = ", ".join(f"{rows:,} {name}" for name, rows in dataset.rows.items())
+    refused = dataset.description["rejected_rows"]["total"], dataset.description["excluded_rows"]["total"]
+    _say(f"{folder}: {rows} rows; {refused[0]:,} malformed and {refused[1]:,} unlabelled ones left out.")
+    return folder
+
+
+def _make(folder: Path, data: DataConfig) -> None:
+    texts = folder / "source"
+    if isinstance(data, CriteoSyntheticConfig):
+        texts.mkdir()
+        with _progress(f"writing {data.rows:,} rows of text") as progress:
+            paths = write_criteo_files(texts, data, progress)
+        source: RowSource = CriteoFiles(paths, data.on_bad_row, generated=True)
+    elif isinstance(data, CriteoKaggleConfig):
+        source = CriteoFiles([Path(data.path)], data.on_bad_row)
+    else:
+        source = Nycflights()
+    with _progress(f"reading {data.name}") as progress:
+        made_with = dataclasses.asdict(data)
+        write_dataset(folder, source, data.name, data.vocabulary, data.split, made_with, progress)
+    shutil.rmtree(texts, ignore_errors=True)
+
+
+def _identity(data: DataConfig) -> dict[str, Any]:
+    if isinstance(data, CriteoSyntheticConfig):
+        return {"generator": GENERATOR_VERSION}
+    if isinstance(data, CriteoKaggleConfig):
+        return {"files": [fingerprint(Path(data.path))]}
+    return Nycflights().identity()
+
+
+def _check(data: DataConfig) -> None:
+    data.vocabulary.check()
+    data.split.check()
+    if isinstance(data, CriteoSyntheticConfig):
+        data.check()
+    if not isinstance(data, NycflightsConfig) and data.on_bad_row not in ("stop", "skip"):
+        raise UserError(f"data.on_bad_row must be stop or skip, not {data.on_bad_row!r}.")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _progress(task: str) -> Iterator[Progress]:
+    """A bar on a terminal; elsewhere a line at the start, one every ten seconds, and one at the end."""
+    if sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+
+        with Bar(console=Console(stderr=True), transient=True) as bar:
+            row = bar.add_task(task, total=None)
+            yield lambda done, total: bar.update(row, completed=done, total=total)
+        return
+    started = told = time.monotonic()
+    _say(f"{task} …")
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > 10:
+            told = time.monotonic()
+            _say(f"{task}: {100 * done / max(total, 1):.0f}% after {told - started:.0f} s")
+
+    yield tell
+    _say(f"{task}: done in {time.monotonic() - started:.1f} s")

@@ -1,0 +1,105 @@
+"""Hands a command line to Hydra: everything after the subcommand is Hydra's own, flags and overrides alike."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dpfest.errors import UserError
+
+if TYPE_CHECKING:
+    from cli.tasks import Task
+
+
+@dataclass(frozen=True)
+class HydraLine:
+    """The parts of Hydra's command line that matter before Hydra itself runs.
+
+    Attributes:
+        overrides: what is not a flag or a flag's value.
+        config_dir: folder given by --config-dir.
+        multirun: whether several runs were asked for.
+        only_shows: whether it asks to be shown something (--cfg, --info, --hydra-help) rather than to run.
+    """
+
+    overrides: list[str]
+    config_dir: Path | None
+    multirun: bool
+    only_shows: bool
+
+    @classmethod
+    def read(cls, arguments: Sequence[str]) -> HydraLine:
+        """Read Hydra's own options; Hydra reports what is wrong with them."""
+        parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
+        parser.add_argument("overrides", nargs="*")
+        for names in (("--multirun", "-m"), ("--run", "-r"), ("--resolve",), ("--hydra-help",), ("--version",)):
+            parser.add_argument(*names, action="store_true")
+        for names in (("--cfg", "-c"), ("--package", "-p"), ("--config-dir", "-cd"), ("--config-name", "-cn")):
+            parser.add_argument(*names)
+        parser.add_argument("--config-path", "-cp")
+        parser.add_argument("--info", "-i", nargs="?", const="all")
+        known, _ = parser.parse_known_intermixed_args(list(arguments))
+        return cls(
+            overrides=known.overrides,
+            config_dir=Path(known.config_dir) if known.config_dir else None,
+            multirun=known.multirun,
+            only_shows=bool(known.cfg or known.info or known.hydra_help or known.version),
+        )
+
+
+def launch(task: Task, arguments: Sequence[str]) -> None:
+    """Run `task` on what `arguments` compose: once, or for --multirun once for each combination.
+
+    Raises:
+        UserError: the configuration cannot be composed, or a run of a multirun would refuse its configuration; no run
+            has started then.
+    """
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from pipelines.compose import CONFIG_MODULE, CONFIG_NAME, HYDRA_VERSION_BASE, Composer
+
+    line = HydraLine.read(arguments)
+    if line.multirun and not line.only_shows:
+        _check_every_run(Composer(line.config_dir), line.overrides)
+    run = hydra.main(f"pkg://{CONFIG_MODULE}", CONFIG_NAME, HYDRA_VERSION_BASE)(task)
+    try:
+        with _command_line(arguments):
+            run()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(Composer(line.config_dir).explain(error, line.overrides)) from error
+
+
+def _check_every_run(composer: object, overrides: Sequence[str]) -> None:
+    from pipelines.compose import Composer
+    from pipelines.config import typed
+
+    assert isinstance(composer, Composer)
+    ours = [text for text in overrides if not text.startswith("hydra")]
+    if any(text.startswith("hydra/sweeper=") for text in overrides):
+        return  # another sweeper has a grammar of its own
+    for _, cfg in composer.expand(ours):
+        typed(cfg)
+
+
+@contextmanager
+def _command_line(arguments: Sequence[str]) -> Iterator[None]:
+    """Hydra reads sys.argv; and prints exceptions in its own way unless it is asked for the full error."""
+    saved, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [saved[0], *arguments]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = saved
+        if full is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full

@@ -1,0 +1,112 @@
+"""Entry point of the `dpfest` command."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli import tasks
+from cli.command import HYDRA_LINE, HydraCommand
+from cli.examples import EXAMPLES
+from cli.packages import check_packages
+from dpfest.errors import UserError
+
+app = typer.Typer(
+    help="Train large embedding models under differential privacy, and reproduce the paper.",
+    epilog=EXAMPLES["dpfest"],
+    rich_markup_mode="rich",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"dpfest {importlib.metadata.version('dpfest')}")
+        raise typer.Exit
+
+
+@app.callback()
+def dpfest(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Train large embedding models under differential privacy, and reproduce the paper.
+
+    Every command takes any Hydra override (KEY=VALUE) and Hydra's flags: --cfg job, --multirun, --config-dir, --info.
+    """
+
+
+def _run(task: tasks.Task, ctx: typer.Context) -> None:
+    from cli.launch import launch
+
+    launch(task, ctx.args)
+
+
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["preprocess"])
+def preprocess(ctx: typer.Context) -> None:
+    """Make the dataset: rows on disk that a Poisson batch can gather at random."""
+    _run(tasks.preprocess, ctx)
+
+
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["select"])
+def select(ctx: typer.Context) -> None:
+    """Select DP-FEST's rows, and say what that costs."""
+    _run(tasks.select, ctx)
+
+
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["train"])
+def train(ctx: typer.Context) -> None:
+    """Train one model; the same command again resumes it, or finds it done."""
+    _run(tasks.train, ctx)
+
+
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["sweep"])
+def sweep(
+    ctx: typer.Context,
+    fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start none.")] = False,
+) -> None:
+    """Train a whole grid: done runs are skipped, failed ones listed at the end and retried next time."""
+    from cli.launch import launch
+    from cli.sweep import run_sweep
+
+    if "--cfg" in ctx.args or "-c" in ctx.args or "--info" in ctx.args:
+        launch(tasks.train, ctx.args)
+    else:
+        raise typer.Exit(run_sweep(ctx.args, fail_fast=fail_fast, dry_run=dry_run))
+
+
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["report"])
+def report(
+    ctx: typer.Context,
+    only: Annotated[list[str] | None, typer.Option("--only", help="Only this artifact; may be repeated.")] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List artifacts and how complete each is.")] = False,
+) -> None:
+    """Draw the paper's figures and tables from the runs at hand."""
+    from cli.report import run_report
+
+    run_report(ctx.args, only=only, listing=listing)
+
+
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["budget"])
+def budget(ctx: typer.Context) -> None:
+    """Print the noise that a privacy budget asks for, without training."""
+    _run(tasks.budget, ctx)
+
+
+def main() -> None:
+    """Run the command line; a UserError is one line on stderr and exit status 2."""
+    # A pipe into `head` is no reason for a traceback, and the configuration is looked for where dpfest was installed.
+    try:
+        check_packages()
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

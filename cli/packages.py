@@ -1,0 +1,30 @@
+"""Five plain package names make up dpfest; this finds out whether another distribution has taken one of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from dpfest.errors import UserError
+
+PACKAGES = ("dpfest", "pipelines", "reports", "cli", "conf")
+
+
+def check_packages() -> None:
+    """Make sure that all five packages come from one place.
+
+    Raises:
+        UserError: one is missing, or is found first somewhere else.
+    """
+    home = Path(__file__).resolve().parent.parent
+    for name in PACKAGES:
+        found = importlib.util.find_spec(name)
+        if found is None or not found.origin:
+            raise UserError(f"the package {name} of dpfest is missing from {home}: install dpfest again.")
+        place = Path(found.origin).resolve().parent
+        if place.parent != home:
+            raise UserError(
+                f"the package {name} of dpfest, in {home / name}, is shadowed by {place}, which Python finds first; "
+                f"uninstall or rename that one, take its folder out of PYTHONPATH, or give dpfest an environment of "
+                f"its own."
+            )

@@ -1,0 +1,90 @@
+"""What runs once Hydra has composed a configuration: one module-level function a command, so that Hydra's launchers can
+carry it to another process. Heavy imports wait until a task runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dpfest.errors import UserError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+Task = Callable[["DictConfig"], None]
+
+
+def task(function: Task) -> Task:
+    """A task whose UserError becomes one line and exit status 2, in whichever process it runs."""
+
+    @functools.wraps(function)
+    def reported(cfg: DictConfig) -> None:
+        try:
+            function(cfg)
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            # Hydra catches every Exception of a task to print it in its own way; SystemExit passes.
+            raise SystemExit(2) from None
+
+    return reported
+
+
+@task
+def preprocess(cfg: DictConfig) -> None:
+    """Make the dataset and print its folder."""
+    from pipelines.config import typed
+
+    config = typed(cfg)
+    from pipelines.preprocess import preprocess
+
+    print(preprocess(config))
+
+
+@task
+def select(cfg: DictConfig) -> None:
+    """Select the rows of DP-FEST and print where they are."""
+    from pipelines.config import typed
+
+    config = typed(cfg)
+    from pipelines.select import select
+
+    print(select(config))
+
+
+@task
+def train(cfg: DictConfig) -> None:
+    """Train, and print what came of it."""
+    from pipelines.config import typed
+
+    config = typed(cfg)
+    from pipelines.train import train
+
+    print(train(config))
+
+
+@task
+def sweep_job(cfg: DictConfig) -> None:
+    """One run of a sweep that a Hydra launcher carries; it leaves word in `sweep.records`."""
+    from pipelines.config import typed
+    from pipelines.sweep import recorded
+
+    recorded(typed(cfg))
+
+
+@task
+def report(cfg: DictConfig) -> None:
+    """Only shows the configuration (--cfg); building goes through `pipelines.config` alone."""
+
+
+@task
+def budget(cfg: DictConfig) -> None:
+    """Print the noise that a budget asks for, or the budget that is spent."""
+    from pipelines.config import typed
+
+    config = typed(cfg)
+    from pipelines.budget import budget
+
+    print(budget(config))

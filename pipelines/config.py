@@ -1,0 +1,233 @@
+"""The typed configuration: one dataclass a section, each beside the code that it configures.
+
+`typed` turns what Hydra composed into a `Config`, or says which key is wrong; `run_hash` names a run by the settings
+that can change its result, and by those alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dpfest.errors import UserError
+from pipelines.schema import build, nearest, unknown_key
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+# section -> its choices by name -> the dataclass, as module:class, imported when it is needed.
+SCHEMAS: dict[str, dict[str, str]] = {
+    "data": {
+        "nycflights": "pipelines.data.nycflights:NycflightsConfig",
+        "criteo_kaggle": "pipelines.data.criteo:CriteoKaggleConfig",
+        "criteo_synthetic": "pipelines.data.synthetic:CriteoSyntheticConfig",
+    },
+    "model": {"pctr": "pipelines.models.pctr:PctrConfig"},
+    "algorithm": {
+        "nonprivate": "dpfest.rules:Nonprivate",
+        "frozen": "dpfest.rules:Frozen",
+        "dpsgd": "dpfest.rules:DPSGD",
+        "fest": "dpfest.rules:FEST",
+        "adafest": "dpfest.rules:AdaFEST",
+        "adafest_plus": "dpfest.rules:AdaFESTPlus",
+        "exponential": "dpfest.rules:ExponentialSelection",
+    },
+}
+PLAIN_SCHEMAS = {
+    "privacy": "pipelines.config:PrivacyConfig",
+    "optimizer": "dpfest.optim:OptimizerConfig",
+    "train": "pipelines.config:TrainConfig",
+}
+
+# Settings of `train` that change no result: they only say when something is written, or how a logical batch is cut
+# into pieces that fit in memory (which moves sums by rounding, and nothing else).
+_WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every")
+
+
+@dataclass
+class PrivacyConfig:
+    """What the run may spend and how it is counted.
+
+    Attributes:
+        fidelity: `rigorous` (true Poisson batches, every release composed) or `paper` (fixed-size shuffled batches
+            accounted as if they were Poisson).
+        epsilon: the target.
+        delta: null for 1 / examples.
+        noise_seed: null for a key drawn from the operating system; fixed only to reproduce results on public data.
+    """
+
+    fidelity: str = "rigorous"
+    epsilon: float = 1.0
+    delta: float | None = None
+    noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fidelity not in ("rigorous", "paper"):
+            raise ValueError(f"privacy.fidelity={self.fidelity} must be rigorous or paper.")
+        if not self.epsilon > 0:
+            raise ValueError(f"privacy.epsilon={self.epsilon} must be above 0.")
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ValueError(f"privacy.delta={self.delta} must lie between 0 and 1, or be null for 1 / examples.")
+
+
+@dataclass
+class TrainConfig:
+    """Length of training and what is written on the way; the step counts are in optimiser steps.
+
+    Attributes:
+        batch_size: expected size B of a logical batch, in examples.
+        micro_batch_size: examples in memory at once; null for the whole batch.
+        epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given.
+        evaluate_every: null for at the end only.
+    """
+
+    batch_size: int = 2048
+    micro_batch_size: int | None = None
+    epochs: float = 1.0
+    steps: int | None = None
+    evaluate_every: int | None = None
+    checkpoint_every: int = 200
+    log_every: int = 20
+
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if value is not None and not value > 0:
+                raise ValueError(f"train.{name}={value} must be above 0.")
+
+
+@dataclass
+class BudgetConfig:
+    """What `dpfest budget` cannot know without a dataset: its number of training examples."""
+
+    examples: int | None = None
+
+
+@dataclass
+class SweepConfig:
+    """How many runs at once on this machine, and the folder in which the jobs of a sweep leave word."""
+
+    jobs: int = 1
+    records: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError(f"sweep.jobs={self.jobs} must be 1 or more.")
+
+
+@dataclass
+class PathsConfig:
+    """Where processed datasets, run directories and the report lie."""
+
+    data: str = "data"
+    runs: str = "runs"
+    report: str = "report"
+
+
+@dataclass
+class ExperimentConfig:
+    """A named set of grids, one for each profile: a union of products of override values."""
+
+    name: str
+    grids: dict[str, list[dict[str, list[Any]]]]
+
+
+@dataclass
+class Config:
+    """Everything that a stage may ask, typed and checked."""
+
+    data: Any
+    model: Any
+    algorithm: Any
+    privacy: PrivacyConfig
+    optimizer: Any
+    train: TrainConfig
+    budget: BudgetConfig = field(default_factory=BudgetConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
+    seed: int = 0
+    device: str = "auto"
+    paths: PathsConfig = field(default_factory=PathsConfig)
+    profile: str = "demo"
+    experiment: ExperimentConfig | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists and scalars, as Hydra's own yaml would show them."""
+        return dataclasses.asdict(self)
+
+
+def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
+    """The typed configuration of what Hydra composed.
+
+    Raises:
+        UserError: a key that does not exist (with the nearest that does), a wrong type, a mandatory value that was
+            not given, or a value that its dataclass refuses.
+    """
+    values = _container(cfg)
+    sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
+    for key in values:
+        if key not in Config.__dataclass_fields__:
+            raise unknown_key(str(key), [*Config.__dataclass_fields__, *_leaves(sections)])
+    return build(Config, values | sections)
+
+
+def run_hash(config: Config) -> str:
+    """Twelve hexadecimal digits that name a run: two configurations have the same where nothing in their difference
+    can change the result.
+
+    Left out are paths, device, profile, experiment, budget and sweep; of `train`, what only says when something is
+    written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
+    `pipelines.preprocess.data_hash` sees them, so a source file may move.
+    """
+    train = dataclasses.asdict(config.train)
+    for name in _WITHOUT_EFFECT:
+        train.pop(name)
+    settings = {
+        "data": _load("pipelines.preprocess:data_hash")(config.data),
+        "train": train,
+        "seed": config.seed,
+        **{name: dataclasses.asdict(getattr(config, name)) for name in ("model", "algorithm", "privacy", "optimizer")},
+    }
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def run_folder(config: Config) -> Path:
+    """Where the run lies: `<paths.runs>/<dataset>/<algorithm>/<hash>`."""
+    return Path(config.paths.runs) / config.data.name / config.algorithm.name / run_hash(config)
+
+
+def _container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    from omegaconf import DictConfig, OmegaConf
+
+    values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
+    return dict(values)  # type: ignore[arg-type]
+
+
+def _section(name: str, values: Any) -> Any:
+    if name in PLAIN_SCHEMAS:
+        return build(_load(PLAIN_SCHEMAS[name]), values, name)
+    choices = SCHEMAS[name]
+    choice = values.get("name") if isinstance(values, Mapping) else None
+    if choice not in choices:
+        guess = nearest(str(choice), choices)
+        raise UserError(
+            f"{name}.name={choice} is none of {', '.join(choices)}"
+            + (f"; did you mean {name}={guess}?" if guess else f"; choose one with {name}=...")
+        )
+    return build(_load(choices[choice]), values, name)
+
+
+def _leaves(sections: Mapping[str, Any]) -> list[str]:
+    from pipelines.schema import dotted_keys
+
+    return dotted_keys({name: dataclasses.asdict(section) for name, section in sections.items()})
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,164 @@
+"""Plain configuration values become the dataclasses that they configure, or a sentence that names the wrong key.
+
+A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the types,
+its `__post_init__` the ranges. Nothing is dropped, nothing is guessed: a key without a field, a value of another type
+or out of range, and a mandatory value left as `???` each end with a UserError before any work has started.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from dpfest.errors import UserError
+
+MISSING = "???"
+
+T = TypeVar("T")
+
+_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+
+
+def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """An instance of the dataclass `schema` from `values`, a tree of dicts, lists and scalars.
+
+    Args:
+        schema: a dataclass; its fields may be int, float, bool, str, None, Literal, lists, tuples, dicts,
+            dataclasses and unions of these.
+        values: one entry a field; fields with defaults may be left out.
+        where: dotted key of `values` in the whole configuration.
+
+    Raises:
+        UserError: an unknown key (with the nearest right one), a wrong type, a missing value, or a value that the
+            dataclass itself refuses.
+    """
+    fields = {field.name: field for field in dataclasses.fields(schema) if field.init}  # type: ignore[arg-type]
+    if isinstance(values, str) or not isinstance(values, Mapping):
+        raise UserError(f"{where} must be a group of keys ({', '.join(fields)}), not {_show(values)}.")
+    hints = typing.get_type_hints(schema)
+    for key in values:
+        if key not in fields:
+            raise unknown_key(join(where, str(key)), [join(where, name) for name in fields])
+    arguments: dict[str, Any] = {}
+    for name, field in fields.items():
+        key = join(where, name)
+        if name in values:
+            arguments[name] = _convert(hints[name], values[name], key)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise UserError(f"{key} must be set: add {key}=... to the command.")
+    try:
+        return schema(**arguments)
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        raise UserError(text if where in text else f"{where}: {text}") from error
+
+
+def _convert(hint: Any, value: Any, key: str) -> Any:
+    """`value` as the type `hint`; raises UserError, which names `key`, if it is not one."""
+    if isinstance(value, str) and value == MISSING:
+        raise UserError(f"{key} must be set: add {key}=... to the command.")
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any or (dataclasses.is_dataclass(hint) and isinstance(value, hint)):  # type: ignore[arg-type]
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(hint, options, value, key)
+    if origin is typing.Literal:
+        if value not in options:
+            raise _wrong(hint, value, key)
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return build(hint, value, key)
+    if origin in (list, tuple):
+        if not isinstance(value, list | tuple):
+            raise _wrong(hint, value, key)
+        if origin is tuple and options[-1:] != (Ellipsis,) and len(options) != len(value):
+            raise _wrong(hint, value, key)
+        kinds = options if origin is tuple and options[-1:] != (Ellipsis,) else [options[0]] * len(value)
+        return origin(_convert(kind, item, f"{key}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise _wrong(hint, value, key)
+        return {name: _convert(options[1], item, join(key, str(name))) for name, item in value.items()}
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)  # 2e3 is how people write whole numbers, too
+    if type(value) is not hint and not (hint is type(None) and value is None):
+        raise _wrong(hint, value, key)
+    return value
+
+
+def _convert_union(hint: Any, options: Iterable[Any], value: Any, key: str) -> Any:
+    others = [option for option in options if option is not type(None)]
+    if value is None and type(None) in options:
+        return None
+    if len(others) == 1 and (dataclasses.is_dataclass(others[0]) or typing.get_origin(others[0])):
+        return _convert(others[0], value, key)  # its own message says more than "or null" would
+    exact = [option for option in others if type(value) is option]
+    for option in exact or others:
+        try:
+            return _convert(option, value, key)
+        except UserError:
+            continue
+    raise _wrong(hint, value, key)
+
+
+def _wrong(hint: Any, value: Any, key: str) -> UserError:
+    return UserError(f"{key} must be {describe(hint)}, not {_show(value)}.")
+
+
+def describe(hint: Any) -> str:
+    """What a value of this type is called when a user is asked for one."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(option) for option in options)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(str, options))
+    if origin in (list, tuple):
+        return f"a list, each item {describe(options[0])}"
+    if origin is dict or dataclasses.is_dataclass(hint):
+        return "a group of keys"
+    return _NAMES.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _show(value: Any) -> str:
+    return f"'{value}'" if isinstance(value, str) else "null" if value is None else str(value)
+
+
+def join(where: str, name: str) -> str:
+    """Dotted key of `name` under `where`."""
+    return f"{where}.{name}" if where else name
+
+
+def dotted_keys(values: Mapping[str, Any], where: str = "") -> list[str]:
+    """Every key of a tree of dicts, dotted: branches before their leaves."""
+    keys = []
+    for name, value in values.items():
+        keys.append(join(where, str(name)))
+        if isinstance(value, Mapping):
+            keys += dotted_keys(value, keys[-1])
+    return keys
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The name most like `name`, by the whole or, failing that, by the part after the last dot."""
+    names = list(names)
+    if close := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
+        return close[0]
+    last = {other.rpartition(".")[2]: other for other in reversed(names)}
+    close = difflib.get_close_matches(name.rpartition(".")[2], list(last), n=1, cutoff=0.7)
+    return last[close[0]] if close else None
+
+
+def unknown_key(key: str, keys: Iterable[str]) -> UserError:
+    """The error for a key that does not exist, with the nearest one that does."""
+    keys = list(keys)
+    if guess := nearest(key, keys):
+        return UserError(f"there is no key {key}; did you mean {guess}?")
+    parent = key.rpartition(".")[0]
+    beside = sorted({other for other in keys if other.rpartition(".")[0] == parent})
+    return UserError(f"there is no key {key}" + (f"; there are {', '.join(beside)}." if beside else "."))

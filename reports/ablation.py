@@ -1,0 +1,97 @@
+"""The grid of AdaFEST settings over σ₁/σ₂ and τ that fig7 and fig9 show, all else held fixed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from reports.comparison import Population, Setting
+from reports.runs import INCIDENTAL
+from reports.tables import Column, Table
+from reports.wording import metric, multiple, number, utility
+
+RATIO, THRESHOLD = "noise_ratio", "threshold"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Settings by (σ₁/σ₂, τ) that agree in everything else."""
+
+    cells: dict[tuple[float, float], Setting]
+
+    @property
+    def ratios(self) -> list[float]:
+        return sorted({ratio for ratio, _ in self.cells})
+
+    @property
+    def thresholds(self) -> list[float]:
+        return sorted({threshold for _, threshold in self.cells})
+
+    @property
+    def best(self) -> Setting:
+        return max(self.cells.values(), key=lambda s: (s.validation, s.reduction, s.key))
+
+
+def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
+    """The fullest slice of AdaFEST runs at one ε in which only σ₁/σ₂ and τ vary (the better on a tie)."""
+    slices: dict[str, dict[tuple[float, float], Setting]] = {}
+    for setting in population.of("adafest", epsilon):
+        ratio, threshold = setting.parameter(RATIO), setting.parameter(THRESHOLD)
+        if ratio is not None and threshold is not None:
+            slices.setdefault(_rest(setting), {})[float(ratio), float(threshold)] = setting
+    grids = [Grid(cells) for _, cells in sorted(slices.items())]
+    return max(grids, key=lambda grid: (len(grid.cells), grid.best.validation), default=None)
+
+
+def _rest(setting: Setting) -> str:
+    """Everything but σ₁/σ₂ and τ."""
+    run = setting.runs[0]
+    skipped = INCIDENTAL | {RATIO, THRESHOLD}
+    algorithm = {k: v for k, v in (run.hyperparameters.get("algorithm") or {}).items() if k not in skipped}
+    others = {
+        section: {k: v for k, v in values.items() if k not in skipped}
+        for section, values in run.hyperparameters.items()
+        if section != "algorithm"
+    }
+    return json.dumps([algorithm, others, run.delta, run.batch_size, run.steps], sort_keys=True, default=str)
+
+
+def held_fixed(grid: Grid) -> str:
+    """The other settings of the algorithm, for captions."""
+    best = grid.best
+    names = {"contribution_clipping_norm": "C₁", "clipping_norm": "C₂"}
+    known = [
+        f"{symbol} = {best.parameter(name):g}"
+        for name, symbol in names.items()
+        if best.parameter(name) is not None
+    ]
+    return ", ".join(known)
+
+
+def grid_table(population: Population, grid: Grid) -> Table:
+    """One row a cell of the grid."""
+    table = Table(
+        [
+            Column("noise_ratio", "σ₁/σ₂", number),
+            Column("threshold", "τ", number),
+            Column("validation", f"validation {metric(population)}", utility),
+            Column("test", f"test {metric(population)}", utility),
+            Column("test_spread", "± over seeds", utility),
+            Column("coordinates", "gradient size", lambda value: f"{value:,.1f}"),
+            Column("reduction", "reduction", multiple),
+            Column("seeds", "seeds"),
+            Column("worse_than_frozen", "worse than frozen", lambda value: "**yes**" if value else "no"),
+        ]
+    )
+    frozen = population.best("frozen", population.main_epsilon)
+    for (ratio, threshold), s in sorted(grid.cells.items()):
+        worse = None if frozen is None else population.worse_than_frozen(s)
+        table.rows.append(
+            (ratio, threshold, s.validation, s.test, s.spread, s.coordinates, s.reduction, len(s.runs), worse)
+        )
+    return table
+
+
+NO_GRID = (
+    "No DP-AdaFEST (adafest) runs with a noise ratio and a threshold yet: dpfest sweep experiment=comparison"
+)

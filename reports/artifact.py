@@ -1,0 +1,98 @@
+"""What an artifact is: an id, the experiment that makes its runs, a function from runs to its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from matplotlib.figure import Figure
+
+from reports.comparison import Population
+from reports.style import NOTE_COLOUR, WIDTH, canvas
+from reports.tables import Table
+from reports.wording import delta, number, rule
+
+
+@dataclass
+class Content:
+    """What an artifact shows of one population. `missing`: what it could not show, a sentence an item."""
+
+    caption: str
+    figure: Figure | None = None
+    table: Table | None = None
+    missing: list[str] = field(default_factory=list)
+    epsilons: list[float] | None = None  # those shown, for the footer; None: all of the population
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """One figure or table.
+
+    `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
+    `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
+    """
+
+    id: str
+    title: str
+    content: Callable[[Population], Content] | Callable[[None], Content]
+    experiment: str | None = None
+    rules: tuple[str, ...] = ()
+    figure: bool = True  # whether it has one, and so needs a placeholder while there is nothing to draw
+
+
+def remake(artifact: Artifact, population: Population | None) -> str:
+    """The command that makes the artifact's runs and then the artifact."""
+    report = f"dpfest report --only {artifact.id}"
+    if artifact.experiment is None:
+        return report
+    sweep = f"dpfest sweep experiment={artifact.experiment}"
+    if population is not None:
+        sweep += f" profile={population.profile}" if population.profile else ""
+        sweep += f" data={population.dataset}"
+        sweep += f" privacy={population.fidelity}" if population.fidelity else ""
+    return f"{sweep} && {report}"
+
+
+def provenance(population: Population, content: Content) -> str:
+    """On which data, at which ε and δ, how accounted, over how many seeds: the first line of every footer."""
+    epsilons = population.epsilons if content.epsilons is None else content.epsilons
+    private = [run for run in population.runs if run.epsilon is not None]
+    deltas = sorted({run.delta for run in private if run.delta is not None})
+    samplings = sorted({run.sampling for run in private if run.sampling})
+    seeds = len({run.seed for run in population.runs})
+    parts = [f"{population.dataset}, {population.model}, N = {population.examples:,}"]
+    if epsilons and private:
+        parts.append("ε = " + ", ".join(number(epsilon) for epsilon in epsilons))
+        parts.append("δ = " + ", ".join(map(delta, deltas)))
+        parts.append(f"{population.fidelity} accounting" + "".join(f", {s} sampling" for s in samplings))
+    parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
+    return " · ".join(parts)
+
+
+def absent_rules(artifact: Artifact, population: Population | None) -> list[str]:
+    """A sentence for every rule that the artifact compares and that has no run at some ε."""
+    sweep = f"dpfest sweep experiment={artifact.experiment}"
+    if population is None:
+        return [f"No runs yet: {sweep}"] if artifact.experiment else []
+    sentences = []
+    for algorithm in artifact.rules:
+        present = {s.epsilon for s in population.settings if s.algorithm == algorithm}
+        lacking = [number(e) for e in population.epsilons if e not in present]
+        if not present:
+            sentences.append(f"No {rule(algorithm)} ({algorithm}) runs yet: {sweep}")
+        elif lacking and algorithm != "nonprivate":
+            sentences.append(
+                f"No {rule(algorithm)} ({algorithm}) runs at ε = {', '.join(lacking)} yet: {sweep}"
+            )
+    return sentences
+
+
+def placeholder(title: str) -> Figure:
+    """The figure of an artifact that has nothing to show: it says so, and cannot be taken for a result."""
+    figure = canvas(WIDTH, 1.2)
+    axes = figure.add_subplot()
+    axes.axis("off")
+    axes.text(
+        0.5, 0.5, f"{title}\nnothing to show yet", ha="center", va="center", color=NOTE_COLOUR, fontsize=10
+    )
+    return figure

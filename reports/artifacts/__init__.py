@@ -1,0 +1,1 @@
+"""One module an artifact; each exports ARTIFACT."""

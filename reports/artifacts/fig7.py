@@ -1,0 +1,120 @@
+"""fig7: what σ₁/σ₂ and τ do to the utility and to the size of the embedding gradient (AdaFEST)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from reports.ablation import NO_GRID, Grid, grid_table, held_fixed, largest_grid
+from reports.artifact import Artifact, Content
+from reports.comparison import Population, Setting
+from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, log_axis
+from reports.wording import metric, number
+
+MARKERS = "osD^vPX"
+
+
+def content(population: Population) -> Content:
+    epsilon = population.main_epsilon
+    grid = largest_grid(population, epsilon)
+    if grid is None or epsilon is None:
+        return Content(
+            "The effect of σ₁/σ₂ and of τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else []
+        )
+    caption = (
+        "The effect of the noise ratio σ₁/σ₂ (left) and of the threshold τ (right) of DP-AdaFEST on test "
+        f"{metric(population)} and on the mean number of non-zero embedding gradient coordinates a step, all "
+        f"else held fixed ({held_fixed(grid)}). Bars: standard deviation over seeds. Dashed: best DP-SGD and "
+        "frozen embeddings."
+    )
+    figure = canvas(WIDTH, 4.3)
+    panels = figure.subplots(2, 2, sharex="col", sharey="row")
+    _column(panels[:, 0], grid, grid.ratios, grid.thresholds, swap=False)
+    _column(panels[:, 1], grid, grid.thresholds, grid.ratios, swap=True)
+    for axes in panels[0]:
+        _references(axes, population, epsilon)
+        axes.margins(y=0.08)
+    panels[0, 0].set_ylabel(f"test {metric(population)}")
+    panels[1, 0].set_ylabel("gradient size (coordinates)")
+    panels[1, 0].set_xlabel("noise ratio σ₁/σ₂")
+    panels[1, 1].set_xlabel("threshold τ")
+    keys = (("line: threshold τ", grid.thresholds), ("line: noise ratio σ₁/σ₂", grid.ratios))
+    for axes, (symbol, values) in zip(panels[0], keys, strict=True):
+        lines = [Line2D([], [], **look, label=label) for label, look in _looks(values)]
+        rows = 1 + (len(lines) > 6)
+        axes.legend(
+            handles=lines, title=symbol, loc="lower center", bbox_to_anchor=(0.5, 1.01),
+            ncols=-(-len(lines) // rows), columnspacing=0.9, handlelength=1.3,
+            handletextpad=0.3, title_fontsize=8,
+        )  # fmt: skip
+    empty = sum(setting.coordinates == 0 for setting in grid.cells.values())
+    missing = (
+        []
+        if len(grid.cells) > 1
+        else ["Only one pair of σ₁/σ₂ and τ has been run: no effect can be seen yet."]
+    )
+    if empty:
+        caption += f" {empty} settings in which no row survived have no gradient size to draw."
+    return Content(caption, figure, grid_table(population, grid), missing, [epsilon])
+
+
+def _column(panels: Sequence[Axes], grid: Grid, along: list[float], lines: list[float], swap: bool) -> None:
+    for line, (_, look) in zip(lines, _looks(lines), strict=True):
+        cells = [(x, grid.cells.get((line, x) if swap else (x, line))) for x in along]
+        present = [(x, setting) for x, setting in cells if setting is not None]
+        panels[0].errorbar(
+            [x for x, _ in present], [s.test for _, s in present], yerr=_spreads([s for _, s in present]),
+            elinewidth=0.8, **look,
+        )  # fmt: skip
+        sized = [(x, setting.coordinates) for x, setting in present if setting.coordinates > 0]
+        panels[1].plot([x for x, _ in sized], [size for _, size in sized], **look)
+    log_axis(panels[1], "y")
+    for axes in panels:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        axes.set_xticks(along, [number(x) if x < 1e4 else decade(x) for x in along])
+
+
+def _looks(values: list[float]) -> list[tuple[str, dict[str, Any]]]:
+    """A label and a line style for each value, dark to light."""
+    shades = matplotlib.colormaps[SEQUENTIAL](np.linspace(0, 0.9, len(values)))
+    return [
+        (
+            number(value),
+            {"color": shade, "marker": MARKERS[i % len(MARKERS)], "markersize": 4, "linewidth": 1.1},
+        )
+        for i, (value, shade) in enumerate(zip(values, shades, strict=True))
+    ]
+
+
+def _spreads(settings: list[Setting]) -> list[float] | None:
+    spreads = [setting.spread or 0.0 for setting in settings]
+    return spreads if any(spreads) else None
+
+
+def _references(axes: Axes, population: Population, epsilon: float) -> None:
+    for algorithm, name in (("dpsgd", "DP-SGD"), ("frozen", "frozen")):
+        best = population.best(algorithm, epsilon)
+        if best is not None:
+            axes.axhline(
+                best.test, color=COLOUR[algorithm], linestyle=DASH[algorithm], linewidth=0.9, zorder=1
+            )
+            axes.annotate(
+                name, (1.0, best.test),
+                xycoords=("axes fraction", "data"), xytext=(-1, 2), textcoords="offset points",
+                ha="right", fontsize=8, color=COLOUR[algorithm],
+            )  # fmt: skip
+
+
+ARTIFACT = Artifact(
+    "fig7",
+    "Effect of σ₁/σ₂ and of τ",
+    content,
+    experiment="comparison",
+    rules=("adafest", "dpsgd", "frozen"),
+)

@@ -1,0 +1,152 @@
+"""fig8: the utility/efficiency scatter, every setting of every rule, one panel an ε."""
+
+from __future__ import annotations
+
+import math
+
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from reports.artifact import Artifact, Content
+from reports.comparison import Population, pareto
+from reports.settings_table import in_order, settings_table
+from reports.style import COLOUR, DASH, MARKER, WIDTH, canvas, key, log_axis
+from reports.wording import metric, number, rule
+
+SPARSE = ("fest", "adafest", "adafest_plus", "exponential")
+
+
+def content(population: Population) -> Content:
+    caption = (
+        f"Test {metric(population)} against the reduction of the embedding gradient: each marker is one "
+        "setting, its mean over seeds (bars: standard deviation). Lines join each rule's frontier as chosen "
+        "on the validation split. Hollow markers do worse than frozen embeddings, which update no embedding "
+        "at all: their reduction is worth nothing. Reference lines are the settings of DP-SGD, frozen "
+        "embeddings and non-private training that are best on validation."
+    )
+    drawn = [e for e in population.epsilons if any(population.of(a, e) for a in (*SPARSE, "dpsgd", "frozen"))]
+    everything = [s for epsilon, name in in_order(population) for s in population.of(name, epsilon)]
+    table = settings_table(population, everything)
+    if not drawn:
+        return Content(caption, table=table)
+    figure = canvas(WIDTH, 3.1)
+    panels = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
+    infinite = 10 * max((s.reduction for s in population.settings if math.isfinite(s.reduction)), default=1.0)
+    bottom, top = _limits(population)
+    notes = []
+    for axes, epsilon in zip(panels, drawn, strict=True):
+        log_axis(axes, "x")
+        axes.set_title(f"ε = {number(epsilon)}")
+        axes.set_ylim(bottom, top)
+        axes.set_xlabel("gradient size reduction (×)")
+        below = sum(
+            [_scatter(axes, population, algorithm, epsilon, infinite, bottom) for algorithm in SPARSE]
+        )
+        if below:
+            notes.append(
+                f"ε = {number(epsilon)}: {below} setting{'s' if below > 1 else ''} under the axis, drawn at "
+                "its edge as ▾."
+            )
+        _references(axes, population, epsilon, top)
+        axes.set_xlim(0.6, max(axes.get_xlim()[1], 20))
+    panels[0].set_ylabel(f"test {metric(population)}")
+    figure.legend(
+        handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2
+    )
+    return Content(caption + "".join(f" {note}" for note in notes), figure, table)
+
+
+def _limits(population: Population) -> tuple[float, float]:
+    """Utility limits that keep the trade-off readable: far outliers go to the lower edge, marked as such."""
+    private = [s.test for s in population.settings if s.epsilon is not None]
+    frozen = [s.test for e in population.epsilons if (s := population.best("frozen", e)) is not None]
+    top, low = max(private), min(private)
+    knee = min(frozen, default=low)
+    bottom = max(low, knee - 1.5 * max(top - knee, 0.002))
+    margin = max(0.08 * (top - bottom), 5e-4)
+    public = population.best("nonprivate", None)
+    if public is not None and public.test < top + 0.25 * (top - bottom):
+        top = max(top, public.test)
+    elif public is not None:
+        top += margin  # room for the arrow that points to it
+    return bottom - margin, top + margin
+
+
+def _scatter(
+    axes: Axes, population: Population, algorithm: str, epsilon: float, infinite: float, bottom: float
+) -> int:
+    """Draw one rule's settings and frontier; returns how many lie under the axis."""
+    colour, marker = COLOUR[algorithm], MARKER[algorithm]
+    settings = population.of(algorithm, epsilon)
+    inside = [s for s in settings if s.test >= bottom]
+    below = [s for s in settings if s.test < bottom]
+    for setting in inside:
+        face = "none" if population.worse_than_frozen(setting) else colour
+        axes.errorbar(
+            min(setting.reduction, infinite), setting.test, yerr=setting.spread, fmt=marker, color=colour,
+            markerfacecolor=face, markeredgewidth=0.9, markersize=4.6, elinewidth=0.8, alpha=0.9, zorder=3,
+        )  # fmt: skip
+    frontier = [s for s in pareto(settings) if s.test >= bottom]
+    axes.plot(
+        [min(s.reduction, infinite) for s in frontier], [s.test for s in frontier],
+        color=colour, linewidth=0.9, alpha=0.6, zorder=2,
+    )  # fmt: skip
+    if below:
+        edge = [bottom + 0.012 * (axes.get_ylim()[1] - bottom)] * len(below)
+        axes.plot(
+            [min(s.reduction, infinite) for s in below],
+            edge,
+            "v",
+            color=colour,
+            markersize=3.5,
+            clip_on=False,
+            zorder=3,
+        )
+    return len(below)
+
+
+def _references(axes: Axes, population: Population, epsilon: float, top: float) -> None:
+    for algorithm, dashes in DASH.items():
+        best = population.best(algorithm, None if algorithm == "nonprivate" else epsilon)
+        if best is None:
+            continue
+        if best.test > top:
+            text = f"{rule(algorithm).lower()} {best.test:.3f} ↑"
+            axes.text(
+                0.98,
+                0.985,
+                text,
+                transform=axes.transAxes,
+                ha="right",
+                va="top",
+                fontsize=8,
+                color=COLOUR[algorithm],
+            )
+            continue
+        axes.axhline(best.test, color=COLOUR[algorithm], linestyle=dashes, linewidth=1.0, zorder=1)
+        if algorithm == "dpsgd":
+            axes.errorbar(
+                best.reduction, best.test, yerr=best.spread, fmt=MARKER[algorithm], color=COLOUR[algorithm],
+                markersize=9, elinewidth=0.8, zorder=4,
+            )  # fmt: skip
+
+
+def _legend(population: Population) -> list[Line2D]:
+    present = {s.algorithm for s in population.settings}
+    handles = [key(rule(algorithm), algorithm) for algorithm in SPARSE if algorithm in present]
+    if "dpsgd" in present:
+        handles.append(key("DP-SGD (best)", "dpsgd", linestyle=DASH["dpsgd"], markersize=8))
+    lines = [algorithm for algorithm in ("nonprivate", "frozen") if algorithm in present]
+    handles += [key(rule(a), a, linestyle=DASH[a], marker="") for a in lines]
+    if any(population.worse_than_frozen(s) for s in population.settings):
+        handles.append(key("worse than frozen"))
+    return handles
+
+
+ARTIFACT = Artifact(
+    "fig8",
+    "Utility and efficiency of every setting",
+    content,
+    experiment="comparison",
+    rules=("nonprivate", "dpsgd", "frozen", *SPARSE),
+)

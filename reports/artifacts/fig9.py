@@ -1,0 +1,125 @@
+"""fig9: the joint effect of σ₁/σ₂ and τ on utility and embedding gradient size, as heatmaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.patches import Rectangle
+
+from reports.ablation import NO_GRID, Grid, grid_table, held_fixed, largest_grid
+from reports.artifact import Artifact, Content
+from reports.comparison import Population
+from reports.style import SEQUENTIAL, WIDTH, canvas
+from reports.wording import metric, number
+
+
+def content(population: Population) -> Content:
+    epsilon = population.main_epsilon
+    grid = largest_grid(population, epsilon)
+    if grid is None or epsilon is None:
+        return Content(
+            "The joint effect of σ₁/σ₂ and τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else []
+        )
+    caption = (
+        f"The joint effect of the noise ratio σ₁/σ₂ and the threshold τ of DP-AdaFEST ({held_fixed(grid)}) "
+        f"on test {metric(population)} and on the mean number of non-zero embedding gradient coordinates a "
+        "step; darker is better in both. Settings marked † do worse than frozen embeddings. Hatched cells "
+        "have no run."
+    )
+    utilities, sizes = _matrices(grid)
+    # Height follows the rows, so that cells keep room for their numbers.
+    figure = canvas(WIDTH, 1.5 + 0.34 * len(grid.ratios))
+    left, right = figure.subplots(1, 2)
+    worse = {cell for cell, setting in grid.cells.items() if population.worse_than_frozen(setting)}
+    _heatmap(
+        left,
+        grid,
+        utilities,
+        Normalize(),
+        f"test {metric(population)}",
+        lambda v: f"{v:.3f}".lstrip("0"),
+        worse,
+        True,
+    )
+    # Without a logarithm for zero: a size of 0 takes the colour of the smallest positive one.
+    positive = sizes[sizes > 0]
+    norm = (
+        LogNorm(positive.min(), max(positive.max(), positive.min() * 1.01), clip=True)
+        if positive.size
+        else Normalize()
+    )
+    _heatmap(right, grid, sizes, norm, "gradient size (coordinates)", _size, worse, False)
+    left.set_ylabel("noise ratio σ₁/σ₂")
+    absent = len(grid.ratios) * len(grid.thresholds) - len(grid.cells)
+    missing = (
+        [f"{absent} of the grid's cells without a run yet: dpfest sweep experiment=comparison"]
+        if absent
+        else []
+    )
+    return Content(caption, figure, grid_table(population, grid), missing, [epsilon])
+
+
+def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray]:
+    shape = (len(grid.ratios), len(grid.thresholds))
+    utilities, sizes = np.full(shape, np.nan), np.full(shape, np.nan)
+    for (ratio, threshold), setting in grid.cells.items():
+        where = grid.ratios.index(ratio), grid.thresholds.index(threshold)
+        utilities[where], sizes[where] = setting.test, setting.coordinates
+    return utilities, sizes
+
+
+def _heatmap(
+    axes: Axes,
+    grid: Grid,
+    values: np.ndarray,
+    norm: Normalize,
+    title: str,
+    word: Callable[[float], str],
+    worse: set,
+    dark_is_high: bool,
+) -> None:
+    colours = matplotlib.colormaps[SEQUENTIAL + ("_r" if dark_is_high else "")]
+    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=norm, origin="lower", aspect="auto")
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.set_title(title)
+    axes.set_xlabel("threshold τ")
+    axes.set_xticks(range(len(grid.thresholds)), [number(t) for t in grid.thresholds])
+    axes.set_yticks(range(len(grid.ratios)), [number(r) for r in grid.ratios])
+    for (row, column), value in np.ndenumerate(values):
+        if np.isnan(value):
+            axes.add_patch(
+                Rectangle(
+                    (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#AAAAAA", lw=0
+                )
+            )
+            continue
+        mark = "†" if (grid.ratios[row], grid.thresholds[column]) in worse else ""
+        luminance = np.dot(image.cmap(image.norm(value))[:3], (0.299, 0.587, 0.114))
+        axes.text(
+            column, row, word(value) + mark, ha="center", va="center", fontsize=8,
+            color="white" if luminance < 0.55 else "black",
+        )  # fmt: skip
+
+
+def _size(value: float) -> str:
+    """A count in at most four characters: 640, 6.4k, 64k, 6.4M."""
+    for unit, suffix in ((1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            scaled = value / unit
+            return f"{scaled:.1f}{suffix}" if scaled < 9.95 else f"{scaled:.0f}{suffix}"
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
+
+
+ARTIFACT = Artifact(
+    "fig9",
+    "Joint effect of σ₁/σ₂ and τ",
+    content,
+    experiment="comparison",
+    rules=("adafest", "frozen"),
+)

@@ -1,0 +1,220 @@
+"""`dpfest report`: every artifact from the run directories alone, under `<report>`.
+
+Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md`, `report.json` and `index.md`. The population with the
+most runs has the plain names, another one `<id>--<dataset>`. Two builds on the same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfest.errors import UserError
+from reports.artifact import Artifact, Content, absent_rules, placeholder, provenance, remake
+from reports.comparison import Population, populations
+from reports.index import index, section
+from reports.registry import ARTIFACTS
+from reports.runs import Run, Skipped, load_runs
+from reports.style import dress, style
+from reports.write import write, write_figure
+
+# Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
+Planned = Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was built, and what was left out."""
+
+    folder: Path
+    artifacts: list[dict[str, Any]]
+    skipped: list[Skipped]
+
+    def __str__(self) -> str:
+        lines = [f"{entry['id']:<10} {entry['status']:<10} {_progress(entry)}" for entry in self.artifacts]
+        lines += [f"left out: {run.path}: {run.reason}" for run in self.skipped]
+        return "\n".join([*lines, f"{self.folder / 'index.md'}"])
+
+
+def build(
+    runs: Path,
+    report: Path,
+    only: Sequence[str] | None = None,
+    dataset: str | None = None,
+    planned: Planned | None = None,
+) -> Report:
+    """Build all artifacts, or `only` those named, from the runs under `runs` into `report`.
+
+    `dataset` chooses the data that get the plain file names (default: those with the most runs). `planned`
+    tells how many runs each experiment has. Artifacts that are not built keep what an earlier build made.
+    Raises UserError for an unknown artifact or a dataset without runs.
+    """
+    chosen = _chosen(only)
+    usable, skipped = load_runs(runs)
+    groups = _main_first(populations(usable), dataset)
+    entries = _earlier(report) if only else {}
+    built = {a.id: _build_artifact(a, groups, report, planned) for a in ARTIFACTS if a in chosen}
+    entries |= built
+    ordered = [entries[a.id] for a in ARTIFACTS if a.id in entries]
+    left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
+    write(
+        report / "report.json",
+        json.dumps({"artifacts": ordered, "skipped": left_out}, indent=2, ensure_ascii=False) + "\n",
+    )
+    write(report / "index.md", index(ordered, left_out, report))
+    return Report(report, list(built.values()), skipped)
+
+
+def listing(runs: Path, planned: Planned | None = None) -> list[dict[str, Any]]:
+    """For each artifact: id, title, experiment, runs done, and runs needed (None where that is not known)."""
+    groups = populations(load_runs(runs)[0])
+    return [
+        {
+            "id": a.id,
+            "title": a.title,
+            "experiment": a.experiment,
+            **_counts(a, groups[0] if groups else None, planned),
+        }
+        for a in ARTIFACTS
+    ]
+
+
+def _chosen(only: Sequence[str] | None) -> list[Artifact]:
+    known = {artifact.id: artifact for artifact in ARTIFACTS}
+    for name in only or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"There is no artifact {name}; {hint}There are {', '.join(known)}.")
+    return [known[name] for name in only] if only else list(ARTIFACTS)
+
+
+def _main_first(groups: list[Population], dataset: str | None) -> list[Population]:
+    if dataset is None:
+        return groups
+    if all(group.dataset != dataset for group in groups):
+        there = ", ".join(sorted({group.dataset for group in groups})) or "none"
+        raise UserError(f"There are no finished runs on {dataset}; there are runs on: {there}.")
+    return sorted(groups, key=lambda group: group.dataset != dataset)
+
+
+def _build_artifact(
+    artifact: Artifact, groups: list[Population], report: Path, planned: Planned | None
+) -> dict[str, Any]:
+    if artifact.experiment is None or not groups:
+        shown: list[tuple[str, Population | None]] = [(artifact.id, None)]
+    else:
+        shown = list(zip(_names(artifact.id, groups), groups, strict=True))
+    variants = [_build_variant(artifact, name, population, report) for name, population in shown]
+    files = [file for variant in variants for file in variant["files"]]
+    _remove_stale(artifact.id, files, report)
+    return {
+        "id": artifact.id,
+        "title": artifact.title,
+        "experiment": artifact.experiment,
+        "status": variants[0]["status"],
+        **_counts(artifact, groups[0] if groups else None, planned),
+        "files": files,
+        "variants": variants,
+    }
+
+
+def _build_variant(
+    artifact: Artifact, name: str, population: Population | None, report: Path
+) -> dict[str, Any]:
+    command = remake(artifact, population)
+    with style():
+        if population is None and artifact.experiment is not None:
+            content = Content("Nothing to show yet.")
+        else:
+            content = artifact.content(population)  # type: ignore[arg-type]
+        missing = absent_rules(artifact, population) + content.missing
+        if content.figure is None and artifact.figure:
+            content.figure = placeholder(artifact.title)
+        paths: list[Path] = []
+        where = provenance(population, content) if population is not None else ""
+        if content.figure is not None:
+            notes = [f"Incomplete. {sentence}" for sentence in missing]
+            dress(content.figure, "\n".join(filter(None, (where, command))), notes)
+            paths += write_figure(report / "figures" / name, content.figure)
+    if content.table is not None:
+        paths.append(report / "tables" / f"{name}.csv")
+        write(paths[-1], content.table.csv())
+    paths.append(report / "tables" / f"{name}.md")
+    write(paths[-1], section(artifact, content, missing, where, command))
+    nothing = artifact.experiment is not None and population is None
+    return {
+        "name": name,
+        "dataset": population.dataset if population else None,
+        "model": population.model if population else None,
+        "fidelity": population.fidelity if population else None,
+        "profile": population.profile if population else None,
+        "status": "missing" if nothing else "incomplete" if missing else "complete",
+        "missing": missing,
+        "caption": content.caption,
+        "command": command,
+        "files": [path.relative_to(report).as_posix() for path in paths],
+    }
+
+
+def _names(id: str, groups: list[Population]) -> list[str]:
+    """`<id>` for the main population, `<id>--<dataset>` for others, with as much more as tells them apart."""
+
+    def details(group: Population) -> list[str]:
+        return [
+            group.dataset,
+            group.fidelity,
+            group.profile,
+            group.model,
+            str(group.examples),
+            group.material,
+        ]
+
+    names = [id]
+    for group in groups[1:]:
+        for depth in range(1, 7):
+            label = details(group)[:depth]
+            if sum(details(other)[:depth] == label for other in groups) == 1:
+                break
+        names.append(f"{id}--{'-'.join(filter(None, label))}")
+    return names
+
+
+def _counts(
+    artifact: Artifact, population: Population | None, planned: Planned | None
+) -> dict[str, int | None]:
+    if artifact.experiment is None:
+        return {"runs_done": 0, "runs_needed": 0}
+    runs: list[Run] = population.runs if population else []
+    grid = (planned or {}).get(artifact.experiment)
+    return {
+        "runs_done": sum(run.algorithm in artifact.rules for run in runs),
+        "runs_needed": None if grid is None else sum(grid.get(rule, 0) for rule in artifact.rules),
+    }
+
+
+def _progress(entry: Mapping[str, Any]) -> str:
+    of = "" if entry["runs_needed"] is None else f" of {entry['runs_needed']}"
+    lacking = entry["variants"][0]["missing"]
+    return f"{entry['runs_done']}{of} runs" + (f"; {lacking[0]}" if lacking else "")
+
+
+def _remove_stale(id: str, files: list[str], report: Path) -> None:
+    """Remove what an earlier build wrote under this id and this one did not: its runs are gone."""
+    for folder in ("figures", "tables"):
+        for path in [*(report / folder).glob(f"{id}.*"), *(report / folder).glob(f"{id}--*.*")]:
+            if path.relative_to(report).as_posix() not in files:
+                path.unlink()
+
+
+def _earlier(report: Path) -> dict[str, dict[str, Any]]:
+    try:
+        return {
+            e["id"]: e for e in json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

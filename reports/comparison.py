@@ -1,0 +1,163 @@
+"""The comparison that every artifact shares: runs pooled over seeds, chosen on validation, reported on test.
+
+- A *population* is the runs that may stand in one panel: same data, model, fidelity and profile.
+- A *setting* is one configuration at one ε; its runs differ in the seed alone.
+- *Utility loss* is measured against the setting of DP-SGD that is best on the validation split at the same ε.
+- *Reduction* is embedding parameters / mean non-zero coordinates of the noised embedding gradient per step,
+  infinite where no coordinate is updated (frozen embeddings).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reports.runs import Run, setting_key
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One configuration at one ε and all its runs (one a seed)."""
+
+    key: str
+    runs: tuple[Run, ...]
+
+    @property
+    def algorithm(self) -> str:
+        return self.runs[0].algorithm
+
+    @property
+    def epsilon(self) -> float | None:
+        """The target ε, None without privacy."""
+        return self.runs[0].target_epsilon
+
+    @property
+    def validation(self) -> float:
+        return statistics.fmean(run.validation for run in self.runs)
+
+    @property
+    def test(self) -> float:
+        return statistics.fmean(run.test for run in self.runs)
+
+    @property
+    def spread(self) -> float | None:
+        """Sample standard deviation of the test utility over seeds; None with a single seed."""
+        return statistics.stdev(run.test for run in self.runs) if len(self.runs) > 1 else None
+
+    @property
+    def coordinates(self) -> float:
+        return statistics.fmean(run.coordinates for run in self.runs)
+
+    @property
+    def reduction(self) -> float:
+        return self.runs[0].parameters / self.coordinates if self.coordinates > 0 else math.inf
+
+    def parameter(self, name: str) -> Any:
+        """A hyper-parameter of the algorithm by its dotted name (`selection.rows`), or None."""
+        value: Any = self.runs[0].hyperparameters.get("algorithm") or {}
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+
+@dataclass(frozen=True)
+class Population:
+    """Settings that may be compared with each other: same data, model, fidelity, profile."""
+
+    dataset: str
+    model: str
+    fidelity: str
+    profile: str
+    material: str
+    examples: int
+    settings: tuple[Setting, ...]
+
+    @property
+    def metric(self) -> str:
+        return self.settings[0].runs[0].metric
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for setting in self.settings for run in setting.runs]
+
+    @property
+    def epsilons(self) -> list[float]:
+        return sorted({s.epsilon for s in self.settings if s.epsilon is not None})
+
+    @property
+    def main_epsilon(self) -> float | None:
+        """The ε of single-panel artifacts: 1, as in the paper, or else the smallest at hand."""
+        return 1.0 if 1.0 in self.epsilons else next(iter(self.epsilons), None)
+
+    def of(self, algorithm: str, epsilon: float | None) -> list[Setting]:
+        return [s for s in self.settings if s.algorithm == algorithm and s.epsilon == epsilon]
+
+    def best(self, algorithm: str, epsilon: float | None) -> Setting | None:
+        """The setting with the highest validation utility (the more reduced one on a tie)."""
+        return max(
+            self.of(algorithm, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None
+        )
+
+    def worse_than_frozen(self, setting: Setting) -> bool:
+        """Whether frozen embeddings have a higher test utility at this ε: its reduction is worthless."""
+        frozen = self.best("frozen", setting.epsilon)
+        return frozen is not None and setting.algorithm != "frozen" and setting.test < frozen.test
+
+
+def populations(runs: Iterable[Run]) -> list[Population]:
+    """Runs sorted into populations, the one with the most runs first.
+
+    A run without privacy has no fidelity: it stands beside the private runs of every fidelity on its data.
+    """
+    private: dict[tuple, list[Run]] = {}
+    public: dict[tuple, list[Run]] = {}
+    for run in runs:
+        base = (run.dataset, run.model, run.profile, run.material, run.examples)
+        if run.epsilon is None:
+            public.setdefault(base, []).append(run)
+        else:
+            private.setdefault((*base, run.fidelity), []).append(run)
+    for base, references in public.items():
+        keys = [key for key in private if key[:-1] == base] or [(*base, references[0].fidelity)]
+        for key in keys:
+            private.setdefault(key, []).extend(references)
+    found = [
+        Population(dataset, model, fidelity, profile, material, examples, _settings(members))
+        for (dataset, model, profile, material, examples, fidelity), members in private.items()
+    ]
+    return sorted(
+        found,
+        key=lambda p: (-len(p.runs), p.dataset, p.model, p.fidelity != "rigorous", p.profile, p.material),
+    )
+
+
+def _settings(runs: list[Run]) -> tuple[Setting, ...]:
+    pooled: dict[str, list[Run]] = {}
+    for run in runs:
+        pooled.setdefault(setting_key(run), []).append(run)
+    return tuple(
+        Setting(key, tuple(sorted(members, key=lambda r: (r.seed, r.path.as_posix()))))
+        for key, members in sorted(pooled.items())
+    )
+
+
+def pareto(settings: Iterable[Setting]) -> list[Setting]:
+    """The frontier on (validation utility, reduction): settings that no other one equals or beats in both."""
+    frontier: list[Setting] = []
+    for setting in sorted(settings, key=lambda s: (s.validation, s.reduction, s.key), reverse=True):
+        if not frontier or setting.reduction > frontier[-1].reduction:
+            frontier.append(setting)
+    return frontier
+
+
+def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float) -> Setting | None:
+    """The most reduced setting whose *validation* loss against `reference` is at most `loss`, or None.
+
+    The choice never sees the test split; the test loss of the chosen setting is what is reported.
+    """
+    # One part in 10^12: a loss that equals the threshold on paper must not fail it by rounding.
+    within = [s for s in settings if reference.validation - s.validation <= loss + 1e-12]
+    return max(within, key=lambda s: (s.reduction, s.validation, s.key), default=None)

@@ -1,0 +1,213 @@
+"""Reading finished runs from their directories, tolerantly: whatever cannot be used is named, never used.
+
+A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `config.yaml` and `summary.json`. Only one
+whose status is `done` and whose summary is whole and finite becomes a `Run`; every other folder becomes a
+`Skipped` with the reason, so that a report can say what it left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+# Settings that say where or how a run is made, not what it computes: they never tell two settings apart.
+INCIDENTAL = frozenset(
+    {"seed", "noise_seed", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
+    | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "hydra"}
+)
+
+
+class Unusable(Exception):
+    """A run folder that a report must leave out; its text is the reason."""
+
+
+@dataclass(frozen=True)
+class TableGradient:
+    """One embedding table: its rows, its dimension, the mean rows a step with a non-zero noised gradient."""
+
+    name: str
+    rows: int
+    dimension: int
+    rows_mean: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run, as its own folder tells it.
+
+    `coordinates` is the mean number of non-zero coordinates of the noised embedding gradient per step, out of
+    `parameters`. `target_epsilon` is the ε that was asked for (runs are compared at equal target), `epsilon`
+    the ε that was spent; both are None for a run without privacy.
+    """
+
+    path: Path
+    dataset: str
+    model: str
+    algorithm: str
+    seed: int
+    profile: str
+    examples: int
+    batch_size: int
+    steps: int
+    metric: str
+    test: float
+    validation: float
+    parameters: int
+    coordinates: float
+    tables: tuple[TableGradient, ...]
+    target_epsilon: float | None
+    epsilon: float | None
+    delta: float | None
+    fidelity: str
+    sampling: str
+    noise_multiplier: float | None
+    hyperparameters: Mapping[str, Any] = field(compare=False, hash=False)
+    # Fingerprint of the data and model sections: runs on different data or models are never pooled.
+    material: str = ""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A run folder that was left out, and why."""
+
+    path: str
+    reason: str
+
+
+def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
+    """All usable runs under `root`, in the order of their paths, and all folders that were left out."""
+    runs: list[Run] = []
+    skipped: list[Skipped] = []
+    for folder in sorted(root.glob("*/*/*")):
+        where = folder.relative_to(root)
+        if not folder.is_dir() or any(part.startswith(".") for part in where.parts):
+            continue
+        try:
+            runs.append(read_run(folder))
+        except Unusable as reason:
+            skipped.append(Skipped(where.as_posix(), str(reason)))
+    return runs, skipped
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder. Raises `Unusable` with the reason where it is not done, whole and finite."""
+    _require_done(folder)
+    summary = _json(folder / "summary.json")
+    config = _config(folder / "config.yaml")
+    try:
+        return _run(folder, summary, config)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"has no key {error}" if isinstance(error, KeyError) else f"is malformed ({error})"
+        raise Unusable(f"summary.json {what}") from error
+
+
+def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) -> Run:
+    utility, gradient = summary["utility"], summary["embedding_gradient"]
+    privacy = summary.get("privacy") or {}
+    epsilon = _optional(privacy.get("epsilon"))
+    target = _optional((config.get("privacy") or {}).get("epsilon"))
+    return Run(
+        path=folder,
+        dataset=str(summary["dataset"]),
+        model=str(summary["model"]),
+        algorithm=str(summary["algorithm"]),
+        seed=int(summary["seed"]),
+        profile=_profile(summary, config),
+        examples=int(summary["examples"]),
+        batch_size=int(summary["batch_size"]),
+        steps=int(summary["steps"]),
+        metric=str(utility["metric"]),
+        test=_finite(utility["value"], "utility.value"),
+        validation=_finite(utility["validation"], "utility.validation"),
+        parameters=int(gradient["parameters"]),
+        coordinates=_finite(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
+        tables=tuple(
+            TableGradient(str(t["name"]), int(t["rows"]), int(t["dim"]), _finite(t["rows_mean"], "rows_mean"))
+            for t in gradient.get("tables") or ()
+        ),
+        target_epsilon=None if epsilon is None else target or epsilon,
+        epsilon=epsilon,
+        delta=_optional(privacy.get("delta")),
+        fidelity=str(privacy.get("fidelity") or ""),
+        sampling=str(privacy.get("sampling") or ""),
+        noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
+        hyperparameters=_hyperparameters(summary, config),
+        material=_fingerprint({"data": config.get("data"), "model": config.get("model")}),
+    )
+
+
+def setting_key(run: Run) -> str:
+    """What makes runs the same setting: everything but the seed. A run that does not tell stands alone."""
+    told = _essential(run.hyperparameters) or {"run": run.path.name}
+    rest = [run.algorithm, run.target_epsilon, run.delta, run.batch_size, run.steps]
+    return json.dumps([told, rest], sort_keys=True, default=str)
+
+
+def _hyperparameters(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    told = summary.get("hyperparameters")
+    if isinstance(told, Mapping):
+        return told
+    return {key: config[key] for key in ("algorithm", "optimizer", "train") if key in config}
+
+
+def _profile(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
+    profile = summary.get("profile", config.get("profile"))
+    return str((profile.get("name") if isinstance(profile, Mapping) else profile) or "")
+
+
+def _essential(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _essential(item) for key, item in value.items() if key not in INCIDENTAL}
+    return value
+
+
+def _fingerprint(value: Any) -> str:
+    text = json.dumps(_essential(value), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _require_done(folder: Path) -> None:
+    status = _json(folder / "status.json")
+    state = status.get("status", status.get("state"))
+    if state != "done":
+        why = status.get("reason") or status.get("error")
+        raise Unusable(f"its status is {state}" + (f": {why}" if why else ""))
+
+
+def _json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise Unusable(f"it has no {path.name}") from error
+    except (OSError, ValueError) as error:
+        raise Unusable(f"{path.name} cannot be read ({error})") from error
+    if not isinstance(value, Mapping):
+        raise Unusable(f"{path.name} is not a JSON object")
+    return value
+
+
+def _config(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Unusable(f"config.yaml cannot be read ({' '.join(str(error).split())})") from error
+    return value if isinstance(value, Mapping) else {}
+
+
+def _finite(value: Any, name: str) -> float:
+    if value is None or not math.isfinite(float(value)):
+        raise Unusable(f"{name} in summary.json is {value}, not a finite number")
+    return float(value)
+
+
+def _optional(value: Any) -> float | None:
+    return None if value is None or not math.isfinite(float(value)) else float(value)

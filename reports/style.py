@@ -1,0 +1,148 @@
+"""The one style of all figures: print size, embedded fonts, a colour-blind safe palette, no LaTeX.
+
+Each rule keeps one colour (Okabe-Ito) and one marker in every figure: none relies on colour alone.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+# Inches: the text width of a one-column paper, and half of it.
+WIDTH = 6.8
+HALF = 3.4
+
+COLOUR = {
+    "nonprivate": "#444444",
+    "dpsgd": "#000000",
+    "fest": "#0072B2",
+    "adafest": "#D55E00",
+    "adafest_plus": "#009E73",
+    "exponential": "#AA4499",
+    "frozen": "#777777",
+    "lora_embedding": "#E69F00",
+}
+MARKER = {
+    "nonprivate": "P",
+    "dpsgd": "*",
+    "fest": "s",
+    "adafest": "o",
+    "adafest_plus": "D",
+    "exponential": "^",
+    "frozen": "X",
+    "lora_embedding": "v",
+}
+# Reference lines, which are not rules for sparsity: one dash pattern each.
+DASH: dict[str, Any] = {"nonprivate": ":", "dpsgd": (0, (5, 2)), "frozen": (0, (4, 1.5, 1, 1.5))}
+NOTE_COLOUR = "#B02A00"
+FOOTER_COLOUR = "#555555"
+SHADE = "#EEEEEE"
+SEQUENTIAL = "viridis"
+
+_RC: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.labelsize": 8.5,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.4,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 5,
+    "hatch.linewidth": 0.4,
+    "savefig.dpi": 200,
+    "text.usetex": False,
+    "mathtext.fontset": "dejavusans",
+    "pdf.fonttype": 42,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "dpfest",
+    "path.simplify": False,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw and save figures inside this: matplotlib's own defaults, then ours, whatever the user has set."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_RC)
+        yield
+
+
+def canvas(width: float, height: float) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def key(label: str, algorithm: str | None = None, **look: Any) -> Line2D:
+    """A legend entry in the look of a rule; without one, the hollow marker of what is worse than frozen."""
+    own: dict[str, Any] = {"color": "#333333", "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
+    if algorithm is not None:
+        own = {"color": COLOUR[algorithm], "marker": MARKER[algorithm]}
+    return Line2D([], [], label=label, **({"markersize": 4.6, "linewidth": 1.0} | own | look))
+
+
+def log_axis(axes: Axes, axis: str) -> None:
+    """A logarithmic axis with at most seven labelled decades and plain multiples (1×, 10×, 10⁵×)."""
+    (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
+    which = axes.xaxis if axis == "x" else axes.yaxis
+    which.set_major_locator(LogLocator(numticks=7))
+    which.set_major_formatter(FuncFormatter(lambda value, _: decade(value)))
+    which.set_minor_formatter(NullFormatter())
+
+
+def decade(value: float) -> str:
+    """A tick of a logarithmic axis: 1, 10, 100, 1,000, then powers of ten."""
+    if 1 <= value < 1e4:
+        return f"{value:,.0f}"
+    mantissa, exponent = f"{value:.0e}".split("e")
+    power = f"10$^{{{int(exponent)}}}$"
+    return power if mantissa == "1" else f"{mantissa}·{power}"
+
+
+def dress(figure: Figure, footer: str, notes: list[str]) -> None:
+    """Put the footer (what data, what ε, which command) and any notes of what is missing under the panels."""
+    columns = int(figure.get_figwidth() * 16.5)
+    blocks = [(wrapped(note, columns), NOTE_COLOUR, "bold") for note in notes]
+    blocks.append((wrapped(footer, columns), FOOTER_COLOUR, "normal"))
+    line = 0.145  # inches a line of 8 pt text
+    lines = sum(len(text) for text, _, _ in blocks)
+    width, height = figure.get_size_inches()
+    extra = lines * line + 0.1
+    figure.set_size_inches(width, height + extra)
+    share = extra / (height + extra)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0, share, 1, 1 - share)))
+    y = (lines * line + 0.03) / (height + extra)
+    for text, colour, weight in blocks:
+        figure.text(
+            0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top", linespacing=1.15
+        )
+        y -= len(text) * line / (height + extra)
+
+
+def wrapped(text: str, columns: int) -> list[str]:
+    return [
+        line
+        for part in text.split("\n")
+        for line in textwrap.wrap(part, columns, break_on_hyphens=False) or [""]
+    ]

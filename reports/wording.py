@@ -1,0 +1,95 @@
+"""Settings, rules and numbers in words, the way the tables and figures print them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from reports.comparison import Population, Setting
+
+RULE = {
+    "nonprivate": "Non-private",
+    "dpsgd": "DP-SGD",
+    "fest": "DP-FEST",
+    "adafest": "DP-AdaFEST",
+    "adafest_plus": "DP-AdaFEST+",
+    "exponential": "Exponential selection",
+    "frozen": "Frozen embeddings",
+    "lora_embedding": "LoRA on embeddings",
+}
+
+METRIC = {"auc": "AUC", "accuracy": "accuracy"}
+
+SYMBOL = {
+    "algorithm.noise_ratio": "σ₁/σ₂",
+    "algorithm.threshold": "τ",
+    "algorithm.contribution_clipping_norm": "C₁",
+    "algorithm.clipping_norm": "C₂",
+    "algorithm.selection_clipping_norm": "S₁",
+    "algorithm.rows_per_step": "m",
+    "algorithm.selection.rows": "k",
+    "algorithm.selection.mechanism": "selection",
+    "algorithm.selection.noise_multiplier": "selection σ",
+    "algorithm.selection.epsilon": "selection ε",
+    "algorithm.rank": "rank",
+    "optimizer.dense.learning_rate": "dense lr",
+    "optimizer.tables.learning_rate": "table lr",
+}
+
+
+def rule(algorithm: str) -> str:
+    return RULE.get(algorithm, algorithm)
+
+
+def metric(population: Population) -> str:
+    return METRIC.get(population.metric, population.metric)
+
+
+def settings_text(setting: Setting, population: Population) -> str:
+    """The algorithm's own settings, and any other hyper-parameter that varies in the population."""
+    mine = _flat(setting.runs[0].hyperparameters)
+    others = [_flat(s.runs[0].hyperparameters) for s in population.settings]
+    shown = []
+    for key, value in mine.items():
+        own = key.startswith("algorithm.") and key != "algorithm.name"
+        varies = any(key in other and other[key] != value for other in others) and key != "algorithm.name"
+        if value is not None and (own or varies):
+            shown.append(f"{SYMBOL.get(key, key)}={number(value)}")
+    return ", ".join(shown) or "—"
+
+
+def number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def multiple(reduction: float) -> str:
+    """A reduction factor: 1, 176×, 5.2·10⁵×, ∞."""
+    if math.isinf(reduction):
+        return "∞"
+    if reduction < 9.95:
+        return f"{reduction:.2g}×"
+    return f"{reduction:,.0f}×" if reduction < 1e5 else f"{power_of_ten(reduction)}×"
+
+
+def power_of_ten(value: float) -> str:
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('0123456789-', '⁰¹²³⁴⁵⁶⁷⁸⁹⁻'))}"
+
+
+def utility(value: float, spread: float | None = None) -> str:
+    return f"{value:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
+
+
+def delta(value: float | None) -> str:
+    return "—" if value is None else power_of_ten(value)
+
+
+def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            flat |= _flat(item, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = item
+    return flat

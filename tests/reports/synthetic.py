@@ -1,0 +1,162 @@
+"""Run directories in the form of the contract with plausible numbers, for tests of the report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+BUCKETS = [1000, 24, 58000, 200, 12, 96000, 431, 15000, 3, 3301, 7600, 310, 40000]
+TABLES = [(f"feature_{i}", rows, int(2 * rows**0.25)) for i, rows in enumerate(BUCKETS)]
+PARAMETERS = sum(rows * dim for _, rows, dim in TABLES)
+EXAMPLES = 261_876
+OPTIMIZER = {
+    "dense": {"name": "adam", "learning_rate": 0.001},
+    "tables": {"name": "sgd", "learning_rate": 0.1},
+}
+TRAIN = {"batch_size": 2048, "epochs": 1.0, "steps": None}
+
+
+def write_run(
+    runs: Path,
+    algorithm: str,
+    *,
+    test: float,
+    validation: float | None = None,
+    coordinates: float = PARAMETERS,
+    seed: int = 0,
+    epsilon: float | None = 1.0,
+    dataset: str = "nycflights",
+    fidelity: str = "rigorous",
+    settings: dict[str, Any] | None = None,
+    status: str = "done",
+    **changes: Any,
+) -> Path:
+    """Write one run folder; `changes` replace top-level keys of its summary.json."""
+    algorithm_settings = {"name": algorithm} | (settings or {})
+    private = epsilon is not None
+    summary = {
+        "schema": 1,
+        "dataset": dataset,
+        "model": "pctr",
+        "algorithm": algorithm,
+        "seed": seed,
+        "profile": "demo",
+        "examples": EXAMPLES,
+        "batch_size": 2048,
+        "steps": 128,
+        "utility": {
+            "metric": "auc",
+            "value": test,
+            "split": "test",
+            "validation": test if validation is None else validation,
+        },
+        "embedding_gradient": {
+            "parameters": PARAMETERS,
+            "coordinates_mean": coordinates,
+            "reduction": PARAMETERS / coordinates if coordinates else None,
+            "tables": [
+                {
+                    "name": name,
+                    "rows": rows,
+                    "dim": dim,
+                    "rows_mean": min(rows, 1600 * (1 - math.exp(-rows / 1600))),
+                }
+                for name, rows, dim in TABLES
+            ],
+        },
+        "privacy": {
+            "epsilon": epsilon * 0.9995 if epsilon is not None else None,
+            "delta": 1 / EXAMPLES if private else None,
+            "fidelity": fidelity,
+            "sampling": "poisson" if fidelity == "rigorous" else "shuffled",
+            "noise_multiplier": 0.9 if private else None,
+            "map_noise_multiplier": None,
+            "gradient_noise_multiplier": 0.92 if private else None,
+            "selection": None,
+            "periods": None,
+        },
+        "throughput": {"wall_seconds": 20.0, "examples_per_second": 13000.0},
+        "hyperparameters": {"algorithm": algorithm_settings, "optimizer": OPTIMIZER, "train": TRAIN},
+    } | changes
+    config = {
+        "data": {"name": dataset},
+        "model": {"name": "pctr", "hidden": [598, 598, 598, 598]},
+        "privacy": {"fidelity": fidelity, "epsilon": epsilon or 1.0, "delta": None, "noise_seed": None},
+        "seed": seed,
+    }
+    name = hashlib.sha256(json.dumps([summary, config], sort_keys=True).encode()).hexdigest()[:12]
+    folder = runs / dataset / algorithm / name
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "status.json").write_text(json.dumps({"status": status}))
+    return folder
+
+
+def write_comparison(
+    runs: Path, epsilons: tuple[float, ...] = (1.0, 3.0, 8.0), seeds: tuple[int, ...] = (0, 1), **shared: Any
+) -> None:
+    """A whole comparison: every rule over its grid, utility falling as reduction rises."""
+
+    def wobble(*key: object) -> float:
+        return (int(hashlib.sha256(repr(key).encode()).hexdigest()[:6], 16) / 2**24 - 0.5) * 0.002
+
+    for seed in seeds:
+        write_run(
+            runs,
+            "nonprivate",
+            test=0.786 + wobble(seed),
+            epsilon=None,
+            seed=seed,
+            coordinates=190_000,
+            **shared,
+        )
+        for epsilon in epsilons:
+            gain = 0.012 * math.log(epsilon)
+
+            def put(
+                algorithm: str,
+                settings: dict,
+                test: float,
+                coordinates: float,
+                seed=seed,
+                epsilon=epsilon,
+                gain=gain,
+            ) -> None:
+                value = test + gain + wobble(algorithm, settings, seed, epsilon)
+                write_run(
+                    runs, algorithm, test=value, validation=value + wobble(value), coordinates=coordinates,
+                    seed=seed, epsilon=epsilon, settings=settings, **shared,
+                )  # fmt: skip
+
+            put("frozen", {"clipping_norm": 1.0}, 0.688, 0.0)
+            for norm in (0.5, 1.0, 2.0):
+                put("dpsgd", {"clipping_norm": norm}, 0.720 - 0.002 * abs(math.log2(norm)), PARAMETERS)
+            for k in (300, 1000, 3000, 10_000, 30_000):
+                fest = {"clipping_norm": 1.0, "selection": {"mechanism": "gaussian", "rows": k}}
+                put("fest", fest, 0.719 - 0.03 * math.exp(-k / 3000), k * 11.0)
+                both = fest | {"contribution_clipping_norm": 1.0, "threshold": 10.0, "noise_ratio": 5.0}
+                put("adafest_plus", both, 0.7185 - 0.016 * math.exp(-k / 1500), k * 0.12)
+            for ratio in (0.5, 1.0, 5.0, 10.0):
+                for threshold in (5.0, 10.0, 20.0, 50.0, 100.0):
+                    if (ratio, threshold) == (0.5, 100.0):
+                        continue
+                    size = 6e5 * math.exp(-1.1 * threshold / (1 + ratio)) + 3e3 / threshold
+                    loss = 0.02 * (threshold / 60) ** 2 + 0.006 / (1 + ratio)
+                    settings = {
+                        "clipping_norm": 1.0, "contribution_clipping_norm": 1.0,
+                        "threshold": threshold, "noise_ratio": ratio,
+                    }  # fmt: skip
+                    put("adafest", settings, 0.7195 - loss, size)
+            for rows in (30, 100, 1000):
+                put(
+                    "exponential",
+                    {"clipping_norm": 1.0, "rows_per_step": rows},
+                    0.67 + 0.004 * math.log10(rows),
+                    rows * 11.0,
+                )

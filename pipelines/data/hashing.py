@@ -22,7 +22,7 @@ BLANK_KEY = 2**32
 HASH_SPECIFICATION = {
     "key": "8 hexadecimal digits as an unsigned 32-bit number; blank is 2**32",
     "bucket": "splitmix64(key ^ splitmix64(feature)) mod vocabulary_size, feature counted from 0",
-    "split": "u = (splitmix64(row ^ splitmix64(file ^ splitmix64(seed))) >> 11) / 2**53, row and file from 0; "
+    "split": "u = (splitmix64(row ^ splitmix64(file ^ splitmix64(seed))) >> 11) / 2**53, both from 0; "
     "train if u < train, validation if u < train + validation, else test",
     "splitmix64": "w = x + 0x9E3779B97F4A7C15; y = (w ^ (w >> 30)) * 0xBF58476D1CE4E5B9; "
     "z = (y ^ (y >> 27)) * 0x94D049BB133111EB; z ^ (z >> 31); 64-bit unsigned, wrapping",

@@ -37,7 +37,7 @@ def reference(line: bytes) -> Parsed | None:
     for text in fields[1:14]:
         if not re.fullmatch(rb"(-?[0-9]+)?", text):
             return None
-        value = int(text or b"0")
+        value = int(text.lstrip(b"-0") or b"0") * (-1 if text.startswith(b"-") else 1)
         if not -(2**63) <= value < 2**63:
             return None
         integers.append(value)

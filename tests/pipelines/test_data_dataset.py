@@ -106,7 +106,7 @@ def test_an_unknown_split_is_named(tmp_path: Path) -> None:
 def test_threshold_vocabulary_keeps_frequent_training_values(tmp_path: Path) -> None:
     lines = [Fields(0, [None] * 13, [7, i, 5 if i % 3 else None, *[9] * 23]).line() for i in range(400)]
     dataset = _dataset(tmp_path, lines, VocabularyConfig(policy="threshold", min_count=20))
-    # Feature 0 has one value, feature 1 none that is frequent, feature 2 one and the blank; row 0 is the rest.
+    # Feature 0 has one value, feature 1 none that is frequent, feature 2 one and the blank; row 0: the rest.
     assert dataset.vocabulary_sizes == [2, 1, 3, *[2] * 23]
     counts = dataset.histogram()
     assert counts[0].tolist() == [0, dataset.examples]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from dpfest.errors import UserError
 from pipelines.data import blocks
@@ -20,6 +22,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.split import SPLITS, SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 from pipelines.data.writer import partial_folder
+from pipelines.preprocess import DATA_CONFIGS
 from tests.pipelines.criteo_text import Fields, run, some_lines
 
 REPOSITORY = Path(__file__).parents[2]
@@ -213,6 +216,12 @@ def test_a_dataset_is_made_once_and_moved_files_are_known_again(
     assert "is there already" in capsys.readouterr().err
     _write(moved, list(reversed(some_lines(50))))
     assert run(CriteoKaggleConfig(path=str(moved)), tmp_path / "data") != folder
+
+
+@pytest.mark.parametrize("name", DATA_CONFIGS)
+def test_the_configuration_files_say_what_the_code_does(name: str) -> None:
+    written = yaml.safe_load((REPOSITORY / "conf" / "data" / f"{name}.yaml").read_text())
+    assert written == dataclasses.asdict(DATA_CONFIGS[name]())
 
 
 def _script(folder: Path, path: Path, before: str = "") -> list[str]:

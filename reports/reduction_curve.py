@@ -1,7 +1,7 @@
 """Best reduction at utility-loss thresholds: the curve and the table that fig3 and fig4 share.
 
 For a rule and a threshold x: among its settings whose validation loss against the best DP-SGD is at most x,
-the one with the largest reduction. Beside it stand frozen embeddings: from their loss on, no reduction counts.
+the one with the largest reduction. Beside it stand frozen embeddings: from their loss on, none counts.
 """
 
 from __future__ import annotations

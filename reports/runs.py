@@ -20,7 +20,7 @@ import yaml
 # Settings that say where or how a run is made, not what it computes: they never tell two settings apart.
 INCIDENTAL = frozenset(
     {"seed", "noise_seed", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
-    | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "hydra"}
+    | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model"}
 )
 
 
@@ -146,7 +146,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
 def setting_key(run: Run) -> str:
     """What makes runs the same setting: everything but the seed. A run that does not tell stands alone."""
     told = _essential(run.hyperparameters) or {"run": run.path.name}
-    rest = [run.algorithm, run.target_epsilon, run.delta, run.batch_size, run.steps]
+    rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
     return json.dumps([told, rest], sort_keys=True, default=str)
 
 

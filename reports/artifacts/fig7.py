@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from reports.ablation import NO_GRID, Grid, grid_table, held_fixed, largest_grid
+from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, Setting
 from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, log_axis
@@ -53,14 +53,9 @@ def content(population: Population) -> Content:
             handletextpad=0.3, title_fontsize=8,
         )  # fmt: skip
     empty = sum(setting.coordinates == 0 for setting in grid.cells.values())
-    missing = (
-        []
-        if len(grid.cells) > 1
-        else ["Only one pair of σ₁/σ₂ and τ has been run: no effect can be seen yet."]
-    )
     if empty:
         caption += f" {empty} settings in which no row survived have no gradient size to draw."
-    return Content(caption, figure, grid_table(population, grid), missing, [epsilon])
+    return Content(caption, figure, grid_table(population, grid), gaps(grid), [epsilon])
 
 
 def _column(panels: Sequence[Axes], grid: Grid, along: list[float], lines: list[float], swap: bool) -> None:
@@ -98,17 +93,18 @@ def _spreads(settings: list[Setting]) -> list[float] | None:
 
 
 def _references(axes: Axes, population: Population, epsilon: float) -> None:
-    for algorithm, name in (("dpsgd", "DP-SGD"), ("frozen", "frozen")):
-        best = population.best(algorithm, epsilon)
-        if best is not None:
-            axes.axhline(
-                best.test, color=COLOUR[algorithm], linestyle=DASH[algorithm], linewidth=0.9, zorder=1
-            )
-            axes.annotate(
-                name, (1.0, best.test),
-                xycoords=("axes fraction", "data"), xytext=(-1, 2), textcoords="offset points",
-                ha="right", fontsize=8, color=COLOUR[algorithm],
-            )  # fmt: skip
+    """Lines of the best DP-SGD and of frozen embeddings, the upper one named above, the other below."""
+    named = [("DP-SGD", population.best("dpsgd", epsilon)), ("frozen", population.best("frozen", epsilon))]
+    lines = sorted(
+        ((best.test, name, best.algorithm) for name, best in named if best is not None), reverse=True
+    )
+    for place, (test, name, algorithm) in enumerate(lines):
+        axes.axhline(test, color=COLOUR[algorithm], linestyle=DASH[algorithm], linewidth=0.9, zorder=1)
+        axes.annotate(
+            name, (1.0, test), xycoords=("axes fraction", "data"), xytext=(-1, -2 if place else 2),
+            textcoords="offset points", ha="right", va="top" if place else "bottom", fontsize=8,
+            color=COLOUR[algorithm],
+        )  # fmt: skip
 
 
 ARTIFACT = Artifact(

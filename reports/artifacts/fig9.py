@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
-from reports.ablation import NO_GRID, Grid, grid_table, held_fixed, largest_grid
+from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
 from reports.artifact import Artifact, Content
 from reports.comparison import Population
 from reports.style import SEQUENTIAL, WIDTH, canvas
@@ -27,8 +27,8 @@ def content(population: Population) -> Content:
     caption = (
         f"The joint effect of the noise ratio σ₁/σ₂ and the threshold τ of DP-AdaFEST ({held_fixed(grid)}) "
         f"on test {metric(population)} and on the mean number of non-zero embedding gradient coordinates a "
-        "step; darker is better in both. Settings marked † do worse than frozen embeddings. Hatched cells "
-        "have no run."
+        "step; darker is better in both. Settings marked † do worse than frozen embeddings, where the colours "
+        "of utility begin. Hatched cells have no run."
     )
     utilities, sizes = _matrices(grid)
     # Height follows the rows, so that cells keep room for their numbers.
@@ -39,7 +39,7 @@ def content(population: Population) -> Content:
         left,
         grid,
         utilities,
-        Normalize(),
+        _from_frozen(population, epsilon, utilities),
         f"test {metric(population)}",
         lambda v: f"{v:.3f}".lstrip("0"),
         worse,
@@ -54,13 +54,16 @@ def content(population: Population) -> Content:
     )
     _heatmap(right, grid, sizes, norm, "gradient size (coordinates)", _size, worse, False)
     left.set_ylabel("noise ratio σ₁/σ₂")
-    absent = len(grid.ratios) * len(grid.thresholds) - len(grid.cells)
-    missing = (
-        [f"{absent} of the grid's cells without a run yet: dpfest sweep experiment=comparison"]
-        if absent
-        else []
-    )
-    return Content(caption, figure, grid_table(population, grid), missing, [epsilon])
+    return Content(caption, figure, grid_table(population, grid), gaps(grid), [epsilon])
+
+
+def _from_frozen(population: Population, epsilon: float, utilities: np.ndarray) -> Normalize:
+    """Colours from frozen embeddings up: one collapsed setting must not hide all differences."""
+    low, high = float(np.nanmin(utilities)), float(np.nanmax(utilities))
+    frozen = population.best("frozen", epsilon)
+    if frozen is not None and frozen.test < high:
+        low = max(low, frozen.test)
+    return Normalize(low, high, clip=True)
 
 
 def _matrices(grid: Grid) -> tuple[np.ndarray, np.ndarray]:

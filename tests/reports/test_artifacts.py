@@ -1,0 +1,98 @@
+"""What single artifacts compute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from reports.ablation import largest_grid
+from reports.artifacts import fig1b, fig2, fig3, fig8
+from reports.comparison import Population, populations
+from reports.runs import load_runs
+from reports.style import style
+from reports.wording import multiple, power_of_ten
+from tests.reports.synthetic import TABLES, write_run
+
+
+def only_population(runs: Path) -> Population:
+    (population,) = populations(load_runs(runs)[0])
+    return population
+
+
+def test_fig1b_shows_the_five_largest_features_and_weighs_all_by_coordinates(tmp_path: Path) -> None:
+    write_run(tmp_path, "nonprivate", test=0.78, epsilon=None)
+    with style():
+        table = fig1b.content(only_population(tmp_path)).table
+    assert table is not None
+    features = [row[0] for row in table.rows]
+    assert features == [
+        "feature_5",
+        "feature_2",
+        "feature_12",
+        "feature_7",
+        "feature_10",
+        f"all {len(TABLES)}",
+    ]
+    (run,) = load_runs(tmp_path)[0]
+    nonzero = sum(t.rows_mean * t.dimension for t in run.tables)
+    assert table.rows[-1][4] == pytest.approx(1 - nonzero / sum(rows * dim for _, rows, dim in TABLES))
+    assert table.rows[0][4] == pytest.approx(1 - run.tables[5].rows_mean / 96_000)
+
+
+def test_fig2_follows_the_algorithm_and_is_fixed() -> None:
+    step = fig2.pipeline()
+    assert step.counts.sum() == fig2.EXAMPLES
+    # An example weighs at most 1 and, with eight other rows, at least 1/3.
+    assert np.all(step.clipped <= step.counts) and np.all(step.clipped >= step.counts / 3 - 1e-12)
+    assert np.array_equal(step.survives, step.noisy >= fig2.THRESHOLD)
+    assert 0 < step.survives.sum() < fig2.BUCKETS
+    assert np.array_equal(fig2.pipeline().noisy, step.noisy)
+
+
+def test_the_ablation_grid_holds_everything_but_its_two_axes_fixed(tmp_path: Path) -> None:
+    def put(ratio: float, threshold: float, clipping: float, test: float) -> None:
+        settings = {"noise_ratio": ratio, "threshold": threshold, "contribution_clipping_norm": clipping}
+        write_run(tmp_path, "adafest", test=test, coordinates=50.0, settings=settings)
+
+    put(1.0, 5.0, 1.0, 0.70)
+    put(1.0, 10.0, 1.0, 0.71)
+    put(5.0, 5.0, 1.0, 0.72)
+    put(5.0, 20.0, 10.0, 0.79)  # the best of all, but at another C1
+    grid = largest_grid(only_population(tmp_path), 1.0)
+    assert grid is not None
+    assert set(grid.cells) == {(1.0, 5.0), (1.0, 10.0), (5.0, 5.0)}
+
+
+def test_fig8_says_how_many_settings_lie_under_its_axis(tmp_path: Path) -> None:
+    write_run(tmp_path, "dpsgd", test=0.72)
+    write_run(tmp_path, "frozen", test=0.70, coordinates=0.0)
+    write_run(tmp_path, "exponential", test=0.50, coordinates=100.0)
+    with style():
+        content = fig8.content(only_population(tmp_path))
+    assert "1 setting under the axis" in content.caption
+    assert content.table is not None and len(content.table.rows) == 3
+
+
+def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_markers(tmp_path: Path) -> None:
+    write_run(tmp_path, "dpsgd", test=0.72)
+    write_run(tmp_path, "frozen", test=0.71, coordinates=0.0)
+    write_run(tmp_path, "fest", test=0.715, coordinates=1000.0, settings={"selection": {"rows": 100}})
+    write_run(tmp_path, "fest", test=0.705, coordinates=10.0, settings={"selection": {"rows": 1}})
+    with style():
+        figure = fig3.content(only_population(tmp_path)).figure
+    assert figure is not None
+    markers = [
+        line for line in figure.axes[0].lines if line.get_marker() == "s" and line.get_linestyle() == "None"
+    ]
+    faces = {round(float(line.get_xdata()[0]), 6): line.get_markerfacecolor() for line in markers}
+    assert faces == {0.005: "#0072B2", 0.015: "white"}
+    # The shaded region, from the loss of frozen embeddings on.
+    assert min(patch.get_x() for patch in figure.axes[0].patches) == pytest.approx(0.01)
+
+
+def test_reductions_in_words() -> None:
+    words = [multiple(value) for value in (1.0, 176.4, 14_000.0, 512_345.0, float("inf"))]
+    assert words == ["1×", "176×", "14,000×", "5.1·10⁵×", "∞"]
+    assert power_of_ten(9.97e-8) == "1.0·10⁻⁷"

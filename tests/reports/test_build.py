@@ -1,0 +1,219 @@
+"""The report as a whole: files, statuses, what a missing run does, and the same bytes every time."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfest.errors import UserError
+from reports.build import build, listing
+from reports.registry import ARTIFACTS
+from tests.reports.synthetic import write_comparison, write_run
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs = tmp_path_factory.mktemp("runs")
+    write_comparison(runs, epsilons=(1.0,), seeds=(0,))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def report(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    build(comparison, folder)
+    return folder
+
+
+def entries(report: Path) -> dict[str, dict[str, Any]]:
+    return {entry["id"]: entry for entry in json.loads((report / "report.json").read_text())["artifacts"]}
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_it(report: Path) -> None:
+    built = entries(report)
+    index = (report / "index.md").read_text(encoding="utf-8")
+    assert list(built) == [artifact.id for artifact in ARTIFACTS]
+    for artifact in ARTIFACTS:
+        entry = built[artifact.id]
+        expected = {f"tables/{artifact.id}.md"}
+        if artifact.figure:
+            expected |= {f"figures/{artifact.id}.{kind}" for kind in ("png", "pdf", "svg")}
+        assert expected <= set(entry["files"])
+        assert all((report / file).stat().st_size > 0 for file in entry["files"])
+        command = entry["variants"][0]["command"]
+        assert f"dpfest report --only {artifact.id}" in command
+        assert command in (report / "tables" / f"{artifact.id}.md").read_text(encoding="utf-8")
+        assert command in index and entry["variants"][0]["caption"] in index
+    assert not [path for path in report.rglob("*") if path.name.endswith(".part")]
+
+
+def test_the_grid_with_a_missing_cell_is_incomplete_and_all_else_complete(report: Path) -> None:
+    incomplete = {name for name, entry in entries(report).items() if entry["status"] != "complete"}
+    assert incomplete == {"fig7", "fig9"}  # write_comparison leaves one pair of σ₁/σ₂ and τ out
+
+
+def test_fonts_are_embedded_and_nothing_is_dated(report: Path) -> None:
+    pdf = (report / "figures" / "fig8.pdf").read_bytes()
+    assert b"/Subtype /Type42" in pdf or b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf and b"CreationDate" not in pdf
+    assert "<dc:date>" not in (report / "figures" / "fig8.svg").read_text(encoding="utf-8")
+
+
+def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    write_run(runs, "dpsgd", validation=0.720, test=0.721)
+    write_run(runs, "frozen", validation=0.705, test=0.700, coordinates=0.0)
+    write_run(runs, "adafest", validation=0.716, test=0.699, coordinates=100, settings={"threshold": 5.0})
+    write_run(runs, "adafest", validation=0.690, test=0.730, coordinates=1, settings={"threshold": 9.0})
+    build(runs, tmp_path / "report", only=["fig3"])
+    table = rows(tmp_path / "report" / "tables" / "fig3.csv")
+    chosen = {(row["loss_threshold"], row["rule"]): row for row in table}
+    assert {loss for loss, _ in chosen} == {"0.001", "0.005", "0.01", "0.02"}
+    adafest = chosen["0.005", "adafest"]
+    assert float(adafest["validation_loss"]) == pytest.approx(0.004)
+    assert float(adafest["test_loss"]) == pytest.approx(0.022)
+    assert adafest["worse_than_frozen"] == "yes"  # 0.699 on test, below 0.700
+    assert chosen["0.001", "adafest"]["reduction"] == ""
+    assert chosen["0.01", "frozen"]["reduction"] == "" and chosen["0.02", "frozen"]["reduction"] == "inf"
+
+
+def test_missing_rules_leave_artifacts_visibly_incomplete(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    write_run(runs, "dpsgd", test=0.72)
+    write_run(runs, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0, "noise_ratio": 5.0})
+    write_run(runs, "frozen", test=0.70, coordinates=0.0)
+    write_run(runs, "dpsgd", test=0.73, epsilon=3.0)
+    build(runs, report, only=["fig4"])
+    entry = entries(report)["fig4"]
+    assert entry["status"] == "incomplete"
+    missing = "\n".join(entry["variants"][0]["missing"])
+    assert "No DP-AdaFEST+ (adafest_plus) runs yet: dpfest sweep experiment=comparison" in missing
+    assert "No Frozen embeddings (frozen) runs at ε = 3 yet" in missing
+    assert "adafest_plus" in (report / "tables" / "fig4.md").read_text(encoding="utf-8")
+
+
+def test_without_dpsgd_no_loss_is_made_up(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    write_run(runs, "fest", test=0.71, coordinates=100.0)
+    build(runs, report, only=["fig3", "fig8", "fig1b"])
+    assert rows(report / "tables" / "fig3.csv") == []
+    assert "there is no DP-SGD run" in "\n".join(entries(report)["fig3"]["variants"][0]["missing"])
+    assert rows(report / "tables" / "fig8.csv")[0]["test_loss"] == ""
+
+
+def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path) -> None:
+    built = build(tmp_path / "none", tmp_path / "report")
+    statuses = {name: entry["status"] for name, entry in entries(tmp_path / "report").items()}
+    assert statuses.pop("fig2") == "complete"  # needs no runs
+    assert set(statuses.values()) == {"missing"}
+    assert (tmp_path / "report" / "figures" / "fig8.png").exists()
+    assert "No runs yet: dpfest sweep experiment=comparison" in str(built)
+
+
+def test_folders_left_out_are_in_the_report_and_in_what_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "nycflights" / "fest" / "broken").mkdir(parents=True)
+    built = build(tmp_path / "runs", tmp_path / "report", only=["frontier"])
+    left_out = json.loads((tmp_path / "report" / "report.json").read_text())["skipped"]
+    assert left_out == [{"path": "nycflights/fest/broken", "reason": "it has no status.json"}]
+    assert "nycflights/fest/broken" in str(built)
+    assert "nycflights/fest/broken" in (tmp_path / "report" / "index.md").read_text()
+
+
+def test_datasets_and_fidelities_have_files_of_their_own(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    for test in (0.71, 0.72):
+        write_run(runs, "dpsgd", test=test, settings={"clipping_norm": test})
+    write_run(runs, "dpsgd", test=0.61, dataset="criteo_kaggle")
+    write_run(runs, "dpsgd", test=0.62, fidelity="paper")
+    build(runs, report, only=["frontier"])
+    values = {path.name: [row["test"] for row in rows(path)] for path in (report / "tables").glob("*.csv")}
+    assert values == {
+        "frontier.csv": ["0.72"],
+        "frontier--criteo_kaggle.csv": ["0.61"],
+        "frontier--nycflights-paper.csv": ["0.62"],
+    }
+    # Naming a dataset gives it the plain names, and what the earlier build left behind goes.
+    build(runs, report, only=["frontier"], dataset="criteo_kaggle")
+    names = {path.name for path in (report / "tables").glob("*.csv")}
+    assert names == {"frontier.csv", "frontier--nycflights-rigorous.csv", "frontier--nycflights-paper.csv"}
+    assert rows(report / "tables" / "frontier.csv")[0]["test"] == "0.61"
+    with pytest.raises(UserError, match="no finished runs on sst2"):
+        build(runs, report, dataset="sst2")
+
+
+def test_building_one_artifact_keeps_the_others_in_the_report(comparison: Path, report: Path) -> None:
+    before = (report / "report.json").read_bytes(), (report / "index.md").read_bytes()
+    build(comparison, report, only=["frontier"])
+    assert ((report / "report.json").read_bytes(), (report / "index.md").read_bytes()) == before
+
+
+def test_an_unknown_artifact_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean frontier"):
+        build(tmp_path, tmp_path / "report", only=["frontir"])
+    assert not (tmp_path / "report").exists()
+
+
+def test_listing_counts_the_runs_of_each_artifact(comparison: Path) -> None:
+    planned = {"comparison": {"adafest": 20, "frozen": 1, "dpsgd": 3, "nonprivate": 1}}
+    lines = {line["id"]: line for line in listing(comparison, planned)}
+    assert lines["fig9"]["runs_done"] == 20 and lines["fig9"]["runs_needed"] == 21
+    assert lines["fig2"]["runs_needed"] == 0
+    assert {line["runs_needed"] for line in listing(comparison) if line["id"] != "fig2"} == {None}
+
+
+BUILD = """
+import sys
+from pathlib import Path
+from reports.build import build
+build(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+"""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def rebuilt(comparison: Path, folder: Path, *only: str) -> dict[str, bytes]:
+    """The report of another process, with another hash seed, in the user's own matplotlib style."""
+    folder.mkdir()
+    (folder.parent / "matplotlibrc").write_text("font.size: 20\naxes.grid: False\nsvg.fonttype: none\n")
+    environment = os.environ | {
+        "PYTHONHASHSEED": "7",
+        "MATPLOTLIBRC": str(folder.parent),
+        "PYTHONPATH": str(ROOT),
+    }
+    command = [sys.executable, "-c", BUILD, str(comparison), str(folder), *only]
+    subprocess.run(command, check=True, env=environment, cwd=folder.parent)
+    return contents(folder)
+
+
+def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
+    again = rebuilt(comparison, tmp_path / "report", "fig8", "fig9", "frontier")
+    first = contents(report)
+    files = [name for name in again if name.startswith(("figures", "tables"))]
+    assert len(files) == 12
+    assert [name for name in files if first[name] != again[name]] == []
+
+
+@pytest.mark.slow
+def test_two_whole_reports_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
+    again = rebuilt(comparison, tmp_path / "report")
+    assert {name for name, content in contents(report).items() if again[name] != content} == set()

@@ -1,0 +1,71 @@
+"""Reading run folders: only finished, whole and finite runs are used, and every other folder is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from reports.runs import load_runs
+from tests.reports.synthetic import write_run
+
+
+def damage(folder: Path, **changes: object) -> None:
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | changes))
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (lambda f: (f / "summary.json").write_text('{"schema": 1, "data'), "summary.json cannot be read"),
+        (lambda f: (f / "summary.json").write_bytes(b"\xff\xfe"), "summary.json cannot be read"),
+        (lambda f: (f / "summary.json").write_text("[]"), "not a JSON object"),
+        (lambda f: (f / "summary.json").unlink(), "no summary.json"),
+        (lambda f: (f / "status.json").unlink(), "no status.json"),
+        (lambda f: (f / "config.yaml").write_text("a: [1"), "config.yaml cannot be read"),
+        (lambda f: (f / "status.json").write_text('{"status": "running"}'), "its status is running"),
+        (
+            lambda f: (f / "status.json").write_text('{"status": "failed", "reason": "out of memory"}'),
+            "out of memory",
+        ),
+        (
+            lambda f: damage(f, utility={"metric": "auc", "value": float("nan"), "validation": 0.7}),
+            "not a finite",
+        ),
+        (
+            lambda f: damage(f, utility={"metric": "auc", "value": 0.7, "validation": None}),
+            "utility.validation",
+        ),
+        (lambda f: damage(f, embedding_gradient={"parameters": 3}), "coordinates_mean"),
+        (lambda f: damage(f, examples="many"), "malformed"),
+        (lambda f: damage(f, utility=7), "malformed"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, harm, reason: str) -> None:
+    write_run(tmp_path, "dpsgd", test=0.72)
+    folder = write_run(tmp_path, "fest", test=0.71)
+    harm(folder)
+    runs, skipped = load_runs(tmp_path)
+    assert [run.algorithm for run in runs] == ["dpsgd"]
+    (left_out,) = skipped
+    assert left_out.path == f"nycflights/fest/{folder.name}"
+    assert reason in left_out.reason
+
+
+def test_empty_half_made_and_hidden_folders_do_no_harm(tmp_path: Path) -> None:
+    assert load_runs(tmp_path / "none") == ([], [])
+    (tmp_path / "nycflights" / "fest" / "just_started").mkdir(parents=True)
+    (tmp_path / ".sweep" / "logs" / "one").mkdir(parents=True)
+    (tmp_path / "nycflights" / "note.txt").write_text("mine")
+    runs, skipped = load_runs(tmp_path)
+    assert runs == []
+    assert [left_out.path for left_out in skipped] == ["nycflights/fest/just_started"]
+
+
+def test_hyperparameters_come_from_the_configuration_where_the_summary_has_none(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "fest", test=0.71, hyperparameters=None)
+    (folder / "config.yaml").write_text("algorithm: {name: fest, selection: {rows: 77}}\n")
+    ((run,), _) = load_runs(tmp_path)
+    assert run.hyperparameters["algorithm"]["selection"]["rows"] == 77

@@ -1,0 +1,148 @@
+"""The dominating pair of exponential row selection, and of randomised response repeated.
+
+One step of exponential selection (Zhang, Mironov and Hejazinia, "Wide network learning with differential
+privacy", 2021) draws m embedding rows by the norms of the summed, clipped gradient, re-clips every example's
+gradient on the drawn rows and adds Gaussian noise of multiplier sigma there. It is dominated by
+
+    P = RR(e)^m x N(1, sigma^2)        Q = RR'(e)^m x N(0, sigma^2)
+
+where e is the epsilon of one draw and RR(e) is a bit that is 1 with probability exp(e) / (1 + exp(e)) under P
+and 1 / (1 + exp(e)) under Q. Derivation, for one example more or less in the batch:
+
+1. A row's utility (its norm) moves by at most S1, the clipping norm, up or down: one draw of the exponential
+   mechanism with Gumbel scale 2*S1/e is e-DP (McSherry and Talwar 2007, Theorem 6). The m largest noisy
+   utilities are m such draws, each from the rows the previous draws left.
+2. Every e-DP pair is dominated by RR(e) (Kairouz, Oh and Viswanath 2015, Theorem 3.4), here for each outcome
+   of the draws before it. Given all draws, the noised sum is a Gaussian mechanism of sensitivity S2.
+3. Adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10): hence P and Q. One
+   randomised response at m*e is sound too, but its loss is m*e almost surely where that of the product is
+   about sqrt(m)*e.
+4. Poisson sampling at rate q turns (P, Q) into ((1-q)Q + qP, Q) when the example is removed, and its reverse
+   when it is added (Zhu, Dong and Wang 2022, Theorem 11).
+
+Closed form: with J ~ Binomial(m, .) the number of ones, the log ratio of P to Q is e(2J - m) + (2x - 1) /
+(2 sigma^2), so the hockey-stick divergence is a binomial mixture of Gaussian ones. It is sampled on a grid of
+losses and interpolated pessimistically (Doroshenko et al. 2022, "Connect the dots"); composition over steps
+is numerical, by `dp_accounting`. sigma = inf leaves randomised response alone, m = 0 the Gaussian alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from dp_accounting.pld import pld_pmf
+from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr
+from scipy.stats import binom
+
+Floats = NDArray[np.floating]
+
+# Probability that the discretisation gives up: counted as delta, far below any delta in use.
+_TAIL = 1e-22
+_TAIL_DEVIATIONS = 10.0  # a standard normal exceeds it with probability 8e-24
+_ROUNDING = 1e-15
+_LARGEST_LOSS = 600.0  # exp() of it is still a double
+_DOTS = 40_001  # of the curve of one unsampled step
+_CELLS_AT_ONCE = 2_000_000
+
+
+def _ones(rows: int, epsilon_per_row: float) -> tuple[Floats, Floats]:
+    """Log ratios e(2J - m) and probabilities under P of J, but for the J of total probability `_TAIL`."""
+    chance = 1 / (1 + math.exp(-epsilon_per_row))
+    low, high = binom.ppf(_TAIL / 2, rows, chance), binom.isf(_TAIL / 2, rows, chance)
+    count = np.arange(max(0, int(low)), min(rows, int(high)) + 1)
+    losses = epsilon_per_row * (2.0 * count - rows)
+    return losses, binom.pmf(count, rows, chance)
+
+
+def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_multiplier: float) -> Floats:
+    """Upper bound, tight to 1e-22, of the divergence of order exp(log_ratio) between P and Q, elementwise.
+
+    The pair is symmetric (flip the bits, mirror x about 1/2), so this is the divergence between Q and P too.
+
+    Args:
+      log_ratio: shape (n,), any real; the order is s = exp(log_ratio), D_s = sup_S P(S) - s Q(S).
+      epsilon_per_row: e > 0, of one draw.
+      rows: m >= 0 draws.
+      noise_multiplier: sigma > 0, inf for no Gaussian.
+    """
+    if math.isinf(noise_multiplier):
+        # The best event is "more ones than j": its probability under P, less s times that under Q.
+        ones = np.floor((log_ratio / epsilon_per_row + rows) / 2)
+        chance = 1 / (1 + math.exp(-epsilon_per_row))
+        with np.errstate(divide="ignore"):
+            rival = np.exp(log_ratio + np.log(binom.sf(ones, rows, 1 - chance)))
+        return np.maximum(0.0, binom.sf(ones, rows, chance) - rival)
+    losses, probabilities = _ones(rows, epsilon_per_row)
+    half = 0.5 / noise_multiplier
+    divergence = np.full(log_ratio.shape, _TAIL)
+    stride = max(1, _CELLS_AT_ONCE // len(losses))
+    for start in range(0, len(log_ratio), stride):
+        order = log_ratio[start : start + stride, None] - losses
+        upper, lower = half - noise_multiplier * order, -half - noise_multiplier * order
+        given_ones = np.maximum(0.0, ndtr(upper) - np.exp(order + log_ndtr(lower)))
+        divergence[start : start + stride] += given_ones @ probabilities
+    return np.minimum(divergence, 1.0)
+
+
+def privacy_loss(
+    epsilon_per_row: float,
+    rows: int,
+    noise_multiplier: float,
+    sampling_probability: float,
+    interval: float,
+) -> PrivacyLossDistribution:
+    """One step's privacy loss distribution, for both orders of the neighbouring pair.
+
+    Formal guarantee: pessimistic. The hockey-stick curves of the result lie on or above those of every step
+    that the pair dominates, whichever of the two data sets has the example more.
+
+    Args:
+      epsilon_per_row: e > 0, of one draw.
+      rows: m >= 0 draws a step.
+      noise_multiplier: sigma > 0, inf for no Gaussian.
+      sampling_probability: q in (0, 1], of Poisson sampling.
+      interval: spacing of the grid of losses.
+    """
+    q = sampling_probability
+    # Past this loss the divergence is below the two tails together.
+    furthest = float(np.abs(_ones(rows, epsilon_per_row)[0]).max(initial=0.0))
+    if math.isfinite(noise_multiplier):
+        furthest += 0.5 / noise_multiplier**2 + _TAIL_DEVIATIONS / noise_multiplier
+    furthest = min(furthest, _LARGEST_LOSS)
+    log_orders = np.linspace(-furthest, furthest, _DOTS)
+    orders = np.append(0.0, np.exp(log_orders))
+    curve = np.append(1.0, hockey_stick(log_orders, epsilon_per_row, rows, noise_multiplier))
+
+    def divergence(s: Floats) -> Floats:
+        return np.interp(s, orders, curve)  # convex in s, so chords lie on or above it
+
+    def removed(losses: Floats) -> Floats:
+        # [(1-q)Q + qP] - e^t Q = q (P - s Q) with s = (e^t - (1-q)) / q; all of it is positive where s <= 0.
+        s = 1 + np.expm1(losses) / q
+        return np.where(s > 0, q * divergence(s), -np.expm1(losses))
+
+    def added(losses: Floats) -> Floats:
+        # Q - e^t [(1-q)Q + qP] = w (Q - s P) with w = 1 - e^t (1-q) and s = q e^t / w; none where w <= 0.
+        weight = q * np.exp(losses) - np.expm1(losses)
+        s = q * np.exp(losses) / np.where(weight > 0, weight, 1.0)
+        return np.where(weight > 0, weight * divergence(s), 0.0)
+
+    def discretised(curve: Callable[[Floats], Floats], lowest: float, highest: float) -> pld_pmf.PLDPmf:
+        first, last = math.floor(lowest / interval), math.ceil(highest / interval)
+        losses = np.arange(first, max(last, first + 1) + 1) * interval
+        deltas = np.minimum.accumulate(curve(losses))
+        # Any first dot is sound; dots under which only rounding lies would let it drift in composition.
+        skip = max(0, int(np.argmax(deltas + np.expm1(losses) > _ROUNDING)) - 1)
+        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+            interval, first + skip, first + len(losses) - 1, deltas[skip:]
+        )
+
+    if q == 1:
+        return PrivacyLossDistribution(discretised(removed, -furthest, furthest))
+    least = -math.log1p(-q)
+    most = float(np.logaddexp(-least, math.log(q) + furthest))
+    return PrivacyLossDistribution(discretised(removed, -least, most), discretised(added, -most, least))

@@ -14,10 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dpfest.errors import UserError
 
 BLOCK_BYTES = 16 << 20
 GZIP_MAGIC = b"\x1f\x8b"
+
+
+def count_bytes(block: bytes, byte: bytes) -> int:
+    """How often one byte occurs; several times as fast as bytes.count where it is frequent."""
+    return int(np.count_nonzero(np.frombuffer(block, np.uint8) == byte[0]))
 
 
 class _HashedFile(io.RawIOBase):
@@ -108,5 +115,5 @@ class LineBlocks:
             yield self._counted(rest + b"\n")
 
     def _counted(self, block: bytes) -> bytes:
-        self.lines += block.count(b"\n")
+        self.lines += count_bytes(block, b"\n")
         return block

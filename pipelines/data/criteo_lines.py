@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.data.blocks import count_bytes
 from pipelines.data.hashing import BLANK_KEY
 from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
 
@@ -109,9 +110,9 @@ def parse_block(block: bytes) -> ParsedLines:
     """
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n")
-    lines = block.count(b"\n")
-    plain = not block.translate(None, _ALPHABET)
-    frame = _read_frame(block, lines) if plain and block.count(b"\t") == lines * (FIELDS - 1) else None
+    lines = count_bytes(block, b"\n")
+    plain = count_bytes(block, b"\t") == lines * (FIELDS - 1) and not block.translate(None, _ALPHABET)
+    frame = _read_frame(block, lines) if plain else None
     line = np.arange(lines)
     odd = line[:0]
     if frame is None:
@@ -121,12 +122,13 @@ def parse_block(block: bytes) -> ParsedLines:
         frame = _read_frame(b"".join(split[i] + b"\n" for i in line), len(line))
         if frame is None:
             raise AssertionError("Polars does not find 40 fields in lines that hold 39 tabs")
-    good = frame["good"].to_numpy()
+    values = _values(frame)
+    good = _surely_good(frame, values)
     parsed = ParsedLines(
         line=line,
-        label=frame["label"].to_numpy(),
-        integers=frame.select(_INTEGERS).to_numpy(),
-        keys=frame.select(_CATEGORIES).to_numpy(),
+        label=values["label"].fill_null(False).to_numpy().astype(np.float32),
+        integers=values.select(pl.col(_INTEGERS).fill_null(0)).to_numpy(),
+        keys=values.select(pl.col(_CATEGORIES).cast(pl.UInt64).fill_null(BLANK_KEY)).to_numpy(),
         bad=[],
     )
     if len(odd) == 0 and good.all():
@@ -135,35 +137,43 @@ def parse_block(block: bytes) -> ParsedLines:
 
 
 def _read_frame(lines: bytes, count: int) -> pl.DataFrame | None:
-    """``count`` lines as columns, ``good`` telling which are surely right; None where they do not fit."""
+    """``count`` lines as 40 columns of text, blanks as null; None where they do not fit."""
     if count == 0:
-        return _typed(pl.DataFrame(schema=_SCHEMA))
+        return pl.DataFrame(schema=_SCHEMA)
     try:
         frame = pl.read_csv(lines, separator="\t", has_header=False, quote_char=None, schema=_SCHEMA)
     except (pl.exceptions.ComputeError, pl.exceptions.SchemaError):
         return None
-    return _typed(frame) if frame.height == count else None
+    return frame if frame.height == count else None
 
 
-def _typed(frame: pl.DataFrame) -> pl.DataFrame:
-    integers = {name: pl.col(name).cast(pl.Int64, strict=False) for name in _INTEGERS}
-    keys = {name: pl.col(name).str.to_integer(base=16, dtype=pl.Int64, strict=False) for name in _CATEGORIES}
-    good = [pl.col("label").is_in(["0", "1"]).fill_null(False)]
-    good += [pl.col(name).is_null() | value.is_not_null() for name, value in integers.items()]
-    # The sign: "-1234567" is 8 characters that read as a hexadecimal number, too.
-    good += [
-        pl.col(name).is_null() | ((pl.col(name).str.len_bytes() == 8) & (value >= 0)).fill_null(False)
-        for name, value in keys.items()
-    ]
-    return frame.select(
-        pl.all_horizontal(good).alias("good"),
-        (pl.col("label") == "1").fill_null(False).cast(pl.Float32),
-        *(value.fill_null(0).alias(name) for name, value in integers.items()),
-        *(
-            value.fill_null(BLANK_KEY).cast(pl.UInt64, strict=False).alias(name)
-            for name, value in keys.items()
-        ),
+def _values(text: pl.DataFrame) -> pl.DataFrame:
+    """Numbers in the place of text; what is blank, or no number of its kind, is null."""
+    return text.select(
+        label=pl.col("label") == "1",
+        **{name: pl.col(name).cast(pl.Int64, strict=False) for name in _INTEGERS},
+        **{name: pl.col(name).str.to_integer(base=16, dtype=pl.UInt32, strict=False) for name in _CATEGORIES},
     )
+
+
+def _surely_good(text: pl.DataFrame, values: pl.DataFrame) -> NDArray[np.bool_]:
+    """Whether each line is right beyond doubt, shape [n]."""
+    checks = [pl.col("label").is_in(["0", "1"])]
+    checks += [pl.col(name).str.len_bytes() == 8 for name in _CATEGORIES]
+    passed = text.select(pl.all_horizontal([check.all() for check in checks])).item()
+    # Text that is no number of its kind is null only as a value; the totals settle a block of good lines.
+    if passed and text["label"].null_count() == 0 and values.null_count().equals(text.null_count()):
+        return np.ones(text.height, bool)
+    good = (
+        text.select(pl.all_horizontal([check.fill_null(True) for check in checks]))
+        .to_series()
+        .to_numpy()
+        .copy()
+    )
+    good &= text["label"].is_not_null().to_numpy()
+    for name in [*_INTEGERS, *_CATEGORIES]:
+        good &= (values[name].is_not_null() | text[name].is_null()).to_numpy()
+    return good
 
 
 def _mend(

@@ -107,7 +107,9 @@ def _identity(data: DataConfig) -> dict[str, Any]:
     if isinstance(data, CriteoSyntheticConfig):
         return {"generator": GENERATOR_VERSION}
     if isinstance(data, CriteoKaggleConfig):
-        return {"files": [fingerprint(Path(data.path))]}
+        return {
+            "files": [fingerprint(path) for path in CriteoFiles([Path(data.path)], data.on_bad_row).paths]
+        }
     return Nycflights().identity()
 
 

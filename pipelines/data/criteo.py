@@ -52,6 +52,9 @@ class CriteoFiles:
         paths: The files, day 0 first.
         on_bad_row: ``stop`` or ``skip``.
         generated: The files were made for this one reading and are not kept.
+
+    Raises:
+        UserError: A file is not there.
     """
 
     numeric_names = NUMERIC_NAMES
@@ -61,6 +64,11 @@ class CriteoFiles:
 
     def __init__(self, paths: Sequence[Path], on_bad_row: str, generated: bool = False) -> None:
         self.paths = [Path(path) for path in paths]
+        missing = [path for path in self.paths if not path.is_file()]
+        if missing:
+            raise UserError(
+                f"There is no file {missing[0]}: set data.path to Criteo's train.txt or train.txt.gz."
+            )
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
         self._on_bad_row = on_bad_row
@@ -78,11 +86,6 @@ class CriteoFiles:
             UserError: A file cannot be read to its end, or it has a malformed line under ``on_bad_row=stop``.
         """
         self.rejected, self._files = RefusedRows(), []
-        missing = [str(path) for path in self.paths if not path.is_file()]
-        if missing:
-            raise UserError(
-                f"There is no file {missing[0]}: set data.path to Criteo's train.txt or train.txt.gz."
-            )
         total = sum(path.stat().st_size for path in self.paths)
         done = 0
         for file, path in enumerate(self.paths):

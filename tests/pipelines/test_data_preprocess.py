@@ -172,7 +172,7 @@ def test_nothing_but_bad_lines_is_no_dataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (CriteoKaggleConfig(path="/nowhere/train.txt"), "/nowhere/train.txt cannot be read"),
+        (CriteoKaggleConfig(path="/nowhere/train.txt"), "no file /nowhere/train.txt: set data.path"),
         (CriteoKaggleConfig(on_bad_row="ignore"), "data.on_bad_row must be stop or skip, not 'ignore'"),
         (CriteoKaggleConfig(split=SplitConfig(train=0.9)), "data.split must hold shares"),
         (

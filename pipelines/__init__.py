@@ -1,1 +1,1 @@
-"""The stages of an experiment: preprocess, select, train, sweep; and the datasets and models that they use."""
+"""The stages of an experiment (preprocess, select, train, sweep), and the datasets and models they use."""

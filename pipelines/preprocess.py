@@ -71,18 +71,19 @@ def preprocess(config: PreprocessConfig) -> Path:
         UserError: A setting has no meaning, or the source is missing or malformed. Nothing is left then.
     """
     folder = dataset_folder(config)
+    how = "there already"
     if not folder.exists():
         with partial_folder(folder) as partial:
-            if partial is not None:
-                _make(partial, config.data)
+            if partial is None:
+                how = "made by another process in the meantime"
             else:
-                _say(f"{folder} was made by another process in the meantime.")
-    else:
-        _say(f"{folder} is there already.")
+                how = "made"
+                _make(partial, config.data)
     dataset = Dataset.open(folder)
     rows = ", ".join(f"{rows:,} {name}" for name, rows in dataset.rows.items())
-    refused = dataset.description["rejected_rows"]["total"], dataset.description["excluded_rows"]["total"]
-    _say(f"{folder}: {rows} rows; {refused[0]:,} malformed and {refused[1]:,} unlabelled ones left out.")
+    rejected, excluded = (dataset.description[kind]["total"] for kind in ("rejected_rows", "excluded_rows"))
+    left_out = f"{rejected:,} malformed and {excluded:,} unlabelled ones left out"
+    _say(f"{folder} ({how}): {rows} rows; {left_out}.")
     return folder
 
 

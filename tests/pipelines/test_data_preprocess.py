@@ -213,7 +213,7 @@ def test_a_dataset_is_made_once_and_moved_files_are_known_again(
     capsys.readouterr()
     assert run(CriteoKaggleConfig(path=str(moved)), tmp_path / "data") == folder
     assert (folder / "dataset.json").stat().st_mtime_ns == made
-    assert "is there already" in capsys.readouterr().err
+    assert "(there already): " in capsys.readouterr().err
     _write(moved, list(reversed(some_lines(50))))
     assert run(CriteoKaggleConfig(path=str(moved)), tmp_path / "data") != folder
 

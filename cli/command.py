@@ -9,6 +9,7 @@ from typer.core import TyperCommand
 
 # Words and flags that Typer does not know stay in `ctx.args`, in their order.
 HYDRA_LINE = {"allow_extra_args": True, "ignore_unknown_options": True}
+HYDRA_FLAGS = ("--cfg", "--config-dir", "--hydra-help", "--info", "--multirun", "--package", "--resolve")
 
 
 @dataclass(frozen=True)
@@ -33,5 +34,5 @@ class HydraCommand(TyperCommand):
 
         options = super().shell_complete(ctx, incomplete)
         if incomplete.startswith("-"):
-            return options
+            return options + [Completion(flag) for flag in HYDRA_FLAGS if flag.startswith(incomplete)]
         return [*options, *(Completion(choice) for choice in complete(ctx.args, incomplete))]

@@ -11,26 +11,32 @@ from collections.abc import Sequence
 def complete(words: Sequence[str], incomplete: str) -> list[str]:
     """Completions of the last word of a command line, as the shell wants them.
 
-    bash cuts words at `=`, so it has passed `algorithm`, `=`, `ada` for `algorithm=ada` and wants `adafest` back;
-    other shells pass and want whole words.
+    bash cuts words at `=`: for `algorithm=ada` it passes `algorithm`, `=`, `ada`, for `algorithm=` only
+    `algorithm` and an empty word (Typer drops the `=`), and wants `adafest` back. Other shells pass and want
+    whole words.
     """
     before = list(words)
     word, cut = incomplete, 0
-    if incomplete == "=" and before:
+    if len(before) > 1 and before[-1] == "=":
+        word = f"{before[-2]}={incomplete}"
+        cut = len(before[-2]) + 1
+        del before[-2:]
+    elif not incomplete and before and _is_key(before):
         word = before.pop() + "="
         cut = len(word)
-    elif len(before) > 1 and before[-1] == "=":
-        cut = len(before[-2]) + 1
-        word = f"{before[-2]}={incomplete}"
-        del before[-2:]
     return [choice[cut:] for choice in completions(_joined(before), word)]
+
+
+def _is_key(words: Sequence[str]) -> bool:
+    """Whether the last word is a key that still lacks its `=`, and no flag or flag's value."""
+    return "=" not in words[-1] and not any(word.startswith("-") for word in words[-2:])
 
 
 def completions(before: Sequence[str], word: str) -> list[str]:
     """What `word` can become after the words `before`.
 
-    A shell puts a space behind the only completion; where that would end a word too early (`algorithm.threshold=`, a
-    dot), its continuations are offered beside it.
+    A shell puts a space behind the only completion; where that would end a word too early
+    (`algorithm.threshold=`, a dot), its continuations are offered beside it.
     """
     found = _query(before, word)
     if len(found) == 1 and found[0] != word and found[0][-1] in "=./":
@@ -45,9 +51,12 @@ def _query(before: Sequence[str], word: str) -> list[str]:
 
     answer = io.StringIO()
     os.environ["COMP_LINE"] = " ".join(["dpfest", *before, word])
-    # Whatever cannot be completed is completed by nothing: an error message would land in the user's command line.
-    with contextlib.redirect_stdout(answer), contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(
-        Exception, SystemExit
+    # Whatever cannot be completed is completed by nothing: an error message would land in the user's
+    # command line.
+    with (
+        contextlib.redirect_stdout(answer),
+        contextlib.redirect_stderr(io.StringIO()),
+        contextlib.suppress(Exception, SystemExit),
     ):
         launch(train, ["--shell-completion", "query=bash"])
     return [choice for choice in answer.getvalue().split() if not _internal(choice)]
@@ -66,4 +75,3 @@ def _joined(words: Sequence[str]) -> list[str]:
         else:
             whole.append(word)
     return whole
-

@@ -1,4 +1,4 @@
-"""Hands a command line to Hydra: everything after the subcommand is Hydra's own, flags and overrides alike."""
+"""Hands a command line to Hydra: everything after the subcommand is Hydra's own, flags and overrides."""
 
 from __future__ import annotations
 
@@ -35,16 +35,34 @@ class HydraLine:
 
     @classmethod
     def read(cls, arguments: Sequence[str]) -> HydraLine:
-        """Read Hydra's own options; Hydra reports what is wrong with them."""
+        """Read Hydra's own options; what is not known here is left to Hydra.
+
+        Raises:
+            UserError: an option lacks its value.
+        """
         parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
         parser.add_argument("overrides", nargs="*")
-        for names in (("--multirun", "-m"), ("--run", "-r"), ("--resolve",), ("--hydra-help",), ("--version",)):
+        for names in (
+            ("--multirun", "-m"),
+            ("--run", "-r"),
+            ("--resolve",),
+            ("--hydra-help",),
+            ("--version",),
+        ):
             parser.add_argument(*names, action="store_true")
-        for names in (("--cfg", "-c"), ("--package", "-p"), ("--config-dir", "-cd"), ("--config-name", "-cn")):
+        for names in (
+            ("--cfg", "-c"),
+            ("--package", "-p"),
+            ("--config-dir", "-cd"),
+            ("--config-name", "-cn"),
+        ):
             parser.add_argument(*names)
         parser.add_argument("--config-path", "-cp")
         parser.add_argument("--info", "-i", nargs="?", const="all")
-        known, _ = parser.parse_known_intermixed_args(list(arguments))
+        try:
+            known, _ = parser.parse_known_intermixed_args(list(arguments))
+        except argparse.ArgumentError as error:
+            raise UserError(f"{error}.") from error
         return cls(
             overrides=known.overrides,
             config_dir=Path(known.config_dir) if known.config_dir else None,
@@ -57,7 +75,8 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
     """Run `task` on what `arguments` compose: once, or for --multirun once for each combination.
 
     Raises:
-        UserError: the configuration cannot be composed, or a run of a multirun would refuse its configuration; no run
+        UserError: the configuration cannot be composed, or a run of a multirun would refuse its
+            configuration; no run
             has started then.
     """
     import hydra

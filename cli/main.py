@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,6 @@ from cli.packages import check_packages
 from dpfest.errors import UserError
 
 app = typer.Typer(
-    help="Train large embedding models under differential privacy, and reproduce the paper.",
     epilog=EXAMPLES["dpfest"],
     rich_markup_mode="rich",
     no_args_is_help=True,
@@ -36,7 +34,8 @@ def dpfest(
 ) -> None:
     """Train large embedding models under differential privacy, and reproduce the paper.
 
-    Every command takes any Hydra override (KEY=VALUE) and Hydra's flags: --cfg job, --multirun, --config-dir, --info.
+    Every command takes any Hydra override (KEY=VALUE) and Hydra's flags: --cfg job, --multirun, --config-
+    dir, --info.
     """
 
 
@@ -83,7 +82,9 @@ def sweep(
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["report"])
 def report(
     ctx: typer.Context,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this artifact; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only this artifact; may be repeated.")
+    ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List artifacts and how complete each is.")] = False,
 ) -> None:
     """Draw the paper's figures and tables from the runs at hand."""
@@ -100,7 +101,6 @@ def budget(ctx: typer.Context) -> None:
 
 def main() -> None:
     """Run the command line; a UserError is one line on stderr and exit status 2."""
-    # A pipe into `head` is no reason for a traceback, and the configuration is looked for where dpfest was installed.
     try:
         check_packages()
         app()

@@ -1,4 +1,4 @@
-"""Five plain package names make up dpfest; this finds out whether another distribution has taken one of them."""
+"""Five plain package names make up dpfest; this finds out whether another distribution has taken one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_packages() -> None:
         place = Path(found.origin).resolve().parent
         if place.parent != home:
             raise UserError(
-                f"the package {name} of dpfest, in {home / name}, is shadowed by {place}, which Python finds first; "
-                f"uninstall or rename that one, take its folder out of PYTHONPATH, or give dpfest an environment of "
-                f"its own."
+                f"the package {name} of dpfest, in {home / name}, is shadowed by {place}, which Python finds "
+                "first; uninstall or rename that one, take its folder out of PYTHONPATH, or give dpfest an "
+                "environment of its own."
             )

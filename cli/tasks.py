@@ -1,13 +1,13 @@
-"""What runs once Hydra has composed a configuration: one module-level function a command, so that Hydra's launchers can
-carry it to another process. Heavy imports wait until a task runs.
+"""What runs once Hydra has composed a configuration: one module-level function a command, so that Hydra's
+launchers can carry it to another process. Heavy imports wait until a task runs.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from dpfest.errors import UserError
 
@@ -62,7 +62,9 @@ def train(cfg: DictConfig) -> None:
     config = typed(cfg)
     from pipelines.train import train
 
-    print(train(config))
+    outcome = train(config)
+    print(("done before: " if outcome.skipped else "") + describe(outcome.summary))
+    print(outcome.path)
 
 
 @task
@@ -72,6 +74,25 @@ def sweep_job(cfg: DictConfig) -> None:
     from pipelines.sweep import recorded
 
     recorded(typed(cfg))
+
+
+def describe(summary: Mapping[str, Any]) -> str:
+    """A run's summary in one line."""
+    utility, privacy = summary["utility"], summary["privacy"]
+    reduction = summary["embedding_gradient"]["reduction"]
+    return "; ".join(
+        [
+            f"{summary['dataset']} {summary['algorithm']}: {utility['metric'].upper()} "
+            f"{utility['value']:.4f} on {utility['split']} ({utility['validation']:.4f} on validation)",
+            f"embedding gradient {reduction:,.1f} times smaller than dense"
+            if reduction
+            else "embeddings not updated",
+            f"epsilon {privacy['epsilon']:.3f} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
+            f"{privacy['sampling']} sampling)"
+            if privacy
+            else "no privacy",
+        ]
+    )
 
 
 @task

@@ -1,23 +1,26 @@
-"""Configurations composed outside a Hydra run: to plan a sweep, to check a multirun, to explain a wrong key."""
+"""Configurations composed outside a Hydra run: to plan a sweep, check a multirun, explain a wrong key."""
 
 from __future__ import annotations
 
 import copy
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_module
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
-from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.core.object_type import ObjectType
-from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -30,12 +33,12 @@ HYDRA_VERSION_BASE = "1.3"
 
 
 class Composer:
-    """Composes configurations from `conf` and, in front of it, the folder of `--config-dir`."""
+    """Composes configurations from `conf` and, for what it does not have, the folder of `--config-dir`."""
 
     def __init__(self, config_dir: Path | None = None) -> None:
-        self._config_dir = config_dir.resolve() if config_dir else None
-        if self._config_dir and not self._config_dir.is_dir():
-            raise UserError(f"there is no folder {self._config_dir}, which --config-dir names.")
+        if config_dir and not config_dir.is_dir():
+            raise UserError(f"there is no folder {config_dir}, which --config-dir names.")
+        self._search_path = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
         self._parser = OverridesParser.create()
         self.groups = frozenset(self.choices("", ObjectType.GROUP))
 
@@ -46,8 +49,8 @@ class Composer:
             UserError: a key, a group or a choice that does not exist, with the nearest that does; bad syntax.
         """
         try:
-            with self._hydra():
-                return compose(CONFIG_NAME, overrides=list(overrides))
+            with _hydra():
+                return compose(CONFIG_NAME, overrides=[*self._search_path, *overrides])
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(self.explain(error, overrides)) from error
 
@@ -69,8 +72,8 @@ class Composer:
     def expand(self, overrides: Sequence[str]) -> Iterator[tuple[list[str], DictConfig]]:
         """Every run of a multirun, in Hydra's order: its own overrides, and its configuration.
 
-        A composition takes tens of milliseconds, a value set on a composed configuration much less: one composition
-        serves all runs that choose the same files.
+        A composition takes tens of milliseconds, a value set on a composed configuration much less: one
+            composition serves all runs that choose the same files.
 
         Raises:
             UserError: as `compose`; or a sweep over something that cannot be listed, such as an interval.
@@ -84,7 +87,9 @@ class Composer:
                 key = override.get_key_element()
                 axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
             else:
-                raise UserError(f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3.")
+                raise UserError(
+                    f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3."
+                )
         composed: dict[tuple[str, ...], DictConfig] = {}
         for chosen in itertools.product(*axes):
             values = [text for text in chosen if self._sets_a_value(text)]
@@ -121,38 +126,35 @@ class Composer:
                     + f"{group} is one of {', '.join(options)}."
                 )
         if isinstance(error, OverrideParseException):
-            return f"{error.override} is not an override that Hydra can read; write key=value, as in train.epochs=2."
+            return f"Hydra cannot read the override {error.override}; write key=value, as in train.epochs=2."
+        first_line = str(error).splitlines()[0]
+        if match := re.match(r"Ambiguous value for argument '(.*)'", first_line):
+            return (
+                f"{match[1]} names several values: for a run of each use `dpfest sweep` or --multirun, for a "
+                "list write key=[1,2]."
+            )
         for override in overrides:
             key = override.lstrip("+~").partition("=")[0]
-            if isinstance(error, ConfigCompositionException) and f"'{key}'" in str(error).splitlines()[0]:
+            if isinstance(error, ConfigCompositionException) and f"'{key}'" in first_line:
                 return str(unknown_key(key, self._keys_without(overrides, override)))
-        cause = f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
-        return str(error).splitlines()[0].rstrip(".") + cause + "."
+        cause = (
+            f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
+        )
+        return first_line.rstrip(".") + cause + "."
 
     def choices(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
         """Names of the files of a configuration group, sorted."""
-        with self._hydra():
+        with _hydra():
             loader = GlobalHydra.instance().config_loader()
-            return sorted(loader.get_group_options(group, kind))
-
-    @contextmanager
-    def _hydra(self) -> Iterator[None]:
-        # Hydra's public initialisers cannot put a second folder in front, as its --config-dir does.
-        with initialize_config_module(CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE):
-            if self._config_dir:
-                path = create_config_search_path(f"pkg://{CONFIG_MODULE}")
-                path.prepend("command-line", f"file://{self._config_dir}", SearchPathQuery(provider="schema"))
-                GlobalHydra.instance().clear()
-                Hydra.create_main_hydra2("dpfest", path)
-            yield
+            return sorted(loader.get_group_options(group, kind, CONFIG_NAME, self._search_path))
 
     def _keys_without(self, overrides: Sequence[str], wrong: str) -> list[str]:
         """Keys that exist where everything that can be composed is, and `wrong` is left out."""
         others = [text for text in overrides if text != wrong and self.is_group(text.partition("=")[0])]
         for attempt in (others, []):
             try:
-                with self._hydra():
-                    cfg = compose(CONFIG_NAME, overrides=attempt)
+                with _hydra():
+                    cfg = compose(CONFIG_NAME, overrides=[*self._search_path, *attempt])
                 return dotted_keys(_plain(cfg))
             except (HydraException, OmegaConfBaseException):
                 continue
@@ -161,3 +163,10 @@ class Composer:
 
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:
     return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
+
+
+def _hydra() -> AbstractContextManager[None]:
+    context: AbstractContextManager[None] = initialize_config_module(
+        CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE
+    )
+    return context

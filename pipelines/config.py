@@ -1,7 +1,7 @@
 """The typed configuration: one dataclass a section, each beside the code that it configures.
 
-`typed` turns what Hydra composed into a `Config`, or says which key is wrong; `run_hash` names a run by the settings
-that can change its result, and by those alone.
+`typed` turns what Hydra composed into a `Config`, or says which key is wrong; `run_hash` names a run by the
+settings that can change its result, and by those alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "fest": "dpfest.rules:FEST",
         "adafest": "dpfest.rules:AdaFEST",
         "adafest_plus": "dpfest.rules:AdaFESTPlus",
-        "exponential": "dpfest.rules:ExponentialSelection",
+        "exponential": "dpfest.rules:Exponential",
     },
 }
 PLAIN_SCHEMAS = {
@@ -45,9 +45,9 @@ PLAIN_SCHEMAS = {
     "train": "pipelines.config:TrainConfig",
 }
 
-# Settings of `train` that change no result: they only say when something is written, or how a logical batch is cut
-# into pieces that fit in memory (which moves sums by rounding, and nothing else).
-_WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every")
+# Settings of `train` that change no result: they only say when something is written, or how a logical batch
+# is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
+_WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
 
 
 @dataclass
@@ -55,11 +55,11 @@ class PrivacyConfig:
     """What the run may spend and how it is counted.
 
     Attributes:
-        fidelity: `rigorous` (true Poisson batches, every release composed) or `paper` (fixed-size shuffled batches
-            accounted as if they were Poisson).
+        fidelity: `rigorous` (true Poisson batches, every release composed) or `paper` (fixed-size shuffled
+            batches accounted as if they were Poisson).
         epsilon: the target.
         delta: null for 1 / examples.
-        noise_seed: null for a key drawn from the operating system; fixed only to reproduce results on public data.
+        noise_seed: null for a key drawn from the operating system; fixed only to reproduce on public data.
     """
 
     fidelity: str = "rigorous"
@@ -73,7 +73,9 @@ class PrivacyConfig:
         if not self.epsilon > 0:
             raise ValueError(f"privacy.epsilon={self.epsilon} must be above 0.")
         if self.delta is not None and not 0 < self.delta < 1:
-            raise ValueError(f"privacy.delta={self.delta} must lie between 0 and 1, or be null for 1 / examples.")
+            raise ValueError(
+                f"privacy.delta={self.delta} must lie between 0 and 1, or be null for 1 / examples."
+            )
 
 
 @dataclass
@@ -85,6 +87,8 @@ class TrainConfig:
         micro_batch_size: examples in memory at once; null for the whole batch.
         epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given.
         evaluate_every: null for at the end only.
+        save_model: whether the trained weights are kept in the run directory.
+        save_model: whether a run that is done leaves its weights.
     """
 
     batch_size: int = 2048
@@ -94,10 +98,11 @@ class TrainConfig:
     evaluate_every: int | None = None
     checkpoint_every: int = 200
     log_every: int = 20
+    save_model: bool = True
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if value is not None and not value > 0:
+            if name != "save_model" and value is not None and not value > 0:
                 raise ValueError(f"train.{name}={value} must be above 0.")
 
 
@@ -164,8 +169,8 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
     """The typed configuration of what Hydra composed.
 
     Raises:
-        UserError: a key that does not exist (with the nearest that does), a wrong type, a mandatory value that was
-            not given, or a value that its dataclass refuses.
+        UserError: a key that does not exist (with the nearest that does), a wrong type, a mandatory value
+            that was not given, or a value that its dataclass refuses.
     """
     values = _container(cfg)
     sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
@@ -176,11 +181,10 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 
 
 def run_hash(config: Config) -> str:
-    """Twelve hexadecimal digits that name a run: two configurations have the same where nothing in their difference
-    can change the result.
+    """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Left out are paths, device, profile, experiment, budget and sweep; of `train`, what only says when something is
-    written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
+    Left out are paths, device, profile, experiment, budget and sweep; of `train`, what only says when
+    something is written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
     `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """
     train = dataclasses.asdict(config.train)
@@ -190,7 +194,10 @@ def run_hash(config: Config) -> str:
         "data": _load("pipelines.preprocess:data_hash")(config.data),
         "train": train,
         "seed": config.seed,
-        **{name: dataclasses.asdict(getattr(config, name)) for name in ("model", "algorithm", "privacy", "optimizer")},
+        **{
+            name: dataclasses.asdict(getattr(config, name))
+            for name in ("model", "algorithm", "privacy", "optimizer")
+        },
     }
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,8 +1,9 @@
-"""Plain configuration values become the dataclasses that they configure, or a sentence that names the wrong key.
+"""Plain configuration values become the dataclasses that they configure, or a sentence names the wrong key.
 
-A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the types,
-its `__post_init__` the ranges. Nothing is dropped, nothing is guessed: a key without a field, a value of another type
-or out of range, and a mandatory value left as `???` each end with a UserError before any work has started.
+A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the
+types, its `__post_init__` the ranges. Nothing is dropped, nothing is guessed: a key without a field, a value
+of another type or out of range, and a mandatory value left as `???` each end with a UserError before any
+work has started.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
         where: dotted key of `values` in the whole configuration.
 
     Raises:
-        UserError: an unknown key (with the nearest right one), a wrong type, a missing value, or a value that the
-            dataclass itself refuses.
+        UserError: an unknown key (with the nearest right one), a wrong type, a missing value, or a value
+            that the dataclass itself refuses.
     """
     fields = {field.name: field for field in dataclasses.fields(schema) if field.init}  # type: ignore[arg-type]
     if isinstance(values, str) or not isinstance(values, Mapping):
@@ -78,7 +79,10 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         if origin is tuple and options[-1:] != (Ellipsis,) and len(options) != len(value):
             raise _wrong(hint, value, key)
         kinds = options if origin is tuple and options[-1:] != (Ellipsis,) else [options[0]] * len(value)
-        return origin(_convert(kind, item, f"{key}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True)))
+        return origin(
+            _convert(kind, item, f"{key}[{i}]")
+            for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
+        )
     if origin is dict:
         if not isinstance(value, Mapping):
             raise _wrong(hint, value, key)
@@ -161,4 +165,6 @@ def unknown_key(key: str, keys: Iterable[str]) -> UserError:
         return UserError(f"there is no key {key}; did you mean {guess}?")
     parent = key.rpartition(".")[0]
     beside = sorted({other for other in keys if other.rpartition(".")[0] == parent})
-    return UserError(f"there is no key {key}" + (f"; there are {', '.join(beside)}." if beside else "."))
+    if beside:
+        return UserError(f"there is no key {key}; there are {', '.join(beside)}.")
+    return UserError(f"there is no key {key}" + (f"; +{key}=... adds it." if parent in keys else "."))

@@ -1,0 +1,48 @@
+"""Examples in the help texts. Tests run them."""
+
+from __future__ import annotations
+
+
+def _examples(*lines: str) -> str:
+    return "\n\n".join(
+        ["[bold]Examples[/bold]", *(f"  {line.replace('[', chr(92) + '[')}" for line in lines)]
+    )
+
+
+EXAMPLES = {
+    "dpfest": _examples(
+        "dpfest train",
+        "dpfest train algorithm=dpsgd privacy.epsilon=3 train.epochs=2",
+        "dpfest sweep experiment=comparison sweep.jobs=2",
+        "dpfest report",
+    ),
+    "preprocess": _examples(
+        "dpfest preprocess data=nycflights",
+        "dpfest preprocess data=criteo_kaggle data.path=/data/criteo/train.txt.gz data.on_bad_row=skip",
+    ),
+    "select": _examples(
+        "dpfest select algorithm=fest algorithm.selection.rows=20000",
+        "dpfest select algorithm=fest algorithm.selection.mechanism=laplace algorithm.selection.epsilon=0.1",
+    ),
+    "train": _examples(
+        "dpfest train algorithm=adafest algorithm.threshold=20 privacy.epsilon=1",
+        "dpfest train data=criteo_kaggle data.path=/data/criteo/train.txt device=cuda",
+        "dpfest train profile=smoke --cfg job",
+        "dpfest train --multirun seed=0,1,2",
+    ),
+    "sweep": _examples(
+        "dpfest sweep algorithm=adafest algorithm.threshold=5,10,20 privacy.epsilon=1,3",
+        "dpfest sweep experiment=comparison profile=demo sweep.jobs=2",
+        "dpfest sweep experiment=comparison algorithm=adafest --dry-run",
+        "dpfest sweep experiment=comparison profile=paper data.path=/data/train.txt hydra/launcher=joblib",
+    ),
+    "report": _examples(
+        "dpfest report",
+        "dpfest report --only fig8 --only frontier",
+        "dpfest report --list paths.runs=/data/runs",
+    ),
+    "budget": _examples(
+        "dpfest budget budget.examples=45840617 privacy.epsilon=1",
+        "dpfest budget budget.examples=45840617 algorithm=fest privacy.fidelity=paper train.epochs=3",
+    ),
+}

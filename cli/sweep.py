@@ -1,0 +1,92 @@
+"""`dpfest sweep`: plans the runs, has them made here or by a Hydra launcher, and prints how each ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from cli import tasks
+from cli.launch import HydraLine, launch
+
+if TYPE_CHECKING:
+    from pipelines.grid import Plan, PlannedRun
+    from pipelines.sweep import Outcome
+
+
+def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
+    """Run the sweep that `arguments` ask for; returns the exit status: 1 if a run failed, 130 if interrupted.
+
+    Without a Hydra launcher, runs have processes of their own on this machine, `sweep.jobs` at once; with one
+    (hydra/launcher=...), every product of the grid is one Hydra multirun, and `fail_fast` stops between
+    products.
+    """
+    from pipelines.compose import Composer
+    from pipelines.grid import plan
+    from pipelines.sweep import is_done, run_all
+
+    line = HydraLine.read(arguments)
+    planned = plan(Composer(line.config_dir), line.overrides)
+    todo = [run for run in planned.runs if not is_done(run.folder)]
+    counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
+    print(
+        f"{len(planned.runs)} runs ({counts}): {len(planned.runs) - len(todo)} done, {len(todo)} to do.",
+        flush=True,
+    )
+    if dry_run:
+        for run in planned.runs:
+            print(f"{'to do' if run in todo else 'done '}  {run}  {' '.join(run.overrides)}")
+        return 0
+    if not todo:
+        return 0
+    jobs = todo[0].config.sweep.jobs
+    with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
+    ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, jobs, fail_fast)
+    return _follow(ended, len(todo), jobs)
+
+
+def _launched(
+    planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool
+) -> Iterator[Outcome]:
+    from pipelines.grid import override_text
+    from pipelines.sweep import forget, outcomes, records_folder
+
+    forget(todo)
+    flags = ["--config-dir", str(line.config_dir)] if line.config_dir else []
+    for number, multirun in enumerate(planned.multiruns):
+        runs = [run for run in todo if run.multirun == number]
+        if runs:
+            records = f"sweep.records={override_text(str(records_folder(runs[0].config)))}"
+            launch(tasks.sweep_job, ["--multirun", *flags, *multirun, records])
+            ended = outcomes(runs)
+            yield from ended
+            if fail_fast and any(outcome.status == "failed" for outcome in ended):
+                return
+
+
+def _follow(ended: Iterator[Outcome], count: int, jobs: int) -> int:
+    """Print a line for each run that ends, and the failed ones again at the end."""
+    from pipelines.sweep import log_file
+
+    started = time.monotonic()
+    outcomes: list[Outcome] = []
+    for outcome in ended:
+        outcomes.append(outcome)
+        left = (time.monotonic() - started) / len(outcomes) * (count - len(outcomes))
+        print(
+            f"[{len(outcomes)}/{count}] {outcome.status:<11} {outcome.run}  {outcome.seconds:.0f} s"
+            + (f"; about {left / 60:.0f} min left" if left >= 60 else ""),
+            flush=True,
+        )
+    by_status = {
+        status: [o for o in outcomes if o.status == status] for status in ("done", "failed", "interrupted")
+    }
+    not_started = count - len(outcomes)
+    words = [f"{len(found)} {status}" for status, found in by_status.items() if found]
+    print(", ".join(words + ([f"{not_started} not started"] if not_started else [])) + ".")
+    for outcome in by_status["failed"]:
+        print(f"failed: {outcome.run}: {outcome.reason}")
+        print(f"        dpfest train {' '.join(outcome.run.overrides)}    (log: {log_file(outcome.run)})")
+    if by_status["failed"]:
+        return 1
+    return 130 if by_status["interrupted"] or not_started else 0

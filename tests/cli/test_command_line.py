@@ -1,0 +1,111 @@
+"""What a user meets at the prompt: help, errors, Hydra's flags, and an empty folder that stays empty."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.examples import EXAMPLES
+from tests.cli.conftest import HOME, Command
+
+COMMANDS = [name for name in EXAMPLES if name != "dpfest"]
+
+
+def test_importing_the_command_imports_nothing_heavy() -> None:
+    heavy = "torch polars matplotlib sklearn scipy dp_accounting hydra numpy"
+    code = f"import sys, cli.main; print(sorted(set('{heavy}'.split()) & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], cwd=HOME, capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_every_example(dpfest: Command, command: str) -> None:
+    shown = dpfest(command, "--help")
+    assert shown.returncode == 0
+    for line in EXAMPLES[command].split("\n\n")[1:]:
+        assert line.strip() in shown.stdout
+
+
+def test_help_of_the_whole_lists_every_command(dpfest: Command) -> None:
+    shown = dpfest("--help").stdout
+    for command in COMMANDS:
+        assert f" {command} " in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["algorithm.treshold=20"], "there is no key algorithm.treshold; did you mean algorithm.threshold?"),
+        (["treshold=20"], "there is no key treshold; did you mean algorithm.threshold?"),
+        (["+algorithm.treshold=20"], "there is no key algorithm.treshold; did you mean algorithm.threshold?"),
+        (["algoritm=fest"], "there is no key algoritm; did you mean algorithm?"),
+        (["algorithm=adafestt"], "there is no algorithm=adafestt; did you mean algorithm=adafest?"),
+        (["algorithm.threshold=high"], "algorithm.threshold must be a number, not 'high'."),
+        (["privacy.epsilon=-1"], "privacy.epsilon=-1.0 must be above 0."),
+        (["model.hidden=[16,x]"], "model.hidden[1] must be a whole number, not 'x'."),
+        (["data=criteo_kaggle"], "data.path must be set: add data.path=... to the command."),
+        (["seed=1,2"], "seed=1,2 names several values: for a run of each use `dpfest sweep` or --multirun"),
+        (["train.epochs"], "Hydra cannot read the override train.epochs; write key=value"),
+        (["-m", "seed=1,2", "train.epochs=1,two"], "train.epochs must be a number, not 'two'."),
+        (
+            ["-m", "algorithm=fest,adafestt"],
+            "there is no algorithm=adafestt; did you mean algorithm=adafest?",
+        ),
+        (["--config-dir", "nowhere", "-m", "seed=1,2"], "nowhere, which --config-dir names."),
+        (["--cfg"], "argument --cfg/-c: expected one argument"),
+    ],
+)
+def test_a_wrong_line_is_one_sentence_before_any_work(
+    dpfest: Command, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    ended = dpfest("train", "profile=smoke", *arguments)
+    assert ended.returncode == 2
+    assert message in ended.stderr
+    assert ended.stderr.startswith("error: ")
+    assert ended.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cfg_job_prints_the_configuration_and_leaves_nothing(dpfest: Command, tmp_path: Path) -> None:
+    shown = dpfest(
+        "train", "algorithm=fest", "algorithm.selection.rows=77", "--cfg", "job", "-p", "algorithm"
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "rows: 77" in shown.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_shows_its_configuration(dpfest: Command, command: str) -> None:
+    shown = dpfest(command, "privacy.epsilon=3", "--cfg", "job", "--package", "privacy")
+    assert shown.returncode == 0, shown.stderr
+    assert "epsilon: 3" in shown.stdout
+
+
+def test_a_config_dir_adds_to_the_shipped_files(dpfest: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine" / "algorithm").mkdir(parents=True)
+    (tmp_path / "mine" / "algorithm" / "gentle.yaml").write_text("defaults: [adafest]\nthreshold: 3.5\n")
+    line = ["--config-dir", "mine", "--cfg", "job", "--package", "algorithm"]
+    assert "threshold: 3.5" in dpfest("train", "algorithm=gentle", *line).stdout
+    planned = dpfest("sweep", "--config-dir", "mine", "--dry-run", "profile=smoke", "algorithm=gentle,dpsgd")
+    assert "2 runs (1 adafest, 1 dpsgd)" in planned.stdout, planned.stderr
+
+
+def test_budget_runs_under_multirun_without_litter(dpfest: Command, tmp_path: Path) -> None:
+    line = ["budget.examples=100000", "train.steps=10", "algorithm=dpsgd", "privacy.epsilon=1,8"]
+    ended = dpfest("budget", "--multirun", *line)
+    assert ended.returncode == 0, ended.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
+
+
+def test_a_shadowed_package_is_named(dpfest: Command, tmp_path: Path) -> None:
+    other = tmp_path / "site" / "reports"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("")
+    ended = dpfest("--help", PYTHONPATH=f"{tmp_path / 'site'}:{HOME}")
+    assert ended.returncode == 2
+    assert "the package reports of dpfest" in ended.stderr
+    assert str(other) in ended.stderr

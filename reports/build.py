@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,17 @@ def _build_artifact(
         shown: list[tuple[str, Population | None]] = [(artifact.id, None)]
     else:
         shown = list(zip(_names(artifact.id, groups), groups, strict=True))
-    variants = [_build_variant(artifact, name, population, report) for name, population in shown]
+    main = groups[0] if groups else None
+    variants = [
+        _build_variant(
+            artifact,
+            name,
+            population,
+            report,
+            _undone(artifact, main, planned) if name == artifact.id else [],
+        )
+        for name, population in shown
+    ]
     files = [file for variant in variants for file in variant["files"]]
     _remove_stale(artifact.id, files, report)
     return {
@@ -117,14 +128,14 @@ def _build_artifact(
         "title": artifact.title,
         "experiment": artifact.experiment,
         "status": variants[0]["status"],
-        **_counts(artifact, groups[0] if groups else None, planned),
+        **_counts(artifact, main, planned),
         "files": files,
         "variants": variants,
     }
 
 
 def _build_variant(
-    artifact: Artifact, name: str, population: Population | None, report: Path
+    artifact: Artifact, name: str, population: Population | None, report: Path, undone: list[str]
 ) -> dict[str, Any]:
     command = remake(artifact, population)
     with style():
@@ -132,7 +143,7 @@ def _build_variant(
             content = Content("Nothing to show yet.")
         else:
             content = artifact.content(population)  # type: ignore[arg-type]
-        missing = absent_rules(artifact, population) + content.missing
+        missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:
             content.figure = placeholder(artifact.title)
         paths: list[Path] = []
@@ -195,6 +206,26 @@ def _counts(
         "runs_done": sum(run.algorithm in artifact.rules for run in runs),
         "runs_needed": None if grid is None else sum(grid.get(rule, 0) for rule in artifact.rules),
     }
+
+
+def _undone(artifact: Artifact, population: Population | None, planned: Planned | None) -> list[str]:
+    """A sentence that names the rules with fewer runs than the experiment plans, where some runs are done."""
+    if population is None or artifact.experiment is None:
+        return []
+    grid, done = (
+        (planned or {}).get(artifact.experiment, {}),
+        Counter(run.algorithm for run in population.runs),
+    )
+    short = [
+        f"{done[rule]} of {grid[rule]} {rule}"
+        for rule in artifact.rules
+        if 0 < done[rule] < grid.get(rule, 0)
+    ]
+    return (
+        [f"Done so far: {', '.join(short)} runs: dpfest sweep experiment={artifact.experiment}"]
+        if short
+        else []
+    )
 
 
 def _progress(entry: Mapping[str, Any]) -> str:

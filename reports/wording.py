@@ -38,6 +38,13 @@ SYMBOL = {
 }
 
 
+# Settings of the selection that only some of its mechanisms read.
+SELECTION_COST = {
+    "algorithm.selection.noise_multiplier": ("gaussian",),
+    "algorithm.selection.epsilon": ("laplace", "gumbel"),
+}
+
+
 def rule(algorithm: str) -> str:
     return RULE.get(algorithm, algorithm)
 
@@ -50,13 +57,25 @@ def settings_text(setting: Setting, population: Population) -> str:
     """The algorithm's own settings, and any other hyper-parameter that varies in the population."""
     mine = _flat(setting.runs[0].hyperparameters)
     others = [_flat(s.runs[0].hyperparameters) for s in population.settings]
+    algorithm = setting.algorithm
+    mechanism = mine.get("algorithm.selection.mechanism")
     shown = []
     for key, value in mine.items():
+        if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
+            continue
         own = key.startswith("algorithm.") and key != "algorithm.name"
         varies = any(key in other and other[key] != value for other in others) and key != "algorithm.name"
         if value is not None and (own or varies):
-            shown.append(f"{SYMBOL.get(key, key)}={number(value)}")
+            shown.append(f"{_symbol(algorithm, key)}={number(value)}")
     return ", ".join(shown) or "—"
+
+
+def _symbol(algorithm: str, key: str) -> str:
+    if algorithm == "exponential":
+        key = {"algorithm.clipping_norm": "S₂", "algorithm.noise_ratio": "noise ratio"}.get(key, key)
+    if key == "algorithm.clipping_norm" and not algorithm.startswith("adafest"):
+        key = "C"
+    return SYMBOL.get(key, key)
 
 
 def number(value: Any) -> str:

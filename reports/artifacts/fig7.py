@@ -70,7 +70,7 @@ def _column(panels: Sequence[Axes], grid: Grid, along: list[float], lines: list[
         panels[1].plot([x for x, _ in sized], [size for _, size in sized], **look)
     log_axis(panels[1], "y")
     for axes in panels:
-        axes.set_xscale("log")
+        axes.set_xscale("log" if min(along) > 0 else "linear")
         axes.minorticks_off()
         axes.set_xticks(along, [number(x) if x < 1e4 else decade(x) for x in along])
 

@@ -27,7 +27,7 @@ def content(population: Population) -> Content:
     caption = (
         f"The joint effect of the noise ratio σ₁/σ₂ and the threshold τ of DP-AdaFEST ({held_fixed(grid)}) "
         f"on test {metric(population)} and on the mean number of non-zero embedding gradient coordinates a "
-        "step; darker is better in both. Settings marked † do worse than frozen embeddings, where the colours "
+        "step; darker is better in both. Settings marked † do worse than frozen embeddings, where colours "
         "of utility begin. Hatched cells have no run."
     )
     utilities, sizes = _matrices(grid)

@@ -12,7 +12,7 @@ from reports.artifacts import fig1b, fig2, fig3, fig8
 from reports.comparison import Population, populations
 from reports.runs import load_runs
 from reports.style import style
-from reports.wording import multiple, power_of_ten
+from reports.wording import multiple, power_of_ten, settings_text
 from tests.reports.synthetic import TABLES, write_run
 
 
@@ -90,6 +90,20 @@ def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_marker
     assert faces == {0.005: "#0072B2", 0.015: "white"}
     # The shaded region, from the loss of frozen embeddings on.
     assert min(patch.get_x() for patch in figure.axes[0].patches) == pytest.approx(0.01)
+
+
+def test_settings_in_words_name_what_the_rule_reads_and_what_varies(tmp_path: Path) -> None:
+    selection = {
+        "mechanism": "gaussian",
+        "rows": 900,
+        "noise_multiplier": 20.0,
+        "epsilon": 0.01,
+        "prior": None,
+    }
+    write_run(tmp_path, "fest", test=0.7, settings={"clipping_norm": 1.0, "selection": selection})
+    population = only_population(tmp_path)
+    words = settings_text(population.settings[0], population)
+    assert words == "C=1, selection=gaussian, k=900, selection σ=20"
 
 
 def test_reductions_in_words() -> None:

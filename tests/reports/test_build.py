@@ -61,9 +61,15 @@ def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_i
     assert not [path for path in report.rglob("*") if path.name.endswith(".part")]
 
 
-def test_the_grid_with_a_missing_cell_is_incomplete_and_all_else_complete(report: Path) -> None:
-    incomplete = {name for name, entry in entries(report).items() if entry["status"] != "complete"}
-    assert incomplete == {"fig7", "fig9"}  # write_comparison leaves one pair of σ₁/σ₂ and τ out
+def test_a_whole_comparison_is_complete_and_one_with_planned_runs_to_come_is_not(
+    comparison: Path, report: Path, tmp_path: Path
+) -> None:
+    assert {entry["status"] for entry in entries(report).values()} == {"complete"}
+    planned = {"comparison": {"adafest": 19, "frozen": 1, "fest": 9}}
+    build(comparison, tmp_path, only=["fig9", "frontier"], planned=planned)
+    built = entries(tmp_path)
+    assert (built["fig9"]["status"], built["frontier"]["status"]) == ("complete", "incomplete")
+    assert "5 of 9 fest runs" in (tmp_path / "tables" / "frontier.md").read_text(encoding="utf-8")
 
 
 def test_fonts_are_embedded_and_nothing_is_dated(report: Path) -> None:

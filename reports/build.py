@@ -229,9 +229,9 @@ def _undone(artifact: Artifact, population: Population | None, planned: Planned 
 
 
 def _progress(entry: Mapping[str, Any]) -> str:
-    of = "" if entry["runs_needed"] is None else f" of {entry['runs_needed']}"
+    planned = f" ({entry['runs_needed']} planned)" if entry["runs_needed"] else ""
     lacking = entry["variants"][0]["missing"]
-    return f"{entry['runs_done']}{of} runs" + (f"; {lacking[0]}" if lacking else "")
+    return f"{entry['runs_done']} runs{planned}" + (f"; {lacking[0]}" if lacking else "")
 
 
 def _remove_stale(id: str, files: list[str], report: Path) -> None:

@@ -1,0 +1,80 @@
+"""`dpfest budget`: where N comes from, and what is printed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from dpfest.errors import UserError
+from dpfest.rules import ALGORITHMS
+from dpfest.topk import SelectionConfig
+from pipelines import budget as stage
+from pipelines.config import BudgetConfig, PathsConfig, PrivacyConfig, TrainConfig
+
+
+@pytest.fixture
+def config(tmp_path):
+    vocabulary = SimpleNamespace(sizes=[100] * 26)
+    return SimpleNamespace(
+        data=SimpleNamespace(name="anything", vocabulary=vocabulary),
+        algorithm=ALGORITHMS["adafest"](),
+        privacy=PrivacyConfig(),
+        train=TrainConfig(batch_size=5_000, epochs=10),
+        budget=BudgetConfig(examples=50_000),
+        paths=PathsConfig(data=str(tmp_path / "data"), runs=str(tmp_path / "runs")),
+    )
+
+
+@pytest.fixture(autouse=True)
+def no_dataset(monkeypatch, tmp_path):
+    monkeypatch.setattr(stage, "dataset_folder", lambda config: tmp_path / "absent")
+
+
+def test_it_answers_without_a_dataset_and_keeps_the_calibration(config, tmp_path):
+    got = stage.budget(config)
+    assert got.plan.steps == 100 and got.plan.sampling_probability == 0.1 and got.plan.delta == 2e-5
+    lines = dict(line.split("  ", 1) for line in str(got).splitlines())
+    printed = {name: value.strip() for name, value in lines.items()}
+    assert printed["epsilon"].startswith("0.9999") and "of 1 (rigorous, poisson batches" in printed["epsilon"]
+    assert float(printed["map σ1"]) == pytest.approx(5 * float(printed["gradient σ2"]), rel=1e-4)
+    assert float(printed["delta"]) == 2e-5
+    assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 1
+
+
+def test_n_is_read_from_the_processed_dataset(config, monkeypatch, tmp_path):
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    dataset = SimpleNamespace(examples=40_000, vocabulary_sizes=[5, 2_000])
+    monkeypatch.setattr(stage, "dataset_folder", lambda config: folder)
+    monkeypatch.setattr(stage.Dataset, "open", lambda folder: dataset)
+    config.budget.examples = None
+    config.algorithm = ALGORITHMS["fest"](selection=SelectionConfig(mechanism="gumbel", rows=1_000))
+    got = stage.budget(config)
+    assert got.plan.examples == 40_000
+    assert got.plan.selection.draws == 505
+    assert "(the paper claims 0.01)" in str(got)
+
+
+def test_an_unknown_n_is_asked_for_by_key(config):
+    config.budget.examples = None
+    with pytest.raises(UserError, match=r"set budget\.examples.*dpfest preprocess data=anything"):
+        stage.budget(config)
+
+
+def test_a_missing_source_does_not_matter_where_n_is_given(config, monkeypatch):
+    def missing(config):
+        raise UserError("train.txt is not there")
+
+    monkeypatch.setattr(stage, "dataset_folder", missing)
+    assert stage.budget(config).plan.examples == 50_000
+
+
+def test_without_privacy_it_says_that_nothing_is_guaranteed(config):
+    config.algorithm = ALGORITHMS["nonprivate"]()
+    assert "nothing is guaranteed" in str(stage.budget(config))
+
+
+def test_exponential_selection_prints_the_epsilon_of_a_row(config):
+    config.algorithm = ALGORITHMS["exponential"](rows_per_step=10)
+    assert "epsilon of one drawn row" in str(stage.budget(config))

@@ -87,7 +87,6 @@ class TrainConfig:
         micro_batch_size: examples in memory at once; null for the whole batch.
         epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given.
         evaluate_every: null for at the end only.
-        save_model: whether the trained weights are kept in the run directory.
         save_model: whether a run that is done leaves its weights.
     """
 

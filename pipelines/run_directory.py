@@ -1,0 +1,121 @@
+"""The folder of one run: what it was asked (config.yaml), how it stands (status.json), what came of it.
+
+``config.yaml``, ``status.json`` (running, stopped, done, or failed and why), ``metrics.jsonl``, ``ledger.json``,
+``summary.json`` and ``checkpoint/``.  ``summary.json`` is there exactly when the run is done.  ``checkpoint/state.pt``
+is the private state of a run that goes on, the noise key among it; a run that ends deletes it and leaves
+``checkpoint/model.safetensors``, the release.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from dpfest.errors import UserError
+from pipelines.files import write_atomically, write_json
+
+
+class RunDirectory:
+    """Reads and writes one run's folder; every file is replaced whole.
+
+    Args:
+        path: the folder, made if it is not there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the run against a second process; the lock goes with the process, however it ends.
+
+        Raises:
+            UserError: another process is making this very run.
+        """
+        with open(self.path / ".lock", "a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(
+                    f"Another process is making this very run in {self.path}. Wait for it, or change a setting."
+                ) from error
+            yield
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a run that is done, or None."""
+        try:
+            return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise UserError(f"{self.path / 'summary.json'} is no JSON ({error}): delete {self.path}.") from error
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """What the run was asked, resolved."""
+        text = yaml.safe_dump(config, sort_keys=False)
+        write_atomically(self.path / "config.yaml", lambda partial: partial.write_text(text) and None)
+
+    def write_status(self, status: str, reason: str | None = None, **more: Any) -> None:
+        """How the run stands."""
+        write_json(self.path / "status.json", {"status": status, "reason": reason, "pid": os.getpid(), **more})
+
+    def write(self, name: str, value: Any) -> None:
+        """A JSON file."""
+        write_json(self.path / name, value)
+
+    def log_metrics(self, record: dict[str, Any]) -> None:
+        """One line of metrics."""
+        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def keep_metrics_until(self, step: int) -> None:
+        """Drop the lines of steps after ``step``, which are about to be made again, and a line cut short."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if record["step"] <= step:
+                kept.append(line + "\n")
+        write_atomically(path, lambda partial: partial.write_text("".join(kept)) and None)
+
+    @property
+    def _state(self) -> Path:
+        return self.path / "checkpoint" / "state.pt"
+
+    def save_state(self, state: dict[str, Any]) -> None:
+        """The private state of a run that goes on: tensors and plain values."""
+        write_atomically(self._state, lambda partial: torch.save(state, partial))
+        self._state.chmod(0o600)
+
+    def load_state(self) -> dict[str, Any] | None:
+        """What :meth:`save_state` wrote, or None."""
+        if not self._state.exists():
+            return None
+        try:
+            return torch.load(self._state, weights_only=True)
+        except Exception as error:
+            raise UserError(f"The checkpoint {self._state} cannot be read ({error}): delete {self.path}.") from error
+
+    def finish(self, summary: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
+        """Release: the weights, then the summary, which makes the run done; then forget the private state."""
+        if weights is not None:
+            path = self.path / "checkpoint" / "model.safetensors"
+            write_atomically(path, lambda partial: save_file(weights, partial))
+        write_json(self.path / "summary.json", summary)
+        self.write_status("done")
+        self._state.unlink(missing_ok=True)

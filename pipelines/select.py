@@ -1,0 +1,91 @@
+"""The rows that DP-FEST and DP-AdaFEST+ train within: a stage of its own, released once and shared by runs.
+
+A selection lies in ``<paths.runs>/.selections/<dataset>/<hash>/``: ``rows.npy`` (sorted global rows, int64) and
+``selection.json`` (how it was made and what it cost).  Its noise comes from a key that is forgotten; runs with the
+same settings find the folder and reuse the release, which costs nothing more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from dpfest.topk import SelectionConfig, select_rows
+from pipelines.config import Config
+from pipelines.data.dataset import Dataset
+from pipelines.files import write_json
+from pipelines.preprocess import data_hash, preprocess
+
+
+def select(config: Config) -> Path:
+    """Select the rows of ``config.algorithm``, or find them selected already; returns the folder.
+
+    Raises:
+        UserError: the algorithm selects nothing beforehand.
+    """
+    if config.algorithm.selects is None:
+        raise UserError(
+            f"algorithm={config.algorithm.name} selects no rows beforehand; use algorithm=fest or "
+            "algorithm=adafest_plus."
+        )
+    return _ensure(config, Dataset.open(preprocess(config)), config.algorithm.selects)
+
+
+def selected_rows(config: Config, dataset: Dataset) -> NDArray[np.int64] | None:
+    """Sorted global rows that ``config.algorithm`` trains within, or None where it selects none."""
+    selection = config.algorithm.selects
+    if selection is None:
+        return None
+    return np.load(_ensure(config, dataset, selection) / "rows.npy", allow_pickle=False)
+
+
+def _ensure(config: Config, dataset: Dataset, selection: SelectionConfig) -> Path:
+    settings = {
+        "data": data_hash(config.data),
+        "selection": dataclasses.asdict(selection),
+        "noise_seed": config.privacy.noise_seed,
+    }
+    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    folder = Path(config.paths.runs) / ".selections" / config.data.name / name
+    if (folder / "selection.json").exists():
+        return folder
+    seed = config.privacy.noise_seed
+    key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed)
+    counts = _public_counts(selection.prior, dataset) if selection.prior else dataset.histogram()
+    chosen = select_rows(counts, selection, key.generator("selection"))
+    partial = folder.with_name(f"{name}.partial-{os.getpid()}")
+    partial.mkdir(parents=True, exist_ok=True)
+    try:
+        np.save(partial / "rows.npy", chosen.rows, allow_pickle=False)
+        write_json(partial / "selection.json", {**settings, "rows": len(chosen.rows)})
+        os.replace(partial, folder)
+    except OSError:
+        if not (folder / "selection.json").exists():  # else another process was first: its release is the one
+            raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _public_counts(path: str, dataset: Dataset) -> list[NDArray[np.integer]]:
+    """Public counts of every table's rows, end to end in one .npy file, cut into tables."""
+    sizes = dataset.vocabulary_sizes
+    try:
+        counts = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"algorithm.selection.prior={path} cannot be read as a .npy file ({error}).") from error
+    if counts.shape != (sum(sizes),) or not np.issubdtype(counts.dtype, np.number):
+        raise UserError(
+            f"algorithm.selection.prior={path} holds {counts.dtype} of shape {counts.shape}; it must hold one "
+            f"count for each of the {sum(sizes):,} rows of all tables, in their order."
+        )
+    return np.split(counts, np.cumsum(sizes)[:-1])

@@ -1,0 +1,92 @@
+"""summary.json: what a run was, what came of it, and what it cost; the contract that reports read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dpfest import accounting
+from dpfest.budget import Budget
+from dpfest.ledger import Ledger
+from dpfest.tables import TableLayout
+from pipelines.config import Config
+
+SCHEMA = 1
+
+
+def summarize(
+    config: Config,
+    budget: Budget,
+    ledger: Ledger | None,
+    *,
+    layout: TableLayout,
+    table_names: Sequence[str],
+    mean_rows: Sequence[float],
+    metric: str,
+    validation: dict[str, float | None],
+    test: dict[str, float | None],
+    seconds: float,
+    examples_seen: int,
+) -> dict[str, Any]:
+    """The summary of a run that is done.
+
+    Args:
+        mean_rows: rows with a noised gradient, the mean over steps, for each table.
+        validation: metrics on the split that settings are chosen on.
+        test: metrics on the split that is only reported.
+        seconds: time in training steps.
+        examples_seen: sum of the batch sizes.
+    """
+    coordinates = layout.coordinates_of(mean_rows)
+    tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
+    return {
+        "schema": SCHEMA,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "algorithm": config.algorithm.name,
+        "seed": config.seed,
+        "profile": config.profile,
+        "examples": budget.examples,
+        "batch_size": budget.batch_size,
+        "steps": budget.steps,
+        "utility": {
+            "metric": metric,
+            "value": test[metric],
+            "split": "test",
+            "validation": validation[metric],
+            "loss": test["loss"],
+        },
+        "embedding_gradient": {
+            "parameters": layout.coordinates,
+            "coordinates_mean": coordinates,
+            "reduction": layout.coordinates / coordinates if coordinates else None,
+            "tables": [
+                {"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables
+            ],
+        },
+        "privacy": privacy(budget, ledger),
+        "hyperparameters": {name: asdict(getattr(config, name)) for name in ("algorithm", "optimizer", "train")},
+        "throughput": {
+            "wall_seconds": seconds,
+            "examples_per_second": examples_seen / seconds if seconds else None,
+        },
+    }
+
+
+def privacy(budget: Budget, ledger: Ledger | None) -> dict[str, Any]:
+    """What the run spent, and every number that is needed to count it again with dp_accounting."""
+    return {
+        "epsilon": ledger.epsilon() if ledger else None,
+        "delta": budget.delta if ledger else None,
+        "fidelity": budget.fidelity,
+        "sampling": ledger.sampling if ledger else "shuffled",
+        "noise_multiplier": budget.noise_multiplier,
+        "map_noise_multiplier": budget.map_noise_multiplier,
+        "gradient_noise_multiplier": budget.gradient_noise_multiplier,
+        "epsilon_per_row": budget.epsilon_per_row,
+        "selection": accounting.to_record(budget.selection) if budget.selection else None,
+        "periods": None,
+        "sound_epsilon": ledger.sound_epsilon() if ledger else None,
+        "fixed_noise_seed": budget.fixed_noise_seed,
+    }

@@ -1,0 +1,274 @@
+"""The train stage: from a configuration to a finished run directory, however often it is killed on the way.
+
+Batches, noise and initial weights are functions of (key, step) and the seed, so a run that is resumed from its last
+checkpoint does again exactly what it would have done: under a fixed ``privacy.noise_seed`` on the CPU it ends with
+the same bits as one that was never killed.  A repeated step repeats its noise and its batch, and so costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dpfest.batches import Batches, PoissonBatches, ShuffledBatches
+from dpfest.budget import Budget, plan, training_steps
+from dpfest.engine import NoisedGradient, PrivateEngine
+from dpfest.errors import UserError
+from dpfest.ledger import Ledger
+from dpfest.noise import NoiseKey
+from dpfest.optim import Optimizer
+from pipelines.budget import CALIBRATIONS
+from pipelines.clicks import ClickTask
+from pipelines.config import Config, run_folder
+from pipelines.data.dataset import Dataset
+from pipelines.preprocess import preprocess
+from pipelines.progress import Report, progress
+from pipelines.run_directory import RunDirectory
+from pipelines.select import selected_rows
+from pipelines.signals import StopRequest, stop_requests
+from pipelines.summary import summarize
+
+ACCOUNTING_INTERVAL_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """A run that is done: its folder, its summary, and whether it had been done before."""
+
+    path: Path
+    summary: dict[str, Any]
+    skipped: bool
+
+
+def train(config: Config) -> RunOutcome:
+    """Make the run that the configuration describes, go on with it, or find it done.
+
+    Raises:
+        UserError: a setting or the data cannot be used; another process is making the same run.
+        SystemExit: SIGINT or SIGTERM asked it to stop; the state is saved and the same call goes on from there.
+    """
+    dataset = Dataset.open(preprocess(config))
+    directory = RunDirectory(run_folder(config))
+    with directory.lock():
+        summary = directory.summary()
+        if summary is not None:
+            directory.write_status("done")  # a kill may have come between the summary and the status
+            return RunOutcome(directory.path, summary, skipped=True)
+        directory.write_config(config.to_dict())
+        directory.write_status("running")
+        try:
+            with stop_requests() as stop:
+                summary = _Run(config, dataset, directory).train(stop)
+        except (SystemExit, KeyboardInterrupt):
+            directory.write_status("stopped", "asked to stop; the same command goes on from the last checkpoint")
+            raise
+        except BaseException as error:
+            directory.write_status("failed", f"{type(error).__name__}: {error}")
+            raise
+    return RunOutcome(directory.path, summary, skipped=False)
+
+
+def device_of(name: str) -> torch.device:
+    """The device that ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` stands for.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device={name} cannot be used here ({str(error).splitlines()[0]}); try device=auto.") from error
+
+
+class _Run:
+    """One run in the making."""
+
+    def __init__(self, config: Config, dataset: Dataset, directory: RunDirectory) -> None:
+        self.config, self.directory = config, directory
+        self.steps = training_steps(dataset.examples, config.train.batch_size, config.train.epochs, config.train.steps)
+        self.task = ClickTask(dataset, config.model, config.seed, device_of(config.device))
+        self.budget = plan(
+            config.algorithm,
+            config.privacy,
+            examples=dataset.examples,
+            batch_size=config.train.batch_size,
+            steps=self.steps,
+            features=dataset.vocabulary_sizes,
+            cache=Path(config.paths.runs) / CALIBRATIONS,
+        )
+        saved = directory.load_state()
+        self.key = self._key(saved)
+        self.batches = self._batches(dataset.examples)
+        self.ledger = _ledger(self.budget)
+        selected = selected_rows(config, dataset)
+        self.engine = PrivateEngine(
+            self.task.model,
+            config.algorithm,
+            self.task.losses,
+            self.key,
+            gradient_noise_multiplier=self.budget.gradient_noise_multiplier or 0.0,
+            expected_batch_size=config.train.batch_size if config.algorithm.private else None,
+            map_noise_multiplier=self.budget.map_noise_multiplier,
+            epsilon_per_row=self.budget.epsilon_per_row,
+            selected=None if selected is None else torch.from_numpy(selected),
+        )
+        self.optimizer = Optimizer(
+            self.engine.recorder.tables, self.engine.recorder.dense_parameters, config.optimizer
+        )
+        self.step, self.seconds, self.examples_seen = 0, 0.0, 0
+        self._accounted_at, self._spent = time.monotonic(), ""
+        self.rows = torch.zeros(len(self.engine.layout.names), dtype=torch.float64)
+        if saved is not None:
+            self._restore(saved)
+        directory.keep_metrics_until(self.step)
+
+    def train(self, stop: StopRequest) -> dict[str, Any]:
+        """Run the steps that are left, evaluate, and write the summary."""
+        every, last_saved = self.config.train, self.step
+        title = f"{self.config.data.name}/{self.config.algorithm.name}/{self.directory.path.name}"
+        with progress(title, self.steps) as report, ThreadPoolExecutor(1) as reader:
+            upcoming = reader.submit(self._read, self.step)
+            while self.step < self.steps:
+                started = time.perf_counter()
+                microbatches = upcoming.result()
+                if self.step + 1 < self.steps:
+                    upcoming = reader.submit(self._read, self.step + 1)
+                gradient = self._advance(microbatches)
+                self.seconds += time.perf_counter() - started
+                self._log(gradient, report)
+                if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < self.steps:
+                    self._metrics("validation", **self.task.evaluate("validation"))
+                if self.step - last_saved >= every.checkpoint_every or stop.requested:
+                    self._save()
+                    last_saved = self.step
+                stop.exit_if_requested()
+        return self._finish()
+
+    def _read(self, step: int) -> list[Any]:
+        return self.task.batches(self.batches.indices(step), self.config.train.micro_batch_size)
+
+    def _advance(self, microbatches: list[Any]) -> NoisedGradient:
+        if self.ledger and self.budget.step:
+            self.ledger.spend(self.budget.step)
+        gradient = self.engine.gradient(microbatches, self.step)
+        if gradient.examples and not math.isfinite(gradient.loss):
+            raise UserError(
+                f"The loss is {gradient.loss} at step {self.step + 1}: lower optimizer.dense.learning_rate or "
+                "optimizer.tables.learning_rate."
+            )
+        self.optimizer.step(gradient)
+        self.rows += torch.tensor(gradient.rows_per_table, dtype=torch.float64)
+        self.examples_seen += gradient.examples
+        self.step += 1
+        return gradient
+
+    def _log(self, gradient: NoisedGradient, report: Report) -> None:
+        if self.step % self.config.train.log_every and self.step != self.steps:
+            return
+        coordinates = self.engine.layout.coordinates_of(gradient.rows_per_table)
+        self._metrics(
+            "train",
+            loss=gradient.loss if gradient.examples else None,
+            examples=gradient.examples,
+            coordinates=coordinates,
+            rows=gradient.rows_per_table,
+        )
+        words = [f"{self.examples_seen / max(self.seconds, 1e-9):,.0f} examples/s", f"loss {gradient.loss:.4f}"]
+        if reduction := self._reduction():
+            words.append(f"reduction {reduction:,.1f}x")
+        if spent := self._epsilon_so_far():
+            words.append(spent)
+        report(self.step, "  ".join(words))
+
+    def _epsilon_so_far(self) -> str:
+        """What was spent, accounted anew only once in a while: it takes about as long as some steps."""
+        now = time.monotonic()
+        if self.ledger and now - self._accounted_at > ACCOUNTING_INTERVAL_SECONDS:
+            self._accounted_at = now
+            self._spent = f"ε {self.ledger.epsilon():.3f} at step {self.step}"
+        return self._spent
+
+    def _metrics(self, split: str, **values: Any) -> None:
+        self.directory.log_metrics({"step": self.step, "split": split, **values})
+
+    def _reduction(self) -> float | None:
+        mean = self.engine.layout.coordinates_of((self.rows / max(self.step, 1)).tolist())
+        return self.engine.layout.coordinates / mean if mean else None
+
+    def _finish(self) -> dict[str, Any]:
+        validation, test = self.task.evaluate("validation"), self.task.evaluate("test")
+        self._metrics("validation", **validation)
+        summary = summarize(
+            self.config,
+            self.budget,
+            self.ledger,
+            layout=self.engine.layout,
+            table_names=self.task.table_names,
+            mean_rows=(self.rows / self.steps).tolist(),
+            metric=self.task.metric,
+            validation=validation,
+            test=test,
+            seconds=self.seconds,
+            examples_seen=self.examples_seen,
+        )
+        if self.ledger:
+            self.directory.write("ledger.json", self.ledger.to_json())
+        weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
+        self.directory.finish(summary, weights if self.config.train.save_model else None)
+        return summary
+
+    def _key(self, saved: dict[str, Any] | None) -> NoiseKey:
+        seed = self.config.privacy.noise_seed
+        if seed is not None:
+            return NoiseKey.from_seed(seed)
+        return NoiseKey.fresh() if saved is None else NoiseKey(bytes(saved["key"].tolist()))
+
+    def _batches(self, examples: int) -> Batches:
+        poisson = self.config.algorithm.private and self.config.privacy.fidelity == "rigorous"
+        return (PoissonBatches if poisson else ShuffledBatches)(examples, self.config.train.batch_size, self.key)
+
+    def _save(self) -> None:
+        self.directory.save_state(
+            {
+                "step": self.step,
+                "key": torch.tensor(list(self.key.secret), dtype=torch.uint8),
+                "model": self.task.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "rows": self.rows,
+                "examples_seen": self.examples_seen,
+                "seconds": self.seconds,
+            }
+        )
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        self.step, self.examples_seen, self.seconds = saved["step"], saved["examples_seen"], saved["seconds"]
+        self.rows.copy_(saved["rows"])
+        self.task.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        if self.ledger and self.budget.step:
+            self.ledger.spend(replace(self.budget.step, count=self.step))
+
+
+def _ledger(budget: Budget) -> Ledger | None:
+    """A ledger that holds the run to its budget, its selection spent; None where nothing is private."""
+    if budget.target_epsilon is None:
+        return None
+    ledger = Ledger(
+        target_epsilon=budget.target_epsilon,
+        delta=budget.delta,
+        fidelity=budget.fidelity,
+        steps_per_epoch=budget.steps_per_epoch,
+        fixed_noise_seed=budget.fixed_noise_seed,
+    )
+    ledger.plan(budget.events)
+    if budget.selection:
+        ledger.spend(budget.selection)
+    return ledger

@@ -1,4 +1,4 @@
-"""The real command, in a process of its own and in an empty folder."""
+"""The real command in an empty folder: in a process of its own, or, quicker, in this one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 HOME = Path(__file__).resolve().parents[2]
 ENTRY = "import sys; sys.argv[0] = 'dpfest'; from cli.main import main; main()"
 
+WIDE_AND_PLAIN = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -21,7 +23,7 @@ def dpfest(tmp_path: Path) -> Command:
     """Runs `dpfest ARGUMENTS` in `tmp_path`, with a wide terminal and no colours."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PYTHONPATH": str(HOME), "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+        env = {**os.environ, "PYTHONPATH": str(HOME), **WIDE_AND_PLAIN}
         return subprocess.run(
             [sys.executable, "-c", ENTRY, *arguments],
             cwd=tmp_path,
@@ -30,5 +32,27 @@ def dpfest(tmp_path: Path) -> Command:
             text=True,
             timeout=300,
         )
+
+    return run
+
+
+@pytest.fixture
+def dpfest_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Command:
+    """Runs `dpfest ARGUMENTS` in `tmp_path` without a new process."""
+    from cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in WIDE_AND_PLAIN.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setattr(sys, "argv", ["dpfest", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out, err)
 
     return run

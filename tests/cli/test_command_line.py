@@ -22,15 +22,15 @@ def test_importing_the_command_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_shows_every_example(dpfest: Command, command: str) -> None:
-    shown = dpfest(command, "--help")
+def test_help_shows_every_example(dpfest_here: Command, command: str) -> None:
+    shown = dpfest_here(command, "--help")
     assert shown.returncode == 0
     for line in EXAMPLES[command].split("\n\n")[1:]:
         assert line.strip() in shown.stdout
 
 
-def test_help_of_the_whole_lists_every_command(dpfest: Command) -> None:
-    shown = dpfest("--help").stdout
+def test_help_of_the_whole_lists_every_command(dpfest_here: Command) -> None:
+    shown = dpfest_here("--help").stdout
     for command in COMMANDS:
         assert f" {command} " in shown
 
@@ -59,9 +59,9 @@ def test_help_of_the_whole_lists_every_command(dpfest: Command) -> None:
     ],
 )
 def test_a_wrong_line_is_one_sentence_before_any_work(
-    dpfest: Command, tmp_path: Path, arguments: list[str], message: str
+    dpfest_here: Command, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    ended = dpfest("train", "profile=smoke", *arguments)
+    ended = dpfest_here("train", "profile=smoke", *arguments)
     assert ended.returncode == 2
     assert message in ended.stderr
     assert ended.stderr.startswith("error: ")
@@ -69,8 +69,14 @@ def test_a_wrong_line_is_one_sentence_before_any_work(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cfg_job_prints_the_configuration_and_leaves_nothing(dpfest: Command, tmp_path: Path) -> None:
-    shown = dpfest(
+def test_the_same_in_a_process_of_its_own(dpfest: Command) -> None:
+    ended = dpfest("train", "algorithm.treshold=20")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "error: there is no key algorithm.treshold; did you mean algorithm.threshold?\n"
+
+
+def test_cfg_job_prints_the_configuration_and_leaves_nothing(dpfest_here: Command, tmp_path: Path) -> None:
+    shown = dpfest_here(
         "train", "algorithm=fest", "algorithm.selection.rows=77", "--cfg", "job", "-p", "algorithm"
     )
     assert shown.returncode == 0, shown.stderr
@@ -79,24 +85,26 @@ def test_cfg_job_prints_the_configuration_and_leaves_nothing(dpfest: Command, tm
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_shows_its_configuration(dpfest: Command, command: str) -> None:
-    shown = dpfest(command, "privacy.epsilon=3", "--cfg", "job", "--package", "privacy")
+def test_every_command_shows_its_configuration(dpfest_here: Command, command: str) -> None:
+    shown = dpfest_here(command, "privacy.epsilon=3", "--cfg", "job", "--package", "privacy")
     assert shown.returncode == 0, shown.stderr
     assert "epsilon: 3" in shown.stdout
 
 
-def test_a_config_dir_adds_to_the_shipped_files(dpfest: Command, tmp_path: Path) -> None:
+def test_a_config_dir_adds_to_the_shipped_files(dpfest_here: Command, tmp_path: Path) -> None:
     (tmp_path / "mine" / "algorithm").mkdir(parents=True)
     (tmp_path / "mine" / "algorithm" / "gentle.yaml").write_text("defaults: [adafest]\nthreshold: 3.5\n")
     line = ["--config-dir", "mine", "--cfg", "job", "--package", "algorithm"]
-    assert "threshold: 3.5" in dpfest("train", "algorithm=gentle", *line).stdout
-    planned = dpfest("sweep", "--config-dir", "mine", "--dry-run", "profile=smoke", "algorithm=gentle,dpsgd")
+    assert "threshold: 3.5" in dpfest_here("train", "algorithm=gentle", *line).stdout
+    planned = dpfest_here(
+        "sweep", "--config-dir", "mine", "--dry-run", "profile=smoke", "algorithm=gentle,dpsgd"
+    )
     assert "2 runs (1 adafest, 1 dpsgd)" in planned.stdout, planned.stderr
 
 
-def test_budget_runs_under_multirun_without_litter(dpfest: Command, tmp_path: Path) -> None:
-    line = ["budget.examples=100000", "train.steps=10", "algorithm=dpsgd", "privacy.epsilon=1,8"]
-    ended = dpfest("budget", "--multirun", *line)
+def test_budget_runs_under_multirun_without_litter(dpfest_here: Command, tmp_path: Path) -> None:
+    line = ["budget.examples=100000", "train.steps=10", "algorithm=nonprivate", "privacy.epsilon=1,8"]
+    ended = dpfest_here("budget", "--multirun", *line)
     assert ended.returncode == 0, ended.stderr
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
 

@@ -84,7 +84,8 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
                 [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
             )
         if all(chosen.values()):
-            rest = [text for key, (text, _) in given.items() if key not in chosen]
+            # A run of an experiment is an ordinary run: its overrides make it without the experiment.
+            rest = [text for key, (text, _) in given.items() if key not in chosen and key != "experiment"]
             lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
     if not lines:
         raise UserError(f"experiment={composed.experiment.name} has no run with {' '.join(overrides)}.")

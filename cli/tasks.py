@@ -89,7 +89,7 @@ def describe(summary: Mapping[str, Any]) -> str:
             else "embeddings not updated",
             f"epsilon {privacy['epsilon']:.3f} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
             f"{privacy['sampling']} sampling)"
-            if privacy
+            if privacy and privacy["epsilon"] is not None
             else "no privacy",
         ]
     )

@@ -1,0 +1,42 @@
+"""Every shipped experiment, run whole at smoke size, and reported."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import HOME, Command
+
+EXPERIMENTS = sorted((HOME / "conf" / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_an_experiment_runs_and_is_reported(dpfest: Command, tmp_path: Path, file: Path) -> None:
+    line = ["sweep", f"experiment={file.stem}", "profile=smoke", "sweep.jobs=2"]
+    first = dpfest(*line)
+    assert first.returncode == 0, first.stdout + first.stderr
+    planned = int(re.match(r"(\d+) runs", first.stdout)[1])  # type: ignore[index]
+    summaries = list(tmp_path.glob("runs/*/*/*/summary.json"))
+    assert len(summaries) == planned
+    assert first.stdout.endswith(f"\n{planned} done.\n")
+
+    again = dpfest(*line)
+    assert again.returncode == 0
+    assert f"{planned} done, 0 to do." in again.stdout
+
+    listed = dpfest("report", "profile=smoke", "--list")
+    assert listed.returncode == 0, listed.stderr
+    assert re.search(rf" {planned} of +{planned} runs", listed.stdout)
+    built = dpfest("report", "profile=smoke")
+    assert built.returncode == 0, built.stderr
+    assert json.loads((tmp_path / "report" / "report.json").read_text())["artifacts"]
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "runs", "report"}
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_an_experiment_is_headed_by_its_command_and_time(file: Path) -> None:
+    head = [text for text in file.read_text().splitlines() if text.startswith("#")]
+    assert any(f"dpfest sweep experiment={file.stem}" in text and "minutes" in text for text in head)

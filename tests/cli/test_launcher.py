@@ -1,0 +1,52 @@
+"""A sweep through a Hydra launcher: here one that a plugin brings, as joblib's and submitit's do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import HOME, Command
+
+PLUGIN = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.config_store import ConfigStore
+
+
+@dataclass
+class Conf:
+    _target_: str = "hydra_plugins.told_launcher.ToldLauncher"
+
+
+class ToldLauncher(BasicLauncher):
+    """Runs jobs one by one, and tells how many it was given."""
+
+    def launch(self, job_overrides, initial_job_idx):
+        with open("launched", "a") as file:
+            print(len(job_overrides), file=file)
+        return super().launch(job_overrides, initial_job_idx)
+
+
+ConfigStore.instance().store(group="hydra/launcher", name="told", node=Conf, provider="told")
+'''
+
+
+def test_a_grid_goes_through_hydras_launcher(dpfest: Command, tmp_path: Path) -> None:
+    plugin = tmp_path / "plugins" / "hydra_plugins" / "told_launcher"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").write_text(PLUGIN.replace("\\\\n", "\\n"))
+    path = {"PYTHONPATH": f"{HOME}:{tmp_path / 'plugins'}"}
+    line = ["sweep", "profile=smoke", "algorithm=nonprivate", "hydra/launcher=told"]
+
+    ended = dpfest(*line, "seed=0,1", **path)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (tmp_path / "launched").read_text() == "2\n"
+    assert "2 done." in ended.stdout
+    assert "0 to do." in dpfest(*line, "seed=0,1", **path).stdout
+    assert (tmp_path / "launched").read_text() == "2\n"
+
+    failed = dpfest(*line, "seed=0", "optimizer.dense.name=adamm", **path)
+    assert failed.returncode == 1
+    assert "1 failed." in failed.stdout
+    assert "adamm" in failed.stdout.splitlines()[-2]

@@ -1,0 +1,85 @@
+"""The wheel holds all that dpfest needs: code, configurations, data files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def command(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`dpfest`, installed from its wheel into a fresh environment that borrows this one's dependencies."""
+    folder = tmp_path_factory.mktemp("installed")
+    # Built from a copy: setuptools writes build/ and *.egg-info beside the sources.
+    source = folder / "source"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=HOME,
+        capture_output=True,
+        text=True,
+    )
+    names = tracked.stdout.split("\0")[:-1] if tracked.returncode == 0 else []
+    if not names:
+        pytest.skip("the sources are not a git checkout, so what belongs to them is not known")
+    for name in names:
+        if (HOME / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(HOME / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    wheel = [
+        *pip,
+        "wheel",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "-q",
+        "-w",
+        str(folder),
+        str(source),
+    ]
+    subprocess.run(wheel, check=True)
+
+    environment = folder / "environment"
+    venv.create(environment, with_pip=False)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(environment)}))
+    # Only the folder of this environment's packages is named: Python does not read the .pth files in it, so
+    # an editable install of the sources there cannot stand in for what the wheel lacks.
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    python = environment / "bin" / "python"
+    install = [*pip, "--python", str(python), "install", "--no-deps", "--no-index", "-q"]
+    subprocess.run([*install, *map(str, folder.glob("*.whl"))], check=True)
+    return environment / "bin" / "dpfest"
+
+
+def run(command: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [str(command), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_the_installed_command_helps(command: Path, tmp_path: Path) -> None:
+    shown = run(command, tmp_path, "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert "Train one model" in shown.stdout
+
+
+def test_the_installed_command_trains_from_another_folder(command: Path, tmp_path: Path) -> None:
+    line = ["profile=smoke", "data=criteo_synthetic", "algorithm=nonprivate"]
+    ended = run(command, tmp_path, "train", *line)
+    assert ended.returncode == 0, ended.stderr
+    assert "criteo_synthetic nonprivate: AUC" in ended.stdout
+    assert {path.name for path in tmp_path.iterdir()} == {"data", "runs"}
+    assert len(list(tmp_path.glob("runs/criteo_synthetic/nonprivate/*/summary.json"))) == 1
+    reported = run(command, tmp_path, "report", "profile=smoke")
+    assert reported.returncode == 0, reported.stderr
+    assert (tmp_path / "report" / "report.json").exists()

@@ -35,7 +35,7 @@ ConfigStore.instance().store(group="hydra/launcher", name="told", node=Conf, pro
 def test_a_grid_goes_through_hydras_launcher(dpfest: Command, tmp_path: Path) -> None:
     plugin = tmp_path / "plugins" / "hydra_plugins" / "told_launcher"
     plugin.mkdir(parents=True)
-    (plugin / "__init__.py").write_text(PLUGIN.replace("\\\\n", "\\n"))
+    (plugin / "__init__.py").write_text(PLUGIN)
     path = {"PYTHONPATH": f"{HOME}:{tmp_path / 'plugins'}"}
     line = ["sweep", "profile=smoke", "algorithm=nonprivate", "hydra/launcher=told"]
 

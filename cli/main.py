@@ -70,13 +70,9 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start none.")] = False,
 ) -> None:
     """Train a whole grid: done runs are skipped, failed ones listed at the end and retried next time."""
-    from cli.launch import launch
     from cli.sweep import run_sweep
 
-    if "--cfg" in ctx.args or "-c" in ctx.args or "--info" in ctx.args:
-        launch(tasks.train, ctx.args)
-    else:
-        raise typer.Exit(run_sweep(ctx.args, fail_fast=fail_fast, dry_run=dry_run))
+    raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run))
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["report"])
@@ -85,12 +81,15 @@ def report(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Only this artifact; may be repeated.")
     ] = None,
+    dataset: Annotated[
+        str | None, typer.Option("--dataset", help="Data that get the plain file names.")
+    ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List artifacts and how complete each is.")] = False,
 ) -> None:
     """Draw the paper's figures and tables from the runs at hand."""
     from cli.report import run_report
 
-    run_report(ctx.args, only=only, listing=listing)
+    run_report(ctx.args, only, dataset, listing)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["budget"])

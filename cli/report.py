@@ -9,15 +9,17 @@ from cli import tasks
 from cli.launch import HydraLine, launch
 
 
-def run_report(arguments: Sequence[str], only: Sequence[str] | None, listing: bool) -> None:
+def run_report(
+    arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool
+) -> None:
     """Build the report, or list its artifacts.
 
     Raises:
-        UserError: an artifact that does not exist, or a wrong configuration.
+        UserError: an artifact or a dataset without runs, or a wrong configuration.
     """
     line = HydraLine.read(arguments)
     if line.only_shows:
-        launch(tasks.report, arguments)
+        launch(tasks.nothing, arguments)
         return
     from pipelines.compose import Composer
 
@@ -33,7 +35,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, listing: bo
         return
     from reports.build import build
 
-    print(build(runs, Path(cfg.paths.report), list(only) if only else None, planned=planned))
+    print(build(runs, Path(cfg.paths.report), list(only) if only else None, dataset, planned))
 
 
 def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, dict[str, int]]:

@@ -26,6 +26,9 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     from pipelines.sweep import is_done, run_all
 
     line = HydraLine.read(arguments)
+    if line.only_shows:
+        launch(tasks.nothing, arguments)
+        return 0
     planned = plan(Composer(line.config_dir), line.overrides)
     todo = [run for run in planned.runs if not is_done(run.folder)]
     counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())

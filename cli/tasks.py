@@ -96,8 +96,8 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 
 @task
-def report(cfg: DictConfig) -> None:
-    """Only shows the configuration (--cfg); building goes through `pipelines.config` alone."""
+def nothing(cfg: DictConfig) -> None:
+    """For commands whose work Hydra does not start: its flags that only show something work there, too."""
 
 
 @task

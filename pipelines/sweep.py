@@ -91,28 +91,34 @@ def run_all(
     are yielded.
     """
     queue = list(reversed(runs))
-    failed_data = _make_datasets(runs, stages) if runs else {}
     under_way: dict[BaseProcess, PlannedRun] = {}
     threads = max(1, (os.cpu_count() or 1) // jobs)
     stopping = False
     with _sigterm_interrupts():
-        while (queue and not stopping) or under_way:
-            try:
-                while queue and len(under_way) < jobs and not stopping:
-                    run = queue.pop()
-                    if reason := failed_data.get(_data_key(run)):
-                        yield Outcome(run, "failed", reason)
-                        stopping = fail_fast
-                        continue
-                    under_way[_start(run, threads, stages)] = run
-                wait([process.sentinel for process in under_way], timeout=1.0)
-                for process in [process for process in under_way if not process.is_alive()]:
-                    outcome = _outcome(under_way.pop(process), process)
-                    if fail_fast and outcome.status == "failed" and not stopping:
-                        stopping = _stop(under_way)
-                    yield outcome
-            except KeyboardInterrupt:
-                stopping = _stop(under_way)
+        failed_data = _make_datasets(runs, stages)
+        try:
+            while (queue and not stopping) or under_way:
+                try:
+                    while queue and len(under_way) < jobs and not stopping:
+                        run = queue.pop()
+                        if reason := failed_data.get(_data_key(run)):
+                            yield Outcome(run, "failed", reason)
+                            stopping = fail_fast
+                            continue
+                        under_way[_start(run, threads, stages)] = run
+                    wait([process.sentinel for process in under_way], timeout=1.0)
+                    for process in [process for process in under_way if not process.is_alive()]:
+                        outcome = _outcome(under_way.pop(process), process)
+                        if fail_fast and outcome.status == "failed" and not stopping:
+                            stopping = _stop(under_way)
+                        yield outcome
+                except KeyboardInterrupt:
+                    stopping = _stop(under_way)
+        finally:
+            # Whoever took the outcomes has gone: nothing runs on behind its back.
+            _stop(under_way)
+            for process in under_way:
+                process.join()
 
 
 def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:

@@ -41,8 +41,13 @@ def dpfest_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Command:
     """Runs `dpfest ARGUMENTS` in `tmp_path` without a new process."""
+    import absl.logging
+
     from cli.main import main
 
+    # absl's log handler (dp_accounting brings it) took hold of the sys.stderr of its import, which was
+    # pytest's, and would close it when Hydra sets logging up while another test's is in place.
+    absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
     monkeypatch.chdir(tmp_path)
     for name, value in WIDE_AND_PLAIN.items():
         monkeypatch.setenv(name, value)

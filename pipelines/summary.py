@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from dpfest import accounting
 from dpfest.budget import Budget
 from dpfest.ledger import Ledger
 from dpfest.tables import TableLayout
@@ -18,7 +17,7 @@ SCHEMA = 1
 def summarize(
     config: Config,
     budget: Budget,
-    ledger: Ledger | None,
+    ledger: Ledger,
     *,
     layout: TableLayout,
     table_names: Sequence[str],
@@ -65,28 +64,10 @@ def summarize(
                 {"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables
             ],
         },
-        "privacy": privacy(budget, ledger),
+        "privacy": ledger.summary(),
         "hyperparameters": {name: asdict(getattr(config, name)) for name in ("algorithm", "optimizer", "train")},
         "throughput": {
             "wall_seconds": seconds,
             "examples_per_second": examples_seen / seconds if seconds else None,
         },
-    }
-
-
-def privacy(budget: Budget, ledger: Ledger | None) -> dict[str, Any]:
-    """What the run spent, and every number that is needed to count it again with dp_accounting."""
-    return {
-        "epsilon": ledger.epsilon() if ledger else None,
-        "delta": budget.delta if ledger else None,
-        "fidelity": budget.fidelity,
-        "sampling": ledger.sampling if ledger else "shuffled",
-        "noise_multiplier": budget.noise_multiplier,
-        "map_noise_multiplier": budget.map_noise_multiplier,
-        "gradient_noise_multiplier": budget.gradient_noise_multiplier,
-        "epsilon_per_row": budget.epsilon_per_row,
-        "selection": accounting.to_record(budget.selection) if budget.selection else None,
-        "periods": None,
-        "sound_epsilon": ledger.sound_epsilon() if ledger else None,
-        "fixed_noise_seed": budget.fixed_noise_seed,
     }

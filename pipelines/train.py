@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dpfest.batches import Batches, PoissonBatches, ShuffledBatches
-from dpfest.budget import Budget, plan, training_steps
+from dpfest.budget import plan, training_steps
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.ledger import Ledger
@@ -33,8 +33,6 @@ from pipelines.run_directory import RunDirectory
 from pipelines.select import selected_rows
 from pipelines.signals import StopRequest, stop_requests
 from pipelines.summary import summarize
-
-ACCOUNTING_INTERVAL_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class _Run:
         saved = directory.load_state()
         self.key = self._key(saved)
         self.batches = self._batches(dataset.examples)
-        self.ledger = _ledger(self.budget)
+        self.ledger = Ledger.of(self.budget)
         selected = selected_rows(config, dataset)
         self.engine = PrivateEngine(
             self.task.model,
@@ -124,7 +122,6 @@ class _Run:
             self.engine.recorder.tables, self.engine.recorder.dense_parameters, config.optimizer
         )
         self.step, self.seconds, self.examples_seen = 0, 0.0, 0
-        self._accounted_at, self._spent = time.monotonic(), ""
         self.rows = torch.zeros(len(self.engine.layout.names), dtype=torch.float64)
         if saved is not None:
             self._restore(saved)
@@ -156,8 +153,7 @@ class _Run:
         return self.task.batches(self.batches.indices(step), self.config.train.micro_batch_size)
 
     def _advance(self, microbatches: list[Any]) -> NoisedGradient:
-        if self.ledger and self.budget.step:
-            self.ledger.spend(self.budget.step)
+        self.ledger.spend_step()
         gradient = self.engine.gradient(microbatches, self.step)
         if gradient.examples and not math.isfinite(gradient.loss):
             raise UserError(
@@ -184,17 +180,7 @@ class _Run:
         words = [f"{self.examples_seen / max(self.seconds, 1e-9):,.0f} examples/s", f"loss {gradient.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
-        if spent := self._epsilon_so_far():
-            words.append(spent)
-        report(self.step, "  ".join(words))
-
-    def _epsilon_so_far(self) -> str:
-        """What was spent, accounted anew only once in a while: it takes about as long as some steps."""
-        now = time.monotonic()
-        if self.ledger and now - self._accounted_at > ACCOUNTING_INTERVAL_SECONDS:
-            self._accounted_at = now
-            self._spent = f"ε {self.ledger.epsilon():.3f} at step {self.step}"
-        return self._spent
+        report(self.step, "  ".join([*words, self.ledger.words()]))
 
     def _metrics(self, split: str, **values: Any) -> None:
         self.directory.log_metrics({"step": self.step, "split": split, **values})
@@ -219,8 +205,7 @@ class _Run:
             seconds=self.seconds,
             examples_seen=self.examples_seen,
         )
-        if self.ledger:
-            self.directory.write("ledger.json", self.ledger.to_json())
+        self.directory.write("ledger.json", self.ledger.to_json())
         weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
         self.directory.finish(summary, weights if self.config.train.save_model else None)
         return summary
@@ -253,22 +238,4 @@ class _Run:
         self.rows.copy_(saved["rows"])
         self.task.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
-        if self.ledger and self.budget.step:
-            self.ledger.spend(replace(self.budget.step, count=self.step))
-
-
-def _ledger(budget: Budget) -> Ledger | None:
-    """A ledger that holds the run to its budget, its selection spent; None where nothing is private."""
-    if budget.target_epsilon is None:
-        return None
-    ledger = Ledger(
-        target_epsilon=budget.target_epsilon,
-        delta=budget.delta,
-        fidelity=budget.fidelity,
-        steps_per_epoch=budget.steps_per_epoch,
-        fixed_noise_seed=budget.fixed_noise_seed,
-    )
-    ledger.plan(budget.events)
-    if budget.selection:
-        ledger.spend(budget.selection)
-    return ledger
+        self.ledger.spend_step(self.step)

@@ -1,0 +1,252 @@
+"""The train stage as a user meets it: killed, stopped, repeated, run twice at once, and its epsilon counted again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from dpfest.errors import UserError
+from pipelines.compose import Composer
+from pipelines.config import Config, run_folder, typed
+from pipelines.run_directory import RunDirectory
+from pipelines.select import select
+from pipelines.train import train
+
+HOME = Path(__file__).resolve().parents[2]
+ENTRY = "import sys; sys.argv[0] = 'dpfest'; from cli.main import main; main()"
+
+
+def overrides(tmp_path: Path, *more: str) -> list[str]:
+    return [
+        "profile=smoke",
+        f"paths.data={tmp_path}/data",
+        f"paths.runs={tmp_path}/runs",
+        "privacy.noise_seed=5",
+        # Small tables: these tests are about what is written when, not about size.
+        f"data.vocabulary.sizes={[60] * 26}",
+        *more,
+    ]
+
+
+def config(tmp_path: Path, *more: str) -> Config:
+    return typed(Composer().compose(overrides(tmp_path, *more)))
+
+
+def start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", ENTRY, "train", *overrides(tmp_path, *more)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(HOME)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.005)
+
+
+def outcome(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    """Summary without throughput, metrics, weights: all that must not depend on a kill."""
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["throughput"]
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return summary, metrics, load_file(folder / "checkpoint" / "model.safetensors")
+
+
+LONG = ("train.steps=150", "train.checkpoint_every=3", "train.log_every=1")
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["algorithm=adafest_plus", "algorithm=dpsgd optimizer.tables.name=adam", "algorithm=nonprivate"]
+)
+def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> None:
+    more = (*LONG, *algorithm.split(), "algorithm.threshold=1" if "adafest" in algorithm else "seed=0")
+    quiet, killed = tmp_path / "quiet", tmp_path / "killed"
+    for folder in (quiet, killed):
+        folder.mkdir()
+    expected = train(config(quiet, *more))
+    folder = run_folder(config(killed, *more))
+    process = start(killed, *more)
+    wait_for(folder / "checkpoint" / "state.pt", process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (folder / "summary.json").exists(), "killed too late to test anything"
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write('{"step": 9')  # a line cut short by the kill
+    resumed = train(config(killed, *more))
+    want, got = outcome(expected.path), outcome(resumed.path)
+    assert got[0] == want[0]
+    assert got[1] == want[1]
+    assert got[2].keys() == want[2].keys()
+    assert all(bool((got[2][name] == value).all()) for name, value in want[2].items())
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    folder = run_folder(config(tmp_path, *LONG))
+    process = start(tmp_path, *LONG)
+    wait_for(folder / "checkpoint" / "state.pt", process)
+    process.terminate()
+    output = process.communicate(timeout=60)[0]
+    assert process.returncode == 143, output
+    assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
+    assert train(config(tmp_path, *LONG)).summary["steps"] == 150
+    assert json.loads((folder / "status.json").read_text())["status"] == "done"
+
+
+def test_done_run_is_found_done_and_its_private_state_is_gone(tmp_path: Path) -> None:
+    first = train(config(tmp_path))
+    again = train(config(tmp_path, "train.log_every=2", "profile=smoke"))
+    assert not first.skipped and again.skipped and again.path == first.path
+    assert not (first.path / "checkpoint" / "state.pt").exists()
+    assert (first.path / "checkpoint" / "model.safetensors").exists()
+
+
+def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path) -> None:
+    settings = config(tmp_path, "privacy.noise_seed=null", *LONG)
+    folder = run_folder(settings)
+    process = start(tmp_path, "privacy.noise_seed=null", *LONG)
+    wait_for(folder / "checkpoint" / "state.pt", process)
+    process.terminate()
+    process.communicate(timeout=60)
+    saved = RunDirectory(folder).load_state()
+    assert saved is not None and len(saved["key"]) == 32
+    assert (folder / "checkpoint" / "state.pt").stat().st_mode & 0o077 == 0
+    key = bytes(saved["key"].tolist())
+    for file in folder.glob("*.json*"):
+        assert key.hex() not in file.read_text()
+    assert train(settings).summary["privacy"]["epsilon"] <= 1
+    assert not (folder / "checkpoint" / "state.pt").exists()
+
+
+def test_two_secret_keys_give_two_results(tmp_path: Path) -> None:
+    values = set()
+    for name in ("one", "two"):
+        run = train(config(tmp_path / name, "privacy.noise_seed=null"))
+        values.add(run.summary["utility"]["loss"])
+    assert len(values) == 2
+
+
+def test_the_same_run_twice_at_once_is_refused(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    with RunDirectory(run_folder(settings)).lock(), pytest.raises(UserError, match="making this very run"):
+        train(settings)
+
+
+def test_failure_is_written_down_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("pipelines.clicks.ClickTask.losses", lambda self, batch: batch[2] * float("nan"))
+        with pytest.raises(UserError, match="The loss is nan at step 1"):
+            train(settings)
+    status = json.loads((run_folder(settings) / "status.json").read_text())
+    assert status["status"] == "failed" and "learning_rate" in status["reason"]
+    assert not train(settings).skipped
+
+
+def test_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
+    settings = config(tmp_path)
+    path = run_folder(settings) / "checkpoint" / "state.pt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"not a checkpoint")
+    with pytest.raises(UserError, match=r"state\.pt cannot be read"):
+        train(settings)
+
+
+@pytest.mark.parametrize("micro", [1, 50, 128])
+def test_micro_batches_change_rounding_alone(tmp_path: Path, micro: int) -> None:
+    whole = train(config(tmp_path / "whole", "algorithm.threshold=1"))
+    cut = train(config(tmp_path / "cut", "algorithm.threshold=1", f"train.micro_batch_size={micro}"))
+    assert cut.summary["embedding_gradient"] == whole.summary["embedding_gradient"]
+    assert cut.summary["utility"]["loss"] == pytest.approx(whole.summary["utility"]["loss"], abs=1e-5)
+
+
+def test_batch_larger_than_the_data_is_refused_by_key(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"train\.batch_size=9999"):
+        train(config(tmp_path, "train.batch_size=9999"))
+
+
+def test_unknown_device_is_refused_by_key(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="device=tpu"):
+        train(config(tmp_path, "device=tpu"))
+
+
+def test_selection_is_made_once_and_shared(tmp_path: Path) -> None:
+    settings = config(tmp_path, "algorithm=fest", "algorithm.selection.rows=260", "privacy.noise_seed=null")
+    folder = select(settings)
+    before = (folder / "rows.npy").read_bytes()
+    assert select(settings) == folder and (folder / "rows.npy").read_bytes() == before
+    train(settings)
+    assert (folder / "rows.npy").read_bytes() == before
+    with pytest.raises(UserError, match="selects no rows"):
+        select(config(tmp_path, "algorithm=dpsgd"))
+
+
+def test_public_prior_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
+    import numpy as np
+
+    np.save(tmp_path / "prior.npy", np.ones(5))
+    more = ("algorithm=fest", "algorithm.selection.mechanism=public", f"algorithm.selection.prior={tmp_path}/prior.npy")
+    with pytest.raises(UserError, match=r"prior\.npy holds float64 of shape \(5,\)"):
+        select(config(tmp_path, *more))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "algorithm=dpsgd",
+        "algorithm=frozen",
+        "algorithm=adafest",
+        "algorithm=fest",
+        "algorithm=fest algorithm.selection.mechanism=laplace algorithm.selection.epsilon=0.2",
+        "algorithm=adafest_plus algorithm.noise_ratio=1",
+        "algorithm=exponential",
+    ],
+)
+def test_epsilon_from_the_summary_and_dp_accounting_alone(tmp_path: Path, algorithm: str) -> None:
+    """The reviewer's ten lines: no code of ours, but for exponential selection's published pair."""
+    summary = train(config(tmp_path, *algorithm.split())).summary
+    import dp_accounting as dpa
+    from dp_accounting.pld import PLDAccountant
+
+    privacy, q, steps = summary["privacy"], summary["batch_size"] / summary["examples"], summary["steps"]
+    if per_row := privacy["step"].get("epsilon_per_row"):
+        from dpfest.dominating_pair import privacy_loss
+
+        rows = privacy["step"]["rows_per_step"]
+        step = privacy_loss(per_row, rows, privacy["noise_multiplier"], q, 1e-4)
+        epsilon = step.self_compose(steps).get_epsilon_for_delta(privacy["delta"])
+    else:
+        accountant = PLDAccountant()
+        gaussian = dpa.GaussianDpEvent(privacy["noise_multiplier"])
+        accountant.compose(dpa.PoissonSampledDpEvent(q, gaussian), steps)
+        if selection := privacy["selection"]:
+            kind = {"gaussian": dpa.GaussianDpEvent, "laplace": dpa.LaplaceDpEvent}[selection["kind"]]
+            accountant.compose(kind(selection["noise_multiplier"]), selection["count"])
+        epsilon = accountant.get_epsilon(privacy["delta"])
+    assert epsilon == pytest.approx(privacy["epsilon"], abs=1e-3)
+    assert privacy["epsilon"] <= 1.0
+    if privacy["map_noise_multiplier"]:
+        both = (privacy["map_noise_multiplier"] ** -2 + privacy["gradient_noise_multiplier"] ** -2) ** -0.5
+        assert both == pytest.approx(privacy["noise_multiplier"])
+
+
+def test_paper_fidelity_says_what_it_is(tmp_path: Path) -> None:
+    more = ("privacy=paper", "algorithm=fest", "algorithm.selection.mechanism=gumbel", "privacy.noise_seed=5")
+    privacy = train(config(tmp_path, *more)).summary["privacy"]
+    assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
+    assert privacy["epsilon"] <= 1 < privacy["sound_epsilon"]

@@ -137,7 +137,9 @@ class Recording:
         outputs = [output for table in self._lookup_outputs for output in table]
         dense = list(self._linear.values())
         everything = outputs + [output for _, output in dense]
-        gradients = list(torch.autograd.grad(self.losses.sum(), everything, materialize_grads=True)) if everything else []
+        gradients = (
+            list(torch.autograd.grad(self.losses.sum(), everything, materialize_grads=True)) if everything else []
+        )
         iterator = iter(gradients)
         self._lookup_gradients = [[next(iterator) for _ in table] for table in self._lookup_outputs]
         self.linear = [(factors, next(iterator)) for factors, _ in dense]

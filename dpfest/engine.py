@@ -172,12 +172,8 @@ class Survivors:
 
     def __init__(self, layout: TableLayout, rows: Tensor | None) -> None:
         self.layout, self.rows = layout, rows
-        self.local: Sequence[Tensor | None] = (
-            [None] * len(layout.names) if rows is None else layout.split(rows)
-        )
-        counts = [
-            total if local is None else len(local) for total, local in zip(layout.rows, self.local, strict=True)
-        ]
+        self.local: Sequence[Tensor | None] = [None] * len(layout.names) if rows is None else layout.split(rows)
+        counts = [total if local is None else len(local) for total, local in zip(layout.rows, self.local, strict=True)]
         self.shapes = list(zip(counts, layout.dims, strict=True))
         self._starts = [sum(counts[:table]) for table in range(len(counts))]
 

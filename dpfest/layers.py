@@ -45,11 +45,11 @@ class LinearFactors:
                 total = total + torch.linalg.matrix_norm(gradients.transpose(1, 2) @ inputs).square()
         return total + gradients.sum(1).square().sum(1) if self.has_bias else total
 
-    def weighted_sums(self, output_gradient: Tensor, weight: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+    def weighted_sums(self, output_gradient: Tensor, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
         """``sum_i weight_i * gradient_i`` for each trainable parameter; ``weight`` is ``[b]``."""
         scaled = output_gradient * weight.reshape(-1, *[1] * (output_gradient.dim() - 1))
         scaled = scaled.reshape(-1, scaled.shape[-1])
-        sums: list[tuple[nn.Parameter, Tensor]] = []
+        sums: list[tuple[Tensor, Tensor]] = []
         if self.has_weight:
             sums.append((self.layer.weight, scaled.t() @ self.inputs.reshape(-1, self.inputs.shape[-1])))
         if self.has_bias:

@@ -145,9 +145,7 @@ class Optimizer:
     ) -> None:
         self.dense_parameters = dense_parameters
         kind = TABLE_OPTIMIZERS[config.tables.name]
-        self.tables = {
-            name: kind(table.weight.detach(), config.tables.learning_rate) for name, table in tables.items()
-        }
+        self.tables = {name: kind(table.weight.detach(), config.tables.learning_rate) for name, table in tables.items()}
         self.dense = _dense_optimizer(config.dense, list(dense_parameters.values()))
 
     def step(self, gradient: NoisedGradient) -> None:
@@ -191,4 +189,6 @@ def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter
     try:
         return known[config.name](parameters, lr=config.learning_rate, **config.options)  # type: ignore[call-arg]
     except TypeError as error:
-        raise UserError(f"optimizer.dense.options={config.options} do not fit torch's {config.name}: {error}.") from error
+        raise UserError(
+            f"optimizer.dense.options={config.options} do not fit torch's {config.name}: {error}."
+        ) from error

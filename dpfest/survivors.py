@@ -94,10 +94,7 @@ def surviving_rows(
     """
     scale = map_noise_multiplier * contribution_clipping_norm
     kept = rows[sums + scale * touched_noise >= threshold]
-    if scale > 0:
-        probability = float(special.ndtr(-threshold / scale))
-    else:
-        probability = float(threshold <= 0)
+    probability = float(special.ndtr(-threshold / scale)) if scale > 0 else float(threshold <= 0)
     extra = untouched_survivors(rows.cpu().numpy(), universe, probability, generator)
     if len(extra) == 0:
         return kept

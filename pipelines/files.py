@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Have ``write`` make a temporary file in the same folder, and rename it to ``path`` when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -23,4 +23,4 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON, indented, atomically; refuses what JSON has no word for (nan, infinity)."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8") and None)
+    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))

@@ -63,7 +63,7 @@ class RunDirectory:
     def write_config(self, config: dict[str, Any]) -> None:
         """What the run was asked, resolved."""
         text = yaml.safe_dump(config, sort_keys=False)
-        write_atomically(self.path / "config.yaml", lambda partial: partial.write_text(text) and None)
+        write_atomically(self.path / "config.yaml", lambda partial: partial.write_text(text))
 
     def write_status(self, status: str, reason: str | None = None, **more: Any) -> None:
         """How the run stands."""
@@ -91,7 +91,7 @@ class RunDirectory:
                 continue
             if record["step"] <= step:
                 kept.append(line + "\n")
-        write_atomically(path, lambda partial: partial.write_text("".join(kept)) and None)
+        write_atomically(path, lambda partial: partial.write_text("".join(kept)))
 
     @property
     def _state(self) -> Path:

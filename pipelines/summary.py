@@ -60,9 +60,7 @@ def summarize(
             "parameters": layout.coordinates,
             "coordinates_mean": coordinates,
             "reduction": layout.coordinates / coordinates if coordinates else None,
-            "tables": [
-                {"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables
-            ],
+            "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
         },
         "privacy": ledger.summary(),
         "hyperparameters": {name: asdict(getattr(config, name)) for name in ("algorithm", "optimizer", "train")},

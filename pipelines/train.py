@@ -83,7 +83,9 @@ def device_of(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"device={name} cannot be used here ({str(error).splitlines()[0]}); try device=auto.") from error
+        raise UserError(
+            f"device={name} cannot be used here ({str(error).splitlines()[0]}); try device=auto."
+        ) from error
 
 
 class _Run:
@@ -118,9 +120,7 @@ class _Run:
             epsilon_per_row=self.budget.epsilon_per_row,
             selected=None if selected is None else torch.from_numpy(selected),
         )
-        self.optimizer = Optimizer(
-            self.engine.recorder.tables, self.engine.recorder.dense_parameters, config.optimizer
-        )
+        self.optimizer = Optimizer(self.engine.recorder.tables, self.engine.recorder.dense_parameters, config.optimizer)
         self.step, self.seconds, self.examples_seen = 0, 0.0, 0
         self.rows = torch.zeros(len(self.engine.layout.names), dtype=torch.float64)
         if saved is not None:

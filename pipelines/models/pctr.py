@@ -47,7 +47,8 @@ class PctrModel(nn.Module):
     def __init__(self, vocabularies: Sequence[int], numeric: int, config: PctrConfig, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.tables = nn.ModuleList(nn.Embedding(v, embedding_dim(v)) for v in vocabularies)
+        tables = [nn.Embedding(v, embedding_dim(v)) for v in vocabularies]
+        self.tables = nn.ModuleList(tables)
         width = numeric + sum(embedding_dim(v) for v in vocabularies)
         layers: list[nn.Module] = []
         for hidden in config.hidden:
@@ -55,7 +56,7 @@ class PctrModel(nn.Module):
             width = hidden
         self.network = nn.Sequential(*layers, nn.Linear(width, 1))
         with torch.no_grad():
-            for table in self.tables:
+            for table in tables:
                 table.weight.normal_(0.0, config.embedding_scale, generator=generator)
             for layer in self.network:
                 if isinstance(layer, nn.Linear):

@@ -75,9 +75,7 @@ def reference_gradient(
         noisy = clipped.sum(0)[touched] + scale * key.normal("map noise", step, len(touched)).double().numpy()
         mask[universe[touched[noisy >= algorithm.threshold]]] = True
         probability = 0.5 - 0.5 * float(torch.erf(torch.tensor(algorithm.threshold / scale / 2**0.5).double()))
-        extra = untouched_survivors(
-            touched, len(universe), probability, key.generator("untouched survivors", step)
-        )
+        extra = untouched_survivors(touched, len(universe), probability, key.generator("untouched survivors", step))
         mask[universe[extra]] = True
     elif isinstance(algorithm, Exponential):
         utilities = np.zeros(total)
@@ -123,9 +121,7 @@ def reference_gradient(
         dims = [t.embedding_dim for t in tables.values()]
         counts = [int(masks[name].sum()) for name in names]
         draws = key.normal("row noise", step, sum(c * d for c, d in zip(counts, dims, strict=True))).double() * std
-        for name, part in zip(
-            names, draws.split([c * d for c, d in zip(counts, dims, strict=True)]), strict=True
-        ):
+        for name, part in zip(names, draws.split([c * d for c, d in zip(counts, dims, strict=True)]), strict=True):
             sums_by_name[name][masks[name]] += part.view(-1, sums_by_name[name].shape[1])
         dense = [name for name in sums_by_name if name not in names]
         draws = key.normal("dense noise", step, sum(sums_by_name[n].numel() for n in dense)).double() * std

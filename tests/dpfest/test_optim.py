@@ -8,7 +8,15 @@ from torch import nn
 
 from dpfest.engine import NoisedGradient, RowGradient
 from dpfest.errors import UserError
-from dpfest.optim import DenseOptimizerConfig, Optimizer, OptimizerConfig, RowAdagrad, RowAdam, RowSGD, TableOptimizerConfig
+from dpfest.optim import (
+    DenseOptimizerConfig,
+    Optimizer,
+    OptimizerConfig,
+    RowAdagrad,
+    RowAdam,
+    RowSGD,
+    TableOptimizerConfig,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +84,10 @@ def test_state_survives_a_round_trip() -> None:
     optimizer = Optimizer({"t": table}, {"weight": dense.weight}, config)
     optimizer.step(gradient_for(table, dense))
     state, weights = optimizer.state_dict(), (table.weight.detach().clone(), dense.weight.detach().clone())
-    state = {"dense": state["dense"], "tables": {n: {k: v.clone() for k, v in t.items()} for n, t in state["tables"].items()}}
+    state = {
+        "dense": state["dense"],
+        "tables": {n: {k: v.clone() for k, v in t.items()} for n, t in state["tables"].items()},
+    }
     after = gradient_for(table, dense)
     optimizer.step(after)
     other_table, other_dense = nn.Embedding(4, 2), nn.Linear(2, 2, bias=False)

@@ -42,7 +42,9 @@ def test_several_rows_are_drawn_without_replacement_as_by_peeling() -> None:
 
 
 def test_more_rows_than_there_are() -> None:
-    drawn = draw_rows(np.array([1]), np.array([3.0]), universe=4, count=9, scale=1.0, generator=np.random.default_rng(0))
+    drawn = draw_rows(
+        np.array([1]), np.array([3.0]), universe=4, count=9, scale=1.0, generator=np.random.default_rng(0)
+    )
     assert drawn.tolist() == [0, 1, 2, 3]
 
 
@@ -69,4 +71,4 @@ def test_wrong_settings_are_named(kind: type, key: str, value: float) -> None:
 
 
 def test_every_algorithm_has_its_name() -> None:
-    assert sorted(ALGORITHMS) == "adafest adafest_plus dpsgd exponential fest frozen nonprivate".split()
+    assert sorted(ALGORITHMS) == ["adafest", "adafest_plus", "dpsgd", "exponential", "fest", "frozen", "nonprivate"]

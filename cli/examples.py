@@ -41,6 +41,10 @@ EXAMPLES = {
         "dpfest report --only fig8 --only frontier",
         "dpfest report --list paths.runs=/data/runs",
     ),
+    "bench": _examples(
+        "dpfest bench step",
+        "dpfest bench step --repeats 100 device=cuda",
+    ),
     "budget": _examples(
         "dpfest budget budget.examples=45840617 privacy.epsilon=1",
         "dpfest budget budget.examples=45840617 algorithm=fest privacy.fidelity=paper train.epochs=3",

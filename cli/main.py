@@ -92,6 +92,18 @@ def report(
     run_report(ctx.args, only, dataset, listing)
 
 
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["bench"])
+def bench(
+    ctx: typer.Context,
+    section: Annotated[str, typer.Argument(help="What to measure.")] = "step",
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Counted turns.")] = 30,
+) -> None:
+    """Time every algorithm's step against the same model's ordinary PyTorch step, in turns."""
+    from cli.bench import run_bench
+
+    run_bench(ctx.args, section=section, repeats=repeats)
+
+
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["budget"])
 def budget(ctx: typer.Context) -> None:
     """Print the noise that a privacy budget asks for, without training."""

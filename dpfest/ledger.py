@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 from dpfest import accounting
 from dpfest.accounting import Event, PureEvent
 from dpfest.errors import UserError
+from dpfest.privacy import FIDELITIES
 
 if TYPE_CHECKING:
     from dpfest.budget import Budget
-
-FIDELITIES = {"rigorous": "poisson", "paper": "shuffled"}
-"""How batches are sampled under each fidelity."""
 
 _OUTSIDE = (
     "The number of examples is public, and so is every setting.",

@@ -28,7 +28,7 @@ class DenseOptimizerConfig:
     """
 
     name: str = "adam"
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class TableOptimizerConfig:
     """
 
     name: str = "sgd"
-    learning_rate: float = 1.0
+    learning_rate: float = 30.0
 
     def __post_init__(self) -> None:
         positive("optimizer.tables.learning_rate", self.learning_rate)

@@ -200,4 +200,12 @@ def _measure_peak(sender: Any, name: str, batch_size: int, config: Config, devic
     if device.startswith("cuda"):
         sender.send(torch.cuda.max_memory_allocated(device))
     else:
-        sender.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        sender.send(_peak_resident_bytes())
+
+
+def _peak_resident_bytes() -> int:
+    try:  # getrusage's figure would hold the parent's memory at the fork
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -11,7 +11,7 @@ from pathlib import Path
 import dpfest.budget
 from dpfest import accounting
 from dpfest.errors import UserError
-from dpfest.ledger import FIDELITIES
+from dpfest.privacy import FIDELITIES
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import CATEGORICAL_FEATURES

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfest.errors import UserError
+from dpfest.privacy import PrivacyConfig
 from pipelines.schema import build, nearest, unknown_key
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
 }
 PLAIN_SCHEMAS = {
-    "privacy": "pipelines.config:PrivacyConfig",
+    "privacy": "dpfest.privacy:PrivacyConfig",
     "optimizer": "dpfest.optim:OptimizerConfig",
     "train": "pipelines.config:TrainConfig",
 }
@@ -48,34 +49,6 @@ PLAIN_SCHEMAS = {
 # Settings of `train` that change no result: they only say when something is written, or how a logical batch
 # is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
 _WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
-
-
-@dataclass
-class PrivacyConfig:
-    """What the run may spend and how it is counted.
-
-    Attributes:
-        fidelity: `rigorous` (true Poisson batches, every release composed) or `paper` (fixed-size shuffled
-            batches accounted as if they were Poisson).
-        epsilon: the target.
-        delta: null for 1 / examples.
-        noise_seed: null for a key drawn from the operating system; fixed only to reproduce on public data.
-    """
-
-    fidelity: str = "rigorous"
-    epsilon: float = 1.0
-    delta: float | None = None
-    noise_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.fidelity not in ("rigorous", "paper"):
-            raise ValueError(f"privacy.fidelity={self.fidelity} must be rigorous or paper.")
-        if not self.epsilon > 0:
-            raise ValueError(f"privacy.epsilon={self.epsilon} must be above 0.")
-        if self.delta is not None and not 0 < self.delta < 1:
-            raise ValueError(
-                f"privacy.delta={self.delta} must lie between 0 and 1, or be null for 1 / examples."
-            )
 
 
 @dataclass

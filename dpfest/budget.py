@@ -92,6 +92,17 @@ class Budget:
         """Of one draw of exponential selection, or None."""
         return getattr(self.step, "epsilon_per_row", None)
 
+    @property
+    def noise(self) -> dict[str, Any]:
+        """Keyword arguments of :class:`dpfest.engine.PrivateEngine`; without privacy there is no noise, and the
+        divisor is each batch's own size."""
+        return {
+            "gradient_noise_multiplier": self.gradient_noise_multiplier or 0.0,
+            "map_noise_multiplier": self.map_noise_multiplier,
+            "epsilon_per_row": self.epsilon_per_row,
+            "expected_batch_size": float(self.batch_size) if self.step else None,
+        }
+
 
 def training_steps(examples: int, batch_size: int, epochs: float, steps: int | None = None) -> int:
     """T: `steps` where it is given, else ceil(epochs * examples / batch_size)."""

@@ -114,11 +114,8 @@ class _Run:
             config.algorithm,
             self.task.losses,
             self.key,
-            gradient_noise_multiplier=self.budget.gradient_noise_multiplier or 0.0,
-            expected_batch_size=config.train.batch_size if config.algorithm.private else None,
-            map_noise_multiplier=self.budget.map_noise_multiplier,
-            epsilon_per_row=self.budget.epsilon_per_row,
             selected=None if selected is None else torch.from_numpy(selected),
+            **self.budget.noise,
         )
         self.optimizer = Optimizer(self.engine.recorder.tables, self.engine.recorder.dense_parameters, config.optimizer)
         self.step, self.seconds, self.examples_seen = 0, 0.0, 0

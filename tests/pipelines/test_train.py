@@ -37,6 +37,13 @@ def overrides(tmp_path: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.fixture(autouse=True)
+def shared_calibrations(tmp_path: Path, calibrations: Path) -> None:
+    for runs in (tmp_path, *(tmp_path / name for name in ("quiet", "killed", "one", "two", "whole", "cut"))):
+        (runs / "runs").mkdir(parents=True, exist_ok=True)
+        (runs / "runs" / ".calibration").symlink_to(calibrations)
+
+
 def config(tmp_path: Path, *more: str) -> Config:
     return typed(Composer().compose(overrides(tmp_path, *more)))
 
@@ -77,8 +84,6 @@ LONG = ("train.steps=150", "train.checkpoint_every=3", "train.log_every=1")
 def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> None:
     more = (*LONG, *algorithm.split(), "algorithm.threshold=1" if "adafest" in algorithm else "seed=0")
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
-    for folder in (quiet, killed):
-        folder.mkdir()
     expected = train(config(quiet, *more))
     folder = run_folder(config(killed, *more))
     process = start(killed, *more)

@@ -5,6 +5,7 @@ launchers can carry it to another process. Heavy imports wait until a task runs.
 from __future__ import annotations
 
 import functools
+import json
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,10 @@ def select(cfg: DictConfig) -> None:
     config = typed(cfg)
     from pipelines.select import select
 
-    print(select(config))
+    folder = select(config)
+    made = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
+    print(f"{made['rows']:,} rows by {config.algorithm.selection.mechanism}; `dpfest budget` says what they cost")
+    print(folder)
 
 
 @task
@@ -83,7 +87,7 @@ def describe(summary: Mapping[str, Any]) -> str:
     return "; ".join(
         [
             f"{summary['dataset']} {summary['algorithm']}: {utility['metric'].upper()} "
-            f"{utility['value']:.4f} on {utility['split']} ({utility['validation']:.4f} on validation)",
+            f"{_number(utility['value'])} on {utility['split']} ({_number(utility['validation'])} on validation)",
             f"embedding gradient {reduction:,.1f} times smaller than dense"
             if reduction
             else "embeddings not updated",
@@ -93,6 +97,10 @@ def describe(summary: Mapping[str, Any]) -> str:
             else "no privacy",
         ]
     )
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4f}"
 
 
 @task

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -52,10 +53,10 @@ class ClickTask:
 
     @torch.no_grad()
     def evaluate(self, split: str) -> dict[str, float | None]:
-        """AUC and mean loss over a split; None for an AUC where not both labels occur, for a loss of no rows."""
+        """AUC, its standard error and the mean loss over a split; None for what the split is too small to tell."""
         rows = self.dataset.split(split)
         if not len(rows):
-            return {"auc": None, "loss": None}
+            return {"auc": None, "standard_error": None, "loss": None}
         self.model.eval()
         labels, logits = [], []
         for numeric, categorical, label in self._chunks(rows):
@@ -64,8 +65,12 @@ class ClickTask:
         self.model.train()
         truth, score = torch.cat(labels), torch.cat(logits)
         loss = nn.functional.binary_cross_entropy_with_logits(score, truth).item()
-        both = 0 < truth.sum() < len(truth)
-        return {"auc": float(roc_auc_score(truth.numpy(), score.numpy())) if both else None, "loss": loss}
+        positives, examples = int(truth.sum()), len(truth)
+        if not 0 < positives < examples:
+            return {"auc": None, "standard_error": None, "loss": loss}
+        auc = float(roc_auc_score(truth.numpy(), score.numpy()))
+        error = auc_standard_error(auc, positives, examples - positives)
+        return {"auc": auc, "standard_error": error, "loss": loss}
 
     def _chunks(self, rows: RowFile) -> Iterator[Batch]:
         return (self._to_device(chunk) for chunk in rows.chunks(EVALUATION_BATCH))
@@ -74,3 +79,11 @@ class ClickTask:
         parts = (rows.numeric, rows.categorical.astype(np.int64), rows.labels)
         numeric, categorical, labels = (torch.from_numpy(part).to(self.device) for part in parts)
         return numeric, categorical, labels
+
+
+def auc_standard_error(auc: float, positives: int, negatives: int) -> float:
+    """Standard error of an AUC over a finite sample (Hanley and McNeil, 1982, equation 1)."""
+    both_positive, both_negative = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+    variance = auc * (1 - auc)
+    variance += (positives - 1) * (both_positive - auc**2) + (negatives - 1) * (both_negative - auc**2)
+    return math.sqrt(variance / (positives * negatives))

@@ -13,13 +13,15 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfest.accounting import to_record
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.topk import SelectionConfig, select_rows
+from dpfest.topk import Selection, SelectionConfig, select_rows
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
 from pipelines.files import write_json
@@ -66,7 +68,7 @@ def _ensure(config: Config, dataset: Dataset, selection: SelectionConfig) -> Pat
     partial.mkdir(parents=True, exist_ok=True)
     try:
         np.save(partial / "rows.npy", chosen.rows, allow_pickle=False)
-        write_json(partial / "selection.json", {**settings, "rows": len(chosen.rows)})
+        write_json(partial / "selection.json", _record(settings, chosen))
         os.replace(partial, folder)
     except OSError:
         if not (folder / "selection.json").exists():  # else another process was first: its release is the one
@@ -74,6 +76,16 @@ def _ensure(config: Config, dataset: Dataset, selection: SelectionConfig) -> Pat
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return folder
+
+
+def _record(settings: dict[str, Any], chosen: Selection) -> dict[str, Any]:
+    """What was asked, what came of it, and what it spent."""
+    return {
+        **settings,
+        "rows": len(chosen.rows),
+        "rows_per_feature": chosen.rows_per_feature,
+        "spent": [to_record(event) for event in chosen.events],
+    }
 
 
 def _public_counts(path: str, dataset: Dataset) -> list[NDArray[np.integer]]:

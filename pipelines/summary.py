@@ -53,7 +53,9 @@ def summarize(
             "metric": metric,
             "value": test[metric],
             "split": "test",
+            "standard_error": test["standard_error"],
             "validation": validation[metric],
+            "validation_standard_error": validation["standard_error"],
             "loss": test["loss"],
         },
         "embedding_gradient": {

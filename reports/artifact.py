@@ -66,7 +66,19 @@ def provenance(population: Population, content: Content) -> str:
         parts.append("δ = " + ", ".join(map(delta, deltas)))
         parts.append(f"{population.fidelity} accounting" + "".join(f", {s} sampling" for s in samplings))
     parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
+    if resolution := _resolution(population):
+        parts.append(resolution)
     return " · ".join(parts)
+
+
+def _resolution(population: Population) -> str:
+    """How finely utilities can be told apart: the largest standard error of each split's utility."""
+    errors = {
+        "test": [run.test_error for run in population.runs if run.test_error is not None],
+        "validation": [run.validation_error for run in population.runs if run.validation_error is not None],
+    }
+    said = [f"{max(found):.4f} ({split})" for split, found in errors.items() if found]
+    return f"standard error of one {population.metric.upper()} " + ", ".join(said) if said else ""
 
 
 def absent_rules(artifact: Artifact, population: Population | None) -> list[str]:

@@ -59,6 +59,8 @@ class Run:
     metric: str
     test: float
     validation: float
+    test_error: float | None
+    validation_error: float | None
     parameters: int
     coordinates: float
     tables: tuple[TableGradient, ...]
@@ -126,6 +128,8 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         metric=str(utility["metric"]),
         test=_finite(utility["value"], "utility.value"),
         validation=_finite(utility["validation"], "utility.validation"),
+        test_error=_optional(utility.get("standard_error")),
+        validation_error=_optional(utility.get("validation_standard_error")),
         parameters=int(gradient["parameters"]),
         coordinates=_finite(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
         tables=tuple(

@@ -22,10 +22,11 @@ class Recorder:
     """The trainable layers of a model: its embedding tables and its dense layers.
 
     Args:
-        model: any module whose trainable parameters all lie in ``nn.Embedding`` and ``nn.Linear`` layers.
+        model: any module whose trainable parameters all lie in ``nn.Embedding`` and ``nn.Linear`` layers, and are
+            used by calling those layers: a use by ``torch.nn.functional`` is not seen, and gets noise but no gradient.
 
     Raises:
-        UserError: a trainable parameter lies in a layer, or is used in a way, that cannot be clipped; by name.
+        UserError: a trainable parameter lies in a layer that cannot be clipped; by name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -68,11 +69,11 @@ class Recording:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.tables = [TableBatch(t.num_embeddings, t.embedding_dim) for t in recorder.tables.values()]
+        self.tables = [TableBatch(table) for table in recorder.tables.values()]
         self._table_index = {name: index for index, name in enumerate(recorder.tables)}
         self._lookup_outputs: list[list[Tensor]] = [[] for _ in self.tables]
         self._linear: dict[str, tuple[LinearFactors, Tensor]] = {}
-        self._versions: list[tuple[str, Tensor, int]] = []
+        self._calls: list[tuple[str, Tensor, int]] = []
         self.linear: list[tuple[LinearFactors, Tensor]] = []
         self.losses = torch.empty(0)
         self._done = False
@@ -80,7 +81,7 @@ class Recording:
     def __enter__(self) -> Recording:
         self._handles = []
         for name, layer in self.recorder.layers.items():
-            self._handles.append(layer.register_forward_hook(self._hook(name)))
+            self._handles.append(layer.register_forward_hook(self._hook(name), with_kwargs=True))
         self._trainable = [p for p in self.recorder.model.parameters() if p.requires_grad]
         self._trainable_ids = {id(p) for p in self._trainable}
         for parameter in self._trainable:
@@ -96,13 +97,14 @@ class Recording:
             parameter.requires_grad_(True)
 
     def _hook(self, name: str) -> Any:
-        def record(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        def record(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor], output: Tensor) -> None:
+            inputs = args[0] if args else kwargs["input"]
             if torch.is_grad_enabled() and not output.requires_grad:
                 output.requires_grad_(True)
-            self._versions.append((name, output, output._version))
+            self._calls.append((name, output, output._version))
             if isinstance(layer, nn.Embedding):
                 index = self._table_index[name]
-                self.tables[index].lookups.append(Lookup(layer, inputs[0]))
+                self.tables[index].lookups.append(Lookup(layer, inputs))
                 self._lookup_outputs[index].append(output)
             elif isinstance(layer, nn.Linear):
                 if name in self._linear:
@@ -110,12 +112,28 @@ class Recording:
                         f"The layer {name} is called twice in one forward pass; the norms of its calls do not add up. "
                         "Use two layers, or freeze it with requires_grad_(False)."
                     )
-                self._linear[name] = (LinearFactors(layer, inputs[0], self._trainable_ids), output)
+                self._linear[name] = (LinearFactors(layer, inputs, self._trainable_ids), output)
 
         return record
 
     def pair(self) -> None:
-        """Find the distinct (example, row) pairs of every table; call after the forward pass."""
+        """Find the distinct (example, row) pairs of every table; call after the forward pass.
+
+        Raises:
+            UserError: the losses are not one an example, or a layer's first dimension does not count the examples:
+                its gradients could not be told apart by example, and clipping would not bound them.
+        """
+        if self.losses.dim() != 1:
+            raise UserError(
+                f"The losses have shape {tuple(self.losses.shape)}; a private step needs one an example, of shape "
+                "[batch]. Use reduction='none' and average over any other dimension."
+            )
+        for name, output, _ in self._calls:
+            if output.dim() < 2 or len(output) != len(self.losses):
+                raise UserError(
+                    f"The layer {name} gives {tuple(output.shape)} for {len(self.losses)} examples: its first "
+                    "dimension must count the examples. Expand what they share (position ids, say) to the batch."
+                )
         for table in self.tables:
             table.pair()
 
@@ -128,7 +146,7 @@ class Recording:
         if self._done:
             return
         self._done = True
-        for name, output, version in self._versions:
+        for name, output, version in self._calls:
             if output._version != version:
                 raise UserError(
                     f"The output of the layer {name} is changed in place (inplace=True in the next layer?); "
@@ -137,10 +155,8 @@ class Recording:
         outputs = [output for table in self._lookup_outputs for output in table]
         dense = list(self._linear.values())
         everything = outputs + [output for _, output in dense]
-        gradients = (
-            list(torch.autograd.grad(self.losses.sum(), everything, materialize_grads=True)) if everything else []
-        )
-        iterator = iter(gradients)
+        total = self.losses.sum()
+        iterator = iter(torch.autograd.grad(total, everything, materialize_grads=True) if everything else ())
         self._lookup_gradients = [[next(iterator) for _ in table] for table in self._lookup_outputs]
         self.linear = [(factors, next(iterator)) for factors, _ in dense]
 
@@ -150,10 +166,12 @@ class Recording:
 
 
 def _supported(name: str, module: nn.Module) -> nn.Embedding | nn.Linear:
+    own = {name for name, _ in module.named_parameters(recurse=False)}
+    extra = own - {"weight", "bias"} if type(module) in (nn.Linear, nn.Embedding) else own
     advice = "Freeze it with requires_grad_(False), or put a supported layer in its place."
-    if type(module) is nn.Linear:
+    if type(module) is nn.Linear and not extra:
         return module
-    if type(module) is nn.Embedding:
+    if type(module) is nn.Embedding and not extra:
         if module.max_norm is not None:
             raise UserError(
                 f"The table {name} has max_norm={module.max_norm}, which rewrites the rows that a batch touches in "
@@ -166,8 +184,9 @@ def _supported(name: str, module: nn.Module) -> nn.Embedding | nn.Linear:
             )
         return module
     raise UserError(
-        f"The layer {name or 'of the model itself'} ({type(module).__name__}) has trainable parameters, and private "
-        f"steps know nn.Embedding and nn.Linear only. {advice}"
+        f"The layer {name or 'of the model itself'} ({type(module).__name__}) has trainable parameters "
+        f"{', '.join(sorted(extra))}, and private steps know the weight and bias of nn.Embedding and nn.Linear only. "
+        f"{advice}"
     )
 
 

@@ -41,8 +41,7 @@ class TableBatch:
         row: int64 ``[p]``, its local row.
     """
 
-    table_rows: int
-    dim: int
+    table: nn.Embedding
     lookups: list[Lookup] = field(default_factory=list)
 
     def pair(self) -> None:
@@ -54,18 +53,19 @@ class TableBatch:
             self.example, self.row, _ = found[0]
             return
         if not found:
-            self.example = self.row = torch.empty(0, dtype=torch.int64)
+            self.example = self.row = torch.empty(0, dtype=torch.int64, device=self.table.weight.device)
             return
         example = torch.cat([example for example, _, _ in found])
         row = torch.cat([row for _, row, _ in found])
-        keys, self._pair_of_position = torch.unique(example * self.table_rows + row, return_inverse=True)
-        self.example, self.row = keys // self.table_rows, keys % self.table_rows
+        keys, self._pair_of_position = torch.unique(example * self.table.num_embeddings + row, return_inverse=True)
+        self.example, self.row = keys // self.table.num_embeddings, keys % self.table.num_embeddings
 
     def gradients(self, output_gradients: list[Tensor]) -> Tensor:
         """Each pair's gradient row, ``[p, dim]``, from the output gradient of each look-up."""
-        flat = [gradient.reshape(-1, self.dim) for gradient in output_gradients]
+        dim = self.table.embedding_dim
+        flat = [gradient.reshape(-1, dim) for gradient in output_gradients]
         flat = [g if kept is None else g[kept] for g, kept in zip(flat, self._kept, strict=True)]
         if self._pair_of_position is None:
-            return flat[0] if flat else torch.empty(0, self.dim)
-        sums = flat[0].new_zeros(len(self.example), self.dim)
+            return flat[0] if flat else self.table.weight.new_empty(0, dim)
+        sums = flat[0].new_zeros(len(self.example), dim)
         return sums.index_add_(0, self._pair_of_position, torch.cat(flat))

@@ -133,6 +133,9 @@ class PrivateEngine:
             examples += len(weight)
             loss += float(recording.losses.detach().sum())
 
+        for table, local, value in zip(self.recorder.tables.values(), survivors.local, rows, strict=True):
+            if table.padding_idx is not None:  # never looked up, so its noise would only disturb the model
+                value[table.padding_idx if local is None else local == table.padding_idx] = 0
         divisor = max(examples, 1) if self.expected_batch_size is None else self.expected_batch_size
         for value in (*rows, *sums.values()):
             value.div_(divisor)
@@ -179,7 +182,7 @@ class Survivors:
 
     def positions(self, rows: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
         """Where each table's pairs (local ``rows``) lie in its gradient: (position, survives), None for all."""
-        if self.rows is None:
+        if self.rows is None or not rows:
             return [(local, None) for local in rows]
         offsets = self.layout.offsets
         everything = torch.cat([local + offset for local, offset in zip(rows, offsets[:-1], strict=True)])
@@ -257,7 +260,12 @@ def clip_and_sum(
     for table, gradient, (_, survives) in zip(recording.tables, gradients, found, strict=True):
         squares = gradient.square().sum(1)
         squared_norms.index_add_(0, table.example, squares if survives is None else squares * survives)
-    weight = (clipping_norm / squared_norms.sqrt()).clamp_max(1.0)
+    broken = ~squared_norms.isfinite()
+    if bool(broken.any()):  # a gradient without a norm cannot be clipped: it counts as zero
+        squared_norms.masked_fill_(broken, torch.inf)
+        gradients = [_without(g, broken[t.example]) for t, g in zip(recording.tables, gradients, strict=True)]
+        recording.linear = [(factors.without(broken), _without(g, broken)) for factors, g in recording.linear]
+    weight = (clipping_norm / squared_norms.sqrt()).clamp_max(1.0).nan_to_num(nan=0.0)
     for table, gradient, (position, survives), out in zip(recording.tables, gradients, found, rows, strict=True):
         example = table.example
         if survives is not None:
@@ -265,3 +273,8 @@ def clip_and_sum(
             position, gradient, example = position[alive], gradient[alive], example[alive]
         out.index_add_(0, position, gradient * weight[example].unsqueeze(1))
     return weight
+
+
+def _without(gradient: Tensor, broken: Tensor) -> Tensor:
+    """``gradient`` with the rows of broken examples set to zero, whatever they hold."""
+    return gradient.masked_fill(broken.view(-1, *[1] * (gradient.dim() - 1)), 0)

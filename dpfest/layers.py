@@ -8,6 +8,8 @@ leaves behind (Bu et al., 2023, "book-keeping").
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -38,12 +40,19 @@ class LinearFactors:
         length = inputs.shape[1]
         if self.has_weight:
             if 2 * length * length <= self.layer.in_features * self.layer.out_features:
+                # Terms cancel: in float32 the norm of a long gradient can come out as zero, and go unclipped.
+                inputs, gradients = inputs.double(), gradients.double()
                 gram = (inputs @ inputs.transpose(1, 2)) * (gradients @ gradients.transpose(1, 2))
-                # Rounding can leave a tiny negative sum where the gradient is zero.
-                total = total + gram.sum((1, 2)).clamp_min(0)
+                total = total + gram.sum((1, 2)).clamp_min(0).to(total.dtype)
             else:
                 total = total + torch.linalg.matrix_norm(gradients.transpose(1, 2) @ inputs).square()
-        return total + gradients.sum(1).square().sum(1) if self.has_bias else total
+        return total + gradients.sum(1).square().sum(1).to(total.dtype) if self.has_bias else total
+
+    def without(self, broken: Tensor) -> LinearFactors:
+        """The same with the inputs of the broken examples, bool ``[b]``, set to zero."""
+        factors = copy.copy(self)
+        factors.inputs = self.inputs.masked_fill(broken.view(-1, *[1] * (self.inputs.dim() - 1)), 0)
+        return factors
 
     def weighted_sums(self, output_gradient: Tensor, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
         """``sum_i weight_i * gradient_i`` for each trainable parameter; ``weight`` is ``[b]``."""

@@ -8,6 +8,7 @@ parameters, so that a reviewer can recount it with `dp_accounting` alone (expone
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 _OUTSIDE = (
     "The number of examples is public, and so is every setting.",
     "Outside the guarantee: the search for hyper-parameters, vocabularies and normalisation taken from the "
-    "data, evaluation on other splits, and floating-point effects of the noise.",
+    "data, evaluation on other splits, floating-point effects of the noise, and pseudo-random generators that are not "
+    "cryptographic.",
     "Not part of the release: checkpoints, raw histograms, training losses and other diagnostics.",
 )
 
@@ -175,7 +177,7 @@ class Ledger:
         step = accounting.to_record(self.step) if self.step else {}
         return {
             "epsilon": self.epsilon(),
-            "sound_epsilon": self.sound_epsilon(),
+            "sound_epsilon": _finite(self.sound_epsilon()),
             "delta": self.delta,
             "fidelity": self.fidelity,
             "sampling": self.sampling,
@@ -211,7 +213,7 @@ class Ledger:
         if self.fixed_noise_seed:
             said.append(
                 "Noise and batches follow a fixed privacy.noise_seed: epsilon holds only while noise_seed "
-                "stays secret."
+                "stays secret, and for one version of the data."
             )
         return [*said, *_OUTSIDE]
 
@@ -222,7 +224,7 @@ class Ledger:
             "target_epsilon": self.target_epsilon,
             "delta": self.delta,
             "epsilon": None if self.target_epsilon is None else self.epsilon(),
-            "sound_epsilon": None if self.target_epsilon is None else self.sound_epsilon(),
+            "sound_epsilon": None if self.target_epsilon is None else _finite(self.sound_epsilon()),
             "fidelity": self.fidelity,
             "sampling": self.sampling,
             "neighbours": "add or remove one example",
@@ -284,3 +286,8 @@ def _counted(events: Iterable[Event]) -> Counter[Event]:
 
 def _merged(counts: Counter[Event]) -> list[Event]:
     return [replace(event, count=count) for event, count in counts.items()]
+
+
+def _finite(epsilon: float) -> float | None:
+    """JSON has no word for infinity."""
+    return epsilon if math.isfinite(epsilon) else None

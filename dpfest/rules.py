@@ -183,6 +183,8 @@ class AdaFEST(PrivateAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive("algorithm.contribution_clipping_norm", self.contribution_clipping_norm)
+        if math.isnan(self.threshold):
+            raise ValueError("algorithm.threshold=nan must be a number")
         positive("algorithm.noise_ratio", self.noise_ratio)
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
@@ -301,9 +303,9 @@ def draw_rows(
 
 
 def positive(key: str, value: float) -> None:
-    """Refuse a setting that is not greater than zero, by its key."""
-    if not value > 0:
-        raise ValueError(f"{key}={value} must be greater than 0")
+    """Refuse a setting that is not a finite number greater than zero, by its key."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{key}={value} must be a finite number greater than 0")
 
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

@@ -149,7 +149,8 @@ def select_rows(
         scale = len(sizes) / selection.epsilon
         noisy = [counts + generator.gumbel(0.0, scale, len(counts)) for counts in histograms]
     else:
-        noisy = list(histograms)
+        # Unsigned counts would wrap around below.
+        noisy = [np.asarray(counts, dtype=np.float64) for counts in histograms]
     offsets = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
     # A stable sort: equal (public) counts go to the lower id.
     chosen = [

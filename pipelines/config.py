@@ -22,6 +22,8 @@ from pipelines.schema import build, nearest, unknown_key
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from dpfest.topk import SelectionConfig
+
 # section -> its choices by name -> the dataclass, as module:class, imported when it is needed.
 SCHEMAS: dict[str, dict[str, str]] = {
     "data": {
@@ -171,8 +173,28 @@ def run_hash(config: Config) -> str:
             for name in ("model", "algorithm", "privacy", "optimizer")
         },
     }
+    if config.algorithm.selects is not None:
+        settings["selection"] = selection_settings(config.algorithm.selects)
+        settings["algorithm"].pop("selection")
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
+    """What decides a selection: its settings, and of a public prior the content, wherever it lies.
+
+    Raises:
+        UserError: the prior cannot be read.
+    """
+    settings = dataclasses.asdict(selection)
+    if selection.prior is not None:
+        try:
+            settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()
+        except OSError as error:
+            raise UserError(
+                f"algorithm.selection.prior={selection.prior} cannot be read ({error.strerror})."
+            ) from error
+    return settings
 
 
 def run_folder(config: Config) -> Path:

@@ -99,15 +99,19 @@ class RunDirectory:
 
     def save_state(self, state: dict[str, Any]) -> None:
         """The private state of a run that goes on: tensors and plain values."""
-        write_atomically(self._state, lambda partial: torch.save(state, partial))
-        self._state.chmod(0o600)
+
+        def write(partial: Path) -> None:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                torch.save(state, file)
+
+        write_atomically(self._state, write)
 
     def load_state(self) -> dict[str, Any] | None:
         """What :meth:`save_state` wrote, or None."""
         if not self._state.exists():
             return None
         try:
-            return torch.load(self._state, weights_only=True)
+            return torch.load(self._state, weights_only=True, map_location="cpu")
         except Exception as error:
             raise UserError(f"The checkpoint {self._state} cannot be read ({error}): delete {self.path}.") from error
 
@@ -117,5 +121,14 @@ class RunDirectory:
             path = self.path / "checkpoint" / "model.safetensors"
             write_atomically(path, lambda partial: save_file(weights, partial))
         write_json(self.path / "summary.json", summary)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the private state of a run that is done, and say that it is done."""
+        for state in (self._state, *self._state.parent.glob(f".{self._state.name}.*")):
+            state.unlink(missing_ok=True)
         self.write_status("done")
-        self._state.unlink(missing_ok=True)
+
+    def has_weights(self) -> bool:
+        """Whether the run left its weights."""
+        return (self.path / "checkpoint" / "model.safetensors").exists()

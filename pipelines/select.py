@@ -7,7 +7,6 @@ same settings find the folder and reuse the release, which costs nothing more.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -22,7 +21,7 @@ from dpfest.accounting import to_record
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.topk import Selection, SelectionConfig, select_rows
-from pipelines.config import Config
+from pipelines.config import Config, selection_settings
 from pipelines.data.dataset import Dataset
 from pipelines.files import write_json
 from pipelines.preprocess import data_hash, preprocess
@@ -53,7 +52,7 @@ def selected_rows(config: Config, dataset: Dataset) -> NDArray[np.int64] | None:
 def _ensure(config: Config, dataset: Dataset, selection: SelectionConfig) -> Path:
     settings = {
         "data": data_hash(config.data),
-        "selection": dataclasses.asdict(selection),
+        "selection": selection_settings(selection),
         "noise_seed": config.privacy.noise_seed,
     }
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
@@ -61,7 +60,7 @@ def _ensure(config: Config, dataset: Dataset, selection: SelectionConfig) -> Pat
     if (folder / "selection.json").exists():
         return folder
     seed = config.privacy.noise_seed
-    key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed)
+    key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, name)
     counts = _public_counts(selection.prior, dataset) if selection.prior else dataset.histogram()
     chosen = select_rows(counts, selection, key.generator("selection"))
     partial = folder.with_name(f"{name}.partial-{os.getpid()}")
@@ -95,9 +94,10 @@ def _public_counts(path: str, dataset: Dataset) -> list[NDArray[np.integer]]:
         counts = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise UserError(f"algorithm.selection.prior={path} cannot be read as a .npy file ({error}).") from error
-    if counts.shape != (sum(sizes),) or not np.issubdtype(counts.dtype, np.number):
+    plain = np.issubdtype(counts.dtype, np.integer) or np.issubdtype(counts.dtype, np.floating)
+    if counts.shape != (sum(sizes),) or not plain or not np.isfinite(counts).all():
         raise UserError(
             f"algorithm.selection.prior={path} holds {counts.dtype} of shape {counts.shape}; it must hold one "
-            f"count for each of the {sum(sizes):,} rows of all tables, in their order."
+            f"finite count for each of the {sum(sizes):,} rows of all tables, in their order."
         )
     return np.split(counts, np.cumsum(sizes)[:-1])

@@ -8,6 +8,7 @@ the same bits as one that was never killed.  A repeated step repeats its noise a
 from __future__ import annotations
 
 import math
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -56,7 +57,9 @@ def train(config: Config) -> RunOutcome:
     with directory.lock():
         summary = directory.summary()
         if summary is not None:
-            directory.write_status("done")  # a kill may have come between the summary and the status
+            directory.clear()  # a kill may have come between the summary and the end
+            if config.train.save_model and not directory.has_weights():
+                print(f"{directory.path} was trained with train.save_model=false: it has no weights.", file=sys.stderr)
             return RunOutcome(directory.path, summary, skipped=True)
         directory.write_config(config.to_dict())
         directory.write_status("running")
@@ -122,6 +125,9 @@ class _Run:
         self.rows = torch.zeros(len(self.engine.layout.names), dtype=torch.float64)
         if saved is not None:
             self._restore(saved)
+        else:
+            # The key must outlive a kill: another key for the same steps would be a second release of them.
+            self._save()
         directory.keep_metrics_until(self.step)
 
     def train(self, stop: StopRequest) -> dict[str, Any]:
@@ -210,7 +216,7 @@ class _Run:
     def _key(self, saved: dict[str, Any] | None) -> NoiseKey:
         seed = self.config.privacy.noise_seed
         if seed is not None:
-            return NoiseKey.from_seed(seed)
+            return NoiseKey.from_seed(seed, self.directory.path.name)
         return NoiseKey.fresh() if saved is None else NoiseKey(bytes(saved["key"].tolist()))
 
     def _batches(self, examples: int) -> Batches:

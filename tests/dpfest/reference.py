@@ -127,4 +127,7 @@ def reference_gradient(
         draws = key.normal("dense noise", step, sum(sums_by_name[n].numel() for n in dense)).double() * std
         for name, part in zip(dense, draws.split([sums_by_name[n].numel() for n in dense]), strict=True):
             sums_by_name[name] += part.view_as(sums_by_name[name])
+    for name, table in tables.items():
+        if table.padding_idx is not None:
+            sums_by_name[name][table.padding_idx] = 0
     return {name: value / divisor for name, value in sums_by_name.items()}

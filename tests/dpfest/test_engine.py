@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
+from dpfest.layers import LinearFactors
 from dpfest.noise import NoiseKey
 from dpfest.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Nonprivate
 from tests.dpfest.reference import reference_gradient
@@ -245,3 +246,104 @@ def test_frozen_parameters_get_no_gradient_and_keep_their_flag() -> None:
     gradient = engine_for(model, DPSGD()).gradient([batch], 0)
     assert "network.0.weight" not in gradient.dense and "network.0.bias" in gradient.dense
     assert not model.network[0].weight.requires_grad and model.network[0].bias.requires_grad
+
+
+def test_layers_that_do_not_count_examples_are_refused() -> None:
+    """Position ids of shape [1, L] would book everybody's gradient on one example, and clip it as one."""
+
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.positions = nn.Embedding(9, 3), nn.Embedding(4, 3)
+            self.head = nn.Linear(3, 1)
+
+        def forward(self, tokens: Tensor, _: Tensor) -> Tensor:
+            hidden = self.words(tokens) + self.positions(torch.arange(4).unsqueeze(0))
+            return self.head(hidden.mean(1)).squeeze(1)
+
+    batch = (torch.randint(0, 9, (5, 4)), torch.zeros(5), torch.ones(5))
+    with pytest.raises(UserError, match=r"positions gives \(1, 4, 3\) for 5 examples"):
+        engine_for(Positions(), DPSGD()).gradient([batch], 0)
+
+
+def test_a_mean_loss_is_refused() -> None:
+    model, batch, _ = tabular(5)
+    losses = losses_of(model)
+    engine = PrivateEngine(
+        model, DPSGD(), lambda b: losses(b).mean(), NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA
+    )
+    with pytest.raises(UserError, match="one an example"):
+        engine.gradient([batch], 0)
+
+
+@pytest.mark.parametrize("make", [tabular, text])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_example_without_a_finite_gradient_counts_as_zero(make: Any, bad: float) -> None:
+    model, batch, _ = make(6)
+    losses = losses_of(model)
+    weights = torch.tensor([1, 1, bad, 1, 1, 1], dtype=torch.float64)
+    broken = PrivateEngine(
+        model,
+        DPSGD(),
+        lambda b: losses(b) * weights[: len(b[2])],
+        NoiseKey.from_seed(9),
+        expected_batch_size=10.0,
+        **SIGMA,
+    )
+    rest = tuple(part[[0, 1, 3, 4, 5]] for part in batch)
+    got, want = dense(broken, [batch], 1), dense(engine_for(model, DPSGD()), [rest], 1)
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_padding_rows_are_left_alone() -> None:
+    model, batch, _ = text(6)
+    for algorithm, settings in ((DPSGD(), {}), (FEST(), {"selected": torch.tensor([0, 3, 46])})):
+        gradient = dense(engine_for(model, algorithm, **settings), [batch], 1)["words.weight"]
+        assert not gradient[0].any() and gradient[3].all()
+
+
+def test_unused_tables_and_models_without_tables() -> None:
+    model, batch, _ = tabular(5)
+    model.unused = nn.Embedding(6, 2, dtype=torch.float64)
+    assert dense(engine_for(model, DPSGD()), [batch], 1)["unused.weight"].all(), "noise alone"
+    assert not dense(engine_for(model, Frozen()), [batch], 1)["unused.weight"].any()
+    for table in (*model.tables, model.unused):
+        table.weight.requires_grad_(False)
+    for algorithm in (Frozen(), DPSGD()):
+        assert set(dense(engine_for(model, algorithm), [batch], 1)) == {
+            f"network.{layer}.{kind}" for layer in (0, 2) for kind in ("weight", "bias")
+        }
+
+
+def test_inputs_may_be_named() -> None:
+    class Named(Tabular):
+        def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+            embedded = [table(input=ids[:, feature]) for feature, table in enumerate(self.tables)]
+            return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
+
+    plain, batch, _ = tabular(5)
+    named = Named().double()
+    named.load_state_dict(plain.state_dict())
+    got, want = dense(engine_for(named, DPSGD()), [batch], 1), dense(engine_for(plain, DPSGD()), [batch], 1)
+    assert all(torch.equal(got[name], value) for name, value in want.items())
+
+
+def test_reparametrised_layers_are_refused() -> None:
+    model = Tabular()
+    torch.nn.utils.parametrizations.weight_norm(model.network[0])
+    with pytest.raises(UserError, match=r"network\.0"):
+        engine_for(model, DPSGD())
+
+
+def test_norm_of_a_long_sequence_survives_cancellation() -> None:
+    """Two near-equal tokens with opposite output gradients: in float32 the Gram sum would come out as zero."""
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 64, bias=False)
+    token = torch.randn(1, 1, 64) * 1e3
+    inputs = torch.cat([token, token + 1e-1 * torch.randn(1, 1, 64)], dim=1)
+    gradient = torch.randn(1, 1, 64)
+    gradients = torch.cat([gradient, -gradient], dim=1)
+    factors = LinearFactors(layer, inputs, {id(layer.weight)})
+    truth = (gradients.double().transpose(1, 2) @ inputs.double()).square().sum()
+    assert factors.squared_norms(gradients).item() == pytest.approx(truth.item(), rel=1e-3)

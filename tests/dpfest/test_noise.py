@@ -65,6 +65,23 @@ def test_fresh_keys_differ_and_fixed_ones_do_not() -> None:
     assert NoiseKey.from_seed(5).fixed and not NoiseKey.fresh().fixed
 
 
+def test_one_seed_gives_each_purpose_its_own_key() -> None:
+    assert NoiseKey.from_seed(5, "run a") != NoiseKey.from_seed(5, "run b")
+
+
+@pytest.mark.parametrize(
+    ("limit", "draws"), [(5.0, 10**7), pytest.param(5.77, 12 * 10**8, marks=pytest.mark.slow)]
+)
+def test_tails_reach_as_far_as_the_law(limit: float, draws: int) -> None:
+    """Box-Muller on 24-bit uniforms ends at 5.768: whatever lies beyond would then tell that an example is there."""
+    key, size, beyond = NoiseKey.from_seed(0), 10**7, 0
+    for step in range(draws // size):
+        beyond += int((key.normal("tail", step, size).abs() > limit).sum())
+    expected = 2 * stats.norm.sf(limit) * draws
+    assert stats.poisson.sf(beyond - 1, expected) > FALSE_ALARM
+    assert stats.poisson.cdf(beyond, expected) > FALSE_ALARM
+
+
 def test_the_key_is_not_printed() -> None:
     key = NoiseKey.fresh()
     assert repr(key.secret) not in repr(key) and key.secret.hex() not in repr(key)

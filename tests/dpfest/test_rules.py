@@ -63,6 +63,8 @@ def test_cost_does_not_grow_with_the_universe() -> None:
         (AdaFEST, "noise_ratio", 0.0),
         (Exponential, "rows_per_step", 0),
         (Exponential, "selection_clipping_norm", float("nan")),
+        (AdaFEST, "contribution_clipping_norm", float("inf")),
+        (AdaFEST, "threshold", float("nan")),
     ],
 )
 def test_wrong_settings_are_named(kind: type, key: str, value: float) -> None:

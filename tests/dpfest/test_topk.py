@@ -178,3 +178,9 @@ def test_the_formula_of_the_counter_example_is_the_law_of_the_mechanism():
     sets = list(itertools.combinations(range(5), 3))
     expected = [4000 * _probability_of_set(counts, s, epsilon) for s in sets]
     assert stats.chisquare([drawn.count(s) for s in sets], expected).pvalue > 1e-3
+
+
+def test_unsigned_public_counts_rank_as_numbers() -> None:
+    selection = SelectionConfig(mechanism="public", rows=2, prior="counts.npy")
+    counts = [np.array([0, 5, 9, 0], dtype=np.uint32)]
+    assert select_rows(counts, selection, np.random.default_rng(0)).rows.tolist() == [1, 2]

@@ -255,3 +255,40 @@ def test_paper_fidelity_says_what_it_is(tmp_path: Path) -> None:
     privacy = train(config(tmp_path, *more)).summary["privacy"]
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
     assert privacy["epsilon"] <= 1 < privacy["sound_epsilon"]
+
+
+def test_one_noise_seed_gives_every_run_its_own_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs under the same normals would show the data in their difference."""
+    keys: list[bytes] = []
+    save = RunDirectory.save_state
+
+    def record(self: RunDirectory, state: dict[str, Any]) -> None:
+        keys.append(bytes(state["key"].tolist()))
+        save(self, state)
+
+    monkeypatch.setattr(RunDirectory, "save_state", record)
+    train(config(tmp_path / "one"))
+    train(config(tmp_path / "one", "privacy.epsilon=8"))
+    train(config(tmp_path / "two"))
+    assert keys[0] == keys[2] != keys[1]
+
+
+def test_key_that_a_kill_left_beside_a_finished_run_is_removed(tmp_path: Path) -> None:
+    done = train(config(tmp_path))
+    for name in ("state.pt", ".state.pt.123.partial"):
+        (done.path / "checkpoint" / name).write_bytes(b"secret")
+    assert train(config(tmp_path)).skipped
+    assert [path.name for path in (done.path / "checkpoint").iterdir()] == ["model.safetensors"]
+
+
+def test_a_changed_prior_is_another_selection_and_another_run(tmp_path: Path) -> None:
+    import numpy as np
+
+    more = ("algorithm=fest", "algorithm.selection.mechanism=public", f"algorithm.selection.prior={tmp_path}/prior.npy")
+    folders = []
+    for best in (0, 1):
+        counts = np.zeros(26 * 60)
+        counts[best] = 1
+        np.save(tmp_path / "prior.npy", counts)
+        folders.append((select(config(tmp_path, *more)), run_folder(config(tmp_path, *more))))
+    assert folders[0][0] != folders[1][0] and folders[0][1] != folders[1][1]

@@ -101,7 +101,9 @@ def bench(
     """Time every algorithm's step against the same model's ordinary PyTorch step, in turns."""
     from cli.bench import run_bench
 
-    run_bench(ctx.args, section=section, repeats=repeats)
+    # Where no section is named, the first override stands in its place.
+    arguments = [section, *ctx.args] if "=" in section else ctx.args
+    run_bench(arguments, section="step" if "=" in section else section, repeats=repeats)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["budget"])

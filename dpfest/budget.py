@@ -142,6 +142,9 @@ def plan(
         raise UserError(
             f"train.batch_size={batch_size} must lie between 1 and the {examples} training examples."
         )
+    drawn = getattr(algorithm, "rows_per_step", 0)
+    if isinstance(features, Sequence) and drawn > sum(features):
+        raise UserError(f"algorithm.rows_per_step={drawn} is more than the {sum(features)} rows of all tables.")
     delta = 1 / examples if privacy.delta is None else privacy.delta
     selection = step = None
     if algorithm.name != "nonprivate":

@@ -45,14 +45,16 @@ _TAIL = 1e-22
 _TAIL_DEVIATIONS = 10.0  # a standard normal exceeds it with probability 8e-24
 _ROUNDING = 1e-15
 _LARGEST_LOSS = 600.0  # exp() of it is still a double
-_DOTS = 40_001  # of the curve of one unsampled step
+# Dots of the curve of one unsampled step: fewer where each costs a sum over many numbers of ones.
+_DOTS, _FEWEST_DOTS, _CELLS_OF_A_CURVE = 40_001, 4_001, 40_000_000
 _CELLS_AT_ONCE = 2_000_000
 
 
 def _ones(rows: int, epsilon_per_row: float) -> tuple[Floats, Floats]:
     """Log ratios e(2J - m) and probabilities under P of J, but for the J of total probability `_TAIL`."""
     chance = 1 / (1 + math.exp(-epsilon_per_row))
-    low, high = binom.ppf(_TAIL / 2, rows, chance), binom.isf(_TAIL / 2, rows, chance)
+    # The upper end by the number of zeros: scipy's isf gives up at such tails and returns all rows.
+    low, high = binom.ppf(_TAIL / 2, rows, chance), rows - binom.ppf(_TAIL / 2, rows, 1 - chance)
     count = np.arange(max(0, int(low)), min(rows, int(high)) + 1)
     losses = epsilon_per_row * (2.0 * count - rows)
     return losses, binom.pmf(count, rows, chance)
@@ -109,11 +111,13 @@ def privacy_loss(
     """
     q = sampling_probability
     # Past this loss the divergence is below the two tails together.
-    furthest = float(np.abs(_ones(rows, epsilon_per_row)[0]).max(initial=0.0))
+    ones = _ones(rows, epsilon_per_row)[0]
+    furthest = float(np.abs(ones).max(initial=0.0))
+    dots = min(_DOTS, max(_FEWEST_DOTS, _CELLS_OF_A_CURVE // len(ones)))
     if math.isfinite(noise_multiplier):
         furthest += 0.5 / noise_multiplier**2 + _TAIL_DEVIATIONS / noise_multiplier
     furthest = min(furthest, _LARGEST_LOSS)
-    log_orders = np.linspace(-furthest, furthest, _DOTS)
+    log_orders = np.linspace(-furthest, furthest, dots)
     orders = np.append(0.0, np.exp(log_orders))
     curve = np.append(1.0, hockey_stick(log_orders, epsilon_per_row, rows, noise_multiplier))
 

@@ -124,3 +124,8 @@ def test_a_batch_larger_than_the_data_is_refused_by_key(cache):
 def test_steps_are_rounded_up(epochs, steps, expected):
     assert training_steps(45_000, 2_000, epochs, steps) == expected
     assert training_steps(math.prod([100, 20]), 20, 1.0) == 100
+
+
+def test_more_rows_a_step_than_there_are_is_refused(cache):
+    with pytest.raises(UserError, match=r"algorithm\.rows_per_step=12054 is more than the 12053 rows"):
+        budget("exponential", cache, rows_per_step=12_054)

@@ -29,6 +29,10 @@ def task(function: Task) -> Task:
             print(f"error: {error}", file=sys.stderr)
             # Hydra catches every Exception of a task to print it in its own way; SystemExit passes.
             raise SystemExit(2) from None
+        except OSError as error:
+            where = f" ({error.filename})" if error.filename else ""
+            print(f"error: {error.strerror or error}{where}: choose another folder with paths.*.", file=sys.stderr)
+            raise SystemExit(2) from None
 
     return reported
 
@@ -92,11 +96,18 @@ def describe(summary: Mapping[str, Any]) -> str:
             if reduction
             else "embeddings not updated",
             f"epsilon {privacy['epsilon']:.3f} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
-            f"{privacy['sampling']} sampling)"
+            f"{privacy['sampling']} sampling)" + _sound(privacy)
             if privacy and privacy["epsilon"] is not None
             else "no privacy",
         ]
     )
+
+
+def _sound(privacy: Mapping[str, Any]) -> str:
+    """Beside the paper's claim, what can be proven."""
+    if privacy["fidelity"] != "paper":
+        return ""
+    return f"; sound epsilon {_number(privacy['sound_epsilon'])}, nothing claimed for sampling"
 
 
 def _number(value: float | None) -> str:

@@ -152,6 +152,11 @@ def plan(
         if config:
             sizes = features if isinstance(features, Sequence) else [config.rows] * features
             selection = next(iter(selection_events(config, sizes)), None)
+            if isinstance(selection, GaussianEvent) and selection.noise_multiplier < 0.1:
+                # Its privacy loss would fill the memory before it is found to exceed any target.
+                raise UserError(
+                    f"algorithm.selection.noise_multiplier={config.noise_multiplier} protects no one: take 0.1 or more."
+                )
         target, fixed = privacy.epsilon, selection
         claim = getattr(selection, "claimed_epsilon", None)
         if privacy.fidelity == "paper" and claim is not None:

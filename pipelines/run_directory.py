@@ -36,15 +36,18 @@ class RunDirectory:
         path.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, wait: bool = False) -> Iterator[None]:
         """Hold the run against a second process; the lock goes with the process, however it ends.
+
+        Args:
+            wait: until another process that makes this run has ended, as sweeps side by side do.
 
         Raises:
             UserError: another process is making this very run.
         """
         with open(self.path / ".lock", "a+", encoding="utf-8") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UserError(
                     f"Another process is making this very run in {self.path}. Wait for it, or change a setting."
@@ -53,12 +56,16 @@ class RunDirectory:
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a run that is done, or None."""
+        path = self.path / "summary.json"
         try:
-            return json.loads((self.path / "summary.json").read_text(encoding="utf-8"))
+            summary = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except ValueError as error:
-            raise UserError(f"{self.path / 'summary.json'} is no JSON ({error}): delete {self.path}.") from error
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}): delete {self.path}.") from error
+        if not isinstance(summary, dict):
+            raise UserError(f"{path} is no summary: delete {self.path}.")
+        return summary
 
     def write_config(self, config: dict[str, Any]) -> None:
         """What the run was asked, resolved."""

@@ -51,8 +51,12 @@ class Outcome:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether the run in this folder ended well: a summary is there exactly then."""
-    return (folder / "summary.json").exists()
+    """Whether the run in this folder ended well: a summary is there exactly then. One that cannot be read is left
+    to `train`, which says what to do."""
+    try:
+        return isinstance(json.loads((folder / "summary.json").read_text()), dict)
+    except (OSError, ValueError):
+        return False
 
 
 def records_folder(config: Config) -> Path:
@@ -250,7 +254,7 @@ def _reason(error: Exception) -> str:
 def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text()))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError):
         return {}
 
 

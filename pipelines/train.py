@@ -54,7 +54,7 @@ def train(config: Config) -> RunOutcome:
     """
     dataset = Dataset.open(preprocess(config))
     directory = RunDirectory(run_folder(config))
-    with directory.lock():
+    with directory.lock(wait=config.sweep.records is not None):
         summary = directory.summary()
         if summary is not None:
             directory.clear()  # a kill may have come between the summary and the end

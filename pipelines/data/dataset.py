@@ -113,9 +113,9 @@ class Dataset:
         try:
             description = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
-            raise UserError(
-                f"There is no dataset in {folder} (no dataset.json): make it with `dpfest preprocess`."
-            ) from error
+            half = Path(folder).exists()
+            left = f"delete {folder} and preprocess again" if half else "make it with `dpfest preprocess`"
+            raise UserError(f"There is no dataset in {folder} (no dataset.json): {left}.") from error
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} cannot be read ({error}): delete {folder} and preprocess again."

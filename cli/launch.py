@@ -90,7 +90,9 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
         _check_every_run(Composer(line.config_dir), line.overrides)
     run = hydra.main(f"pkg://{CONFIG_MODULE}", CONFIG_NAME, HYDRA_VERSION_BASE)(task)
     try:
-        with _command_line(arguments):
+        # Hydra's own parser takes no override before a flag and another after it.
+        flags = [text for text in arguments if text not in line.overrides]
+        with _command_line([*flags, *line.overrides]):
             run()
     except (HydraException, OmegaConfBaseException) as error:
         raise UserError(Composer(line.config_dir).explain(error, line.overrides)) from error

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from dpfest.noise import NoiseKey
-
-
-class Batches(Protocol):
-    """Indices of a step's examples, a function of the key and the step alone."""
-
-    sampling: str
-
-    def indices(self, step: int) -> np.ndarray:
-        """Distinct example indices of batch ``step`` (from 0), sorted, int64 ``[b]``."""
 
 
 class PoissonBatches:
@@ -30,15 +19,11 @@ class PoissonBatches:
     sampling = "poisson"
 
     def __init__(self, examples: int, batch_size: float, key: NoiseKey) -> None:
-        if not 0 < batch_size <= examples:
-            raise ValueError(
-                f"train.batch_size={batch_size:g} must lie between 1 and the number of training examples, {examples}"
-            )
-        self.examples, self.key = examples, key
-        self.sampling_probability = batch_size / examples
+        _check(examples, batch_size)
+        self.examples, self.key, self.sampling_probability = examples, key, batch_size / examples
 
     def indices(self, step: int) -> np.ndarray:
-        """See :class:`Batches`."""
+        """Distinct example indices of batch ``step`` (from 0), sorted, int64 ``[b]``: a function of key and step."""
         generator = self.key.generator("poisson batch", step)
         size = generator.binomial(self.examples, self.sampling_probability)
         return np.sort(generator.choice(self.examples, size=size, replace=False, shuffle=False))
@@ -54,18 +39,25 @@ class ShuffledBatches:
     sampling = "shuffled"
 
     def __init__(self, examples: int, batch_size: int, key: NoiseKey) -> None:
-        if not 0 < batch_size <= examples:
-            raise ValueError(
-                f"train.batch_size={batch_size} must lie between 1 and the number of training examples, {examples}"
-            )
+        _check(examples, batch_size)
         self.examples, self.batch_size, self.key = examples, int(batch_size), key
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def indices(self, step: int) -> np.ndarray:
-        """See :class:`Batches`."""
+        """See :meth:`PoissonBatches.indices`."""
         epoch, position = divmod(step, self.examples // self.batch_size)
         if epoch != self._epoch:
             self._order = self.key.generator("epoch order", epoch).permutation(self.examples)
             self._epoch = epoch
         start = position * self.batch_size
         return np.sort(self._order[start : start + self.batch_size])
+
+
+Batches = PoissonBatches | ShuffledBatches
+
+
+def _check(examples: int, batch_size: float) -> None:
+    if not 0 < batch_size <= examples:
+        raise ValueError(
+            f"train.batch_size={batch_size:g} must lie between 1 and the number of training examples, {examples}"
+        )

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from dpfest.capture import Recorder, Recording
 from dpfest.noise import NoiseKey
-from dpfest.rules import Algorithm, Contributions, StepContext, locate
-from dpfest.tables import TableLayout
+from dpfest.rules import Algorithm, Contributions, StepContext
+from dpfest.tables import Survivors, TableLayout
 
 
 @dataclass
@@ -38,16 +38,18 @@ class NoisedGradient:
     Attributes:
         dense: gradient of each dense parameter, by name.
         tables: gradient of each table, in the order of the layout.
-        rows_per_table: rows with a noised gradient in each table.
-        examples: size of the batch.  Private: no part of the release.
-        loss: mean loss over the batch, nan where it is empty.  Private: no part of the release.
+        examples, loss: the batch's size and mean loss (nan where it is empty).  Private: no part of the release.
     """
 
     dense: dict[str, Tensor]
     tables: list[RowGradient]
-    rows_per_table: list[int]
     examples: int
     loss: float
+
+    @property
+    def rows_per_table(self) -> list[int]:
+        """Rows with a noised gradient in each table."""
+        return [len(table.values) for table in self.tables]
 
 
 class PrivateEngine:
@@ -88,11 +90,10 @@ class PrivateEngine:
         self.algorithm, self.losses, self.key = algorithm, losses, key
         self.gradient_noise_multiplier = gradient_noise_multiplier
         self.expected_batch_size = expected_batch_size
-        self.map_noise_multiplier = map_noise_multiplier
-        self.epsilon_per_row = epsilon_per_row
         parameter = next(model.parameters())
         self.device, self.dtype = parameter.device, parameter.dtype
         self.selected = None if selected is None else selected.to(self.device)
+        self.map_noise_multiplier, self.epsilon_per_row = map_noise_multiplier, epsilon_per_row
 
     @property
     def layout(self) -> TableLayout:
@@ -109,27 +110,21 @@ class PrivateEngine:
         """
         batch = _RecordedBatch(self, microbatches)
         context = StepContext(
-            step=step,
-            key=self.key,
-            layout=self.layout,
-            device=self.device,
-            selected=self.selected,
-            map_noise_multiplier=self.map_noise_multiplier,
-            epsilon_per_row=self.epsilon_per_row,
+            step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row
         )
         survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
         rows = self._noise("row noise", step, survivors.shapes)
-        dense = self._noise("dense noise", step, [p.shape for p in self.recorder.dense_parameters.values()])
-        sums = dict(zip(self.recorder.dense_parameters, dense, strict=True))
-        named = {id(p): sums[name] for name, p in self.recorder.dense_parameters.items()}
+        parameters = self.recorder.dense_parameters
+        dense = self._noise("dense noise", step, [p.shape for p in parameters.values()])
+        sum_of = {id(p): value for p, value in zip(parameters.values(), dense, strict=True)}
 
         examples, loss = 0, 0.0
         for recording in batch.recordings():
             recording.backward()
             weight = clip_and_sum(recording, survivors, self.algorithm.gradient_bound, rows, dense=True)
-            for factors, output_gradient in recording.linear:
-                for parameter, value in factors.weighted_sums(output_gradient, weight):
-                    named[id(parameter)].add_(value)
+            for factors in recording.factors:
+                for parameter, value in factors.weighted_sums(weight):
+                    sum_of[id(parameter)].add_(value)
             examples += len(weight)
             loss += float(recording.losses.detach().sum())
 
@@ -137,15 +132,26 @@ class PrivateEngine:
             if table.padding_idx is not None:  # never looked up, so its noise would only disturb the model
                 value[table.padding_idx if local is None else local == table.padding_idx] = 0
         divisor = max(examples, 1) if self.expected_batch_size is None else self.expected_batch_size
-        for value in (*rows, *sums.values()):
+        for value in (*rows, *dense):
             value.div_(divisor)
-        return NoisedGradient(
-            dense=sums,
-            tables=[RowGradient(local, value) for local, value in zip(survivors.local, rows, strict=True)],
-            rows_per_table=[len(value) for value in rows],
-            examples=examples,
-            loss=loss / examples if examples else math.nan,
-        )
+        tables = [RowGradient(local, value) for local, value in zip(survivors.local, rows, strict=True)]
+        mean_loss = loss / examples if examples else math.nan
+        return NoisedGradient(dict(zip(parameters, dense, strict=True)), tables, examples, mean_loss)
+
+    def fill(self, gradient: NoisedGradient) -> None:
+        """Set ``.grad`` of every trainable parameter: of a table sparse, and None where no row of it survived."""
+        for name, parameter in self.recorder.dense_parameters.items():
+            parameter.grad = gradient.dense[name]
+        for table, found in zip(self.recorder.tables.values(), gradient.tables, strict=True):
+            weight, rows = table.weight, found.rows
+            if rows is None:
+                weight.grad = found.values
+            elif len(rows):
+                weight.grad = torch.sparse_coo_tensor(
+                    rows.unsqueeze(0), found.values, weight.shape, is_coalesced=True, check_invariants=False
+                )
+            else:
+                weight.grad = None
 
     def record(self, batch: Any) -> Recording:
         """Run the forward pass of one micro-batch and keep its factors."""
@@ -163,35 +169,6 @@ class PrivateEngine:
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
         return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-
-
-class Survivors:
-    """The rows that survive, in the global numbering and table by table.
-
-    Attributes:
-        local: each table's surviving local rows, or None for all of them.
-        shapes: shape of each table's gradient.
-    """
-
-    def __init__(self, layout: TableLayout, rows: Tensor | None) -> None:
-        self.layout, self.rows = layout, rows
-        self.local: Sequence[Tensor | None] = [None] * len(layout.names) if rows is None else layout.split(rows)
-        counts = [total if local is None else len(local) for total, local in zip(layout.rows, self.local, strict=True)]
-        self.shapes = list(zip(counts, layout.dims, strict=True))
-        self._starts = [sum(counts[:table]) for table in range(len(counts))]
-
-    def positions(self, rows: list[Tensor]) -> list[tuple[Tensor, Tensor | None]]:
-        """Where each table's pairs (local ``rows``) lie in its gradient: (position, survives), None for all."""
-        if self.rows is None or not rows:
-            return [(local, None) for local in rows]
-        offsets = self.layout.offsets
-        everything = torch.cat([local + offset for local, offset in zip(rows, offsets[:-1], strict=True)])
-        position, survives = locate(self.rows, everything)
-        sizes = [len(local) for local in rows]
-        return [
-            (part - start, alive)
-            for part, alive, start in zip(position.split(sizes), survives.split(sizes), self._starts, strict=True)
-        ]
 
 
 class _RecordedBatch:
@@ -214,16 +191,14 @@ class _RecordedBatch:
 
     def contributions(self) -> Contributions:
         """See :class:`dpfest.rules.LogicalBatch`."""
-        offsets = self._engine.layout.offsets
-        examples, example, row = 0, [], []
+        empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
+        examples, example, row = 0, [empty], [empty]
         with torch.set_grad_enabled(self._only is not None):
             for recording in self.recordings():
-                for table, offset in zip(recording.tables, offsets[:-1], strict=True):
-                    example.append(table.example + examples)
-                    row.append(table.row + offset)
+                example += [table.example + examples for table in recording.tables]
+                row.append(recording.rows)
                 examples += len(recording.losses)
-        empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
-        return Contributions(torch.cat([empty, *example]), torch.cat([empty, *row]), examples)
+        return Contributions(torch.cat(example), torch.cat(row), examples)
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
         """See :class:`dpfest.rules.LogicalBatch`."""
@@ -251,30 +226,26 @@ def clip_and_sum(
     Returns:
         The clipping weight of each example, ``[b]``, with which the dense parameters are to be summed.
     """
-    found = survivors.positions([table.row for table in recording.tables])
-    gradients = [recording.pair_gradients(table) for table in range(len(recording.tables))]
-    squared_norms = recording.losses.new_zeros(len(recording.losses))
-    if dense:
-        for factors, output_gradient in recording.linear:
-            squared_norms += factors.squared_norms(output_gradient)
-    for table, gradient, (_, survives) in zip(recording.tables, gradients, found, strict=True):
-        squares = gradient.square().sum(1)
-        squared_norms.index_add_(0, table.example, squares if survives is None else squares * survives)
+    squared_norms = recording.losses.detach().new_zeros(len(recording.losses))
+    for factors in recording.factors if dense else ():
+        squared_norms += factors.squared_norms()
+    alive = []
+    found = survivors.find(recording.rows, recording.sizes)
+    for table, gradient, (pairs, position), out in zip(
+        recording.tables, recording.row_gradients, found, rows, strict=True
+    ):
+        if len(position):
+            example = table.example if pairs is None else table.example[pairs]
+            gradient = gradient if pairs is None else gradient[pairs]
+            squared_norms.index_add_(0, example, gradient.square().sum(1))
+            alive.append((example, gradient, position, out))
     broken = ~squared_norms.isfinite()
     if bool(broken.any()):  # a gradient without a norm cannot be clipped: it counts as zero
         squared_norms.masked_fill_(broken, torch.inf)
-        gradients = [_without(g, broken[t.example]) for t, g in zip(recording.tables, gradients, strict=True)]
-        recording.linear = [(factors.without(broken), _without(g, broken)) for factors, g in recording.linear]
+        alive = [(e, g.masked_fill(broken[e].unsqueeze(1), 0), position, out) for e, g, position, out in alive]
+        for factors in recording.factors:
+            factors.drop(broken)
     weight = (clipping_norm / squared_norms.sqrt()).clamp_max(1.0).nan_to_num(nan=0.0)
-    for table, gradient, (position, survives), out in zip(recording.tables, gradients, found, rows, strict=True):
-        example = table.example
-        if survives is not None:
-            alive = torch.nonzero(survives).squeeze(1)
-            position, gradient, example = position[alive], gradient[alive], example[alive]
+    for example, gradient, position, out in alive:
         out.index_add_(0, position, gradient * weight[example].unsqueeze(1))
     return weight
-
-
-def _without(gradient: Tensor, broken: Tensor) -> Tensor:
-    """``gradient`` with the rows of broken examples set to zero, whatever they hold."""
-    return gradient.masked_fill(broken.view(-1, *[1] * (gradient.dim() - 1)), 0)

@@ -1,11 +1,9 @@
 """The one exception that speaks to the user."""
 
-from __future__ import annotations
-
 
 class UserError(Exception):
-    """A mistake that the user can mend: a wrong setting, a bad input file, a budget that cannot be met.
+    """A mistake that the user can mend: a wrong setting, a bad file, a model or a budget that cannot be used.
 
-    Its text is a full sentence that says what was wrong, where (a file and line, a configuration key) and
-    what to do. The command line prints the text alone, without a traceback, and ends with exit status 2.
+    Its text is a full sentence: what was wrong, where (a file and line, a configuration key, a layer), what to do.
+    The command line prints the text alone and ends with exit status 2.
     """

@@ -1,66 +1,132 @@
-"""Per-example gradient norms and clipped sums of dense layers, without per-example gradients.
+"""Per-example gradient norms and clipped sums of dense layers.
 
 For a linear layer with input ``a_i`` and output gradient ``g_i``, example ``i``'s weight gradient is the outer product
-``g_i a_i^T``: its norm is ``|g_i| |a_i|`` and a weighted sum over examples is one matrix product (Goodfellow, 2015).
-With a sequence dimension the norm comes from two Gram matrices (Li et al., 2022).  Both need what one backward pass
-leaves behind (Bu et al., 2023, "book-keeping").
+``g_i a_i^T``: its norm is ``|g_i| |a_i|`` and a weighted sum over examples is one matrix product (Goodfellow, 2015),
+so no example's gradient is ever formed.  With a sequence dimension the norm comes from two Gram matrices (Li et al.,
+2022); a layer called twice is a longer sequence.  Both need what one backward pass leaves behind (Bu et al., 2023,
+"book-keeping").  Layers of few parameters (normalisations, convolutions) have their per-example gradients formed.
 """
 
 from __future__ import annotations
 
-import copy
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
+
+
+@dataclass
+class Call:
+    """One call of a layer: its arguments, its output and, after the backward pass, the output's gradient."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Tensor
+    version: int
+    gradient: Tensor
+
+
+class Factors(Protocol):
+    """What a layer's calls in one micro-batch say of its per-example gradients."""
+
+    def squared_norms(self) -> Tensor:
+        """Squared norm of each example's gradient of the layer's trainable parameters, ``[b]``."""
+
+    def weighted_sums(self, weight: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        """``sum_i weight_i * gradient_i`` for each trainable parameter; ``weight`` is ``[b]``."""
+
+    def drop(self, broken: Tensor) -> None:
+        """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
 
 
 class LinearFactors:
-    """One call of an ``nn.Linear``: its input and, after the backward pass, its output gradient.
+    """All calls of an ``nn.Linear``: inputs ``[b, in]`` or ``[b, length, in]``, output gradients alike."""
 
-    Args:
-        layer: the layer.
-        inputs: its input, ``[b, in]`` or ``[b, ..., in]``; the first dimension counts examples.
-        trainable: ``id`` of each parameter that is trained.
-    """
+    def __init__(self, layer: nn.Linear, calls: list[Call]) -> None:
+        self.layer = layer
+        inputs = [(call.args[0] if call.args else call.kwargs["input"]).detach() for call in calls]
+        gradients = [call.gradient for call in calls]
+        if len(calls) > 1 or inputs[0].dim() > 2:
+            inputs, gradients = ([_sequence(t) for t in tensors] for tensors in (inputs, gradients))
+        self.inputs = inputs[0] if len(calls) == 1 else torch.cat(inputs, 1)
+        self.gradients = gradients[0] if len(calls) == 1 else torch.cat(gradients, 1)
 
-    def __init__(self, layer: nn.Linear, inputs: Tensor, trainable: set[int]) -> None:
-        self.layer, self.inputs = layer, inputs.detach()
-        self.has_weight = id(layer.weight) in trainable
-        self.has_bias = layer.bias is not None and id(layer.bias) in trainable
-
-    def squared_norms(self, output_gradient: Tensor) -> Tensor:
-        """Squared norm of each example's gradient of this layer's parameters, ``[b]``."""
-        total = output_gradient.new_zeros(len(output_gradient))
-        if output_gradient.dim() == 2:
-            gradient = output_gradient.square().sum(1)
-            if self.has_weight:
-                total = total + self.inputs.square().sum(1) * gradient
-            return total + gradient if self.has_bias else total
-        inputs, gradients = self.inputs.flatten(1, -2), output_gradient.flatten(1, -2)
-        length = inputs.shape[1]
-        if self.has_weight:
-            if 2 * length * length <= self.layer.in_features * self.layer.out_features:
+    def squared_norms(self) -> Tensor:
+        """See :class:`Factors`."""
+        inputs, gradients, weight, bias = self.inputs, self.gradients, self.layer.weight, self.layer.bias
+        total = gradients.new_zeros(len(gradients))
+        if weight.requires_grad:
+            if inputs.dim() == 2:
+                total += inputs.square().sum(1) * gradients.square().sum(1)
+            elif 2 * inputs.shape[1] ** 2 <= weight.numel():
                 # Terms cancel: in float32 the norm of a long gradient can come out as zero, and go unclipped.
-                inputs, gradients = inputs.double(), gradients.double()
-                gram = (inputs @ inputs.transpose(1, 2)) * (gradients @ gradients.transpose(1, 2))
-                total = total + gram.sum((1, 2)).clamp_min(0).to(total.dtype)
+                wide, slopes = inputs.double(), gradients.double()
+                gram = (wide @ wide.transpose(1, 2)) * (slopes @ slopes.transpose(1, 2))
+                total += gram.sum((1, 2)).clamp_min(0).to(total.dtype)
             else:
-                total = total + torch.linalg.matrix_norm(gradients.transpose(1, 2) @ inputs).square()
-        return total + gradients.sum(1).square().sum(1).to(total.dtype) if self.has_bias else total
+                total += (gradients.transpose(1, 2) @ inputs).square().sum((1, 2))
+        if bias is not None and bias.requires_grad:
+            total += (gradients if gradients.dim() == 2 else gradients.sum(1)).square().sum(1)
+        return total
 
-    def without(self, broken: Tensor) -> LinearFactors:
-        """The same with the inputs of the broken examples, bool ``[b]``, set to zero."""
-        factors = copy.copy(self)
-        factors.inputs = self.inputs.masked_fill(broken.view(-1, *[1] * (self.inputs.dim() - 1)), 0)
-        return factors
-
-    def weighted_sums(self, output_gradient: Tensor, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """``sum_i weight_i * gradient_i`` for each trainable parameter; ``weight`` is ``[b]``."""
-        scaled = output_gradient * weight.reshape(-1, *[1] * (output_gradient.dim() - 1))
-        scaled = scaled.reshape(-1, scaled.shape[-1])
-        sums: list[tuple[Tensor, Tensor]] = []
-        if self.has_weight:
-            sums.append((self.layer.weight, scaled.t() @ self.inputs.reshape(-1, self.inputs.shape[-1])))
-        if self.has_bias:
+    def weighted_sums(self, weight: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        """See :class:`Factors`."""
+        scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
+        sums: list[tuple[nn.Parameter, Tensor]] = []
+        if self.layer.weight.requires_grad:
+            sums.append((self.layer.weight, scaled.t() @ self.inputs.flatten(0, -2)))
+        if self.layer.bias is not None and self.layer.bias.requires_grad:
             sums.append((self.layer.bias, scaled.sum(0)))
         return sums
+
+    def drop(self, broken: Tensor) -> None:
+        """See :class:`Factors`."""
+        self.inputs, self.gradients = _without(self.inputs, broken), _without(self.gradients, broken)
+
+
+class PerExampleGradients:
+    """Gradients ``[b, *shape]`` of each trainable parameter of a layer that treats every example alone."""
+
+    def __init__(self, layer: nn.Module, calls: list[Call]) -> None:
+        self.parameters = {n: p for n, p in layer.named_parameters(recurse=False) if p.requires_grad}
+        values = {name: parameter.detach() for name, parameter in self.parameters.items()}
+
+        def gradient(inputs: Tensor, slope: Tensor) -> dict[str, Tensor]:
+            _, pull = vjp(lambda own: functional_call(layer, own, (inputs.unsqueeze(0),)), values)
+            return pull(slope.unsqueeze(0))[0]
+
+        self.gradients = {n: p.new_zeros(len(calls[0].gradient), *p.shape) for n, p in values.items()}
+        for call in calls:
+            inputs = (call.args[0] if call.args else call.kwargs["input"]).detach()
+            for name, value in vmap(gradient)(inputs, call.gradient).items() if len(inputs) else ():
+                self.gradients[name] += value
+
+    def squared_norms(self) -> Tensor:
+        """See :class:`Factors`."""
+        return torch.stack([value.flatten(1).square().sum(1) for value in self.gradients.values()]).sum(0)
+
+    def weighted_sums(self, weight: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
+        """See :class:`Factors`."""
+        return [(p, torch.tensordot(weight, self.gradients[name], 1)) for name, p in self.parameters.items()]
+
+    def drop(self, broken: Tensor) -> None:
+        """See :class:`Factors`."""
+        self.gradients = {name: _without(value, broken) for name, value in self.gradients.items()}
+
+
+FACTORS: dict[type[nn.Module], type[LinearFactors] | type[PerExampleGradients]] = {nn.Linear: LinearFactors} | {
+    kind: PerExampleGradients
+    for kind in (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.PReLU)
+}
+"""How the gradients of each supported dense layer are clipped.  The type must be exactly this: a subclass may do more."""
+
+
+def _sequence(tensor: Tensor) -> Tensor:
+    """``[b, ..., n]`` as ``[b, length, n]``."""
+    return tensor.reshape(len(tensor), -1, tensor.shape[-1]) if len(tensor) else tensor.new_zeros(0, 1, tensor.shape[-1])
+
+
+def _without(tensor: Tensor, broken: Tensor) -> Tensor:
+    return tensor.masked_fill(broken.view(-1, *[1] * (tensor.dim() - 1)), 0)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -29,18 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 18
-"""Normal variates that one generator fills: a draw is cut into such blocks, filled in parallel."""
+BLOCK = 1 << 18  # normal variates that one generator fills: a draw is cut into such blocks, filled in parallel
 
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """A 256-bit key and whether it was fixed by the user (and is then reproducible, and no secret).
-
-    Args:
-        secret: 32 bytes.
-        fixed: True where the key follows from a ``privacy.noise_seed``.
-    """
+    """A 256-bit key, ``secret``, and whether it follows from a user's seed (reproducible then, and no secret)."""
 
     secret: bytes
     fixed: bool = False
@@ -93,13 +86,9 @@ class NoiseKey:
         def fill(number: int) -> None:
             self.generator(purpose, step, number).standard_normal(out=blocks[number], dtype=np.float32)
 
-        _each(fill, len(blocks))
+        if len(blocks) == 1:
+            fill(0)
+        elif blocks:
+            with ThreadPoolExecutor(max(1, min(len(blocks), torch.get_num_threads()))) as pool:
+                list(pool.map(fill, range(len(blocks))))
         return torch.from_numpy(out)
-
-
-def _each(work: Callable[[int], None], count: int) -> None:
-    if count == 1:
-        work(0)
-    elif count:
-        with ThreadPoolExecutor(max(1, min(count, torch.get_num_threads()))) as pool:
-            list(pool.map(work, range(count)))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from dpfest.noise import NoiseKey
-from dpfest.survivors import clipped_contributions, surviving_rows
-from dpfest.tables import TableLayout
+from dpfest.survivors import clipped_contributions, draw_rows, surviving_rows
+from dpfest.tables import TableLayout, locate
 from dpfest.topk import SelectionConfig
 
 
@@ -80,7 +80,7 @@ class Algorithm:
     @property
     def selects(self) -> SelectionConfig | None:
         """How the set of rows is chosen beforehand, where the algorithm has one."""
-        return None
+        return getattr(self, "selection", None)
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Global rows that survive, sorted distinct int64 ``[s]``; None for every row."""
@@ -89,16 +89,15 @@ class Algorithm:
 
 @dataclass
 class PrivateAlgorithm(Algorithm):
-    """An algorithm that clips and adds noise.
-
-    Attributes:
-        clipping_norm: ``C2``, the l2 norm to which an example's masked gradient is clipped.
-    """
+    """An algorithm that clips (to ``clipping_norm``, ``C2``, an example's masked gradient) and adds noise."""
 
     clipping_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        positive("algorithm.clipping_norm", self.clipping_norm)
+        """Every number but the threshold must be a finite number greater than zero."""
+        for name, value in vars(self).items():
+            if isinstance(value, int | float) and name != "threshold":
+                positive(f"algorithm.{name}", value)
 
     @property
     def private(self) -> bool:
@@ -146,22 +145,14 @@ class Frozen(PrivateAlgorithm):
 
 @dataclass
 class FEST(PrivateAlgorithm):
-    """DP-FEST (Ghazi et al., 2023, section 3.1): train only rows selected before training.
-
-    Attributes:
-        selection: how they are selected; its cost is composed with the training's.
-    """
+    """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows of ``selection``, made before training."""
 
     name: str = "fest"
     selection: SelectionConfig = field(default_factory=SelectionConfig)
 
-    @property
-    def selects(self) -> SelectionConfig | None:
-        """Its selection."""
-        return self.selection
-
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """The selected rows, touched or not."""
+        assert context.selected is not None
         return context.selected
 
 
@@ -171,7 +162,7 @@ class AdaFEST(PrivateAlgorithm):
 
     Attributes:
         contribution_clipping_norm: ``C1``, the l2 norm to which an example's contribution map is clipped.
-        threshold: ``tau``, in units of the clipped map.
+        threshold: ``tau``, in units of the clipped map; minus infinity keeps every row.
         noise_ratio: ``sigma_1 / sigma_2``.
     """
 
@@ -182,10 +173,8 @@ class AdaFEST(PrivateAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("algorithm.contribution_clipping_norm", self.contribution_clipping_norm)
         if math.isnan(self.threshold):
             raise ValueError("algorithm.threshold=nan must be a number")
-        positive("algorithm.noise_ratio", self.noise_ratio)
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Rows that pass the noisy threshold; within the selected set where there is one."""
@@ -217,11 +206,6 @@ class AdaFESTPlus(AdaFEST):
     name: str = "adafest_plus"
     selection: SelectionConfig = field(default_factory=SelectionConfig)
 
-    @property
-    def selects(self) -> SelectionConfig | None:
-        """Its selection."""
-        return self.selection
-
 
 @dataclass
 class Exponential(PrivateAlgorithm):
@@ -243,12 +227,6 @@ class Exponential(PrivateAlgorithm):
     rows_per_step: int = 100
     noise_ratio: float = 5.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("algorithm.selection_clipping_norm", self.selection_clipping_norm)
-        positive("algorithm.rows_per_step", self.rows_per_step)
-        positive("algorithm.noise_ratio", self.noise_ratio)
-
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """The rows drawn."""
         assert context.epsilon_per_row is not None
@@ -262,44 +240,6 @@ class Exponential(PrivateAlgorithm):
             generator=context.key.generator("exponential selection", context.step),
         )
         return torch.from_numpy(chosen).to(context.device)
-
-
-def locate(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Where ``wanted`` stands in sorted distinct ``rows``: (position, whether it is there at all)."""
-    if len(rows) == 0:
-        return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
-    position = torch.searchsorted(rows, wanted).clamp_max(len(rows) - 1)
-    return position, rows[position] == wanted
-
-
-def draw_rows(
-    rows: np.ndarray,
-    utilities: np.ndarray,
-    *,
-    universe: int,
-    count: int,
-    scale: float,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    """The ``count`` rows of largest utility + Gumbel(scale), where rows not named have utility 0.
-
-    The largest Gumbel variates of the unnamed rows come from the order statistics of exponential spacings (Rényi,
-    1953) and go to a uniform draw of those rows, so the cost is O(named + count) and not O(universe).
-
-    Returns:
-        Sorted global rows, int64 ``[min(count, universe)]``.
-    """
-    noisy = utilities + scale * generator.gumbel(size=len(rows))
-    unnamed = universe - len(rows)
-    others = min(count, unnamed)
-    spacings = generator.standard_exponential(others) / (unnamed - np.arange(others))
-    largest_gumbels = -scale * np.log(np.cumsum(spacings))
-    ranks = generator.choice(unnamed, size=others, replace=False) if others else np.empty(0, dtype=np.int64)
-    ranks = ranks + np.searchsorted(rows - np.arange(len(rows)), ranks, side="right")
-    candidates = np.concatenate([rows, ranks])
-    scores = np.concatenate([noisy, largest_gumbels])
-    best = np.argpartition(-scores, count - 1)[:count] if count < len(scores) else np.arange(len(scores))
-    return np.sort(candidates[best])
 
 
 def positive(key: str, value: float) -> None:

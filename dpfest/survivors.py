@@ -1,7 +1,7 @@
-"""The noisy, thresholded contribution map of DP-AdaFEST, in time and memory that do not grow with the tables.
+"""The random choice of rows: DP-AdaFEST's noisy, thresholded contribution map, and draws by the exponential mechanism.
 
-Law (Ghazi et al., 2023, Algorithm 1, lines 5-6): with ``v_i`` the 0/1 map of example ``i`` over all rows and
-``[v]_C1 = v / max(1, |v| / C1)`` its clipped form, row ``j`` survives iff
+Both in time and memory that do not grow with the tables.  Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6):
+with ``v_i`` the 0/1 map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j`` survives iff
 
     sum_i [v_i]_C1[j] + C1 * sigma_1 * N(0, 1)  >=  tau,        independently for every row of the universe.
 
@@ -25,8 +25,7 @@ def clipped_contributions(
     """Sum of the clipped contribution maps of a batch, at the rows that it touches.
 
     Args:
-        example: int64 ``[P]``, the example of each distinct (example, row) pair.
-        row: int64 ``[P]``, its row.
+        example, row: int64 ``[p]``, the distinct (example, row) pairs.
         examples: number of examples in the batch.
         contribution_clipping_norm: ``C1``, the l2 norm to which an example's map is clipped.
 
@@ -43,30 +42,6 @@ def clipped_contributions(
     return rows, sums.index_add_(0, inverse, weight[example[order]])
 
 
-def untouched_survivors(
-    touched: np.ndarray, universe: int, probability: float, generator: np.random.Generator
-) -> np.ndarray:
-    """Rows outside ``touched`` that survive, each independently with ``probability``.
-
-    Args:
-        touched: sorted distinct int64 ``[u]`` within ``range(universe)``.
-        universe: number of rows.
-        probability: ``Psi(tau / (sigma_1 * C1))``.
-
-    Returns:
-        Sorted int64 ``[s]``, disjoint from ``touched``.
-    """
-    untouched = universe - len(touched)
-    count = generator.binomial(untouched, probability) if untouched else 0
-    if count == untouched:
-        ranks = np.arange(untouched, dtype=np.int64)
-    else:
-        ranks = np.sort(generator.choice(untouched, size=count, replace=False, shuffle=False))
-    # The untouched row of rank k lies above as many touched rows t_i (i from 0) as have t_i - i <= k.
-    below = np.searchsorted(touched - np.arange(len(touched)), ranks, side="right")
-    return ranks + below
-
-
 def surviving_rows(
     rows: Tensor,
     sums: Tensor,
@@ -81,12 +56,10 @@ def surviving_rows(
     """Rows whose noisy contribution reaches the threshold: sorted int64 ``[s]``, touched or not.
 
     Args:
-        rows: sorted distinct touched rows ``[u]``, numbers in ``range(universe)``.
-        sums: their clipped contributions ``[u]``.
+        rows, sums: sorted distinct touched rows ``[u]`` in ``range(universe)``, and their clipped contributions.
         universe: number of rows over which the map is taken.
         threshold: ``tau``, in units of the clipped map.
-        contribution_clipping_norm: ``C1``.
-        map_noise_multiplier: ``sigma_1``; the noise on the map has standard deviation ``sigma_1 * C1``.
+        contribution_clipping_norm, map_noise_multiplier: ``C1`` and ``sigma_1``; the noise's deviation is their product.
         touched_noise: standard normal ``[u]``.
         generator: draws the untouched survivors.
 
@@ -99,3 +72,47 @@ def surviving_rows(
     if len(extra) == 0:
         return kept
     return torch.sort(torch.cat([kept, torch.from_numpy(extra).to(kept.device)])).values
+
+
+def untouched_survivors(
+    touched: np.ndarray, universe: int, probability: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Rows outside ``touched`` (sorted distinct int64 ``[u]``) that survive, each with ``probability``: sorted."""
+    untouched = universe - len(touched)
+    count = generator.binomial(untouched, probability) if untouched else 0
+    return _outside(touched, np.sort(_subset(untouched, count, generator)))
+
+
+def draw_rows(
+    rows: np.ndarray, utilities: np.ndarray, *, universe: int, count: int, scale: float, generator: np.random.Generator
+) -> np.ndarray:
+    """The ``count`` rows of largest utility + Gumbel(scale), where rows not named have utility 0.
+
+    The largest Gumbel variates of the unnamed rows come from the order statistics of exponential spacings (Rényi,
+    1953) and go to a uniform draw of those rows, so the cost is O(named + count) and not O(universe).
+
+    Returns:
+        Sorted global rows, int64 ``[min(count, universe)]``.
+    """
+    noisy = utilities + scale * generator.gumbel(size=len(rows))
+    unnamed = universe - len(rows)
+    others = min(count, unnamed)
+    spacings = generator.standard_exponential(others) / (unnamed - np.arange(others))
+    largest_gumbels = -scale * np.log(np.cumsum(spacings))
+    # The order of this subset must be random: it pairs rows with order statistics.
+    candidates = np.concatenate([rows, _outside(rows, generator.choice(unnamed, size=others, replace=False))])
+    scores = np.concatenate([noisy, largest_gumbels])
+    best = np.argpartition(-scores, count - 1)[:count] if count < len(scores) else np.arange(len(scores))
+    return np.sort(candidates[best])
+
+
+def _subset(universe: int, count: int, generator: np.random.Generator) -> np.ndarray:
+    if count == universe:
+        return np.arange(universe, dtype=np.int64)
+    return generator.choice(universe, size=count, replace=False, shuffle=False)
+
+
+def _outside(taken: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """The numbers of the given ranks among those that are not in sorted distinct ``taken``."""
+    # The free number of rank k lies above as many taken t_i (i from 0) as have t_i - i <= k.
+    return ranks + np.searchsorted(taken - np.arange(len(taken)), ranks, side="right")

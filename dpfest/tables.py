@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -16,19 +17,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class TableLayout:
-    """The embedding tables of a model, in order.
-
-    Args:
-        names: name of each table.
-        rows: rows (vocabulary size) of each table.
-        dims: embedding dimension of each table.
-    """
+    """The embedding tables of a model, in order: name, rows (vocabulary size) and dimension of each."""
 
     names: tuple[str, ...]
     rows: tuple[int, ...]
     dims: tuple[int, ...]
 
-    @property
+    @cached_property
     def offsets(self) -> tuple[int, ...]:
         """First global row of each table, and the total after the last: length ``tables + 1``."""
         return (0, *np.cumsum(self.rows, dtype=np.int64).tolist())
@@ -43,13 +38,52 @@ class TableLayout:
         """Embedding parameters over all tables."""
         return sum(rows * dim for rows, dim in zip(self.rows, self.dims, strict=True))
 
-    def split(self, rows: Tensor) -> list[Tensor]:
-        """Cut sorted global rows ``[s]`` into each table's sorted local rows."""
-        offsets = self.offsets
-        bounds = torch.searchsorted(rows, torch.tensor(offsets, device=rows.device)).tolist()
-        pieces = zip(bounds[:-1], bounds[1:], offsets[:-1], strict=True)
-        return [rows[low:high] - offset for low, high, offset in pieces]
-
     def coordinates_of(self, rows_per_table: Sequence[float]) -> float:
         """Coordinates of a gradient that has so many non-zero rows in each table."""
         return float(sum(rows * dim for rows, dim in zip(rows_per_table, self.dims, strict=True)))
+
+
+class Survivors:
+    """The rows that survive a step: sorted distinct global ``rows [s]``, or None for every row.
+
+    Attributes:
+        local: each table's surviving local rows, sorted, or None for all of them.
+        shapes: shape of each table's gradient.
+    """
+
+    def __init__(self, layout: TableLayout, rows: Tensor | None) -> None:
+        self.rows = rows
+        if rows is None:
+            self.local: list[Tensor | None] = [None] * len(layout.rows)
+            self._bounds = list(layout.offsets)
+        else:
+            self._bounds = torch.searchsorted(rows, torch.tensor(layout.offsets, device=rows.device)).tolist()
+            parts = rows.tensor_split(self._bounds[1:-1])
+            self.local = [part - offset for part, offset in zip(parts, layout.offsets[:-1], strict=False)]
+        counts = np.diff(self._bounds).tolist()
+        self.shapes = list(zip(counts, layout.dims, strict=True))
+
+    def find(self, rows: Tensor, sizes: Sequence[int]) -> list[tuple[Tensor | None, Tensor]]:
+        """Which of the global ``rows [n]``, given table by table (``sizes``), survive.
+
+        Returns:
+            For each table, which of its rows survive (indices, None for all) and where those lie in its gradient.
+        """
+        if self.rows is None:
+            offsets = self._bounds[:-1]
+            return [(None, part - offset) for part, offset in zip(rows.split(list(sizes)), offsets, strict=True)]
+        position, survives = locate(self.rows, rows)
+        alive = torch.nonzero(survives).squeeze(1)
+        position = position[alive]
+        ends = np.cumsum([0, *sizes])
+        cuts = torch.searchsorted(alive, torch.from_numpy(ends).to(alive.device)).tolist()
+        pieces = zip(cuts[:-1], cuts[1:], ends[:-1].tolist(), self._bounds[:-1], strict=True)
+        return [(alive[low:high] - start, position[low:high] - first) for low, high, start, first in pieces]
+
+
+def locate(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
+    """Where ``wanted`` stands in sorted distinct ``rows``: (position, whether it is there at all)."""
+    if len(rows) == 0:
+        return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
+    position = torch.searchsorted(rows, wanted).clamp_max(len(rows) - 1)
+    return position, rows[position] == wanted

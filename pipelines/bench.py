@@ -24,13 +24,13 @@ from torch import Tensor, nn
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.optim import Optimizer, OptimizerConfig
 from dpfest.rules import ALGORITHMS
 from pipelines.clicks import Batch
 from pipelines.config import Config
 from pipelines.data.criteo import PUBLISHED_SIZES
 from pipelines.files import write_json
 from pipelines.models.pctr import PctrConfig, PctrModel
+from pipelines.optimizers import OptimizerConfig, optimizers
 from pipelines.train import device_of
 
 ORDINARY = "pytorch sparse"
@@ -158,8 +158,14 @@ def _step(name: str, batch_size: int, config: Config, device: torch.device) -> C
         epsilon_per_row=0.1,
         selected=selected,
     )
-    optimizer = Optimizer(engine.recorder.tables, engine.recorder.dense_parameters, OptimizerConfig())
-    return lambda turn: optimizer.step(engine.gradient([batch], turn))
+    updates = optimizers(model, OptimizerConfig())
+
+    def step(turn: int) -> None:
+        engine.fill(engine.gradient([batch], turn))
+        for optimizer in updates:
+            optimizer.step()
+
+    return step
 
 
 def _ordinary(model: PctrModel, losses: Callable[[Batch], Tensor], batch: Batch) -> Callable[[int], None]:

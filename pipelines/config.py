@@ -44,7 +44,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
 }
 PLAIN_SCHEMAS = {
     "privacy": "dpfest.privacy:PrivacyConfig",
-    "optimizer": "dpfest.optim:OptimizerConfig",
+    "optimizer": "pipelines.optimizers:OptimizerConfig",
     "train": "pipelines.config:TrainConfig",
 }
 

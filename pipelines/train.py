@@ -17,17 +17,16 @@ from typing import Any
 
 import torch
 
-from dpfest.batches import Batches, PoissonBatches, ShuffledBatches
 from dpfest.budget import plan, training_steps
-from dpfest.engine import NoisedGradient, PrivateEngine
+from dpfest.engine import NoisedGradient
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
-from dpfest.optim import Optimizer
+from dpfest.private import PrivateTraining
 from pipelines.budget import CALIBRATIONS
 from pipelines.clicks import ClickTask
 from pipelines.config import Config, run_folder
 from pipelines.data.dataset import Dataset
+from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
 from pipelines.progress import Report, progress
 from pipelines.run_directory import RunDirectory
@@ -108,27 +107,29 @@ class _Run:
             cache=Path(config.paths.runs) / CALIBRATIONS,
         )
         saved = directory.load_state()
-        self.key = self._key(saved)
-        self.batches = self._batches(dataset.examples)
-        self.ledger = Ledger.of(self.budget)
-        selected = selected_rows(config, dataset)
-        self.engine = PrivateEngine(
+        self.training = PrivateTraining(
             self.task.model,
-            config.algorithm,
             self.task.losses,
-            self.key,
-            selected=None if selected is None else torch.from_numpy(selected),
-            **self.budget.noise,
+            optimizers(self.task.model, config.optimizer),
+            config.algorithm,
+            self.budget,
+            selected=selected_rows(config, dataset),
+            key=self._key(),
         )
-        self.optimizer = Optimizer(self.engine.recorder.tables, self.engine.recorder.dense_parameters, config.optimizer)
-        self.step, self.seconds, self.examples_seen = 0, 0.0, 0
-        self.rows = torch.zeros(len(self.engine.layout.names), dtype=torch.float64)
+        self.layout = self.training.engine.layout
+        self.seconds, self.examples_seen = 0.0, 0
+        self.rows = torch.zeros(len(self.layout.names), dtype=torch.float64)
         if saved is not None:
             self._restore(saved)
         else:
             # The key must outlive a kill: another key for the same steps would be a second release of them.
             self._save()
         directory.keep_metrics_until(self.step)
+
+    @property
+    def step(self) -> int:
+        """Steps done."""
+        return self.training.steps_done
 
     def train(self, stop: StopRequest) -> dict[str, Any]:
         """Run the steps that are left, evaluate, and write the summary."""
@@ -153,26 +154,23 @@ class _Run:
         return self._finish()
 
     def _read(self, step: int) -> list[Any]:
-        return self.task.batches(self.batches.indices(step), self.config.train.micro_batch_size)
+        return self.task.batches(self.training.indices(step), self.config.train.micro_batch_size)
 
     def _advance(self, microbatches: list[Any]) -> NoisedGradient:
-        self.ledger.spend_step()
-        gradient = self.engine.gradient(microbatches, self.step)
+        gradient = self.training.step(microbatches)
         if gradient.examples and not math.isfinite(gradient.loss):
             raise UserError(
-                f"The loss is {gradient.loss} at step {self.step + 1}: lower optimizer.dense.learning_rate or "
+                f"The loss is {gradient.loss} at step {self.step}: lower optimizer.dense.learning_rate or "
                 "optimizer.tables.learning_rate."
             )
-        self.optimizer.step(gradient)
         self.rows += torch.tensor(gradient.rows_per_table, dtype=torch.float64)
         self.examples_seen += gradient.examples
-        self.step += 1
         return gradient
 
     def _log(self, gradient: NoisedGradient, report: Report) -> None:
         if self.step % self.config.train.log_every and self.step != self.steps:
             return
-        coordinates = self.engine.layout.coordinates_of(gradient.rows_per_table)
+        coordinates = self.layout.coordinates_of(gradient.rows_per_table)
         self._metrics(
             "train",
             loss=gradient.loss if gradient.examples else None,
@@ -183,14 +181,14 @@ class _Run:
         words = [f"{self.examples_seen / max(self.seconds, 1e-9):,.0f} examples/s", f"loss {gradient.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
-        report(self.step, "  ".join([*words, self.ledger.words()]))
+        report(self.step, "  ".join([*words, self.training.ledger.words()]))
 
     def _metrics(self, split: str, **values: Any) -> None:
         self.directory.log_metrics({"step": self.step, "split": split, **values})
 
     def _reduction(self) -> float | None:
-        mean = self.engine.layout.coordinates_of((self.rows / max(self.step, 1)).tolist())
-        return self.engine.layout.coordinates / mean if mean else None
+        mean = self.layout.coordinates_of((self.rows / max(self.step, 1)).tolist())
+        return self.layout.coordinates / mean if mean else None
 
     def _finish(self) -> dict[str, Any]:
         validation, test = self.task.evaluate("validation"), self.task.evaluate("test")
@@ -198,8 +196,8 @@ class _Run:
         summary = summarize(
             self.config,
             self.budget,
-            self.ledger,
-            layout=self.engine.layout,
+            self.training.ledger,
+            layout=self.layout,
             table_names=self.task.table_names,
             mean_rows=(self.rows / self.steps).tolist(),
             metric=self.task.metric,
@@ -208,37 +206,20 @@ class _Run:
             seconds=self.seconds,
             examples_seen=self.examples_seen,
         )
-        self.directory.write("ledger.json", self.ledger.to_json())
+        self.directory.write("ledger.json", self.training.ledger.to_json())
         weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
         self.directory.finish(summary, weights if self.config.train.save_model else None)
         return summary
 
-    def _key(self, saved: dict[str, Any] | None) -> NoiseKey:
+    def _key(self) -> NoiseKey | None:
         seed = self.config.privacy.noise_seed
-        if seed is not None:
-            return NoiseKey.from_seed(seed, self.directory.path.name)
-        return NoiseKey.fresh() if saved is None else NoiseKey(bytes(saved["key"].tolist()))
-
-    def _batches(self, examples: int) -> Batches:
-        poisson = self.config.algorithm.private and self.config.privacy.fidelity == "rigorous"
-        return (PoissonBatches if poisson else ShuffledBatches)(examples, self.config.train.batch_size, self.key)
+        return None if seed is None else NoiseKey.from_seed(seed, self.directory.path.name)
 
     def _save(self) -> None:
-        self.directory.save_state(
-            {
-                "step": self.step,
-                "key": torch.tensor(list(self.key.secret), dtype=torch.uint8),
-                "model": self.task.model.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "rows": self.rows,
-                "examples_seen": self.examples_seen,
-                "seconds": self.seconds,
-            }
-        )
+        own = {"rows": self.rows, "examples_seen": self.examples_seen, "seconds": self.seconds}
+        self.directory.save_state({"training": self.training.state_dict(), **own})
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.step, self.examples_seen, self.seconds = saved["step"], saved["examples_seen"], saved["seconds"]
+        self.examples_seen, self.seconds = saved["examples_seen"], saved["seconds"]
         self.rows.copy_(saved["rows"])
-        self.task.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
-        self.ledger.spend_step(self.step)
+        self.training.load_state_dict(saved["training"])

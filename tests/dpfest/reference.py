@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.noise import NoiseKey
-from dpfest.rules import AdaFEST, Algorithm, Exponential, Frozen, Nonprivate, draw_rows
-from dpfest.survivors import untouched_survivors
+from dpfest.rules import AdaFEST, Algorithm, Exponential, Frozen, Nonprivate
+from dpfest.survivors import draw_rows, untouched_survivors
 
 
 def per_example_gradients(model: nn.Module, losses: Tensor) -> list[dict[str, Tensor]]:
@@ -51,7 +51,8 @@ def reference_gradient(
     Args:
         ids: for each table, in order, the set of rows that each example looked up.
     """
-    tables = {n + ".weight": m for n, m in model.named_modules() if isinstance(m, nn.Embedding)}
+    kinds, parameters = (nn.Embedding, nn.EmbeddingBag), dict(model.named_parameters())  # a shared table once
+    tables = {n + ".weight": m for n, m in model.named_modules() if isinstance(m, kinds) and n + ".weight" in parameters}
     names = list(tables)
     sizes = [t.num_embeddings for t in tables.values()]
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
-from dpfest.layers import LinearFactors
+from dpfest.layers import Call, LinearFactors
 from dpfest.noise import NoiseKey
 from dpfest.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Nonprivate
 from tests.dpfest.reference import reference_gradient
@@ -48,6 +48,47 @@ class Text(nn.Module):
         return self.head(torch.cat([hidden, self.words(tokens[:, 0]), self.topic(topic)], dim=1)).squeeze(1)
 
 
+class Mixed(nn.Module):
+    """Bags of every kind, two layers on one table, layers called twice, normalisations, convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean = nn.EmbeddingBag(20, 3, mode="mean", padding_idx=2)
+        self.total = nn.EmbeddingBag(15, 2, mode="sum")
+        self.words, self.again = nn.Embedding(16, 4), nn.EmbeddingBag(16, 4, mode="sum")
+        self.again.weight = self.words.weight
+        self.slope = nn.Linear(1, 1)
+        self.norm, self.twice, self.rms = nn.LayerNorm(4), nn.Linear(4, 4), nn.RMSNorm(4)
+        self.conv, self.group = nn.Conv1d(4, 6, 2, groups=2), nn.GroupNorm(3, 6)
+        self.image, self.bend = nn.Conv2d(1, 2, 3, stride=2), nn.PReLU(2)
+        self.head = nn.Linear(3 + 2 + 4 + 6 + 2, 1)
+
+    def forward(self, ids: Tensor, lengths: Tensor, images: Tensor) -> Tensor:
+        flat = torch.cat([row[:length] for row, length in zip(ids, lengths, strict=True)] or [ids.flatten()])
+        ends = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        weights = torch.sigmoid(self.slope(ids.unsqueeze(2).to(images.dtype))).squeeze(2)
+        hidden = self.norm(self.words(ids))
+        hidden = self.rms(self.twice(torch.tanh(self.twice(hidden))))
+        parts = (
+            self.mean(flat, ends[:-1]),
+            self.total(ids % 15, per_sample_weights=weights),
+            self.again(flat, offsets=ends[:-1]),
+            self.group(self.conv(hidden.transpose(1, 2))).mean(2),
+            self.bend(self.image(images)).flatten(2).mean(2),
+        )
+        return self.head(torch.cat(parts, dim=1)).squeeze(1)
+
+
+def mixed(examples: int) -> tuple[nn.Module, Any, list[list[set[int]]]]:
+    torch.manual_seed(3)
+    ids, lengths = torch.randint(0, 16, (examples, 5)), torch.randint(0, 6, (examples,))
+    images, labels = torch.randn(examples, 1, 5, 5).double(), torch.randint(0, 2, (examples,)).double()
+    bags = [set(row[:length].tolist()) for row, length in zip(ids, lengths, strict=True)]
+    rows = [{int(i) for i in row} for row in ids]
+    touched = [[bag - {2} for bag in bags], [{i % 15 for i in row} for row in rows], rows]
+    return Mixed().double(), (ids, lengths, images, labels), touched
+
+
 def tabular(examples: int) -> tuple[nn.Module, Any, list[list[set[int]]]]:
     torch.manual_seed(1)
     ids = torch.stack([torch.randint(0, v, (examples,)) for v in (7, 40, 4)], dim=1)
@@ -65,7 +106,7 @@ def text(examples: int) -> tuple[nn.Module, Any, list[list[set[int]]]]:
 
 def losses_of(model: nn.Module) -> Any:
     def losses(batch: Any) -> Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none") * 8
+        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:-1]), batch[-1], reduction="none") * 8
 
     return losses
 
@@ -104,7 +145,7 @@ CASES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("make", [tabular, text])
+@pytest.mark.parametrize("make", [tabular, text, mixed])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("splits", [1, 3])
 def test_step_equals_dense_reference(case: str, make: Any, splits: int) -> None:
@@ -198,16 +239,6 @@ def test_noise_on_survivors_alone_and_fresh_each_step() -> None:
     assert bool((first["tables.0.weight"][1] != second["tables.0.weight"][1]).all())
 
 
-def test_layer_called_twice_is_refused_by_name() -> None:
-    class Twice(Tabular):
-        def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
-            return super().forward(numeric, ids) + super().forward(numeric, ids)
-
-    _, batch, _ = tabular(3)
-    with pytest.raises(UserError, match=r"network\.0 is called twice"):
-        engine_for(Twice().double(), DPSGD()).gradient([batch], 0)
-
-
 def test_in_place_activation_is_refused_by_name() -> None:
     model, batch, _ = tabular(3)
     model.network[1] = nn.ReLU(inplace=True)
@@ -222,6 +253,12 @@ def test_in_place_activation_is_refused_by_name() -> None:
         (nn.BatchNorm1d(3, affine=False), "mixes the examples"),
         (nn.Embedding(3, 2, max_norm=1.0), "max_norm"),
         (nn.Embedding(3, 2, scale_grad_by_freq=True), "scale_grad_by_freq"),
+        (nn.EmbeddingBag(3, 2, max_norm=1.0), "max_norm"),
+        (nn.EmbeddingBag(3, 2, scale_grad_by_freq=True), "scale_grad_by_freq"),
+        (nn.EmbeddingBag(3, 2, mode="max"), "maximum of its bags"),
+        (nn.InstanceNorm1d(3, track_running_stats=True), "statistics"),
+        (nn.MultiheadAttention(2, 1), "MultiheadAttention"),
+        (nn.ParameterList([nn.Parameter(torch.zeros(2))]), "ParameterList"),
     ],
 )
 def test_unsupported_layers_are_refused_by_name(layer: nn.Module, words: str) -> None:
@@ -232,12 +269,59 @@ def test_unsupported_layers_are_refused_by_name(layer: nn.Module, words: str) ->
     assert "extra" in str(error.value)
 
 
-def test_tied_weights_are_refused() -> None:
+@pytest.mark.parametrize("tie", ["dense", "head", "padding"])
+def test_tied_weights_are_refused_but_for_equal_embeddings(tie: str) -> None:
     model = Tabular()
-    model.extra = nn.Embedding(7, 2)
-    model.extra.weight = model.tables[0].weight
-    with pytest.raises(UserError, match=r"tables\.0 and extra share"):
+    first, second = {
+        "dense": (model.network[2], nn.Linear(5, 1)),
+        "head": (model.tables[0], nn.Linear(2, 7)),
+        "padding": (model.tables[0], nn.Embedding(7, 2, padding_idx=3)),
+    }[tie]
+    second.weight = first.weight
+    model.extra = second
+    with pytest.raises(UserError, match=r"and extra share"):
         engine_for(model, DPSGD())
+
+
+@pytest.mark.parametrize("use", ["functional", "penalty", "transpose"])
+def test_parameters_used_outside_their_layer_are_refused_by_name(use: str) -> None:
+    class Outside(Tabular):
+        def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+            logits, weight = super().forward(numeric, ids), self.network[2].weight
+            if use == "functional":
+                return logits + nn.functional.linear(torch.ones(len(ids), 5).double(), weight).squeeze(1)
+            return logits + (weight.square().sum() if use == "penalty" else (torch.ones(1, 5).double() @ weight.t())[0])
+
+    _, batch, _ = tabular(3)
+    with pytest.raises(UserError, match=r"network\.2\.weight is used outside"):
+        engine_for(Outside().double(), DPSGD()).gradient([batch], 0)
+
+
+def test_a_parameter_read_without_gradient_is_no_use() -> None:
+    class Reads(Tabular):
+        def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+            return super().forward(numeric, ids) * self.network[2].weight.detach().norm().clamp(1, 1)
+
+    model, batch, _ = tabular(3)
+    reads = Reads().double()
+    reads.load_state_dict(model.state_dict())
+    got, want = (dense(engine_for(m, DPSGD()), [batch], 1) for m in (reads, model))
+    assert all(torch.equal(got[name], value) for name, value in want.items())
+
+
+def test_layer_norm_over_the_batch_is_refused() -> None:
+    class Over(Tabular):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm([3, 8])
+
+        def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+            embedded = [table(ids[:, feature]) for feature, table in enumerate(self.tables)]
+            return self.network(self.norm(torch.cat([numeric, *embedded], dim=1))).squeeze(1)
+
+    _, batch, _ = tabular(3)
+    with pytest.raises(UserError, match="norm gives"):
+        engine_for(Over().double(), DPSGD()).gradient([batch], 0)
 
 
 def test_frozen_parameters_get_no_gradient_and_keep_their_flag() -> None:
@@ -276,7 +360,7 @@ def test_a_mean_loss_is_refused() -> None:
         engine.gradient([batch], 0)
 
 
-@pytest.mark.parametrize("make", [tabular, text])
+@pytest.mark.parametrize("make", [tabular, text, mixed])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_an_example_without_a_finite_gradient_counts_as_zero(make: Any, bad: float) -> None:
     model, batch, _ = make(6)
@@ -285,7 +369,7 @@ def test_an_example_without_a_finite_gradient_counts_as_zero(make: Any, bad: flo
     broken = PrivateEngine(
         model,
         DPSGD(),
-        lambda b: losses(b) * weights[: len(b[2])],
+        lambda b: losses(b) * weights[: len(b[-1])],
         NoiseKey.from_seed(9),
         expected_batch_size=10.0,
         **SIGMA,
@@ -344,6 +428,6 @@ def test_norm_of_a_long_sequence_survives_cancellation() -> None:
     inputs = torch.cat([token, token + 1e-1 * torch.randn(1, 1, 64)], dim=1)
     gradient = torch.randn(1, 1, 64)
     gradients = torch.cat([gradient, -gradient], dim=1)
-    factors = LinearFactors(layer, inputs, {id(layer.weight)})
+    call = Call((inputs,), {}, gradients, 0, gradients)
     truth = (gradients.double().transpose(1, 2) @ inputs.double()).square().sum()
-    assert factors.squared_norms(gradients).item() == pytest.approx(truth.item(), rel=1e-3)
+    assert LinearFactors(layer, [call]).squared_norms().item() == pytest.approx(truth.item(), rel=1e-3)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfest.rules import ALGORITHMS, AdaFEST, Exponential, draw_rows
+from dpfest.rules import ALGORITHMS, AdaFEST, Exponential
+from dpfest.survivors import draw_rows
 
 
 def test_drawn_rows_follow_the_exponential_mechanism() -> None:

@@ -1,0 +1,176 @@
+"""Optimisers of dense parameters and tables; sparse gradients stay sparse.
+
+All of this is post-processing of a released gradient: nothing here costs privacy.  Dense parameters go to any
+optimiser of ``torch.optim``; tables to one whose step costs O(rows in the gradient).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpfest.errors import UserError
+from dpfest.rules import positive
+
+
+@dataclass
+class DenseOptimizerConfig:
+    """Optimiser of the dense parameters.
+
+    Attributes:
+        name: any optimiser of ``torch.optim``, in lower case (adam, adamw, sgd, rmsprop, ...).
+        learning_rate: its step size.
+        options: its other keyword arguments, as torch names them.
+    """
+
+    name: str = "adam"
+    learning_rate: float = 3e-3
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        positive("optimizer.dense.learning_rate", self.learning_rate)
+
+
+@dataclass
+class TableOptimizerConfig:
+    """Optimiser of the embedding tables.
+
+    Attributes:
+        name: sgd; adagrad, row-wise (one accumulator a row); adam, whose moments move only where the gradient has a
+            row (and which therefore differs from dense Adam, as torch's SparseAdam does).
+        learning_rate: its step size.
+    """
+
+    name: str = "sgd"
+    learning_rate: float = 30.0
+
+    def __post_init__(self) -> None:
+        positive("optimizer.tables.learning_rate", self.learning_rate)
+        if self.name not in TABLE_OPTIMIZERS:
+            raise ValueError(f"optimizer.tables.name={self.name} must be one of {', '.join(TABLE_OPTIMIZERS)}")
+
+
+@dataclass
+class OptimizerConfig:
+    """Both optimisers."""
+
+    dense: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
+    tables: TableOptimizerConfig = field(default_factory=TableOptimizerConfig)
+
+
+class RowOptimizer(torch.optim.Optimizer):
+    """Steps in the rows of each table's gradient, sparse (coalesced) or dense.
+
+    Args:
+        tables: parameters ``[rows, dim]``.
+        lr: step size.
+    """
+
+    def __init__(self, tables: Iterable[Tensor], lr: float) -> None:
+        super().__init__(tables, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Apply the gradients; a table without one is left alone."""
+        for group in self.param_groups:
+            for table in group["params"]:
+                gradient = table.grad
+                if gradient is None:
+                    continue
+                if gradient.is_sparse:
+                    rows, values = gradient._indices()[0], gradient._values()
+                else:
+                    rows, values = slice(None), gradient
+                self.apply(table, rows, values, group["lr"])
+
+    def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
+        """Move ``table[rows]`` by the gradient ``values``."""
+        raise NotImplementedError
+
+
+class RowSGD(RowOptimizer):
+    """``w[rows] -= lr * g``."""
+
+    def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
+        """See :meth:`RowOptimizer.apply`."""
+        if isinstance(rows, slice):
+            table.add_(values, alpha=-lr)
+        else:
+            table.index_add_(0, rows, values, alpha=-lr)
+
+
+class RowAdagrad(RowOptimizer):
+    """Adagrad with one accumulator a row, of the mean square of the row's gradient (as in FBGEMM and DLRM)."""
+
+    epsilon = 1e-8
+
+    def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
+        """See :meth:`RowOptimizer.apply`."""
+        state = self.state[table]
+        if not state:
+            state["sum"] = table.new_zeros(len(table))
+        total = state["sum"][rows] + values.square().mean(1)
+        state["sum"][rows] = total
+        table[rows] -= values * (lr / (total.sqrt() + self.epsilon)).unsqueeze(1)
+
+
+class RowAdam(RowOptimizer):
+    """Adam (Kingma and Ba, 2015) whose moments and step count move only in the rows of the gradient."""
+
+    betas, epsilon = (0.9, 0.999), 1e-8
+
+    def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
+        """See :meth:`RowOptimizer.apply`."""
+        state, (first, second) = self.state[table], self.betas
+        if not state:
+            state.update(
+                mean=torch.zeros_like(table), square=torch.zeros_like(table), steps=table.new_zeros(len(table))
+            )
+        steps = state["steps"][rows] + 1
+        mean = state["mean"][rows].lerp(values, 1 - first)
+        square = state["square"][rows].lerp(values.square(), 1 - second)
+        for name, value in (("steps", steps), ("mean", mean), ("square", square)):
+            state[name][rows] = value
+        steps = steps.unsqueeze(1)
+        table[rows] -= lr / (1 - first**steps) * mean / ((square / (1 - second**steps)).sqrt() + self.epsilon)
+
+
+TABLE_OPTIMIZERS: dict[str, type[RowOptimizer]] = {"sgd": RowSGD, "adagrad": RowAdagrad, "adam": RowAdam}
+
+
+def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
+    """The optimisers of a model's tables and dense parameters; none for what the model has not.
+
+    Raises:
+        UserError: the dense optimiser does not exist in torch, needs a closure, or does not know an option.
+    """
+    layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    tables = {layer.weight: None for layer in layers if layer.weight.requires_grad}
+    dense = [p for p in model.parameters() if p.requires_grad and p not in tables]
+    found: list[torch.optim.Optimizer] = []
+    if tables:
+        found.append(TABLE_OPTIMIZERS[config.tables.name](tables, config.tables.learning_rate))
+    if dense:
+        found.append(_dense_optimizer(config.dense, dense))
+    return found
+
+
+def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    known = {
+        name.lower(): kind
+        for name, kind in vars(torch.optim).items()
+        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
+    }
+    if config.name not in known or config.name in ("lbfgs", "sparseadam"):
+        choices = ", ".join(sorted(set(known) - {"lbfgs", "sparseadam"}))
+        raise UserError(f"optimizer.dense.name={config.name} is not an optimiser for private steps; use {choices}.")
+    try:
+        return known[config.name](parameters, lr=config.learning_rate, **config.options)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise UserError(
+            f"optimizer.dense.options={config.options} do not fit torch's {config.name}: {error}."
+        ) from error

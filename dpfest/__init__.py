@@ -21,7 +21,7 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = list(_MODULE_OF)  # noqa: PLE0605 (the names are literal above)
+__all__ = list(_MODULE_OF)
 
 
 def __getattr__(name: str) -> Any:

@@ -68,9 +68,8 @@ class Recording:
     """What one micro-batch left behind.
 
     The forward pass runs inside the ``with`` block and leaves its per-example losses ``[b]`` in :attr:`losses`.
-    After :meth:`pair`, ``tables[t].example`` names the example of each distinct pair of table ``t`` and :attr:`rows`
-    the global rows of all pairs, table by table; after :meth:`backward`, :attr:`row_gradients` and :attr:`factors`
-    hold every per-example gradient.
+    After :meth:`pair`, :attr:`example` and :attr:`rows` (global) name the distinct pairs, table by table
+    (:attr:`sizes`); after :meth:`backward`, :attr:`row_gradients` and :attr:`factors` hold every per-example gradient.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -138,6 +137,7 @@ class Recording:
         offsets = torch.tensor(self.recorder.layout.offsets[:-1], dtype=torch.int64)
         starts = offsets.repeat_interleave(torch.tensor(self.sizes, dtype=torch.int64)).to(examples.device)
         self.rows = torch.cat([examples[:0], *(table.row for table in self.tables)]) + starts
+        self.example = torch.cat([examples[:0], *(table.example for table in self.tables)])
 
     def backward(self) -> None:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.
@@ -195,7 +195,7 @@ def _refuse_mixing(name: str, module: nn.Module) -> None:
 
 
 def _refuse_unsupported(name: str, module: nn.Module) -> None:
-    if type(module) in (nn.Embedding, nn.EmbeddingBag):
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         check_table(name, module)
     own = {n for n, p in module.named_parameters(recurse=False) if p.requires_grad}
     supported = type(module) in (nn.Embedding, nn.EmbeddingBag, *FACTORS)

@@ -37,12 +37,10 @@ class TableBatch:
         self._pair_of_position: Tensor | None = None
         if not found:
             self.example = self.row = examples[:0]
-        elif len(found) == 1 and self.calls[0][1].output.numel() == len(examples) * self.table.embedding_dim and (
-            type(self.calls[0][0]) is nn.Embedding
-        ):
+        elif len(found) == 1 and type(self.calls[0][0]) is nn.Embedding and self.calls[0][1].output.dim() == 2:
             self.example, self.row = found[0][:2]  # one id an example: all distinct already
         else:
-            example, row = (torch.cat([call[part] for call in found]) for part in (0, 1))
+            example, row = torch.cat([call[0] for call in found]), torch.cat([call[1] for call in found])
             keys, self._pair_of_position = torch.unique(example * self.table.num_embeddings + row, return_inverse=True)
             self.example, self.row = keys // self.table.num_embeddings, keys % self.table.num_embeddings
 

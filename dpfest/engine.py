@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dpfest.capture import Recorder, Recording
 from dpfest.noise import NoiseKey
-from dpfest.rules import Algorithm, Contributions, StepContext
+from dpfest.rules import Algorithm, StepContext
 from dpfest.tables import Survivors, TableLayout
 
 
@@ -108,7 +108,7 @@ class PrivateEngine:
                 batch costs an extra forward pass each.
             step: number of the step; the same step under the same key draws the same noise.
         """
-        batch = _RecordedBatch(self, microbatches)
+        batch = LogicalBatch(self, microbatches)
         context = StepContext(
             step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row
         )
@@ -121,7 +121,7 @@ class PrivateEngine:
         examples, loss = 0, 0.0
         for recording in batch.recordings():
             recording.backward()
-            weight = clip_and_sum(recording, survivors, self.algorithm.gradient_bound, rows, dense=True)
+            weight = clip_and_sum(recording, survivors, self.algorithm.clipping_norm, rows, dense=True)
             for factors in recording.factors:
                 for parameter, value in factors.weighted_sums(weight):
                     sum_of[id(parameter)].add_(value)
@@ -165,14 +165,14 @@ class PrivateEngine:
         sizes = [math.prod(shape) for shape in shapes]
         if self.gradient_noise_multiplier > 0:
             flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
-            flat.mul_(self.algorithm.gradient_bound * self.gradient_noise_multiplier)
+            flat.mul_(self.algorithm.clipping_norm * self.gradient_noise_multiplier)
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
         return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
 
 
-class _RecordedBatch:
-    """A logical batch that rules can question (:class:`dpfest.rules.LogicalBatch`), pass by pass.
+class LogicalBatch:
+    """A logical batch that rules can question; each question costs a pass over it.
 
     A single micro-batch is run once and its recording kept; several are run anew in each pass, so that no more than
     one micro-batch's activations are held at a time.
@@ -189,20 +189,20 @@ class _RecordedBatch:
         else:
             yield from (self._engine.record(batch) for batch in self._microbatches)
 
-    def contributions(self) -> Contributions:
-        """See :class:`dpfest.rules.LogicalBatch`."""
-        empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
-        examples, example, row = 0, [empty], [empty]
+    def contributions(self) -> tuple[Tensor, Tensor, int]:
+        """Who touched what: distinct (example, global row) pairs, int64 ``[p]`` each, and the number of examples."""
+        examples, example, row = 0, [], []
         with torch.set_grad_enabled(self._only is not None):
             for recording in self.recordings():
-                example += [table.example + examples for table in recording.tables]
+                example.append(recording.example + examples)
                 row.append(recording.rows)
                 examples += len(recording.losses)
-        return Contributions(torch.cat(example), torch.cat(row), examples)
+        return torch.cat(example), torch.cat(row), examples
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
-        """See :class:`dpfest.rules.LogicalBatch`."""
-        touched = torch.unique(self.contributions().row)
+        """Touched rows, sorted ``[u]``, and the norm ``[u]`` of each one's sum of per-example embedding gradients,
+        every example's embedding gradient clipped to ``clipping_norm`` first."""
+        touched = torch.unique(self.contributions()[1])
         survivors = Survivors(self._engine.layout, touched)
         sums = [torch.zeros(shape, device=self._engine.device, dtype=self._engine.dtype) for shape in survivors.shapes]
         for recording in self.recordings():

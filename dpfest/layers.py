@@ -9,8 +9,9 @@ so no example's gradient is ever formed.  With a sequence dimension the norm com
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,21 +29,8 @@ class Call:
     gradient: Tensor
 
 
-class Factors(Protocol):
-    """What a layer's calls in one micro-batch say of its per-example gradients."""
-
-    def squared_norms(self) -> Tensor:
-        """Squared norm of each example's gradient of the layer's trainable parameters, ``[b]``."""
-
-    def weighted_sums(self, weight: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-        """``sum_i weight_i * gradient_i`` for each trainable parameter; ``weight`` is ``[b]``."""
-
-    def drop(self, broken: Tensor) -> None:
-        """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
-
-
 class LinearFactors:
-    """All calls of an ``nn.Linear``: inputs ``[b, in]`` or ``[b, length, in]``, output gradients alike."""
+    """All calls of an ``nn.Linear`` in a micro-batch: inputs ``[b, in]`` or ``[b, length, in]``, gradients alike."""
 
     def __init__(self, layer: nn.Linear, calls: list[Call]) -> None:
         self.layer = layer
@@ -54,7 +42,7 @@ class LinearFactors:
         self.gradients = gradients[0] if len(calls) == 1 else torch.cat(gradients, 1)
 
     def squared_norms(self) -> Tensor:
-        """See :class:`Factors`."""
+        """Squared norm of each example's gradient of the layer's trainable parameters, ``[b]``."""
         inputs, gradients, weight, bias = self.inputs, self.gradients, self.layer.weight, self.layer.bias
         total = gradients.new_zeros(len(gradients))
         if weight.requires_grad:
@@ -71,10 +59,10 @@ class LinearFactors:
             total += (gradients if gradients.dim() == 2 else gradients.sum(1)).square().sum(1)
         return total
 
-    def weighted_sums(self, weight: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-        """See :class:`Factors`."""
+    def weighted_sums(self, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """``sum_i weight_i * gradient_i`` for each trainable parameter; ``weight`` is ``[b]``."""
         scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
-        sums: list[tuple[nn.Parameter, Tensor]] = []
+        sums: list[tuple[Tensor, Tensor]] = []
         if self.layer.weight.requires_grad:
             sums.append((self.layer.weight, scaled.t() @ self.inputs.flatten(0, -2)))
         if self.layer.bias is not None and self.layer.bias.requires_grad:
@@ -82,7 +70,7 @@ class LinearFactors:
         return sums
 
     def drop(self, broken: Tensor) -> None:
-        """See :class:`Factors`."""
+        """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
         self.inputs, self.gradients = _without(self.inputs, broken), _without(self.gradients, broken)
 
 
@@ -94,38 +82,39 @@ class PerExampleGradients:
         values = {name: parameter.detach() for name, parameter in self.parameters.items()}
 
         def gradient(inputs: Tensor, slope: Tensor) -> dict[str, Tensor]:
-            _, pull = vjp(lambda own: functional_call(layer, own, (inputs.unsqueeze(0),)), values)
+            _, pull, *_ = vjp(lambda own: functional_call(layer, own, (inputs.unsqueeze(0),)), values)
             return pull(slope.unsqueeze(0))[0]
 
         self.gradients = {n: p.new_zeros(len(calls[0].gradient), *p.shape) for n, p in values.items()}
         for call in calls:
             inputs = (call.args[0] if call.args else call.kwargs["input"]).detach()
-            for name, value in vmap(gradient)(inputs, call.gradient).items() if len(inputs) else ():
-                self.gradients[name] += value
+            if len(inputs):
+                for name, value in vmap(gradient)(inputs, call.gradient).items():
+                    self.gradients[name] += value
 
     def squared_norms(self) -> Tensor:
-        """See :class:`Factors`."""
+        """See :class:`LinearFactors`."""
         return torch.stack([value.flatten(1).square().sum(1) for value in self.gradients.values()]).sum(0)
 
-    def weighted_sums(self, weight: Tensor) -> list[tuple[nn.Parameter, Tensor]]:
-        """See :class:`Factors`."""
+    def weighted_sums(self, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """See :class:`LinearFactors`."""
         return [(p, torch.tensordot(weight, self.gradients[name], 1)) for name, p in self.parameters.items()]
 
     def drop(self, broken: Tensor) -> None:
-        """See :class:`Factors`."""
+        """See :class:`LinearFactors`."""
         self.gradients = {name: _without(value, broken) for name, value in self.gradients.items()}
 
 
-FACTORS: dict[type[nn.Module], type[LinearFactors] | type[PerExampleGradients]] = {nn.Linear: LinearFactors} | {
-    kind: PerExampleGradients
-    for kind in (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.PReLU)
-}
-"""How the gradients of each supported dense layer are clipped.  The type must be exactly this: a subclass may do more."""
+Factors = LinearFactors | PerExampleGradients
+# By exact type: a subclass may do more than its parent.
+FACTORS: dict[type[nn.Module], Any] = {nn.Linear: LinearFactors} | dict.fromkeys(
+    (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.PReLU), PerExampleGradients
+)
 
 
 def _sequence(tensor: Tensor) -> Tensor:
     """``[b, ..., n]`` as ``[b, length, n]``."""
-    return tensor.reshape(len(tensor), -1, tensor.shape[-1]) if len(tensor) else tensor.new_zeros(0, 1, tensor.shape[-1])
+    return tensor.reshape(len(tensor), math.prod(tensor.shape[1:-1]), tensor.shape[-1])
 
 
 def _without(tensor: Tensor, broken: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """Private training of any supported model: the pieces of this package in their one right order.
 
-    budget = dpfest.plan(algorithm, dpfest.PrivacyConfig(epsilon=1.0), examples=len(data), batch_size=256, steps=500,
-                         features=[table.num_embeddings for table in tables])
-    training = dpfest.PrivateTraining(model, losses, optimizers, algorithm, budget)
-    for batch in training.batches(data):
-        training.step(batch)
-    print(training.ledger.epsilon())
+budget = dpfest.plan(algorithm, dpfest.PrivacyConfig(epsilon=1.0), examples=len(data), batch_size=256, steps=500,
+                     features=[table.num_embeddings for table in tables])
+training = dpfest.PrivateTraining(model, losses, optimizers, algorithm, budget)
+for batch in training.batches(data):
+    training.step(batch)
+print(training.ledger.epsilon())
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ class PrivateTraining:
     ) -> None:
         if budget.algorithm != algorithm.name:
             raise UserError(f"The budget was planned for {budget.algorithm}, not for {algorithm.name}: plan it anew.")
-        if (selected is None) != (algorithm.selects is None):
-            raise UserError(f"{algorithm.name} trains rows chosen beforehand: give selected=select_rows(...).rows."
-                            if selected is None else f"{algorithm.name} selects no rows beforehand: leave selected out.")
+        if (selected is None) != (algorithm.selection is None):
+            raise UserError(
+                f"{algorithm.name} trains rows chosen beforehand: give selected=select_rows(...).rows."
+                if selected is None
+                else f"{algorithm.name} selects no rows beforehand: leave selected out."
+            )
         self.model, self.budget, self.ledger = model, budget, Ledger.of(budget)
         self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         for optimizer in self.optimizers:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,25 +20,8 @@ from dpfest.survivors import clipped_contributions, draw_rows, surviving_rows
 from dpfest.tables import TableLayout, locate
 from dpfest.topk import SelectionConfig
 
-
-@dataclass(frozen=True)
-class Contributions:
-    """Distinct (example, global row) pairs of a logical batch: int64 ``[p]`` each, and the batch's size."""
-
-    example: Tensor
-    row: Tensor
-    examples: int
-
-
-class LogicalBatch(Protocol):
-    """What a rule may ask of a batch; each question costs a pass over it, so ask only what is needed."""
-
-    def contributions(self) -> Contributions:
-        """Who touched what."""
-
-    def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
-        """Touched rows, sorted ``[u]``, and the norm ``[u]`` of each one's sum of per-example embedding gradients,
-        every example's embedding gradient clipped to ``clipping_norm`` first."""
+if TYPE_CHECKING:
+    from dpfest.engine import LogicalBatch
 
 
 @dataclass(frozen=True)
@@ -63,35 +45,18 @@ class StepContext:
 
 @dataclass
 class Algorithm:
-    """What every algorithm has: a name and a rule."""
+    """What every algorithm has: a name and a rule.
+
+    Attributes:
+        private: whether the step clips and adds noise.
+        clipping_norm: ``C2``, the l2 norm to which an example's masked gradient is clipped.
+        selection: how rows are chosen before training, where they are.
+    """
 
     name: str = ""
-
-    @property
-    def private(self) -> bool:
-        """Whether the step clips and adds noise."""
-        return False
-
-    @property
-    def gradient_bound(self) -> float:
-        """l2 norm to which an example's masked gradient is clipped; infinite for no clipping."""
-        return math.inf
-
-    @property
-    def selects(self) -> SelectionConfig | None:
-        """How the set of rows is chosen beforehand, where the algorithm has one."""
-        return getattr(self, "selection", None)
-
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Global rows that survive, sorted distinct int64 ``[s]``; None for every row."""
-        raise TypeError(f"{type(self).__name__} has no rule")
-
-
-@dataclass
-class PrivateAlgorithm(Algorithm):
-    """An algorithm that clips (to ``clipping_norm``, ``C2``, an example's masked gradient) and adds noise."""
-
+    private: ClassVar[bool] = True
     clipping_norm: float = 1.0
+    selection: ClassVar[SelectionConfig | None] = None
 
     def __post_init__(self) -> None:
         """Every number but the threshold must be a finite number greater than zero."""
@@ -99,15 +64,9 @@ class PrivateAlgorithm(Algorithm):
             if isinstance(value, int | float) and name != "threshold":
                 positive(f"algorithm.{name}", value)
 
-    @property
-    def private(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def gradient_bound(self) -> float:
-        """``C2``."""
-        return self.clipping_norm
+    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+        """Global rows that survive, sorted distinct int64 ``[s]``; None for every row."""
+        raise TypeError(f"{type(self).__name__} has no rule")
 
 
 @dataclass
@@ -115,14 +74,19 @@ class Nonprivate(Algorithm):
     """No clipping, no noise: the rows that the batch touched.  No guarantee."""
 
     name: str = "nonprivate"
+    private: ClassVar[bool] = False
+    clipping_norm: float = field(default=math.inf, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Nothing to check."""
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """The touched rows."""
-        return torch.unique(batch.contributions().row)
+        return torch.unique(batch.contributions()[1])
 
 
 @dataclass
-class DPSGD(PrivateAlgorithm):
+class DPSGD(Algorithm):
     """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step."""
 
     name: str = "dpsgd"
@@ -133,7 +97,7 @@ class DPSGD(PrivateAlgorithm):
 
 
 @dataclass
-class Frozen(PrivateAlgorithm):
+class Frozen(Algorithm):
     """Embeddings keep their initial values; only the dense parameters are trained.  The control of every comparison."""
 
     name: str = "frozen"
@@ -144,11 +108,11 @@ class Frozen(PrivateAlgorithm):
 
 
 @dataclass
-class FEST(PrivateAlgorithm):
+class FEST(Algorithm):
     """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows of ``selection``, made before training."""
 
     name: str = "fest"
-    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """The selected rows, touched or not."""
@@ -157,7 +121,7 @@ class FEST(PrivateAlgorithm):
 
 
 @dataclass
-class AdaFEST(PrivateAlgorithm):
+class AdaFEST(Algorithm):
     """DP-AdaFEST (Ghazi et al., 2023, Algorithm 1): rows whose noisy contribution reaches a threshold, a batch.
 
     Attributes:
@@ -179,13 +143,12 @@ class AdaFEST(PrivateAlgorithm):
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Rows that pass the noisy threshold; within the selected set where there is one."""
         assert context.map_noise_multiplier is not None
-        touched = batch.contributions()
-        example, row, universe = touched.example, touched.row, context.layout.total_rows
+        (example, row, examples), universe = batch.contributions(), context.layout.total_rows
         if context.selected is not None:
             # The map counts selected rows only: a row is known by its rank within the set.
             row, inside = locate(context.selected, row)
             example, row, universe = example[inside], row[inside], len(context.selected)
-        rows, sums = clipped_contributions(example, row, touched.examples, self.contribution_clipping_norm)
+        rows, sums = clipped_contributions(example, row, examples, self.contribution_clipping_norm)
         kept = surviving_rows(
             rows,
             sums,
@@ -204,11 +167,11 @@ class AdaFESTPlus(AdaFEST):
     """DP-AdaFEST+ (Ghazi et al., 2023, section 4.2): DP-AdaFEST within the set that DP-FEST selected."""
 
     name: str = "adafest_plus"
-    selection: SelectionConfig = field(default_factory=SelectionConfig)
+    selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
 
 
 @dataclass
-class Exponential(PrivateAlgorithm):
+class Exponential(Algorithm):
     """DP-SGD with exponential selection (Zhang et al., 2021): rows drawn by their gradient's norm.
 
     Attributes:

@@ -59,7 +59,7 @@ def surviving_rows(
         rows, sums: sorted distinct touched rows ``[u]`` in ``range(universe)``, and their clipped contributions.
         universe: number of rows over which the map is taken.
         threshold: ``tau``, in units of the clipped map.
-        contribution_clipping_norm, map_noise_multiplier: ``C1`` and ``sigma_1``; the noise's deviation is their product.
+        contribution_clipping_norm, map_noise_multiplier: ``C1``, ``sigma_1``; the noise's deviation is their product.
         touched_noise: standard normal ``[u]``.
         generator: draws the untouched survivors.
 

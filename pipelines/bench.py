@@ -146,7 +146,7 @@ def _step(name: str, batch_size: int, config: Config, device: torch.device) -> C
     if name == ORDINARY:
         return _ordinary(model, losses, batch)
     algorithm = ALGORITHMS[name]()
-    selected = torch.arange(0, sum(PUBLISHED_SIZES), 34) if algorithm.selects else None
+    selected = torch.arange(0, sum(PUBLISHED_SIZES), 34) if algorithm.selection else None
     engine = PrivateEngine(
         model,
         algorithm,

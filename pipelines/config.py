@@ -173,8 +173,8 @@ def run_hash(config: Config) -> str:
             for name in ("model", "algorithm", "privacy", "optimizer")
         },
     }
-    if config.algorithm.selects is not None:
-        settings["selection"] = selection_settings(config.algorithm.selects)
+    if config.algorithm.selection is not None:
+        settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]

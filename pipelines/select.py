@@ -33,17 +33,17 @@ def select(config: Config) -> Path:
     Raises:
         UserError: the algorithm selects nothing beforehand.
     """
-    if config.algorithm.selects is None:
+    if config.algorithm.selection is None:
         raise UserError(
             f"algorithm={config.algorithm.name} selects no rows beforehand; use algorithm=fest or "
             "algorithm=adafest_plus."
         )
-    return _ensure(config, Dataset.open(preprocess(config)), config.algorithm.selects)
+    return _ensure(config, Dataset.open(preprocess(config)), config.algorithm.selection)
 
 
 def selected_rows(config: Config, dataset: Dataset) -> NDArray[np.int64] | None:
     """Sorted global rows that ``config.algorithm`` trains within, or None where it selects none."""
-    selection = config.algorithm.selects
+    selection = config.algorithm.selection
     if selection is None:
         return None
     return np.load(_ensure(config, dataset, selection) / "rows.npy", allow_pickle=False)

@@ -57,7 +57,7 @@ def test_library_example(folder: Path) -> None:
     (folder / "example.py").write_text(code)
     ended = run(["example.py"], folder)
     assert ended.returncode == 0, ended.stderr
-    found = re.search(r"ε = ([\d.]+) at", ended.stdout)
+    found = re.search(r"epsilon ([\d.]+) of 3", ended.stdout)
     assert found and 2.9 < float(found[1]) <= 3.0
 
 

@@ -52,7 +52,9 @@ def reference_gradient(
         ids: for each table, in order, the set of rows that each example looked up.
     """
     kinds, parameters = (nn.Embedding, nn.EmbeddingBag), dict(model.named_parameters())  # a shared table once
-    tables = {n + ".weight": m for n, m in model.named_modules() if isinstance(m, kinds) and n + ".weight" in parameters}
+    tables = {
+        n + ".weight": m for n, m in model.named_modules() if isinstance(m, kinds) and n + ".weight" in parameters
+    }
     names = list(tables)
     sizes = [t.num_embeddings for t in tables.values()]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
@@ -113,12 +115,12 @@ def reference_gradient(
     for gradient in gradients:
         for name in names:
             gradient[name] = gradient[name] * masks[name][:, None]
-        factor = min(1.0, algorithm.gradient_bound / max(norm(list(gradient.values())), 1e-30))
+        factor = min(1.0, algorithm.clipping_norm / max(norm(list(gradient.values())), 1e-30))
         for name, value in gradient.items():
             sums_by_name[name] += value * factor
 
     if gradient_noise_multiplier > 0:
-        std = algorithm.gradient_bound * gradient_noise_multiplier
+        std = algorithm.clipping_norm * gradient_noise_multiplier
         dims = [t.embedding_dim for t in tables.values()]
         counts = [int(masks[name].sum()) for name in names]
         draws = key.normal("row noise", step, sum(c * d for c, d in zip(counts, dims, strict=True))).double() * std

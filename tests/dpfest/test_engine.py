@@ -239,6 +239,30 @@ def test_noise_on_survivors_alone_and_fresh_each_step() -> None:
     assert bool((first["tables.0.weight"][1] != second["tables.0.weight"][1]).all())
 
 
+def test_a_bag_of_repeated_ids_is_summed_even_where_there_are_as_many_ids_as_examples() -> None:
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bag = nn.EmbeddingBag(6, 2, mode="sum")
+
+        def forward(self, ids: Tensor, ends: Tensor) -> Tensor:
+            return self.bag(ids, ends).sum(1)
+
+    model, ids = Bag().double(), torch.tensor([4, 4, 1])
+    batch = (ids, torch.tensor([0, 2, 3]), torch.ones(3).double())
+    gradient = PrivateEngine(
+        model,
+        DPSGD(clipping_norm=0.5),
+        lambda b: model(*b[:2]),
+        NoiseKey.from_seed(0),
+        gradient_noise_multiplier=0.0,
+        expected_batch_size=1.0,
+    ).gradient([batch], 0)
+    clipped = 0.5 / 2**0.5  # each example's gradient, whatever it was, is cut to 0.5 over two coordinates
+    want = torch.zeros(6, 2).double().index_fill(0, torch.tensor([1, 4]), clipped)
+    torch.testing.assert_close(gradient.tables[0].values, want)
+
+
 def test_in_place_activation_is_refused_by_name() -> None:
     model, batch, _ = tabular(3)
     model.network[1] = nn.ReLU(inplace=True)

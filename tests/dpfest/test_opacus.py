@@ -44,7 +44,7 @@ class Pictures(nn.Module):
 
 
 class Bags(nn.Module):
-    """Bags of variable length and distinct ids (Opacus loses the repeated ones; tests/dpfest/test_engine.py has those)."""
+    """Bags of variable length and distinct ids: Opacus loses repeated ones, which test_engine.py has."""
 
     def __init__(self, mode: str) -> None:
         super().__init__()

@@ -66,9 +66,7 @@ class CriteoFiles:
         self.paths = [Path(path) for path in paths]
         missing = [path for path in self.paths if not path.is_file()]
         if missing:
-            raise UserError(
-                f"There is no file {missing[0]}: set data.path to Criteo's train.txt or train.txt.gz."
-            )
+            raise UserError(f"There is no file {missing[0]}: set data.path to Criteo's train.txt or train.txt.gz.")
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
         self._on_bad_row = on_bad_row

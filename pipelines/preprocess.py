@@ -20,7 +20,7 @@ from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.nycflights import Nycflights, NycflightsConfig
 from pipelines.data.source import Progress, RowSource, fingerprint
 from pipelines.data.synthetic import GENERATOR_VERSION, CriteoSyntheticConfig, write_criteo_files
-from pipelines.data.writer import partial_folder, write_dataset
+from pipelines.data.writer import made_once, write_dataset
 
 DataConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
 
@@ -73,7 +73,7 @@ def preprocess(config: PreprocessConfig) -> Path:
     folder = dataset_folder(config)
     how = "there already"
     if not folder.exists():
-        with partial_folder(folder) as partial:
+        with made_once(folder) as partial:
             if partial is None:
                 how = "made by another process in the meantime"
             else:
@@ -108,9 +108,7 @@ def _identity(data: DataConfig) -> dict[str, Any]:
     if isinstance(data, CriteoSyntheticConfig):
         return {"generator": GENERATOR_VERSION}
     if isinstance(data, CriteoKaggleConfig):
-        return {
-            "files": [fingerprint(path) for path in CriteoFiles([Path(data.path)], data.on_bad_row).paths]
-        }
+        return {"files": [fingerprint(path) for path in CriteoFiles([Path(data.path)], data.on_bad_row).paths]}
     return Nycflights().identity()
 
 

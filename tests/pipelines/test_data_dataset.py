@@ -30,11 +30,7 @@ def test_it_says_what_it_is_and_how_it_was_made(tmp_path: Path) -> None:
     assert dataset.name == "criteo_kaggle"
     assert dataset.vocabulary_sizes == list(PUBLISHED_SIZES) and sum(PUBLISHED_SIZES) == 338_782
     assert dataset.rows["train"] + dataset.rows["validation"] == 100 and dataset.rows["test"] == 0
-    assert (
-        dataset.examples
-        == dataset.rows["train"]
-        == dataset.description["splits"]["train"]["rows_per_day"]["0"]
-    )
+    assert dataset.examples == dataset.rows["train"] == dataset.description["splits"]["train"]["rows_per_day"]["0"]
     assert not dataset.data_dependent_vocabulary
     (source,) = dataset.description["sources"]
     assert source["bytes"] == (tmp_path / "train.txt").stat().st_size and len(source["sha256"]) == 64

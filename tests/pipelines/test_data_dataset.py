@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from dpfest.errors import UserError
 from pipelines.data.criteo import PUBLISHED_SIZES, CriteoKaggleConfig
@@ -50,6 +51,15 @@ def test_gather_and_chunks_read_the_same_rows(tmp_path: Path) -> None:
     assert len(train.gather(np.array([], dtype=np.int64))) == 0
     with pytest.raises(IndexError):
         train.gather(np.array([len(train)]))
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_row_is_a_copy_that_torch_may_hold(tmp_path: Path) -> None:
+    dataset = _dataset(tmp_path, some_lines(30))
+    for rows in next(dataset.split("train").chunks(1)), dataset.split("train").gather(np.array([3])):
+        for part in (rows.labels, rows.days, rows.numeric, rows.categorical):
+            assert part.flags.owndata
+            torch.from_numpy(part)
 
 
 def test_the_empty_split_has_no_rows(tmp_path: Path) -> None:

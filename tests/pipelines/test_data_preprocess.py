@@ -160,6 +160,28 @@ def test_nothing_but_bad_lines_is_no_dataset(tmp_path: Path) -> None:
         run(CriteoKaggleConfig(path=str(path), on_bad_row="skip"), tmp_path / "data")
 
 
+def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
+    config = CriteoKaggleConfig(path=str(tmp_path))
+    with pytest.raises(UserError, match=f"{tmp_path} is a folder, not a file: set data.path to Criteo's .*gz\\.$"):
+        run(config, tmp_path / "data")
+    _write(tmp_path / "train.txt", some_lines(3))
+    with pytest.raises(UserError, match=rf"here data\.path={tmp_path}/train\.txt\.$"):
+        run(config, tmp_path / "data")
+
+
+def test_a_split_too_small_for_an_auc_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(_write(tmp_path / "train.txt", some_lines(3)))
+    run(CriteoKaggleConfig(path=path, split=SplitConfig(0.98, 0.01, 0.01)), tmp_path / "data")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert said == [
+        f"warning: {part} holds no row: its AUC will be unknown. Use more data, or raise data.split.{part} (now 0.01)."
+        for part in ("validation", "test")
+    ]
+    run(CriteoKaggleConfig(path=path, split=SplitConfig(0.5, 0.5, 0.0)), tmp_path / "data")
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert "warning: validation holds too few rows (1, of which 0 have label 1)" in said
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [

@@ -1,18 +1,28 @@
-"""Files that are whole or not there: written beside their place, then renamed into it."""
+"""Files and folders that are whole or not there: written beside their place, then renamed into it."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def partial_of(path: Path, process: object) -> Path:
+    """Where ``process`` writes what is to become ``path``: a hidden name in the same folder."""
+    return path.with_name(f".{path.name}.{process}.partial")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Have ``write`` make a temporary file in the same folder, and rename it to ``path`` when it is whole."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = partial_of(path, os.getpid())
     try:
         write(partial)
         os.replace(partial, path)
@@ -24,3 +34,34 @@ def write_json(path: Path, value: Any) -> None:
     """Write JSON, indented, atomically; refuses what JSON has no word for (nan, infinity)."""
     text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write a ``.npy`` file atomically; nothing is pickled."""
+
+    def write(partial: Path) -> None:
+        with partial.open("wb") as file:  # given a path, numpy would put .npy behind it
+            np.save(file, array, allow_pickle=False)
+
+    write_atomically(path, write)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder to fill, renamed to ``path`` when the block ends well and removed when it fails.
+
+    Where another process has made ``path`` in the meantime, that one stays and this one's is dropped.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_of(path, os.getpid())
+    shutil.rmtree(partial, ignore_errors=True)  # of a dead process that had the same number
+    partial.mkdir()
+    try:
+        yield partial
+        try:
+            partial.rename(path)
+        except OSError:
+            if not path.exists():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

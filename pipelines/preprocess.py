@@ -7,9 +7,6 @@ import hashlib
 import json
 import shutil
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,9 +15,10 @@ from pipelines.data.criteo import CriteoFiles, CriteoKaggleConfig
 from pipelines.data.dataset import SCHEMA, Dataset
 from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.nycflights import Nycflights, NycflightsConfig
-from pipelines.data.source import Progress, RowSource, fingerprint
+from pipelines.data.source import RowSource, fingerprint
 from pipelines.data.synthetic import GENERATOR_VERSION, CriteoSyntheticConfig, write_criteo_files
-from pipelines.data.writer import partial_folder, write_dataset
+from pipelines.data.writer import made_once, write_dataset
+from pipelines.progress import progress
 
 DataConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
 
@@ -73,7 +71,7 @@ def preprocess(config: PreprocessConfig) -> Path:
     folder = dataset_folder(config)
     how = "there already"
     if not folder.exists():
-        with partial_folder(folder) as partial:
+        with made_once(folder) as partial:
             if partial is None:
                 how = "made by another process in the meantime"
             else:
@@ -84,23 +82,36 @@ def preprocess(config: PreprocessConfig) -> Path:
     rejected, excluded = (dataset.description[kind]["total"] for kind in ("rejected_rows", "excluded_rows"))
     left_out = f"{rejected:,} malformed and {excluded:,} unlabelled ones left out"
     _say(f"{folder} ({how}): {rows} rows; {left_out}.")
+    for part in ("validation", "test"):
+        _warn_where_auc_is_unknown(dataset, part, getattr(config.data.split, part))
     return folder
+
+
+def _warn_where_auc_is_unknown(dataset: Dataset, part: str, share: float) -> None:
+    """An AUC needs a row of each label; a share of 0 is a wish, and needs no warning."""
+    rows, positives = (int(dataset.description["splits"][part][key]) for key in ("rows", "positives"))
+    if share and not 0 < positives < rows:
+        held = f"too few rows ({rows:,}, of which {positives:,} have label 1)" if rows else "no row"
+        _say(
+            f"warning: {part} holds {held}: its AUC will be unknown. Use more data, or raise data.split.{part} "
+            f"(now {share:g})."
+        )
 
 
 def _make(folder: Path, data: DataConfig) -> None:
     texts = folder / "source"
     if isinstance(data, CriteoSyntheticConfig):
         texts.mkdir()
-        with _progress(f"writing {data.rows:,} rows of text") as progress:
-            paths = write_criteo_files(texts, data, progress)
+        with progress(f"writing {data.rows:,} rows of text") as report:
+            paths = write_criteo_files(texts, data, report)
         source: RowSource = CriteoFiles(paths, data.on_bad_row, generated=True)
     elif isinstance(data, CriteoKaggleConfig):
         source = CriteoFiles([Path(data.path)], data.on_bad_row)
     else:
         source = Nycflights()
-    with _progress(f"reading {data.name}") as progress:
+    with progress(f"reading {data.name}") as report:
         made_with = dataclasses.asdict(data)
-        write_dataset(folder, source, data.name, data.vocabulary, data.split, made_with, progress)
+        write_dataset(folder, source, data.name, data.vocabulary, data.split, made_with, report)
     shutil.rmtree(texts, ignore_errors=True)
 
 
@@ -108,9 +119,7 @@ def _identity(data: DataConfig) -> dict[str, Any]:
     if isinstance(data, CriteoSyntheticConfig):
         return {"generator": GENERATOR_VERSION}
     if isinstance(data, CriteoKaggleConfig):
-        return {
-            "files": [fingerprint(path) for path in CriteoFiles([Path(data.path)], data.on_bad_row).paths]
-        }
+        return {"files": [fingerprint(path) for path in CriteoFiles([Path(data.path)], data.on_bad_row).paths]}
     return Nycflights().identity()
 
 
@@ -125,27 +134,3 @@ def _check(data: DataConfig) -> None:
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _progress(task: str) -> Iterator[Progress]:
-    """A bar on a terminal; elsewhere a line at the start, one every ten seconds, and one at the end."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import Progress as Bar
-
-        with Bar(console=Console(stderr=True), transient=True) as bar:
-            row = bar.add_task(task, total=None)
-            yield lambda done, total: bar.update(row, completed=done, total=total)
-        return
-    started = told = time.monotonic()
-    _say(f"{task} …")
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
-            _say(f"{task}: {100 * done / max(total, 1):.0f}% after {told - started:.0f} s")
-
-    yield tell
-    _say(f"{task}: done in {time.monotonic() - started:.1f} s")

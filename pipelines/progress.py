@@ -1,4 +1,4 @@
-"""What long work says of itself: a live line on a terminal, a plain line every few seconds in a log."""
+"""What long work says of itself: a live bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -8,42 +8,93 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-PLAIN_INTERVAL_SECONDS = 10.0
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.table import Column
+from rich.text import Text
 
 
 class Report(Protocol):
-    """Say that ``done`` units of work are done, and a few words about them."""
+    """Say that ``done`` of ``total`` units of work are done, and a few words about them."""
 
-    def __call__(self, done: int, text: str = "") -> None: ...
+    def __call__(self, done: int, total: int, words: str = "") -> None: ...
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Report]:
-    """Report on work of ``total`` units."""
+def progress(title: str, interval: float = 10.0) -> Iterator[Report]:
+    """Report on work, on standard error.
+
+    On a terminal that is a bar with the words under it. Elsewhere it is a line at the start, one each report but at
+    most one every ``interval`` seconds (0: each report), and one with the seconds once the work is done.
+    """
     console = Console(stderr=True)
-    if console.is_terminal:
-        columns = [
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[words]}"),
-        ]
-        with Progress(*columns, console=console) as bar:
-            task = bar.add_task(title, total=total, words="")
-            yield lambda done, text="": bar.update(task, completed=done, words=text)
-        return
+    with _bar(title, console) if console.is_terminal else _lines(title, interval) as report:
+        yield report
 
-    started = last = time.monotonic()
 
-    def plain(done: int, text: str = "") -> None:
-        nonlocal last
+class _Bar(Progress):
+    """One line of title, bar, count and time left, which fits any width, and one of words, cut where it does not."""
+
+    words = ""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
+            _CountColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            console=console,
+            expand=True,
+        )
+
+    def get_renderables(self) -> Iterator[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        if self.words:
+            yield Text(self.words, no_wrap=True, overflow="ellipsis")
+
+
+class _CountColumn(TextColumn):
+    def __init__(self, table_column: Column) -> None:
+        super().__init__("", table_column=table_column)
+
+    def render(self, task: Task) -> Text:
+        return Text("" if task.total is None else _count(int(task.completed), int(task.total)))
+
+
+@contextmanager
+def _bar(title: str, console: Console) -> Iterator[Report]:
+    with _Bar(console) as bar:
+        task = bar.add_task(title, total=None)
+
+        def report(done: int, total: int, words: str = "") -> None:
+            bar.words = words
+            bar.update(task, completed=done, total=total)
+
+        yield report
+
+
+@contextmanager
+def _lines(title: str, interval: float) -> Iterator[Report]:
+    started = time.monotonic()
+    told = started
+
+    def say(text: str) -> None:
+        print(f"{title}{text}".rstrip(), file=sys.stderr, flush=True)
+
+    def report(done: int, total: int, words: str = "") -> None:
+        nonlocal told
         now = time.monotonic()
-        if now - last >= PLAIN_INTERVAL_SECONDS or done >= total:
-            last = now
-            print(f"{title}: {done}/{total} after {now - started:.0f} s  {text}", file=sys.stderr, flush=True)
+        if now - told >= interval:
+            told = now
+            say(f": {_count(done, total)} after {now - started:.0f} s  {words}")
 
-    yield plain
+    say(" …")
+    yield report
+    say(f": done in {time.monotonic() - started:.1f} s")
+
+
+def _count(done: int, total: int) -> str:
+    """How much of how much: steps to the last digit, bytes by the million."""
+    if total < 10_000_000:
+        return f"{done:,}/{total:,}"
+    return f"{done / 1e6:,.0f}M/{total / 1e6:,.0f}M"

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfest.accounting import to_record
+from dpfest import accounting
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.topk import Selection, SelectionConfig, select_rows
+from dpfest.privacy import PrivacyConfig
+from dpfest.topk import Selection, SelectionConfig, rows_per_feature, select_rows, selection_events
 from pipelines.config import Config, selection_settings
 from pipelines.data.dataset import Dataset
-from pipelines.files import write_json
+from pipelines.files import whole_folder, write_array, write_json
 from pipelines.preprocess import data_hash, preprocess
 
 
@@ -38,7 +39,37 @@ def select(config: Config) -> Path:
             f"algorithm={config.algorithm.name} selects no rows beforehand; use algorithm=fest or "
             "algorithm=adafest_plus."
         )
-    return _ensure(config, Dataset.open(preprocess(config)), config.algorithm.selection)
+    dataset = Dataset.open(preprocess(config))
+    folder = _ensure(config, dataset, config.algorithm.selection)
+    print(cost_in_words(config.algorithm.selection, dataset, config.privacy), file=sys.stderr, flush=True)
+    return folder
+
+
+def cost_in_words(selection: SelectionConfig, dataset: Dataset, privacy: PrivacyConfig) -> str:
+    """The mechanism of a selection, its noise, and what it costs alone, in full sentences."""
+    if selection.mechanism == "public":
+        return f"The rows come from the public counts in {selection.prior}: selecting them costs no privacy."
+    sizes = dataset.vocabulary_sizes
+    events = selection_events(selection, sizes)
+    delta = privacy.delta or 1 / dataset.examples
+    multiplier, scale = selection.noise_multiplier, len(sizes) / selection.epsilon
+    deviation = multiplier * math.sqrt(len(sizes))  # one example moves the joint histogram by this root
+    noise = {
+        "gaussian": f"Gaussian noise of standard deviation {deviation:,.4g} (multiplier {multiplier:g})",
+        "laplace": f"Laplace noise of scale {scale:,.4g}",
+        "gumbel": f"Gumbel noise of scale {scale:,.4g}",
+    }[selection.mechanism]
+    cost = f"epsilon {accounting.epsilon(events, delta):.4g} at delta {delta:.3g}"
+    claim = ""
+    if selection.mechanism == "gumbel":
+        draws = sum(rows_per_feature(selection, sizes))
+        claim = f", as {draws:,} draws (the paper claims one, {selection.epsilon:g})"
+    source = "1/N" if privacy.delta is None else "privacy.delta"
+    return (
+        f"The rows are the most frequent ones after {noise} on the counts of all {len(sizes)} features. Alone, the "
+        f"selection costs {cost} ({source}){claim}; training within these rows composes that with its steps, inside "
+        "its own privacy.epsilon. Asking for the same selection again costs nothing more."
+    )
 
 
 def selected_rows(config: Config, dataset: Dataset) -> NDArray[np.int64] | None:
@@ -63,17 +94,9 @@ def _ensure(config: Config, dataset: Dataset, selection: SelectionConfig) -> Pat
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, name)
     counts = _public_counts(selection.prior, dataset) if selection.prior else dataset.histogram()
     chosen = select_rows(counts, selection, key.generator("selection"))
-    partial = folder.with_name(f"{name}.partial-{os.getpid()}")
-    partial.mkdir(parents=True, exist_ok=True)
-    try:
-        np.save(partial / "rows.npy", chosen.rows, allow_pickle=False)
+    with whole_folder(folder) as partial:  # where another process was first, its release is the one
+        write_array(partial / "rows.npy", chosen.rows)
         write_json(partial / "selection.json", _record(settings, chosen))
-        os.replace(partial, folder)
-    except OSError:
-        if not (folder / "selection.json").exists():  # else another process was first: its release is the one
-            raise
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return folder
 
 
@@ -83,7 +106,7 @@ def _record(settings: dict[str, Any], chosen: Selection) -> dict[str, Any]:
         **settings,
         "rows": len(chosen.rows),
         "rows_per_feature": chosen.rows_per_feature,
-        "spent": [to_record(event) for event in chosen.events],
+        "spent": [accounting.to_record(event) for event in chosen.events],
     }
 
 

@@ -135,7 +135,7 @@ class _Run:
         """Run the steps that are left, evaluate, and write the summary."""
         every, last_saved = self.config.train, self.step
         title = f"{self.config.data.name}/{self.config.algorithm.name}/{self.directory.path.name}"
-        with progress(title, self.steps) as report, ThreadPoolExecutor(1) as reader:
+        with progress(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
             upcoming = reader.submit(self._read, self.step)
             while self.step < self.steps:
                 started = time.perf_counter()
@@ -181,7 +181,7 @@ class _Run:
         words = [f"{self.examples_seen / max(self.seconds, 1e-9):,.0f} examples/s", f"loss {gradient.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
-        report(self.step, "  ".join([*words, self.training.ledger.words()]))
+        report(self.step, self.steps, "  ".join([*words, self.training.ledger.words()]))
 
     def _metrics(self, split: str, **values: Any) -> None:
         self.directory.log_metrics({"step": self.step, "split": split, **values})

@@ -5,10 +5,8 @@ Reading and decompressing run one block ahead in a thread, beside the parsing of
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
-import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from dpfest.errors import UserError
+from pipelines.data.gzip_pieces import MAGIC, BrokenGzipError, unpacked
 
 BLOCK_BYTES = 16 << 20
-GZIP_MAGIC = b"\x1f\x8b"
 
 
 def count_bytes(block: bytes, byte: bytes) -> int:
@@ -79,14 +77,13 @@ class LineBlocks:
         try:
             raw = _HashedFile(self.path)
             with raw, self.path.open("rb") as start:
-                packed = start.read(2) == GZIP_MAGIC  # by content: a name proves nothing
-                buffered = io.BufferedReader(raw, 1 << 20)
-                stream = gzip.GzipFile(fileobj=buffered) if packed else buffered
-                yield from self._whole_lines(stream, raw)
-                self._sha256 = raw.digest.hexdigest()
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                packed = start.read(2) == MAGIC  # by content: a name proves nothing
+                pieces = unpacked(raw, self._block_bytes) if packed else self._read(raw)
+                yield from self._whole_lines(pieces, raw)
+                self.bytes_read, self._sha256 = raw.bytes_read, raw.digest.hexdigest()
+        except BrokenGzipError as error:
             raise UserError(
-                f"{self.path} is a truncated or corrupt .gz: it ends or breaks after line {self.lines} "
+                f"{self.path} is a truncated or corrupt .gz: line {self.lines} is the last that can be read "
                 f"({error}). Fetch it again; such a file is never used in part."
             ) from error
         except OSError as error:
@@ -94,12 +91,16 @@ class LineBlocks:
         if self.lines == 0:
             raise UserError(f"{self.path} is empty: it holds no line.")
 
-    def _whole_lines(self, stream: io.BufferedIOBase, raw: _HashedFile) -> Iterator[bytes]:
+    def _read(self, raw: _HashedFile) -> Iterator[bytes]:
+        while chunk := raw.read(self._block_bytes):
+            yield chunk
+
+    def _whole_lines(self, pieces: Iterator[bytes], raw: _HashedFile) -> Iterator[bytes]:
         rest = b""
         with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(stream.read, self._block_bytes)
-            while chunk := ahead.result():
-                ahead = reader.submit(stream.read, self._block_bytes)
+            ahead = reader.submit(next, pieces, None)
+            while (chunk := ahead.result()) is not None:
+                ahead = reader.submit(next, pieces, None)
                 self.bytes_read = raw.bytes_read
                 cut = chunk.rfind(b"\n") + 1
                 if cut == 0 and len(rest) + len(chunk) > 4 * self._block_bytes:

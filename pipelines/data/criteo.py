@@ -54,7 +54,7 @@ class CriteoFiles:
         generated: The files were made for this one reading and are not kept.
 
     Raises:
-        UserError: A file is not there.
+        UserError: A file is not there, or is a folder.
     """
 
     numeric_names = NUMERIC_NAMES
@@ -64,11 +64,10 @@ class CriteoFiles:
 
     def __init__(self, paths: Sequence[Path], on_bad_row: str, generated: bool = False) -> None:
         self.paths = [Path(path) for path in paths]
-        missing = [path for path in self.paths if not path.is_file()]
-        if missing:
-            raise UserError(
-                f"There is no file {missing[0]}: set data.path to Criteo's train.txt or train.txt.gz."
-            )
+        for path in self.paths:
+            if not path.is_file():
+                problem = f"{path} is a folder, not a file" if path.is_dir() else f"There is no file {path}"
+                raise UserError(f"{problem}: set data.path to Criteo's train.txt or train.txt.gz{_guess(path)}.")
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
         self._on_bad_row = on_bad_row
@@ -116,6 +115,12 @@ class CriteoFiles:
                     f"{place}. Mend the file, or have such lines left out and counted: data.on_bad_row=skip."
                 )
             self.rejected.add(error.reason, place)
+
+
+def _guess(path: Path) -> str:
+    """The file that was probably meant by a folder, as the end of a sentence."""
+    found = [path / name for name in ("train.txt", "train.txt.gz") if (path / name).is_file()]
+    return f", here data.path={found[0]}" if found else ""
 
 
 def transform(integers: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -70,9 +70,7 @@ def parse_line(line: bytes) -> tuple[int, list[int], list[int]]:
     if fields[0] not in (b"0", b"1"):
         raise BadLineError("label neither 0 nor 1", f"label {_shown(fields[0])}, 0 or 1 wanted")
     integers = [_count(field, place) for place, field in enumerate(fields[1 : 1 + NUMERIC_FEATURES], 2)]
-    keys = [
-        _key(field, place) for place, field in enumerate(fields[1 + NUMERIC_FEATURES :], 2 + NUMERIC_FEATURES)
-    ]
+    keys = [_key(field, place) for place, field in enumerate(fields[1 + NUMERIC_FEATURES :], 2 + NUMERIC_FEATURES)]
     return int(fields[0]), integers, keys
 
 
@@ -164,21 +162,14 @@ def _surely_good(text: pl.DataFrame, values: pl.DataFrame) -> NDArray[np.bool_]:
     # Text that is no number of its kind is null only as a value; the totals settle a block of good lines.
     if passed and text["label"].null_count() == 0 and values.null_count().equals(text.null_count()):
         return np.ones(text.height, bool)
-    good = (
-        text.select(pl.all_horizontal([check.fill_null(True) for check in checks]))
-        .to_series()
-        .to_numpy()
-        .copy()
-    )
+    good = text.select(pl.all_horizontal([check.fill_null(True) for check in checks])).to_series().to_numpy().copy()
     good &= text["label"].is_not_null().to_numpy()
     for name in [*_INTEGERS, *_CATEGORIES]:
         good &= (values[name].is_not_null() | text[name].is_null()).to_numpy()
     return good
 
 
-def _mend(
-    parsed: ParsedLines, good: NDArray[np.bool_], doubtful: NDArray[np.int64], text: list[bytes]
-) -> ParsedLines:
+def _mend(parsed: ParsedLines, good: NDArray[np.bool_], doubtful: NDArray[np.int64], text: list[bytes]) -> ParsedLines:
     """The good rows of ``parsed``, and what ``parse_line`` says of the doubtful lines, in file order."""
     mended: list[tuple[int, int, list[int], list[int]]] = []
     bad: list[tuple[int, BadLineError]] = []

@@ -10,7 +10,6 @@ release.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
+from pipelines.files import write_array
 
 SCHEMA = 1
 RECORD = np.dtype(
@@ -56,10 +56,9 @@ class Rows:
 
     @classmethod
     def of(cls, records: NDArray[Any]) -> Rows:
-        """Copies of the four fields, each contiguous."""
-        return cls(
-            *(np.ascontiguousarray(records[name]) for name in ("label", "day", "numeric", "categorical"))
-        )
+        """Copies of the four fields, each contiguous and writable."""
+        # np.ascontiguousarray would not copy a single row, and so give out the read-only file itself.
+        return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
 
 
 class RowFile:
@@ -67,9 +66,7 @@ class RowFile:
 
     def __init__(self, path: Path, rows: int, record: np.dtype[Any]) -> None:
         # An empty file cannot be mapped.
-        self._records = (
-            np.memmap(path, dtype=record, mode="r", shape=(rows,)) if rows else np.empty(0, record)
-        )
+        self._records = np.memmap(path, dtype=record, mode="r", shape=(rows,)) if rows else np.empty(0, record)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -117,9 +114,7 @@ class Dataset:
             left = f"delete {folder} and preprocess again" if half else "make it with `dpfest preprocess`"
             raise UserError(f"There is no dataset in {folder} (no dataset.json): {left}.") from error
         except (OSError, ValueError) as error:
-            raise UserError(
-                f"{path} cannot be read ({error}): delete {folder} and preprocess again."
-            ) from error
+            raise UserError(f"{path} cannot be read ({error}): delete {folder} and preprocess again.") from error
         found = description.get("schema") if isinstance(description, dict) else None
         if found != SCHEMA:
             raise UserError(
@@ -134,8 +129,7 @@ class Dataset:
             if size != wanted:
                 there = "is missing" if size is None else f"holds {size:,} bytes"
                 raise UserError(
-                    f"{file} {there}, but {rows:,} rows take {wanted:,} bytes: "
-                    f"delete {folder} and preprocess again."
+                    f"{file} {there}, but {rows:,} rows take {wanted:,} bytes: delete {folder} and preprocess again."
                 )
         return dataset
 
@@ -204,9 +198,7 @@ class Dataset:
             whole = False
         if not whole:
             counts = self._count_training_rows(sizes)
-            partial = path.with_name(f".histogram-{os.getpid()}.npy")
-            np.save(partial, counts, allow_pickle=False)
-            os.replace(partial, path)
+            write_array(path, counts)
         return np.split(counts, np.cumsum(sizes)[:-1])
 
     def _count_training_rows(self, sizes: list[int]) -> NDArray[np.int64]:

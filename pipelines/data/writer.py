@@ -1,9 +1,8 @@
 """Writing a dataset: whole or not at all.
 
-Everything is written into ``<folder>.partial-<process>`` and renamed to its final name when it is complete,
-so a killed run leaves nothing that looks whole. A lock, which the system drops with its holder, keeps a
-second process that wants the same dataset waiting for the first one's; what dead processes left behind is
-removed under it.
+A killed run leaves nothing that looks whole (see :mod:`pipelines.files`). A lock, which the system drops with its
+holder, keeps a second process that wants the same dataset waiting for the first one's; what dead processes left
+behind is removed under it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from pipelines.data.vocabulary import (
     hashed_vocabulary,
     learn_vocabulary,
 )
+from pipelines.files import partial_of, whole_folder
 
 DATA_DEPENDENT_NOTE = (
     "This vocabulary was read off the training rows. Which values it holds is a release about those rows "
@@ -42,31 +42,47 @@ PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of
 
 
 @contextlib.contextmanager
-def partial_folder(final: Path) -> Iterator[Path | None]:
+def made_once(final: Path) -> Iterator[Path | None]:
     """A folder to fill, renamed to ``final`` when the block ends well, removed when it fails.
 
     Gives None where another process has made ``final`` in the meantime: there is nothing left to do.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    with (final.parent / f".{final.name}.lock").open("w") as lock:
-        with contextlib.suppress(OSError):  # a file system without locks: the rename below still decides
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            for left_over in final.parent.glob(f"{final.name}.partial-*"):
-                shutil.rmtree(left_over, ignore_errors=True)
+    with _lock(final.with_name(f".{final.name}.lock")) as alone:
         if final.exists():
             yield None
             return
-        partial = final.with_name(f"{final.name}.partial-{os.getpid()}")
-        partial.mkdir()
-        try:
+        if alone:
+            for left_over in final.parent.glob(partial_of(final, "*").name):
+                shutil.rmtree(left_over, ignore_errors=True)
+        with whole_folder(final) as partial:
             yield partial
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[bool]:
+    """Hold ``path`` against other processes and remove it in the end; False where the file system has no locks."""
+    while True:
+        with path.open("w") as lock:
+            alone = True
             try:
-                partial.rename(final)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             except OSError:
-                if not final.exists():
-                    raise
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+                alone = False  # two may then write at once: the rename of the folder decides
+            if alone and not _is_at(lock, path):
+                continue  # its holder removed it while this process waited: the lock is a newer file, or none
+            try:
+                yield alone
+            finally:
+                path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
+            return
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def write_dataset(
@@ -100,9 +116,7 @@ def write_dataset(
         for block in source.blocks(progress):
             _write_block(block, rows_of, split, streams, per_day, positives)
     if not per_day["train"]:
-        raise UserError(
-            f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed."
-        )
+        raise UserError(f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed.")
     if isinstance(rows_of, LearnedVocabulary):
         # The table row of a new value needs it: row i of feature f is the i-th of its keys, 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
@@ -140,9 +154,7 @@ def write_dataset(
     (folder / "dataset.json").write_text(text, encoding="utf-8")
 
 
-def _vocabulary(
-    source: RowSource, config: VocabularyConfig, split: SplitConfig, progress: Progress
-) -> Vocabulary:
+def _vocabulary(source: RowSource, config: VocabularyConfig, split: SplitConfig, progress: Progress) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
     train_keys = (block.keys[split_of(block, split) == 0] for block in source.blocks(progress))

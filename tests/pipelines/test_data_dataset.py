@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from dpfest.errors import UserError
 from pipelines.data.criteo import PUBLISHED_SIZES, CriteoKaggleConfig
@@ -30,11 +31,7 @@ def test_it_says_what_it_is_and_how_it_was_made(tmp_path: Path) -> None:
     assert dataset.name == "criteo_kaggle"
     assert dataset.vocabulary_sizes == list(PUBLISHED_SIZES) and sum(PUBLISHED_SIZES) == 338_782
     assert dataset.rows["train"] + dataset.rows["validation"] == 100 and dataset.rows["test"] == 0
-    assert (
-        dataset.examples
-        == dataset.rows["train"]
-        == dataset.description["splits"]["train"]["rows_per_day"]["0"]
-    )
+    assert dataset.examples == dataset.rows["train"] == dataset.description["splits"]["train"]["rows_per_day"]["0"]
     assert not dataset.data_dependent_vocabulary
     (source,) = dataset.description["sources"]
     assert source["bytes"] == (tmp_path / "train.txt").stat().st_size and len(source["sha256"]) == 64
@@ -54,6 +51,15 @@ def test_gather_and_chunks_read_the_same_rows(tmp_path: Path) -> None:
     assert len(train.gather(np.array([], dtype=np.int64))) == 0
     with pytest.raises(IndexError):
         train.gather(np.array([len(train)]))
+
+
+@pytest.mark.filterwarnings("error")
+def test_one_row_is_a_copy_that_torch_may_hold(tmp_path: Path) -> None:
+    dataset = _dataset(tmp_path, some_lines(30))
+    for rows in next(dataset.split("train").chunks(1)), dataset.split("train").gather(np.array([3])):
+        for part in (rows.labels, rows.days, rows.numeric, rows.categorical):
+            assert part.flags.owndata
+            torch.from_numpy(part)
 
 
 def test_the_empty_split_has_no_rows(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ from pipelines.data.criteo import CriteoKaggleConfig
 from pipelines.data.dataset import Dataset
 from pipelines.data.split import SPLITS, SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
-from pipelines.data.writer import partial_folder
+from pipelines.data.writer import made_once
 from pipelines.preprocess import DATA_CONFIGS
 from tests.pipelines.criteo_text import Fields, run, some_lines
 
@@ -111,7 +113,7 @@ def test_a_bad_line_is_named_and_stops_the_run(tmp_path: Path, reason: str, suff
     path = _write(tmp_path / f"train.{suffix}", lines)
     with pytest.raises(UserError, match=rf"train\.{suffix}, line 17: .*data\.on_bad_row=skip"):
         run(CriteoKaggleConfig(path=str(path)), tmp_path / "data")
-    assert [entry.name for entry in (tmp_path / "data").iterdir() if not entry.name.endswith(".lock")] == []
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_bad_lines_are_skipped_and_counted_when_asked_for(tmp_path: Path) -> None:
@@ -123,9 +125,7 @@ def test_bad_lines_are_skipped_and_counted_when_asked_for(tmp_path: Path) -> Non
     rejected = dataset.description["rejected_rows"]
     assert rejected["total"] == 5
     assert rejected["by_reason"] == {reason: 1 for reason in BAD_LINES}
-    assert [f"line {line}:" in text for line, text in zip(range(21, 26), rejected["first"], strict=True)] == [
-        True
-    ] * 5
+    assert [f"line {line}:" in text for line, text in zip(range(21, 26), rejected["first"], strict=True)] == [True] * 5
     assert sum(dataset.rows.values()) == len(good)
     everything = _everything(good, tmp_path)
     wanted = np.sort(everything.split("train").gather(np.arange(len(good))).categorical[:, 2])
@@ -135,28 +135,19 @@ def test_bad_lines_are_skipped_and_counted_when_asked_for(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_broken_files_always_stop(tmp_path: Path, policy: str) -> None:
-    whole = gzip.compress(b"\n".join(some_lines(3_000)) + b"\n")
-    middle = len(whole) // 2
     broken = {
-        "truncated.gz": whole[:middle],
-        "headless.gz": whole[:12],
-        "corrupt.gz": whole[:middle]
-        + bytes(255 - byte for byte in whole[middle : middle + 50])
-        + whole[middle + 50 :],
-        "wrong-checksum.gz": whole[:-8] + b"\0\0\0\0" + whole[-4:],
+        "truncated.gz": gzip.compress(b"\n".join(some_lines(3_000)) + b"\n")[:-1_000],
         "empty.txt": b"",
         "empty.gz": gzip.compress(b""),
     }
     for name, content in broken.items():
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(UserError, match=f"{name} is (a truncated or corrupt .gz: .* line [0-9]+|empty)"):
+        with pytest.raises(UserError, match=f"{name} is (a truncated or corrupt .gz: line [0-9]+|empty)"):
             run(CriteoKaggleConfig(path=str(tmp_path / name), on_bad_row=policy), tmp_path / "data")
-    assert list((tmp_path / "data").glob("criteo*")) == []
+    assert list((tmp_path / "data").iterdir()) == []
 
 
-def test_a_file_without_lines_does_not_fill_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_without_lines_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "video.txt").write_bytes(b"\0" * 100_000)
     monkeypatch.setattr(blocks.LineBlocks.__init__, "__defaults__", (10_000,))
     with pytest.raises(UserError, match=r"video\.txt has no line ending in 50,000 bytes"):
@@ -167,6 +158,28 @@ def test_nothing_but_bad_lines_is_no_dataset(tmp_path: Path) -> None:
     path = _write(tmp_path / "train.txt", [b"a", b"b"])
     with pytest.raises(UserError, match="no row to train on: 2 rows were malformed"):
         run(CriteoKaggleConfig(path=str(path), on_bad_row="skip"), tmp_path / "data")
+
+
+def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
+    config = CriteoKaggleConfig(path=str(tmp_path))
+    with pytest.raises(UserError, match=f"{tmp_path} is a folder, not a file: set data.path to Criteo's .*gz\\.$"):
+        run(config, tmp_path / "data")
+    _write(tmp_path / "train.txt", some_lines(3))
+    with pytest.raises(UserError, match=rf"here data\.path={tmp_path}/train\.txt\.$"):
+        run(config, tmp_path / "data")
+
+
+def test_a_split_too_small_for_an_auc_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(_write(tmp_path / "train.txt", some_lines(3)))
+    run(CriteoKaggleConfig(path=path, split=SplitConfig(0.98, 0.01, 0.01)), tmp_path / "data")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert said == [
+        f"warning: {part} holds no row: its AUC will be unknown. Use more data, or raise data.split.{part} (now 0.01)."
+        for part in ("validation", "test")
+    ]
+    run(CriteoKaggleConfig(path=path, split=SplitConfig(0.5, 0.5, 0.0)), tmp_path / "data")
+    (said,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert "warning: validation holds too few rows (1, of which 0 have label 1)" in said
 
 
 @pytest.mark.parametrize(
@@ -189,9 +202,7 @@ def test_settings_without_meaning_are_refused(tmp_path: Path, config: CriteoKagg
 
 def test_the_split_has_its_shares_and_follows_the_row_alone(tmp_path: Path) -> None:
     lines = some_lines(4_000)
-    first = Dataset.open(
-        run(CriteoKaggleConfig(path=str(_write(tmp_path / "a.txt", lines))), tmp_path / "data")
-    )
+    first = Dataset.open(run(CriteoKaggleConfig(path=str(_write(tmp_path / "a.txt", lines))), tmp_path / "data"))
     # Fixed rows and seed; four binomial standard deviations would be passed by 1 seed in 10,000.
     for split, share in (("train", 0.8), ("validation", 0.05), ("test", 0.15)):
         assert abs(first.rows[split] - 4_000 * share) < 4 * np.sqrt(4_000 * share * (1 - share))
@@ -253,12 +264,11 @@ def test_killed_half_way_leaves_nothing_that_looks_whole(tmp_path: Path) -> None
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as killed:
         assert killed.stdout is not None and killed.stdout.readline() == "half\n"
         os.kill(killed.pid, signal.SIGKILL)
-    (left,) = (tmp_path / "data").glob("criteo_kaggle-*")
-    assert ".partial-" in left.name
+    (left,) = (tmp_path / "data").glob(".criteo_kaggle-*.partial")
     with pytest.raises(UserError, match="There is no dataset"):
         Dataset.open(left)
     folder = run(CriteoKaggleConfig(path=str(path)), tmp_path / "data")
-    assert [entry.name for entry in (tmp_path / "data").glob("criteo_kaggle-*")] == [folder.name]
+    assert list((tmp_path / "data").iterdir()) == [folder]
     assert sum(Dataset.open(folder).rows.values()) == 400
 
 
@@ -272,15 +282,32 @@ def test_two_processes_at_once_make_one_dataset(tmp_path: Path) -> None:
     outputs = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
     assert outputs[0][0] == outputs[1][0]
-    (folder,) = (tmp_path / "data").glob("criteo_kaggle-*")
+    (folder,) = (tmp_path / "data").iterdir()
     assert sum(Dataset.open(folder).rows.values()) == 3_000
 
 
 def test_the_later_of_two_writers_without_locks_gives_way(tmp_path: Path) -> None:
-    with partial_folder(tmp_path / "data") as mine:
+    with made_once(tmp_path / "data") as mine:
         assert mine is not None
         (mine / "who").write_text("me")
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "who").write_text("the other")
     assert (tmp_path / "data" / "who").read_text() == "the other"
     assert [entry.name for entry in tmp_path.iterdir() if "partial" in entry.name] == []
+
+
+def test_the_lock_is_held_by_one_at_a_time_though_it_is_removed_each_time(tmp_path: Path) -> None:
+    inside, most = 0, 0
+
+    def enter(_: int) -> None:
+        nonlocal inside, most
+        with pytest.raises(KeyError), made_once(tmp_path / "data"):
+            inside += 1
+            most = max(most, inside)
+            time.sleep(0.001)
+            inside -= 1
+            raise KeyError
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(enter, range(100)))
+    assert most == 1 and list(tmp_path.iterdir()) == []

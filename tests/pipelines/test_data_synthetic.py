@@ -87,9 +87,7 @@ def test_drift_replaces_that_share_of_the_values_every_day(
 ) -> None:
     config = CriteoSyntheticConfig(rows=40_000, days=2, drift=drift, zipf_exponent=0.0)
     days = _parsed(tmp_path / "a", config)
-    values = [
-        set(np.unique(parsed.keys[:, 6]).tolist()) - {2**32} for parsed in days
-    ]  # 1,172 values, all met
+    values = [set(np.unique(parsed.keys[:, 6]).tolist()) - {2**32} for parsed in days]  # 1,172 values, all met
     assert low <= len(values[1] - values[0]) / len(values[1]) <= high
 
 
@@ -103,8 +101,6 @@ def test_drift_replaces_that_share_of_the_values_every_day(
         (CriteoSyntheticConfig(seed=-1), "data.seed"),
     ],
 )
-def test_settings_without_meaning_are_refused(
-    tmp_path: Path, config: CriteoSyntheticConfig, key: str
-) -> None:
+def test_settings_without_meaning_are_refused(tmp_path: Path, config: CriteoSyntheticConfig, key: str) -> None:
     with pytest.raises(UserError, match=key):
         run(config, tmp_path)

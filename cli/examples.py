@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 def _examples(*lines: str) -> str:
-    return "\n\n".join(
-        ["[bold]Examples[/bold]", *(f"  {line.replace('[', chr(92) + '[')}" for line in lines)]
-    )
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line.replace('[', chr(92) + '[')}" for line in lines)])
 
 
 EXAMPLES = {

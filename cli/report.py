@@ -9,9 +9,7 @@ from cli import tasks
 from cli.launch import HydraLine, launch
 
 
-def run_report(
-    arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool
-) -> None:
+def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool) -> None:
     """Build the report, or list its artifacts.
 
     Raises:
@@ -46,6 +44,5 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, dict[s
     assert isinstance(composer, Composer)
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
     return {
-        name: plan(composer, [*own, f"experiment={name}"]).by_algorithm()
-        for name in composer.choices("experiment")
+        name: plan(composer, [*own, f"experiment={name}"]).by_algorithm() for name in composer.choices("experiment")
     }

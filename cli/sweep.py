@@ -48,9 +48,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     return _follow(ended, len(todo), jobs)
 
 
-def _launched(
-    planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool
-) -> Iterator[Outcome]:
+def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool) -> Iterator[Outcome]:
     from pipelines.grid import override_text
     from pipelines.sweep import forget, outcomes, records_folder
 
@@ -81,9 +79,7 @@ def _follow(ended: Iterator[Outcome], count: int, jobs: int) -> int:
             + (f"; about {left / 60:.0f} min left" if left >= 60 else ""),
             flush=True,
         )
-    by_status = {
-        status: [o for o in outcomes if o.status == status] for status in ("done", "failed", "interrupted")
-    }
+    by_status = {status: [o for o in outcomes if o.status == status] for status in ("done", "failed", "interrupted")}
     not_started = count - len(outcomes)
     words = [f"{len(found)} {status}" for status, found in by_status.items() if found]
     print(", ".join(words + ([f"{not_started} not started"] if not_started else [])) + ".")

@@ -92,9 +92,7 @@ def describe(summary: Mapping[str, Any]) -> str:
         [
             f"{summary['dataset']} {summary['algorithm']}: {utility['metric'].upper()} "
             f"{_number(utility['value'])} on {utility['split']} ({_number(utility['validation'])} on validation)",
-            f"embedding gradient {reduction:,.1f} times smaller than dense"
-            if reduction
-            else "embeddings not updated",
+            f"embedding gradient {reduction:,.1f} times smaller than dense" if reduction else "embeddings not updated",
             f"epsilon {privacy['epsilon']:.3f} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
             f"{privacy['sampling']} sampling)" + _sound(privacy)
             if privacy and privacy["epsilon"] is not None

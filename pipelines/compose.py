@@ -87,9 +87,7 @@ class Composer:
                 key = override.get_key_element()
                 axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
             else:
-                raise UserError(
-                    f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3."
-                )
+                raise UserError(f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3.")
         composed: dict[tuple[str, ...], DictConfig] = {}
         for chosen in itertools.product(*axes):
             values = [text for text in chosen if self._sets_a_value(text)]
@@ -137,9 +135,7 @@ class Composer:
             key = override.lstrip("+~").partition("=")[0]
             if isinstance(error, ConfigCompositionException) and f"'{key}'" in first_line:
                 return str(unknown_key(key, self._keys_without(overrides, override)))
-        cause = (
-            f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
-        )
+        cause = f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
         return first_line.rstrip(".") + cause + "."
 
     def choices(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
@@ -166,7 +162,5 @@ def _plain(cfg: DictConfig) -> Mapping[str, Any]:
 
 
 def _hydra() -> AbstractContextManager[None]:
-    context: AbstractContextManager[None] = initialize_config_module(
-        CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE
-    )
+    context: AbstractContextManager[None] = initialize_config_module(CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE)
     return context

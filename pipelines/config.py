@@ -168,10 +168,7 @@ def run_hash(config: Config) -> str:
         "data": _load("pipelines.preprocess:data_hash")(config.data),
         "train": train,
         "seed": config.seed,
-        **{
-            name: dataclasses.asdict(getattr(config, name))
-            for name in ("model", "algorithm", "privacy", "optimizer")
-        },
+        **{name: dataclasses.asdict(getattr(config, name)) for name in ("model", "algorithm", "privacy", "optimizer")},
     }
     if config.algorithm.selects is not None:
         settings["selection"] = selection_settings(config.algorithm.selects)

@@ -69,9 +69,7 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
         sweeps = override.is_sweep_override() and override.is_discrete_sweep()
         values = list(override.sweep_string_iterator()) if sweeps else [override.get_value_element_as_str()]
         given[override.get_key_element()] = str(override.input_line), values
-    first = [
-        f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in given.items()
-    ]
+    first = [f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in given.items()]
     composed = typed(composer.compose([text for text in first if not text.startswith("hydra")]))
     if composed.experiment is None:
         return [[text for text, _ in given.values()]]
@@ -80,9 +78,7 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
         chosen = {key: [override_text(value) for value in values] for key, values in product.items()}
         for key in chosen.keys() & given.keys():
             asked = given[key][1]
-            chosen[key] = (
-                [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
-            )
+            chosen[key] = [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
         if all(chosen.values()):
             # A run of an experiment is an ordinary run: its overrides make it without the experiment.
             rest = [text for key, (text, _) in given.items() if key not in chosen and key != "experiment"]

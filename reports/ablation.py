@@ -61,9 +61,7 @@ def held_fixed(grid: Grid) -> str:
     best = grid.best
     names = {"contribution_clipping_norm": "C₁", "clipping_norm": "C₂"}
     known = [
-        f"{symbol} = {best.parameter(name):g}"
-        for name, symbol in names.items()
-        if best.parameter(name) is not None
+        f"{symbol} = {best.parameter(name):g}" for name, symbol in names.items() if best.parameter(name) is not None
     ]
     return ", ".join(known)
 
@@ -102,6 +100,4 @@ def gaps(grid: Grid) -> list[str]:
     return found
 
 
-NO_GRID = (
-    "No DP-AdaFEST (adafest) runs with a noise ratio and a threshold yet: dpfest sweep experiment=comparison"
-)
+NO_GRID = "No DP-AdaFEST (adafest) runs with a noise ratio and a threshold yet: dpfest sweep experiment=comparison"

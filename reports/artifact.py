@@ -93,9 +93,7 @@ def absent_rules(artifact: Artifact, population: Population | None) -> list[str]
         if not present:
             sentences.append(f"No {rule(algorithm)} ({algorithm}) runs yet: {sweep}")
         elif lacking and algorithm != "nonprivate":
-            sentences.append(
-                f"No {rule(algorithm)} ({algorithm}) runs at ε = {', '.join(lacking)} yet: {sweep}"
-            )
+            sentences.append(f"No {rule(algorithm)} ({algorithm}) runs at ε = {', '.join(lacking)} yet: {sweep}")
     return sentences
 
 
@@ -104,7 +102,5 @@ def placeholder(title: str) -> Figure:
     figure = canvas(WIDTH, 1.2)
     axes = figure.add_subplot()
     axes.axis("off")
-    axes.text(
-        0.5, 0.5, f"{title}\nnothing to show yet", ha="center", va="center", color=NOTE_COLOUR, fontsize=10
-    )
+    axes.text(0.5, 0.5, f"{title}\nnothing to show yet", ha="center", va="center", color=NOTE_COLOUR, fontsize=10)
     return figure

@@ -195,9 +195,7 @@ def _names(id: str, groups: list[Population]) -> list[str]:
     return names
 
 
-def _counts(
-    artifact: Artifact, population: Population | None, planned: Planned | None
-) -> dict[str, int | None]:
+def _counts(artifact: Artifact, population: Population | None, planned: Planned | None) -> dict[str, int | None]:
     if artifact.experiment is None:
         return {"runs_done": 0, "runs_needed": 0}
     runs: list[Run] = population.runs if population else []
@@ -216,16 +214,8 @@ def _undone(artifact: Artifact, population: Population | None, planned: Planned 
         (planned or {}).get(artifact.experiment, {}),
         Counter(run.algorithm for run in population.runs),
     )
-    short = [
-        f"{done[rule]} of {grid[rule]} {rule}"
-        for rule in artifact.rules
-        if 0 < done[rule] < grid.get(rule, 0)
-    ]
-    return (
-        [f"Done so far: {', '.join(short)} runs: dpfest sweep experiment={artifact.experiment}"]
-        if short
-        else []
-    )
+    short = [f"{done[rule]} of {grid[rule]} {rule}" for rule in artifact.rules if 0 < done[rule] < grid.get(rule, 0)]
+    return [f"Done so far: {', '.join(short)} runs: dpfest sweep experiment={artifact.experiment}"] if short else []
 
 
 def _progress(entry: Mapping[str, Any]) -> str:
@@ -244,8 +234,6 @@ def _remove_stale(id: str, files: list[str], report: Path) -> None:
 
 def _earlier(report: Path) -> dict[str, dict[str, Any]]:
     try:
-        return {
-            e["id"]: e for e in json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]
-        }
+        return {e["id"]: e for e in json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

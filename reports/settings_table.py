@@ -45,9 +45,7 @@ def in_order(population: Population) -> list[tuple[float | None, str]]:
 def _row(population: Population, setting: Setting) -> Sequence[Any]:
     private = setting.epsilon is not None
     reference = population.best("dpsgd", setting.epsilon) if private else None
-    controlled = (
-        private and setting.algorithm != "frozen" and population.best("frozen", setting.epsilon) is not None
-    )
+    controlled = private and setting.algorithm != "frozen" and population.best("frozen", setting.epsilon) is not None
     first = setting.runs[0]
     return (
         setting.epsilon,

@@ -134,15 +134,9 @@ def dress(figure: Figure, footer: str, notes: list[str]) -> None:
     figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0, share, 1, 1 - share)))
     y = (lines * line + 0.03) / (height + extra)
     for text, colour, weight in blocks:
-        figure.text(
-            0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top", linespacing=1.15
-        )
+        figure.text(0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top", linespacing=1.15)
         y -= len(text) * line / (height + extra)
 
 
 def wrapped(text: str, columns: int) -> list[str]:
-    return [
-        line
-        for part in text.split("\n")
-        for line in textwrap.wrap(part, columns, break_on_hyphens=False) or [""]
-    ]
+    return [line for part in text.split("\n") for line in textwrap.wrap(part, columns, break_on_hyphens=False) or [""]]

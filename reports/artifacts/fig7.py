@@ -23,9 +23,7 @@ def content(population: Population) -> Content:
     epsilon = population.main_epsilon
     grid = largest_grid(population, epsilon)
     if grid is None or epsilon is None:
-        return Content(
-            "The effect of σ₁/σ₂ and of τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else []
-        )
+        return Content("The effect of σ₁/σ₂ and of τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else [])
     caption = (
         "The effect of the noise ratio σ₁/σ₂ (left) and of the threshold τ (right) of DP-AdaFEST on test "
         f"{metric(population)} and on the mean number of non-zero embedding gradient coordinates a step, all "
@@ -95,9 +93,7 @@ def _spreads(settings: list[Setting]) -> list[float] | None:
 def _references(axes: Axes, population: Population, epsilon: float) -> None:
     """Lines of the best DP-SGD and of frozen embeddings, the upper one named above, the other below."""
     named = [("DP-SGD", population.best("dpsgd", epsilon)), ("frozen", population.best("frozen", epsilon))]
-    lines = sorted(
-        ((best.test, name, best.algorithm) for name, best in named if best is not None), reverse=True
-    )
+    lines = sorted(((best.test, name, best.algorithm) for name, best in named if best is not None), reverse=True)
     for place, (test, name, algorithm) in enumerate(lines):
         axes.axhline(test, color=COLOUR[algorithm], linestyle=DASH[algorithm], linewidth=0.9, zorder=1)
         axes.annotate(

@@ -39,9 +39,7 @@ def content(population: Population) -> Content:
         axes.set_title(f"ε = {number(epsilon)}")
         axes.set_ylim(bottom, top)
         axes.set_xlabel("gradient size reduction (×)")
-        below = sum(
-            [_scatter(axes, population, algorithm, epsilon, infinite, bottom) for algorithm in SPARSE]
-        )
+        below = sum([_scatter(axes, population, algorithm, epsilon, infinite, bottom) for algorithm in SPARSE])
         if below:
             notes.append(
                 f"ε = {number(epsilon)}: {below} setting{'s' if below > 1 else ''} under the axis, drawn at "
@@ -50,9 +48,7 @@ def content(population: Population) -> Content:
         _references(axes, population, epsilon, top)
         axes.set_xlim(0.6, max(axes.get_xlim()[1], 20))
     panels[0].set_ylabel(f"test {metric(population)}")
-    figure.legend(
-        handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2
-    )
+    figure.legend(handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2)
     return Content(caption + "".join(f" {note}" for note in notes), figure, table)
 
 
@@ -72,9 +68,7 @@ def _limits(population: Population) -> tuple[float, float]:
     return bottom - margin, top + margin
 
 
-def _scatter(
-    axes: Axes, population: Population, algorithm: str, epsilon: float, infinite: float, bottom: float
-) -> int:
+def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float, infinite: float, bottom: float) -> int:
     """Draw one rule's settings and frontier; returns how many lie under the axis."""
     colour, marker = COLOUR[algorithm], MARKER[algorithm]
     settings = population.of(algorithm, epsilon)

@@ -76,9 +76,7 @@ def test_the_same_in_a_process_of_its_own(dpfest: Command) -> None:
 
 
 def test_cfg_job_prints_the_configuration_and_leaves_nothing(dpfest_here: Command, tmp_path: Path) -> None:
-    shown = dpfest_here(
-        "train", "algorithm=fest", "algorithm.selection.rows=77", "--cfg", "job", "-p", "algorithm"
-    )
+    shown = dpfest_here("train", "algorithm=fest", "algorithm.selection.rows=77", "--cfg", "job", "-p", "algorithm")
     assert shown.returncode == 0, shown.stderr
     assert "rows: 77" in shown.stdout
     assert list(tmp_path.iterdir()) == []
@@ -96,9 +94,7 @@ def test_a_config_dir_adds_to_the_shipped_files(dpfest_here: Command, tmp_path: 
     (tmp_path / "mine" / "algorithm" / "gentle.yaml").write_text("defaults: [adafest]\nthreshold: 3.5\n")
     line = ["--config-dir", "mine", "--cfg", "job", "--package", "algorithm"]
     assert "threshold: 3.5" in dpfest_here("train", "algorithm=gentle", *line).stdout
-    planned = dpfest_here(
-        "sweep", "--config-dir", "mine", "--dry-run", "profile=smoke", "algorithm=gentle,dpsgd"
-    )
+    planned = dpfest_here("sweep", "--config-dir", "mine", "--dry-run", "profile=smoke", "algorithm=gentle,dpsgd")
     assert "2 runs (1 adafest, 1 dpsgd)" in planned.stdout, planned.stderr
 
 

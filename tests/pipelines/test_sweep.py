@@ -103,9 +103,7 @@ def test_the_demo_grid_is_cut_to_minutes(tmp_path: Path) -> None:
 def test_the_paper_grid_is_the_papers(tmp_path: Path) -> None:
     criteo = tmp_path / "train.txt"
     criteo.write_text("0\t" + "\t" * 38 + "\n")
-    runs = planned(
-        tmp_path, "experiment=comparison", "profile=paper", f"data.path={criteo}", "algorithm=adafest"
-    ).runs
+    runs = planned(tmp_path, "experiment=comparison", "profile=paper", f"data.path={criteo}", "algorithm=adafest").runs
     adafest = [run.config.algorithm for run in runs]
     assert {a.threshold for a in adafest} == {0.5, 1, 5, 10, 20, 50, 100}
     assert {a.contribution_clipping_norm for a in adafest} == {1, 5, 10}

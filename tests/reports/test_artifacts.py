@@ -83,9 +83,7 @@ def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_marker
     with style():
         figure = fig3.content(only_population(tmp_path)).figure
     assert figure is not None
-    markers = [
-        line for line in figure.axes[0].lines if line.get_marker() == "s" and line.get_linestyle() == "None"
-    ]
+    markers = [line for line in figure.axes[0].lines if line.get_marker() == "s" and line.get_linestyle() == "None"]
     faces = {round(float(line.get_xdata()[0]), 6): line.get_markerfacecolor() for line in markers}
     assert faces == {0.005: "#0072B2", 0.015: "white"}
     # The shaded region, from the loss of frozen embeddings on.

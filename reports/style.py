@@ -123,7 +123,8 @@ def decade(value: float) -> str:
 def dress(figure: Figure, footer: str, notes: list[str]) -> None:
     """Put the footer (what data, what ε, which command) and any notes of what is missing under the panels."""
     columns = int(figure.get_figwidth() * 16.5)
-    blocks = [(wrapped(note, columns), NOTE_COLOUR, "bold") for note in notes]
+    narrower = int(0.86 * columns)  # bold type is wider
+    blocks = [(wrapped(note, narrower), NOTE_COLOUR, "bold") for note in notes]
     blocks.append((wrapped(footer, columns), FOOTER_COLOUR, "normal"))
     line = 0.145  # inches a line of 8 pt text
     lines = sum(len(text) for text, _, _ in blocks)

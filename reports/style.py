@@ -122,7 +122,7 @@ def decade(value: float) -> str:
 
 def dress(figure: Figure, footer: str, notes: list[str]) -> None:
     """Put the footer (what data, what ε, which command) and any notes of what is missing under the panels."""
-    columns = int(figure.get_figwidth() * 16.5)
+    columns = int(figure.get_figwidth() * 16)  # of 8 pt type
     narrower = int(0.86 * columns)  # bold type is wider
     blocks = [(wrapped(note, narrower), NOTE_COLOUR, "bold") for note in notes]
     blocks.append((wrapped(footer, columns), FOOTER_COLOUR, "normal"))

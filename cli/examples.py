@@ -36,7 +36,7 @@ EXAMPLES = {
     ),
     "report": _examples(
         "dpfest report",
-        "dpfest report --only fig8 --only frontier",
+        "dpfest report --only fig8,frontier",
         "dpfest report --list paths.runs=/data/runs",
     ),
     "bench": _examples(

@@ -78,7 +78,9 @@ def sweep(
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["report"])
 def report(
     ctx: typer.Context,
-    only: Annotated[list[str] | None, typer.Option("--only", help="Only this artifact; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="Only these artifacts: fig8 or fig8,fig3; may be repeated.")
+    ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="Data that get the plain file names.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List artifacts and how complete each is.")] = False,
 ) -> None:

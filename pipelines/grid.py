@@ -115,4 +115,4 @@ def override_text(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
     text = str(value)
-    return text if re.fullmatch(r"[\w.+/-]+", text) else "'" + text.replace("'", "\\'") + "'"
+    return text if re.fullmatch(r"[\w.+/-]+", text) else '"' + text.replace('"', '\\"') + '"'

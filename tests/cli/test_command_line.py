@@ -113,3 +113,20 @@ def test_a_shadowed_package_is_named(dpfest: Command, tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "the package reports of dpfest" in ended.stderr
     assert str(other) in ended.stderr
+
+
+def test_a_report_without_a_folder_of_runs_says_so(dpfest_here: Command, tmp_path: Path) -> None:
+    for line in (["report"], ["report", "--list", "paths.runs=typo"]):
+        ended = dpfest_here(*line)
+        assert ended.returncode == 2
+        assert "there is no folder" in ended.stderr and "paths.runs" in ended.stderr
+    assert dpfest_here("report", "--list").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_takes_several_artifacts_and_its_commands_name_the_runs(dpfest_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    ended = dpfest_here("report", "--only", "fig2,fig8", "--only", "frontier", "paths.runs=mine")
+    assert ended.returncode == 0, ended.stderr
+    assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["fig8", "frontier", "fig2"]
+    assert "dpfest sweep experiment=comparison paths.runs=mine" in ended.stdout

@@ -51,7 +51,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
 
 
 def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool) -> Iterator[Outcome]:
-    from pipelines.grid import override_text
+    from pipelines.compose import override_text
     from pipelines.sweep import forget, outcomes, records_folder
 
     forget(todo)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,7 +15,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -69,6 +70,21 @@ class Composer:
         """Whether `key` chooses a file of a configuration group rather than setting a value."""
         return key.partition("@")[0] in self.groups
 
+    def values(self, override: Override) -> list[str]:
+        """The values of a discrete sweep, `glob(...)` among them, in Hydra's order.
+
+        Raises:
+            UserError: a glob that fits no choice.
+        """
+        pattern = override.value()
+        if not isinstance(pattern, Glob):
+            return list(override.sweep_string_iterator())
+        choices = self.choices(override.key_or_group)
+        if found := pattern.filter(choices):
+            return list(found)
+        among = f"; {override.key_or_group} is one of {', '.join(choices)}" if choices else ""
+        raise UserError(f"{override.input_line} fits no choice{among}: glob(...) chooses files of a group.")
+
     def expand(self, overrides: Sequence[str]) -> Iterator[tuple[list[str], DictConfig]]:
         """Every run of a multirun, in Hydra's order: its own overrides, and its configuration.
 
@@ -85,7 +101,7 @@ class Composer:
                 fixed.append(str(override.input_line))
             elif override.is_discrete_sweep():
                 key = override.get_key_element()
-                axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+                axes.append([f"{key}={value}" for value in self.values(override)])
             else:
                 raise UserError(f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3.")
         composed: dict[tuple[str, ...], DictConfig] = {}
@@ -124,7 +140,14 @@ class Composer:
                     + f"{group} is one of {', '.join(options)}."
                 )
         if isinstance(error, OverrideParseException):
-            return f"Hydra cannot read the override {error.override}; write key=value, as in train.epochs=2."
+            key, _, value = str(error.override).partition("=")
+            if value and value[0] not in "[{" and override_text(value) != value:
+                hint = (
+                    f"quote the value for Hydra, and all for the shell: {shlex.quote(f'{key}={override_text(value)}')}"
+                )
+            else:
+                hint = "write key=value, as in train.epochs=2"
+            return f"Hydra cannot read the override {error.override}; {hint}."
         first_line = str(error).splitlines()[0]
         if match := re.match(r"Ambiguous value for argument '(.*)'", first_line):
             return (
@@ -155,6 +178,20 @@ class Composer:
             except (HydraException, OmegaConfBaseException):
                 continue
         return sorted(self.groups)
+
+
+def override_text(value: Any) -> str:
+    """A value in Hydra's override grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ",".join(map(override_text, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    text = str(value)
+    return text if re.fullmatch(r"[\w.+/-]+", text) else '"' + text.replace('"', '\\"') + '"'
 
 
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:

@@ -86,6 +86,10 @@ class BudgetConfig:
 
     examples: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < 1:
+            raise ValueError(f"budget.examples={self.examples} must be 1 or more.")
+
 
 @dataclass
 class SweepConfig:
@@ -133,6 +137,10 @@ class Config:
     paths: PathsConfig = field(default_factory=PathsConfig)
     profile: str = "demo"
     experiment: ExperimentConfig | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars, as Hydra's own yaml would show them."""

@@ -55,6 +55,12 @@ def test_help_of_the_whole_lists_every_command(dpfest_here: Command) -> None:
             "there is no algorithm=adafestt; did you mean algorithm=adafest?",
         ),
         (["--config-dir", "nowhere", "-m", "seed=1,2"], "nowhere, which --config-dir names."),
+        (["paths.runs=a=b"], "quote the value for Hydra, and all for the shell: 'paths.runs=\"a=b\"'."),
+        (["seed=-1"], "seed=-1 must be between 0 and 2**63 - 1."),
+        (["seed=1" + "0" * 30], "must be between 0 and 2**63 - 1."),
+        (["budget.examples=-5"], "budget.examples=-5 must be 1 or more."),
+        (["-m", "seed=glob(*)"], "seed=glob(*) fits no choice: glob(...) chooses files of a group."),
+        (["-m", "algorithm=glob(x*)"], "algorithm=glob(x*) fits no choice; algorithm is one of adafest, adafest_plus,"),
         (["--cfg"], "argument --cfg/-c: expected one argument"),
     ],
 )

@@ -50,7 +50,7 @@ PLAIN_SCHEMAS = {
 
 # Settings of `train` that change no result: they only say when something is written, or how a logical batch
 # is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
-_WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
+WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
 
 
 @dataclass
@@ -170,7 +170,7 @@ def run_hash(config: Config) -> str:
     `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """
     train = dataclasses.asdict(config.train)
-    for name in _WITHOUT_EFFECT:
+    for name in WITHOUT_EFFECT:
         train.pop(name)
     settings = {
         "data": _load("pipelines.preprocess:data_hash")(config.data),

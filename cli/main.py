@@ -69,7 +69,10 @@ def sweep(
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start none.")] = False,
 ) -> None:
-    """Train a whole grid: done runs are skipped, failed ones listed at the end and retried next time."""
+    """Train a whole grid: done runs are skipped, failed ones listed at the end and retried next time.
+
+    Hydra's launchers work; joblib's comes with the extra \\[cluster]: pip install -e '.\\[cluster]'.
+    """
     from cli.sweep import run_sweep
 
     raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run))

@@ -137,7 +137,8 @@ class Composer:
                 return (
                     f"there is no {group}={choice}; "
                     + (f"did you mean {group}={guess}? " if guess else "")
-                    + f"{group} is one of {', '.join(options)}."
+                    + f"{group} is one of {', '.join(options)}"
+                    + (f" (pip install hydra-{choice}-launcher may bring it)." if group == "hydra/launcher" else ".")
                 )
         if isinstance(error, OverrideParseException):
             key, _, value = str(error.override).partition("=")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.examples import EXAMPLES
+from cli.tasks import describe
 from tests.cli.conftest import HOME, Command
 
 COMMANDS = [name for name in EXAMPLES if name != "dpfest"]
@@ -54,6 +55,7 @@ def test_help_of_the_whole_lists_every_command(dpfest_here: Command) -> None:
             ["-m", "algorithm=fest,adafestt"],
             "there is no algorithm=adafestt; did you mean algorithm=adafest?",
         ),
+        (["-m", "hydra/launcher=joblob"], "(pip install hydra-joblob-launcher may bring it)."),
         (["--config-dir", "nowhere", "-m", "seed=1,2"], "nowhere, which --config-dir names."),
         (["paths.runs=a=b"], "quote the value for Hydra, and all for the shell: 'paths.runs=\"a=b\"'."),
         (["seed=-1"], "seed=-1 must be between 0 and 2**63 - 1."),
@@ -109,6 +111,23 @@ def test_budget_runs_under_multirun_without_litter(dpfest_here: Command, tmp_pat
     ended = dpfest_here("budget", "--multirun", *line)
     assert ended.returncode == 0, ended.stderr
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
+
+
+def test_a_small_epsilon_keeps_its_digits() -> None:
+    privacy = {
+        "epsilon": 0.00009996,
+        "delta": 1e-6,
+        "fidelity": "paper",
+        "sampling": "shuffled",
+        "sound_epsilon": 12.3456,
+    }
+    summary = {
+        "dataset": "d", "algorithm": "dpsgd", "privacy": privacy, "embedding_gradient": {"reduction": 1.0},
+        "utility": {"metric": "auc", "value": 0.7, "split": "test", "validation": 0.7},
+    }  # fmt: skip
+    line = describe(summary)
+    assert "epsilon 9.996e-05 at delta 1e-06" in line
+    assert "sound epsilon 12.35," in line
 
 
 def test_a_shadowed_package_is_named(dpfest: Command, tmp_path: Path) -> None:

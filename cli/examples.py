@@ -4,9 +4,7 @@ from __future__ import annotations
 
 
 def _examples(*lines: str) -> str:
-    return "\n\n".join(
-        ["[bold]Examples[/bold]", *(f"  {line.replace('[', chr(92) + '[')}" for line in lines)]
-    )
+    return "\n\n".join(["[bold]Examples[/bold]", *(f"  {line.replace('[', chr(92) + '[')}" for line in lines)])
 
 
 EXAMPLES = {
@@ -38,7 +36,7 @@ EXAMPLES = {
     ),
     "report": _examples(
         "dpfest report",
-        "dpfest report --only fig8 --only frontier",
+        "dpfest report --only fig8,frontier",
         "dpfest report --list paths.runs=/data/runs",
     ),
     "bench": _examples(

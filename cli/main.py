@@ -69,7 +69,10 @@ def sweep(
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start none.")] = False,
 ) -> None:
-    """Train a whole grid: done runs are skipped, failed ones listed at the end and retried next time."""
+    """Train a whole grid: done runs are skipped, failed ones listed at the end and retried next time.
+
+    Hydra's launchers work; joblib's comes with the extra \\[cluster]: pip install -e '.\\[cluster]'.
+    """
     from cli.sweep import run_sweep
 
     raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run))
@@ -79,11 +82,9 @@ def sweep(
 def report(
     ctx: typer.Context,
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="Only this artifact; may be repeated.")
+        list[str] | None, typer.Option("--only", help="Only these artifacts: fig8 or fig8,fig3; may be repeated.")
     ] = None,
-    dataset: Annotated[
-        str | None, typer.Option("--dataset", help="Data that get the plain file names.")
-    ] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Data that get the plain file names.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List artifacts and how complete each is.")] = False,
 ) -> None:
     """Draw the paper's figures and tables from the runs at hand."""

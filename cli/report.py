@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cli import tasks
 from cli.launch import HydraLine, launch
+from dpfest.errors import UserError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 
-def run_report(
-    arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool
-) -> None:
+def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool) -> None:
     """Build the report, or list its artifacts.
 
+    `only` holds ids of artifacts, each of its texts one or several with commas between.
+
     Raises:
-        UserError: an artifact or a dataset without runs, or a wrong configuration.
+        UserError: no folder of runs, an artifact or a dataset without runs, or a wrong configuration.
     """
     line = HydraLine.read(arguments)
     if line.only_shows:
@@ -25,7 +31,14 @@ def run_report(
 
     composer = Composer(line.config_dir)
     cfg = composer.compose(line.overrides)
+    moved = elsewhere(cfg)
     runs, planned = Path(cfg.paths.runs), planned_runs(composer, line.overrides)
+    # Listing needs no runs; but a folder that was named must be there.
+    if not runs.is_dir() and (not listing or "paths.runs" in moved):
+        raise UserError(
+            f"there is no folder {runs} of runs (paths.runs): make some with `dpfest sweep experiment=comparison`, "
+            "or point paths.runs at them."
+        )
     if listing:
         from reports.build import listing as list_artifacts
 
@@ -34,8 +47,19 @@ def run_report(
             print(f"{entry['id']:<12} {entry['runs_done']:>4} of {needed:>4} runs  {entry['title']}")
         return
     from reports.build import build
+    from reports.commands import Commands
 
-    print(build(runs, Path(cfg.paths.report), list(only) if only else None, dataset, planned))
+    chosen = [name for names in only or () for name in names.split(",") if name]
+    commands = Commands(moved, str(cfg.profile), line.config_dir, dataset)
+    print(build(runs, Path(cfg.paths.report), chosen or None, dataset, planned, commands))
+
+
+def elsewhere(cfg: DictConfig) -> dict[str, str]:
+    """The paths that are not the default ones, by key (`paths.runs`)."""
+    from pipelines.config import PathsConfig
+
+    default = asdict(PathsConfig())
+    return {f"paths.{name}": str(path) for name, path in cfg.paths.items() if str(path) != default.get(name)}
 
 
 def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, dict[str, int]]:
@@ -46,6 +70,5 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, dict[s
     assert isinstance(composer, Composer)
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
     return {
-        name: plan(composer, [*own, f"experiment={name}"]).by_algorithm()
-        for name in composer.choices("experiment")
+        name: plan(composer, [*own, f"experiment={name}"]).by_algorithm() for name in composer.choices("experiment")
     }

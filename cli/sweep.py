@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -33,12 +34,13 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     todo = [run for run in planned.runs if not is_done(run.folder)]
     counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
     print(
-        f"{len(planned.runs)} runs ({counts}): {len(planned.runs) - len(todo)} done, {len(todo)} to do.",
+        f"{len(planned.runs)} run{'s' * (len(planned.runs) != 1)} ({counts}): "
+        f"{len(planned.runs) - len(todo)} done, {len(todo)} to do.",
         flush=True,
     )
     if dry_run:
         for run in planned.runs:
-            print(f"{'to do' if run in todo else 'done '}  {run}  {' '.join(run.overrides)}")
+            print(f"{'to do' if run in todo else 'done '}  {run}  {shlex.join(run.overrides)}")
         return 0
     if not todo:
         return 0
@@ -48,10 +50,8 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     return _follow(ended, len(todo), jobs)
 
 
-def _launched(
-    planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool
-) -> Iterator[Outcome]:
-    from pipelines.grid import override_text
+def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool) -> Iterator[Outcome]:
+    from pipelines.compose import override_text
     from pipelines.sweep import forget, outcomes, records_folder
 
     forget(todo)
@@ -81,15 +81,13 @@ def _follow(ended: Iterator[Outcome], count: int, jobs: int) -> int:
             + (f"; about {left / 60:.0f} min left" if left >= 60 else ""),
             flush=True,
         )
-    by_status = {
-        status: [o for o in outcomes if o.status == status] for status in ("done", "failed", "interrupted")
-    }
+    by_status = {status: [o for o in outcomes if o.status == status] for status in ("done", "failed", "interrupted")}
     not_started = count - len(outcomes)
     words = [f"{len(found)} {status}" for status, found in by_status.items() if found]
     print(", ".join(words + ([f"{not_started} not started"] if not_started else [])) + ".")
     for outcome in by_status["failed"]:
         print(f"failed: {outcome.run}: {outcome.reason}")
-        print(f"        dpfest train {' '.join(outcome.run.overrides)}    (log: {log_file(outcome.run)})")
+        print(f"        dpfest train {shlex.join(outcome.run.overrides)}    (log: {log_file(outcome.run)})")
     if by_status["failed"]:
         return 1
     return 130 if by_status["interrupted"] or not_started else 0

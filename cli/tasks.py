@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpfest.errors import UserError
+from reports.wording import epsilon
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -92,10 +93,8 @@ def describe(summary: Mapping[str, Any]) -> str:
         [
             f"{summary['dataset']} {summary['algorithm']}: {utility['metric'].upper()} "
             f"{_number(utility['value'])} on {utility['split']} ({_number(utility['validation'])} on validation)",
-            f"embedding gradient {reduction:,.1f} times smaller than dense"
-            if reduction
-            else "embeddings not updated",
-            f"epsilon {privacy['epsilon']:.3f} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
+            f"embedding gradient {reduction:,.1f} times smaller than dense" if reduction else "embeddings not updated",
+            f"epsilon {epsilon(privacy['epsilon'])} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
             f"{privacy['sampling']} sampling)" + _sound(privacy)
             if privacy and privacy["epsilon"] is not None
             else "no privacy",
@@ -107,7 +106,7 @@ def _sound(privacy: Mapping[str, Any]) -> str:
     """Beside the paper's claim, what can be proven."""
     if privacy["fidelity"] != "paper":
         return ""
-    return f"; sound epsilon {_number(privacy['sound_epsilon'])}, nothing claimed for sampling"
+    return f"; sound epsilon {epsilon(privacy['sound_epsilon'])}, nothing claimed for sampling"
 
 
 def _number(value: float | None) -> str:

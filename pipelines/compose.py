@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -14,7 +15,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -69,6 +70,21 @@ class Composer:
         """Whether `key` chooses a file of a configuration group rather than setting a value."""
         return key.partition("@")[0] in self.groups
 
+    def values(self, override: Override) -> list[str]:
+        """The values of a discrete sweep, `glob(...)` among them, in Hydra's order.
+
+        Raises:
+            UserError: a glob that fits no choice.
+        """
+        pattern = override.value()
+        if not isinstance(pattern, Glob):
+            return list(override.sweep_string_iterator())
+        choices = self.choices(override.key_or_group)
+        if found := pattern.filter(choices):
+            return list(found)
+        among = f"; {override.key_or_group} is one of {', '.join(choices)}" if choices else ""
+        raise UserError(f"{override.input_line} fits no choice{among}: glob(...) chooses files of a group.")
+
     def expand(self, overrides: Sequence[str]) -> Iterator[tuple[list[str], DictConfig]]:
         """Every run of a multirun, in Hydra's order: its own overrides, and its configuration.
 
@@ -85,11 +101,9 @@ class Composer:
                 fixed.append(str(override.input_line))
             elif override.is_discrete_sweep():
                 key = override.get_key_element()
-                axes.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+                axes.append([f"{key}={value}" for value in self.values(override)])
             else:
-                raise UserError(
-                    f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3."
-                )
+                raise UserError(f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3.")
         composed: dict[tuple[str, ...], DictConfig] = {}
         for chosen in itertools.product(*axes):
             values = [text for text in chosen if self._sets_a_value(text)]
@@ -123,10 +137,18 @@ class Composer:
                 return (
                     f"there is no {group}={choice}; "
                     + (f"did you mean {group}={guess}? " if guess else "")
-                    + f"{group} is one of {', '.join(options)}."
+                    + f"{group} is one of {', '.join(options)}"
+                    + (f" (pip install hydra-{choice}-launcher may bring it)." if group == "hydra/launcher" else ".")
                 )
         if isinstance(error, OverrideParseException):
-            return f"Hydra cannot read the override {error.override}; write key=value, as in train.epochs=2."
+            key, _, value = str(error.override).partition("=")
+            if value and value[0] not in "[{" and override_text(value) != value:
+                hint = (
+                    f"quote the value for Hydra, and all for the shell: {shlex.quote(f'{key}={override_text(value)}')}"
+                )
+            else:
+                hint = "write key=value, as in train.epochs=2"
+            return f"Hydra cannot read the override {error.override}; {hint}."
         first_line = str(error).splitlines()[0]
         if match := re.match(r"Ambiguous value for argument '(.*)'", first_line):
             return (
@@ -137,9 +159,7 @@ class Composer:
             key = override.lstrip("+~").partition("=")[0]
             if isinstance(error, ConfigCompositionException) and f"'{key}'" in first_line:
                 return str(unknown_key(key, self._keys_without(overrides, override)))
-        cause = (
-            f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
-        )
+        cause = f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
         return first_line.rstrip(".") + cause + "."
 
     def choices(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
@@ -161,12 +181,24 @@ class Composer:
         return sorted(self.groups)
 
 
+def override_text(value: Any) -> str:
+    """A value in Hydra's override grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ",".join(map(override_text, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    text = str(value)
+    return text if re.fullmatch(r"[\w.+/-]+", text) else '"' + text.replace('"', '\\"') + '"'
+
+
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:
     return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
 
 
 def _hydra() -> AbstractContextManager[None]:
-    context: AbstractContextManager[None] = initialize_config_module(
-        CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE
-    )
+    context: AbstractContextManager[None] = initialize_config_module(CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE)
     return context

@@ -50,7 +50,7 @@ PLAIN_SCHEMAS = {
 
 # Settings of `train` that change no result: they only say when something is written, or how a logical batch
 # is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
-_WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
+WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
 
 
 @dataclass
@@ -88,6 +88,10 @@ class BudgetConfig:
     """What `dpfest budget` cannot know without a dataset: its number of training examples."""
 
     examples: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < 1:
+            raise ValueError(f"budget.examples={self.examples} must be 1 or more.")
 
 
 @dataclass
@@ -137,6 +141,10 @@ class Config:
     profile: str = "demo"
     experiment: ExperimentConfig | None = None
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1.")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars, as Hydra's own yaml would show them."""
         return dataclasses.asdict(self)
@@ -165,16 +173,13 @@ def run_hash(config: Config) -> str:
     `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """
     train = dataclasses.asdict(config.train)
-    for name in _WITHOUT_EFFECT:
+    for name in WITHOUT_EFFECT:
         train.pop(name)
     settings = {
         "data": _load("pipelines.preprocess:data_hash")(config.data),
         "train": train,
         "seed": config.seed,
-        **{
-            name: dataclasses.asdict(getattr(config, name))
-            for name in ("model", "algorithm", "privacy", "optimizer")
-        },
+        **{name: dataclasses.asdict(getattr(config, name)) for name in ("model", "algorithm", "privacy", "optimizer")},
     }
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)

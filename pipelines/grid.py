@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from pipelines.compose import Composer
+from pipelines.compose import Composer, override_text
 from pipelines.config import Config, run_folder, typed
 
 
@@ -67,11 +66,9 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
     given: dict[str, tuple[str, list[str]]] = {}
     for override in composer.parse(overrides):
         sweeps = override.is_sweep_override() and override.is_discrete_sweep()
-        values = list(override.sweep_string_iterator()) if sweeps else [override.get_value_element_as_str()]
+        values = composer.values(override) if sweeps else [override.get_value_element_as_str()]
         given[override.get_key_element()] = str(override.input_line), values
-    first = [
-        f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in given.items()
-    ]
+    first = [f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in given.items()]
     composed = typed(composer.compose([text for text in first if not text.startswith("hydra")]))
     if composed.experiment is None:
         return [[text for text, _ in given.values()]]
@@ -80,9 +77,7 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
         chosen = {key: [override_text(value) for value in values] for key, values in product.items()}
         for key in chosen.keys() & given.keys():
             asked = given[key][1]
-            chosen[key] = (
-                [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
-            )
+            chosen[key] = [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
         if all(chosen.values()):
             # A run of an experiment is an ordinary run: its overrides make it without the experiment.
             rest = [text for key, (text, _) in given.items() if key not in chosen and key != "experiment"]
@@ -106,17 +101,3 @@ def products(config: Config) -> list[dict[str, list[Any]]]:
             f"{', '.join(config.experiment.grids)}."
         )
     return config.experiment.grids[config.profile]
-
-
-def override_text(value: Any) -> str:
-    """A value in Hydra's override grammar."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ",".join(map(override_text, value)) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
-    text = str(value)
-    return text if re.fullmatch(r"[\w.+/-]+", text) else "'" + text.replace("'", "\\'") + "'"

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from dpfest.errors import UserError
@@ -72,6 +73,14 @@ class RunDirectory:
         text = yaml.safe_dump(config, sort_keys=False)
         write_atomically(self.path / "config.yaml", lambda partial: partial.write_text(text))
 
+    def config(self) -> dict[str, Any]:
+        """What the run was asked when it was last started; empty where that cannot be read."""
+        try:
+            config = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return {}
+        return config if isinstance(config, dict) else {}
+
     def write_status(self, status: str, reason: str | None = None, **more: Any) -> None:
         """How the run stands."""
         write_json(self.path / "status.json", {"status": status, "reason": reason, "pid": os.getpid(), **more})
@@ -105,13 +114,35 @@ class RunDirectory:
         return self.path / "checkpoint" / "state.pt"
 
     def save_state(self, state: dict[str, Any]) -> None:
-        """The private state of a run that goes on: tensors and plain values."""
+        """The private state of a run that goes on: tensors and plain values.
+
+        Raises:
+            UserError: it cannot be written, as on a full disk; the state that was saved before is whole.
+        """
 
         def write(partial: Path) -> None:
             with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 torch.save(state, file)
 
-        write_atomically(self._state, write)
+        with self._keeping_state():
+            write_atomically(self._state, write)
+
+    @contextmanager
+    def _keeping_state(self) -> Iterator[None]:
+        """Say of a write that failed that it did no harm."""
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch hides the system's word (no space left) behind one of its own.
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            reason = cause.strerror if isinstance(cause, OSError) else str(cause).splitlines()[0]
+            before = (
+                "the checkpoint that was there before is whole" if self._state.exists() else "none was there before"
+            )
+            raise UserError(
+                f"{self._state.parent} cannot take the checkpoint ({reason}); {before}: make room there, and the same "
+                "command goes on."
+            ) from error
 
     def load_state(self) -> dict[str, Any] | None:
         """What :meth:`save_state` wrote, or None."""
@@ -123,10 +154,15 @@ class RunDirectory:
             raise UserError(f"The checkpoint {self._state} cannot be read ({error}): delete {self.path}.") from error
 
     def finish(self, summary: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
-        """Release: the weights, then the summary, which makes the run done; then forget the private state."""
+        """Release: the weights, then the summary, which makes the run done; then forget the private state.
+
+        Raises:
+            UserError: the weights cannot be written; the state that was saved before is whole.
+        """
         if weights is not None:
             path = self.path / "checkpoint" / "model.safetensors"
-            write_atomically(path, lambda partial: save_file(weights, partial))
+            with self._keeping_state():
+                write_atomically(path, lambda partial: save_file(weights, partial))
         write_json(self.path / "summary.json", summary)
         self.clear()
 
@@ -135,7 +171,3 @@ class RunDirectory:
         for state in (self._state, *self._state.parent.glob(f".{self._state.name}.*")):
             state.unlink(missing_ok=True)
         self.write_status("done")
-
-    def has_weights(self) -> bool:
-        """Whether the run left its weights."""
-        return (self.path / "checkpoint" / "model.safetensors").exists()

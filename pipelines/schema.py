@@ -80,8 +80,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
             raise _wrong(hint, value, key)
         kinds = options if origin is tuple and options[-1:] != (Ellipsis,) else [options[0]] * len(value)
         return origin(
-            _convert(kind, item, f"{key}[{i}]")
-            for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
+            _convert(kind, item, f"{key}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
         )
     if origin is dict:
         if not isinstance(value, Mapping):

@@ -157,9 +157,7 @@ def _start(run: PlannedRun, threads: int, stages: Stages) -> BaseProcess:
     return _process(_run_in_child, (config, stages), log_file(run), threads)
 
 
-def _process(
-    function: Callable[..., None], arguments: tuple[Any, ...], log: Path, threads: int
-) -> BaseProcess:
+def _process(function: Callable[..., None], arguments: tuple[Any, ...], log: Path, threads: int) -> BaseProcess:
     log.parent.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,8 @@ from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
 from pipelines.budget import CALIBRATIONS
 from pipelines.clicks import ClickTask
-from pipelines.config import Config, run_folder
+from pipelines.compose import override_text
+from pipelines.config import WITHOUT_EFFECT, Config, run_folder
 from pipelines.data.dataset import Dataset
 from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
@@ -57,8 +60,12 @@ def train(config: Config) -> RunOutcome:
         summary = directory.summary()
         if summary is not None:
             directory.clear()  # a kill may have come between the summary and the end
-            if config.train.save_model and not directory.has_weights():
-                print(f"{directory.path} was trained with train.save_model=false: it has no weights.", file=sys.stderr)
+            if differing := _differing(directory.config(), config.to_dict()):
+                print(
+                    f"{directory.path} was made with {', '.join(differing)}: what was asked now would not change its "
+                    "result, and is not applied. Delete that folder to make the run again.",
+                    file=sys.stderr,
+                )
             return RunOutcome(directory.path, summary, skipped=True)
         directory.write_config(config.to_dict())
         directory.write_status("running")
@@ -69,9 +76,18 @@ def train(config: Config) -> RunOutcome:
             directory.write_status("stopped", "asked to stop; the same command goes on from the last checkpoint")
             raise
         except BaseException as error:
-            directory.write_status("failed", f"{type(error).__name__}: {error}")
+            with suppress(OSError):  # on a full disk the error itself says more
+                directory.write_status("failed", f"{type(error).__name__}: {error}")
             raise
     return RunOutcome(directory.path, summary, skipped=False)
+
+
+def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The settings outside of a run's hash with which it was made, where others are asked now: `device=cpu`."""
+    pairs = [("device", before.get("device"), now["device"])]
+    train = before.get("train") or {}
+    pairs += [(f"train.{name}", train.get(name), now["train"][name]) for name in WITHOUT_EFFECT]
+    return [f"{key}={override_text(had)}" for key, had, asked in pairs if before and had != asked]
 
 
 def device_of(name: str) -> torch.device:

@@ -61,9 +61,7 @@ def held_fixed(grid: Grid) -> str:
     best = grid.best
     names = {"contribution_clipping_norm": "C₁", "clipping_norm": "C₂"}
     known = [
-        f"{symbol} = {best.parameter(name):g}"
-        for name, symbol in names.items()
-        if best.parameter(name) is not None
+        f"{symbol} = {best.parameter(name):g}" for name, symbol in names.items() if best.parameter(name) is not None
     ]
     return ", ".join(known)
 
@@ -94,14 +92,11 @@ def grid_table(population: Population, grid: Grid) -> Table:
 
 def gaps(grid: Grid) -> list[str]:
     """What a grid lacks for the effects of σ₁/σ₂ and τ to be seen (it need not be a full product)."""
-    sweep = "dpfest sweep experiment=comparison"
     found = []
     for name, values in (("noise ratio σ₁/σ₂", grid.ratios), ("threshold τ", grid.thresholds)):
         if len(values) < 2:
-            found.append(f"Runs with one {name} only: its effect cannot be seen yet: {sweep}")
+            found.append(f"Runs with one {name} only: its effect cannot be seen yet.")
     return found
 
 
-NO_GRID = (
-    "No DP-AdaFEST (adafest) runs with a noise ratio and a threshold yet: dpfest sweep experiment=comparison"
-)
+NO_GRID = "No DP-AdaFEST (adafest) runs with a noise ratio and a threshold yet."

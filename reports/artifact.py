@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
 
+from reports.commands import Commands
 from reports.comparison import Population
 from reports.style import NOTE_COLOUR, WIDTH, canvas
 from reports.tables import Table
@@ -40,17 +41,10 @@ class Artifact:
     figure: bool = True  # whether it has one, and so needs a placeholder while there is nothing to draw
 
 
-def remake(artifact: Artifact, population: Population | None) -> str:
+def remake(artifact: Artifact, population: Population | None, commands: Commands) -> str:
     """The command that makes the artifact's runs and then the artifact."""
-    report = f"dpfest report --only {artifact.id}"
-    if artifact.experiment is None:
-        return report
-    sweep = f"dpfest sweep experiment={artifact.experiment}"
-    if population is not None:
-        sweep += f" profile={population.profile}" if population.profile else ""
-        sweep += f" data={population.dataset}"
-        sweep += f" privacy={population.fidelity}" if population.fidelity else ""
-    return f"{sweep} && {report}"
+    report = commands.report(artifact.id, population)
+    return f"{commands.sweep(artifact.experiment, population)} && {report}" if artifact.experiment else report
 
 
 def provenance(population: Population, content: Content) -> str:
@@ -83,19 +77,16 @@ def _resolution(population: Population) -> str:
 
 def absent_rules(artifact: Artifact, population: Population | None) -> list[str]:
     """A sentence for every rule that the artifact compares and that has no run at some ε."""
-    sweep = f"dpfest sweep experiment={artifact.experiment}"
     if population is None:
-        return [f"No runs yet: {sweep}"] if artifact.experiment else []
+        return ["No runs yet."] if artifact.experiment else []
     sentences = []
     for algorithm in artifact.rules:
         present = {s.epsilon for s in population.settings if s.algorithm == algorithm}
         lacking = [number(e) for e in population.epsilons if e not in present]
         if not present:
-            sentences.append(f"No {rule(algorithm)} ({algorithm}) runs yet: {sweep}")
+            sentences.append(f"No {rule(algorithm)} ({algorithm}) runs yet.")
         elif lacking and algorithm != "nonprivate":
-            sentences.append(
-                f"No {rule(algorithm)} ({algorithm}) runs at ε = {', '.join(lacking)} yet: {sweep}"
-            )
+            sentences.append(f"No {rule(algorithm)} ({algorithm}) runs at ε = {', '.join(lacking)} yet.")
     return sentences
 
 
@@ -104,7 +95,5 @@ def placeholder(title: str) -> Figure:
     figure = canvas(WIDTH, 1.2)
     axes = figure.add_subplot()
     axes.axis("off")
-    axes.text(
-        0.5, 0.5, f"{title}\nnothing to show yet", ha="center", va="center", color=NOTE_COLOUR, fontsize=10
-    )
+    axes.text(0.5, 0.5, f"{title}\nnothing to show yet", ha="center", va="center", color=NOTE_COLOUR, fontsize=10)
     return figure

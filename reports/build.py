@@ -16,6 +16,7 @@ from typing import Any
 
 from dpfest.errors import UserError
 from reports.artifact import Artifact, Content, absent_rules, placeholder, provenance, remake
+from reports.commands import Commands
 from reports.comparison import Population, populations
 from reports.index import index, section
 from reports.registry import ARTIFACTS
@@ -29,15 +30,20 @@ Planned = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True)
 class Report:
-    """What was built, and what was left out."""
+    """What was built, what was left out, and the commands that make more runs for what is incomplete."""
 
     folder: Path
     artifacts: list[dict[str, Any]]
     skipped: list[Skipped]
+    sweeps: list[str]
 
     def __str__(self) -> str:
         lines = [f"{entry['id']:<10} {entry['status']:<10} {_progress(entry)}" for entry in self.artifacts]
-        lines += [f"left out: {run.path}: {run.reason}" for run in self.skipped]
+        lines += [f"more runs: {sweep}" for sweep in self.sweeps]
+        if self.skipped:
+            first, more = self.skipped[0], len(self.skipped) - 1
+            others = f"; and {more} more, listed at the end of the report" if more else ""
+            lines.append(f"left out: {first.path}: {first.reason}{others}")
         return "\n".join([*lines, f"{self.folder / 'index.md'}"])
 
 
@@ -47,18 +53,22 @@ def build(
     only: Sequence[str] | None = None,
     dataset: str | None = None,
     planned: Planned | None = None,
+    commands: Commands | None = None,
 ) -> Report:
     """Build all artifacts, or `only` those named, from the runs under `runs` into `report`.
 
     `dataset` chooses the data that get the plain file names (default: those with the most runs). `planned`
-    tells how many runs each experiment has. Artifacts that are not built keep what an earlier build made.
+    tells how many runs each experiment has, `commands` what the commands in the report must say. Artifacts that
+    are not built keep what an earlier build made.
     Raises UserError for an unknown artifact or a dataset without runs.
     """
-    chosen = _chosen(only)
+    chosen, commands = _chosen(only), commands or Commands()
     usable, skipped = load_runs(runs)
     groups = _main_first(populations(usable), dataset)
+    if groups and groups[0].profile != commands.profile:
+        planned = None  # another profile's grid
     entries = _earlier(report) if only else {}
-    built = {a.id: _build_artifact(a, groups, report, planned) for a in ARTIFACTS if a in chosen}
+    built = {a.id: _build_artifact(a, groups, report, planned, commands) for a in ARTIFACTS if a in chosen}
     entries |= built
     ordered = [entries[a.id] for a in ARTIFACTS if a.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
@@ -67,7 +77,10 @@ def build(
         json.dumps({"artifacts": ordered, "skipped": left_out}, indent=2, ensure_ascii=False) + "\n",
     )
     write(report / "index.md", index(ordered, left_out, report))
-    return Report(report, list(built.values()), skipped)
+    incomplete = [a.experiment for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"]
+    main = groups[0] if groups else None
+    sweeps = [commands.sweep(name, main) for name in dict.fromkeys(incomplete) if name]
+    return Report(report, list(built.values()), skipped, sweeps)
 
 
 def listing(runs: Path, planned: Planned | None = None) -> list[dict[str, Any]]:
@@ -104,7 +117,7 @@ def _main_first(groups: list[Population], dataset: str | None) -> list[Populatio
 
 
 def _build_artifact(
-    artifact: Artifact, groups: list[Population], report: Path, planned: Planned | None
+    artifact: Artifact, groups: list[Population], report: Path, planned: Planned | None, commands: Commands
 ) -> dict[str, Any]:
     if artifact.experiment is None or not groups:
         shown: list[tuple[str, Population | None]] = [(artifact.id, None)]
@@ -118,6 +131,7 @@ def _build_artifact(
             population,
             report,
             _undone(artifact, main, planned) if name == artifact.id else [],
+            commands,
         )
         for name, population in shown
     ]
@@ -135,9 +149,14 @@ def _build_artifact(
 
 
 def _build_variant(
-    artifact: Artifact, name: str, population: Population | None, report: Path, undone: list[str]
+    artifact: Artifact,
+    name: str,
+    population: Population | None,
+    report: Path,
+    undone: list[str],
+    commands: Commands,
 ) -> dict[str, Any]:
-    command = remake(artifact, population)
+    command = remake(artifact, population, commands)
     with style():
         if population is None and artifact.experiment is not None:
             content = Content("Nothing to show yet.")
@@ -195,9 +214,7 @@ def _names(id: str, groups: list[Population]) -> list[str]:
     return names
 
 
-def _counts(
-    artifact: Artifact, population: Population | None, planned: Planned | None
-) -> dict[str, int | None]:
+def _counts(artifact: Artifact, population: Population | None, planned: Planned | None) -> dict[str, int | None]:
     if artifact.experiment is None:
         return {"runs_done": 0, "runs_needed": 0}
     runs: list[Run] = population.runs if population else []
@@ -216,22 +233,14 @@ def _undone(artifact: Artifact, population: Population | None, planned: Planned 
         (planned or {}).get(artifact.experiment, {}),
         Counter(run.algorithm for run in population.runs),
     )
-    short = [
-        f"{done[rule]} of {grid[rule]} {rule}"
-        for rule in artifact.rules
-        if 0 < done[rule] < grid.get(rule, 0)
-    ]
-    return (
-        [f"Done so far: {', '.join(short)} runs: dpfest sweep experiment={artifact.experiment}"]
-        if short
-        else []
-    )
+    short = [f"{done[rule]} of {grid[rule]} {rule}" for rule in artifact.rules if 0 < done[rule] < grid.get(rule, 0)]
+    return [f"Done so far: {', '.join(short)} runs."] if short else []
 
 
 def _progress(entry: Mapping[str, Any]) -> str:
     planned = f" ({entry['runs_needed']} planned)" if entry["runs_needed"] else ""
-    lacking = entry["variants"][0]["missing"]
-    return f"{entry['runs_done']} runs{planned}" + (f"; {lacking[0]}" if lacking else "")
+    done, lacking = entry["runs_done"], entry["variants"][0]["missing"]
+    return f"{done} run{'s' * (done != 1)}{planned}" + (f"; {lacking[0]}" if lacking else "")
 
 
 def _remove_stale(id: str, files: list[str], report: Path) -> None:
@@ -244,8 +253,6 @@ def _remove_stale(id: str, files: list[str], report: Path) -> None:
 
 def _earlier(report: Path) -> dict[str, dict[str, Any]]:
     try:
-        return {
-            e["id"]: e for e in json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]
-        }
+        return {e["id"]: e for e in json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -97,9 +97,7 @@ class Population:
 
     def best(self, algorithm: str, epsilon: float | None) -> Setting | None:
         """The setting with the highest validation utility (the more reduced one on a tie)."""
-        return max(
-            self.of(algorithm, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None
-        )
+        return max(self.of(algorithm, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
 
     def worse_than_frozen(self, setting: Setting) -> bool:
         """Whether frozen embeddings have a higher test utility at this ε: its reduction is worthless."""

@@ -47,9 +47,7 @@ def _variant(variant: Mapping[str, Any], report: Path, heading: bool) -> list[st
     if ".md" in files:
         parts.append((report / files[".md"]).read_text(encoding="utf-8").rstrip())
     links = [
-        f"[{suffix[1:].upper()}]({files[suffix]})"
-        for suffix in (".pdf", ".svg", ".png", ".csv")
-        if suffix in files
+        f"[{suffix[1:].upper()}]({files[suffix]})" for suffix in (".pdf", ".svg", ".png", ".csv") if suffix in files
     ]
     parts.append(" · ".join(links))
     return parts

@@ -93,9 +93,7 @@ def _curve(axes: Axes, population: Population, settings: list[Setting], right: f
     axes.step([*losses, right], [*heights, heights[-1]], where="post", color=colour, linewidth=1.3, zorder=2)
     for loss, height, (_, setting) in zip(losses, heights, stairs, strict=True):
         face = "white" if population.worse_than_frozen(setting) else colour
-        axes.plot(
-            loss, height, marker, color=colour, markerfacecolor=face, markersize=4.6, zorder=3, clip_on=False
-        )
+        axes.plot(loss, height, marker, color=colour, markerfacecolor=face, markersize=4.6, zorder=3, clip_on=False)
 
 
 def _frozen(axes: Axes, population: Population, epsilon: float, right: float) -> None:

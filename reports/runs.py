@@ -73,6 +73,7 @@ class Run:
     hyperparameters: Mapping[str, Any] = field(compare=False, hash=False)
     # Fingerprint of the data and model sections: runs on different data or models are never pooled.
     material: str = ""
+    source: str | None = None  # data.path, where the data have one
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         sampling=str(privacy.get("sampling") or ""),
         noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
         hyperparameters=_hyperparameters(summary, config),
+        source=(config.get("data") or {}).get("path"),
         material=_fingerprint({"data": config.get("data"), "model": config.get("model")}),
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from reports.comparison import Population, Setting
 from reports.tables import Column, Table
-from reports.wording import delta, metric, multiple, number, rule, settings_text, utility
+from reports.wording import delta, epsilon, metric, multiple, number, rule, settings_text, utility
 
 RULES = ("nonprivate", "dpsgd", "fest", "adafest", "adafest_plus", "exponential", "frozen")
 
@@ -27,7 +27,7 @@ def settings_table(population: Population, settings: Iterable[Setting]) -> Table
         Column("validation_loss", "validation loss vs DP-SGD", _loss),
         Column("test_loss", "test loss vs DP-SGD", _loss),
         Column("worse_than_frozen", "worse than frozen", lambda value: "**yes**" if value else "no"),
-        Column("epsilon_spent", "ε spent", lambda value: f"{value:.4g}"),
+        Column("epsilon_spent", "ε spent", epsilon),
         Column("delta", "δ", delta),
         Column("noise_multiplier", "σ₂", lambda value: f"{value:.4g}"),
         Column("fidelity", "fidelity"),
@@ -45,9 +45,7 @@ def in_order(population: Population) -> list[tuple[float | None, str]]:
 def _row(population: Population, setting: Setting) -> Sequence[Any]:
     private = setting.epsilon is not None
     reference = population.best("dpsgd", setting.epsilon) if private else None
-    controlled = (
-        private and setting.algorithm != "frozen" and population.best("frozen", setting.epsilon) is not None
-    )
+    controlled = private and setting.algorithm != "frozen" and population.best("frozen", setting.epsilon) is not None
     first = setting.runs[0]
     return (
         setting.epsilon,

@@ -122,8 +122,9 @@ def decade(value: float) -> str:
 
 def dress(figure: Figure, footer: str, notes: list[str]) -> None:
     """Put the footer (what data, what ε, which command) and any notes of what is missing under the panels."""
-    columns = int(figure.get_figwidth() * 16.5)
-    blocks = [(wrapped(note, columns), NOTE_COLOUR, "bold") for note in notes]
+    columns = int(figure.get_figwidth() * 16)  # of 8 pt type
+    narrower = int(0.86 * columns)  # bold type is wider
+    blocks = [(wrapped(note, narrower), NOTE_COLOUR, "bold") for note in notes]
     blocks.append((wrapped(footer, columns), FOOTER_COLOUR, "normal"))
     line = 0.145  # inches a line of 8 pt text
     lines = sum(len(text) for text, _, _ in blocks)
@@ -134,15 +135,9 @@ def dress(figure: Figure, footer: str, notes: list[str]) -> None:
     figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0, share, 1, 1 - share)))
     y = (lines * line + 0.03) / (height + extra)
     for text, colour, weight in blocks:
-        figure.text(
-            0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top", linespacing=1.15
-        )
+        figure.text(0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top", linespacing=1.15)
         y -= len(text) * line / (height + extra)
 
 
 def wrapped(text: str, columns: int) -> list[str]:
-    return [
-        line
-        for part in text.split("\n")
-        for line in textwrap.wrap(part, columns, break_on_hyphens=False) or [""]
-    ]
+    return [line for part in text.split("\n") for line in textwrap.wrap(part, columns, break_on_hyphens=False) or [""]]

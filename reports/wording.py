@@ -100,6 +100,11 @@ def utility(value: float, spread: float | None = None) -> str:
     return f"{value:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
 
 
+def epsilon(value: float | None) -> str:
+    """An ε that was spent: four significant digits, however small it is; None is one that is not known."""
+    return "unknown" if value is None else f"{value:.4g}"
+
+
 def delta(value: float | None) -> str:
     return "—" if value is None else power_of_ten(value)
 

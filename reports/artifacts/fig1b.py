@@ -69,9 +69,7 @@ def _sparsities(setting: Setting) -> list[tuple[str, int, int, float, float]]:
     """(feature, buckets, dimension, mean non-zero rows, sparsity) of the largest features, then of all."""
     first = setting.runs[0].tables
     means = [statistics.fmean(run.tables[i].rows_mean for run in setting.runs) for i in range(len(first))]
-    rows = [
-        (t.name, t.rows, t.dimension, mean, 1 - mean / t.rows) for t, mean in zip(first, means, strict=True)
-    ]
+    rows = [(t.name, t.rows, t.dimension, mean, 1 - mean / t.rows) for t, mean in zip(first, means, strict=True)]
     largest = sorted(rows, key=lambda row: (-row[1], row[0]))[:LARGEST]
     coordinates = sum(t.rows * t.dimension for t in first)
     nonzero = sum(t.dimension * mean for t, mean in zip(first, means, strict=True))

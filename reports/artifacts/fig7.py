@@ -13,32 +13,38 @@ from matplotlib.lines import Line2D
 from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, Setting
-from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, log_axis
-from reports.wording import metric, number
+from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, key, log_axis
+from reports.wording import metric, number, rule
 
 MARKERS = "osD^vPX"
+REFERENCES = ("dpsgd", "frozen")
 
 
 def content(population: Population) -> Content:
     epsilon = population.main_epsilon
     grid = largest_grid(population, epsilon)
     if grid is None or epsilon is None:
-        return Content(
-            "The effect of σ₁/σ₂ and of τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else []
-        )
+        return Content("The effect of σ₁/σ₂ and of τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else [])
     caption = (
         "The effect of the noise ratio σ₁/σ₂ (left) and of the threshold τ (right) of DP-AdaFEST on test "
         f"{metric(population)} and on the mean number of non-zero embedding gradient coordinates a step, all "
-        f"else held fixed ({held_fixed(grid)}). Bars: standard deviation over seeds. Dashed: best DP-SGD and "
-        "frozen embeddings."
+        f"else held fixed ({held_fixed(grid)}). Bars: standard deviation over seeds. Lines across: DP-SGD and frozen "
+        "embeddings at their best on validation."
     )
-    figure = canvas(WIDTH, 4.3)
+    figure = canvas(WIDTH, 4.5)
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
     _column(panels[:, 0], grid, grid.ratios, grid.thresholds, swap=False)
     _column(panels[:, 1], grid, grid.thresholds, grid.ratios, swap=True)
+    references = [best for name in REFERENCES if (best := population.best(name, epsilon)) is not None]
     for axes in panels[0]:
-        _references(axes, population, epsilon)
+        for best in references:
+            look = {"color": COLOUR[best.algorithm], "linestyle": DASH[best.algorithm], "linewidth": 1.0}
+            axes.axhline(best.test, zorder=1, **look)
         axes.margins(y=0.08)
+    # Named here and not beside the lines, where settings lie.
+    names = [key(rule(s.algorithm), s.algorithm, linestyle=DASH[s.algorithm], marker="") for s in references]
+    if names:
+        figure.legend(handles=names, loc="outside upper center", ncols=len(names))
     panels[0, 0].set_ylabel(f"test {metric(population)}")
     panels[1, 0].set_ylabel("gradient size (coordinates)")
     panels[1, 0].set_xlabel("noise ratio σ₁/σ₂")
@@ -90,21 +96,6 @@ def _looks(values: list[float]) -> list[tuple[str, dict[str, Any]]]:
 def _spreads(settings: list[Setting]) -> list[float] | None:
     spreads = [setting.spread or 0.0 for setting in settings]
     return spreads if any(spreads) else None
-
-
-def _references(axes: Axes, population: Population, epsilon: float) -> None:
-    """Lines of the best DP-SGD and of frozen embeddings, the upper one named above, the other below."""
-    named = [("DP-SGD", population.best("dpsgd", epsilon)), ("frozen", population.best("frozen", epsilon))]
-    lines = sorted(
-        ((best.test, name, best.algorithm) for name, best in named if best is not None), reverse=True
-    )
-    for place, (test, name, algorithm) in enumerate(lines):
-        axes.axhline(test, color=COLOUR[algorithm], linestyle=DASH[algorithm], linewidth=0.9, zorder=1)
-        axes.annotate(
-            name, (1.0, test), xycoords=("axes fraction", "data"), xytext=(-1, -2 if place else 2),
-            textcoords="offset points", ha="right", va="top" if place else "bottom", fontsize=8,
-            color=COLOUR[algorithm],
-        )  # fmt: skip
 
 
 ARTIFACT = Artifact(

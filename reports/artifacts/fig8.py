@@ -39,42 +39,47 @@ def content(population: Population) -> Content:
         axes.set_title(f"ε = {number(epsilon)}")
         axes.set_ylim(bottom, top)
         axes.set_xlabel("gradient size reduction (×)")
-        below = sum(
-            [_scatter(axes, population, algorithm, epsilon, infinite, bottom) for algorithm in SPARSE]
-        )
+        below = sum([_scatter(axes, population, algorithm, epsilon, infinite, bottom) for algorithm in SPARSE])
         if below:
             notes.append(
                 f"ε = {number(epsilon)}: {below} setting{'s' if below > 1 else ''} under the axis, drawn at "
                 "its edge as ▾."
             )
-        _references(axes, population, epsilon, top)
+        _references(axes, population, epsilon)
         axes.set_xlim(0.6, max(axes.get_xlim()[1], 20))
     panels[0].set_ylabel(f"test {metric(population)}")
-    figure.legend(
-        handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2
-    )
+    figure.legend(handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2)
     return Content(caption + "".join(f" {note}" for note in notes), figure, table)
 
 
 def _limits(population: Population) -> tuple[float, float]:
-    """Utility limits that keep the trade-off readable: far outliers go to the lower edge, marked as such."""
+    """Utility limits that keep the trade-off readable and hold the private references.
+
+    Settings far under these, and non-private training far from all, are marked at the edge instead.
+    """
     private = [s.test for s in population.settings if s.epsilon is not None]
-    frozen = [s.test for e in population.epsilons if (s := population.best("frozen", e)) is not None]
+    references = [
+        s.test
+        for e in population.epsilons
+        for name in ("frozen", "dpsgd")
+        if (s := population.best(name, e)) is not None
+    ]
     top, low = max(private), min(private)
-    knee = min(frozen, default=low)
+    knee = min(references, default=low)
     bottom = max(low, knee - 1.5 * max(top - knee, 0.002))
-    margin = max(0.08 * (top - bottom), 5e-4)
+    height = top - bottom
+    margin = max(0.08 * height, 5e-4)
     public = population.best("nonprivate", None)
-    if public is not None and public.test < top + 0.25 * (top - bottom):
-        top = max(top, public.test)
-    elif public is not None:
+    if public is not None and bottom - 0.25 * height < public.test < top + 0.25 * height:
+        bottom, top = min(bottom, public.test), max(top, public.test)
+    elif public is not None and public.test > top:
         top += margin  # room for the arrow that points to it
+    elif public is not None:
+        bottom -= 2 * margin  # the same, above settings at the edge
     return bottom - margin, top + margin
 
 
-def _scatter(
-    axes: Axes, population: Population, algorithm: str, epsilon: float, infinite: float, bottom: float
-) -> int:
+def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float, infinite: float, bottom: float) -> int:
     """Draw one rule's settings and frontier; returns how many lie under the axis."""
     colour, marker = COLOUR[algorithm], MARKER[algorithm]
     settings = population.of(algorithm, epsilon)
@@ -105,23 +110,20 @@ def _scatter(
     return len(below)
 
 
-def _references(axes: Axes, population: Population, epsilon: float, top: float) -> None:
+def _references(axes: Axes, population: Population, epsilon: float) -> None:
+    """A line for each reference; an arrow and the value at the edge for one that lies outside the limits."""
+    bottom, top = axes.get_ylim()
     for algorithm, dashes in DASH.items():
         best = population.best(algorithm, None if algorithm == "nonprivate" else epsilon)
         if best is None:
             continue
-        if best.test > top:
-            text = f"{rule(algorithm).lower()} {best.test:.3f} ↑"
+        if not bottom <= best.test <= top:
+            above = best.test > top
             axes.text(
-                0.98,
-                0.985,
-                text,
-                transform=axes.transAxes,
-                ha="right",
-                va="top",
-                fontsize=8,
-                color=COLOUR[algorithm],
-            )
+                0.98, 0.985 if above else 0.05, f"{rule(algorithm).lower()} {best.test:.3f} {'↑' if above else '↓'}",
+                transform=axes.transAxes, ha="right", va="top" if above else "bottom", fontsize=8,
+                color=COLOUR[algorithm], bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+            )  # fmt: skip
             continue
         axes.axhline(best.test, color=COLOUR[algorithm], linestyle=dashes, linewidth=1.0, zorder=1)
         if algorithm == "dpsgd":

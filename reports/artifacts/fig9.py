@@ -21,9 +21,7 @@ def content(population: Population) -> Content:
     epsilon = population.main_epsilon
     grid = largest_grid(population, epsilon)
     if grid is None or epsilon is None:
-        return Content(
-            "The joint effect of σ₁/σ₂ and τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else []
-        )
+        return Content("The joint effect of σ₁/σ₂ and τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else [])
     caption = (
         f"The joint effect of the noise ratio σ₁/σ₂ and the threshold τ of DP-AdaFEST ({held_fixed(grid)}) "
         f"on test {metric(population)} and on the mean number of non-zero embedding gradient coordinates a "
@@ -48,9 +46,7 @@ def content(population: Population) -> Content:
     # Without a logarithm for zero: a size of 0 takes the colour of the smallest positive one.
     positive = sizes[sizes > 0]
     norm = (
-        LogNorm(positive.min(), max(positive.max(), positive.min() * 1.01), clip=True)
-        if positive.size
-        else Normalize()
+        LogNorm(positive.min(), max(positive.max(), positive.min() * 1.01), clip=True) if positive.size else Normalize()
     )
     _heatmap(right, grid, sizes, norm, "gradient size (coordinates)", _size, worse, False)
     left.set_ylabel("noise ratio σ₁/σ₂")
@@ -97,9 +93,7 @@ def _heatmap(
     for (row, column), value in np.ndenumerate(values):
         if np.isnan(value):
             axes.add_patch(
-                Rectangle(
-                    (column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#AAAAAA", lw=0
-                )
+                Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, hatch="////", edgecolor="#AAAAAA", lw=0)
             )
             continue
         mark = "†" if (grid.ratios[row], grid.thresholds[column]) in worse else ""

@@ -21,6 +21,4 @@ def content(population: Population) -> Content:
     return Content(caption, table=settings_table(population, frontier))
 
 
-ARTIFACT = Artifact(
-    "frontier", "Every rule's frontier", content, experiment="comparison", rules=RULES, figure=False
-)
+ARTIFACT = Artifact("frontier", "Every rule's frontier", content, experiment="comparison", rules=RULES, figure=False)

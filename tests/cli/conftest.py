@@ -37,9 +37,7 @@ def dpfest(tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-def dpfest_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Command:
+def dpfest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs `dpfest ARGUMENTS` in `tmp_path` without a new process."""
     import absl.logging
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.examples import EXAMPLES
+from cli.tasks import describe
 from tests.cli.conftest import HOME, Command
 
 COMMANDS = [name for name in EXAMPLES if name != "dpfest"]
@@ -54,7 +55,14 @@ def test_help_of_the_whole_lists_every_command(dpfest_here: Command) -> None:
             ["-m", "algorithm=fest,adafestt"],
             "there is no algorithm=adafestt; did you mean algorithm=adafest?",
         ),
+        (["-m", "hydra/launcher=joblob"], "(pip install hydra-joblob-launcher may bring it)."),
         (["--config-dir", "nowhere", "-m", "seed=1,2"], "nowhere, which --config-dir names."),
+        (["paths.runs=a=b"], "quote the value for Hydra, and all for the shell: 'paths.runs=\"a=b\"'."),
+        (["seed=-1"], "seed=-1 must be between 0 and 2**63 - 1."),
+        (["seed=1" + "0" * 30], "must be between 0 and 2**63 - 1."),
+        (["budget.examples=-5"], "budget.examples=-5 must be 1 or more."),
+        (["-m", "seed=glob(*)"], "seed=glob(*) fits no choice: glob(...) chooses files of a group."),
+        (["-m", "algorithm=glob(x*)"], "algorithm=glob(x*) fits no choice; algorithm is one of adafest, adafest_plus,"),
         (["--cfg"], "argument --cfg/-c: expected one argument"),
     ],
 )
@@ -76,9 +84,7 @@ def test_the_same_in_a_process_of_its_own(dpfest: Command) -> None:
 
 
 def test_cfg_job_prints_the_configuration_and_leaves_nothing(dpfest_here: Command, tmp_path: Path) -> None:
-    shown = dpfest_here(
-        "train", "algorithm=fest", "algorithm.selection.rows=77", "--cfg", "job", "-p", "algorithm"
-    )
+    shown = dpfest_here("train", "algorithm=fest", "algorithm.selection.rows=77", "--cfg", "job", "-p", "algorithm")
     assert shown.returncode == 0, shown.stderr
     assert "rows: 77" in shown.stdout
     assert list(tmp_path.iterdir()) == []
@@ -96,9 +102,7 @@ def test_a_config_dir_adds_to_the_shipped_files(dpfest_here: Command, tmp_path: 
     (tmp_path / "mine" / "algorithm" / "gentle.yaml").write_text("defaults: [adafest]\nthreshold: 3.5\n")
     line = ["--config-dir", "mine", "--cfg", "job", "--package", "algorithm"]
     assert "threshold: 3.5" in dpfest_here("train", "algorithm=gentle", *line).stdout
-    planned = dpfest_here(
-        "sweep", "--config-dir", "mine", "--dry-run", "profile=smoke", "algorithm=gentle,dpsgd"
-    )
+    planned = dpfest_here("sweep", "--config-dir", "mine", "--dry-run", "profile=smoke", "algorithm=gentle,dpsgd")
     assert "2 runs (1 adafest, 1 dpsgd)" in planned.stdout, planned.stderr
 
 
@@ -109,6 +113,23 @@ def test_budget_runs_under_multirun_without_litter(dpfest_here: Command, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
 
 
+def test_a_small_epsilon_keeps_its_digits() -> None:
+    privacy = {
+        "epsilon": 0.00009996,
+        "delta": 1e-6,
+        "fidelity": "paper",
+        "sampling": "shuffled",
+        "sound_epsilon": 12.3456,
+    }
+    summary = {
+        "dataset": "d", "algorithm": "dpsgd", "privacy": privacy, "embedding_gradient": {"reduction": 1.0},
+        "utility": {"metric": "auc", "value": 0.7, "split": "test", "validation": 0.7},
+    }  # fmt: skip
+    line = describe(summary)
+    assert "epsilon 9.996e-05 at delta 1e-06" in line
+    assert "sound epsilon 12.35," in line
+
+
 def test_a_shadowed_package_is_named(dpfest: Command, tmp_path: Path) -> None:
     other = tmp_path / "site" / "reports"
     other.mkdir(parents=True)
@@ -117,3 +138,20 @@ def test_a_shadowed_package_is_named(dpfest: Command, tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "the package reports of dpfest" in ended.stderr
     assert str(other) in ended.stderr
+
+
+def test_a_report_without_a_folder_of_runs_says_so(dpfest_here: Command, tmp_path: Path) -> None:
+    for line in (["report"], ["report", "--list", "paths.runs=typo"]):
+        ended = dpfest_here(*line)
+        assert ended.returncode == 2
+        assert "there is no folder" in ended.stderr and "paths.runs" in ended.stderr
+    assert dpfest_here("report", "--list").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_takes_several_artifacts_and_its_commands_name_the_runs(dpfest_here: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    ended = dpfest_here("report", "--only", "fig2,fig8", "--only", "frontier", "paths.runs=mine")
+    assert ended.returncode == 0, ended.stderr
+    assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["fig8", "frontier", "fig2"]
+    assert "dpfest sweep experiment=comparison paths.runs=mine" in ended.stdout

@@ -9,9 +9,7 @@ from tests.cli.conftest import Command
 
 def bash(dpfest: Command, *words: str) -> list[str]:
     """What bash is given; it cuts words at `=` and joins them by newlines."""
-    ended = dpfest(
-        _DPFEST_COMPLETE="complete_bash", COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1)
-    )
+    ended = dpfest(_DPFEST_COMPLETE="complete_bash", COMP_WORDS="\n".join(words), COMP_CWORD=str(len(words) - 1))
     return ended.stdout.split()
 
 
@@ -27,9 +25,7 @@ def bash(dpfest: Command, *words: str) -> list[str]:
         (["nokey", "=", "3", "algorithm", "=", "ada"], ["adafest"]),
     ],
 )
-def test_bash_completes_what_follows_a_subcommand(
-    dpfest: Command, words: list[str], expected: list[str]
-) -> None:
+def test_bash_completes_what_follows_a_subcommand(dpfest: Command, words: list[str], expected: list[str]) -> None:
     found = bash(dpfest, "dpfest", "train", *words)
     assert set(expected) <= set(found)
     if "=" not in words:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dpfest.errors import UserError
-from pipelines.compose import Composer
+from pipelines.compose import Composer, override_text
 from pipelines.config import typed
 from pipelines.grid import Plan, plan, products
 from pipelines.sweep import Outcome, Stages, is_done, log_file, run_all
@@ -81,6 +81,19 @@ def test_hydras_multirun_syntax_means_hydras_product(tmp_path: Path) -> None:
     assert len({run.folder for run in runs}) == 12
 
 
+def test_a_glob_means_the_choices_that_it_fits(tmp_path: Path) -> None:
+    assert planned(tmp_path, "algorithm=glob(ada*)").by_algorithm() == {"adafest": 1, "adafest_plus": 1}
+    own = planned(tmp_path, "experiment=comparison", "profile=smoke", "algorithm=glob(*, exclude=ada*)")
+    assert own.by_algorithm() == {"nonprivate": 1, "frozen": 1, "dpsgd": 1, "exponential": 1, "fest": 1}
+
+
+def test_a_folder_with_odd_characters_is_planned_and_planned_again(tmp_path: Path) -> None:
+    folder = tmp_path / "a b=(c)"
+    (run,) = plan(Composer(), [f"paths.runs={override_text(str(folder))}"]).runs
+    assert run.folder.is_relative_to(folder)
+    assert [other.folder for other in plan(Composer(), run.overrides).runs] == [run.folder]
+
+
 def test_the_same_run_is_planned_once(tmp_path: Path) -> None:
     assert len(planned(tmp_path, "privacy.epsilon=1,1.0", "train.log_every=1,2").runs) == 1
 
@@ -103,9 +116,7 @@ def test_the_demo_grid_is_cut_to_minutes(tmp_path: Path) -> None:
 def test_the_paper_grid_is_the_papers(tmp_path: Path) -> None:
     criteo = tmp_path / "train.txt"
     criteo.write_text("0\t" + "\t" * 38 + "\n")
-    runs = planned(
-        tmp_path, "experiment=comparison", "profile=paper", f"data.path={criteo}", "algorithm=adafest"
-    ).runs
+    runs = planned(tmp_path, "experiment=comparison", "profile=paper", f"data.path={criteo}", "algorithm=adafest").runs
     adafest = [run.config.algorithm for run in runs]
     assert {a.threshold for a in adafest} == {0.5, 1, 5, 10, 20, 50, 100}
     assert {a.contribution_clipping_norm for a in adafest} == {1, 5, 10}

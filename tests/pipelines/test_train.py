@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from dpfest.errors import UserError
@@ -119,6 +121,38 @@ def test_done_run_is_found_done_and_its_private_state_is_gone(tmp_path: Path) ->
     assert not first.skipped and again.skipped and again.path == first.path
     assert not (first.path / "checkpoint" / "state.pt").exists()
     assert (first.path / "checkpoint" / "model.safetensors").exists()
+
+
+def test_a_done_run_that_is_asked_otherwise_says_how_it_was_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = train(config(tmp_path, "train.save_model=false"))
+    train(config(tmp_path, "train.save_model=false"))
+    assert "was made with" not in capsys.readouterr().err
+    again = train(config(tmp_path, "device=cpu", "train.evaluate_every=2"))
+    assert again.skipped and again.summary == first.summary
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "was made with" in line]
+    assert f"{first.path} was made with device=auto, train.evaluate_every=null, train.save_model=false: " in line
+
+
+def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # a write past it fails as one on a full disk does
+    try:
+        large = {"step": 1, "weights": torch.zeros(10_000)}
+        with pytest.raises(UserError, match=r"run/checkpoint cannot take the checkpoint \(File too large\); none"):
+            directory.save_state(large)
+        directory.save_state({"step": 0})
+        with pytest.raises(UserError, match="was there before is whole: make room there"):
+            directory.save_state(large)
+        with pytest.raises(UserError, match="was there before is whole: make room there"):
+            directory.finish({}, {"weights": torch.zeros(10_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert directory.load_state() == {"step": 0}
+    assert [path.name for path in (tmp_path / "run" / "checkpoint").iterdir()] == ["state.pt"]
+    assert directory.summary() is None
 
 
 def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from reports.ablation import largest_grid
-from reports.artifacts import fig1b, fig2, fig3, fig8
+from reports.artifacts import fig1b, fig2, fig3, fig7, fig8
 from reports.comparison import Population, populations
 from reports.runs import load_runs
-from reports.style import style
+from reports.style import dress, style
 from reports.wording import multiple, power_of_ten, settings_text
 from tests.reports.synthetic import TABLES, write_run
 
@@ -75,6 +75,50 @@ def test_fig8_says_how_many_settings_lie_under_its_axis(tmp_path: Path) -> None:
     assert content.table is not None and len(content.table.rows) == 3
 
 
+@pytest.mark.parametrize("public", [0.40, 0.50, 0.90])
+def test_fig8_shows_every_reference_however_far_from_the_settings_it_lies(tmp_path: Path, public: float) -> None:
+    write_run(tmp_path, "nonprivate", test=public, epsilon=None)
+    write_run(tmp_path, "dpsgd", test=0.48)
+    write_run(tmp_path, "frozen", test=0.559, coordinates=0.0)
+    write_run(tmp_path, "exponential", test=0.560, coordinates=100.0)
+    with style():
+        figure = fig8.content(only_population(tmp_path)).figure
+    assert figure is not None
+    (axes,) = figure.axes
+    bottom, top = axes.get_ylim()
+    lines = {float(line.get_ydata()[0]) for line in axes.lines if len(line.get_xdata()) == 2}
+    assert {0.48, 0.559} <= {value for value in lines if bottom < value < top}
+    arrows = {0.40: ["non-private 0.400 ↓"], 0.50: [], 0.90: ["non-private 0.900 ↑"]}
+    assert [text.get_text() for text in axes.texts] == arrows[public]
+    assert (public in lines) == (public == 0.50)
+
+
+def test_fig7_names_its_reference_lines_where_no_setting_lies(tmp_path: Path) -> None:
+    write_run(tmp_path, "dpsgd", test=0.71)
+    write_run(tmp_path, "frozen", test=0.70, coordinates=0.0)
+    for ratio in (1.0, 5.0):
+        write_run(tmp_path, "adafest", test=0.71, coordinates=50.0, settings={"noise_ratio": ratio, "threshold": 5.0})
+    with style():
+        figure = fig7.content(only_population(tmp_path)).figure
+    assert figure is not None
+    assert [text.get_text() for legend in figure.legends for text in legend.texts] == ["DP-SGD", "Frozen embeddings"]
+    assert [text for axes in figure.axes for text in axes.texts] == []
+
+
+def test_notes_and_footer_stay_on_the_page() -> None:
+    with style():
+        figure = fig2.content(None).figure
+        assert figure is not None
+        note = "Incomplete. Runs with one noise ratio σ₁/σ₂ only: its effect cannot be seen yet: "
+        dress(
+            figure,
+            "dpfest sweep experiment=comparison paths.runs=/data/" + "runs/" * 40,
+            [note + "dpfest sweep experiment=comparison " * 4],
+        )
+        figure.draw_without_rendering()
+        assert all(text.get_window_extent().x1 <= figure.bbox.x1 for text in figure.texts)
+
+
 def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_markers(tmp_path: Path) -> None:
     write_run(tmp_path, "dpsgd", test=0.72)
     write_run(tmp_path, "frozen", test=0.71, coordinates=0.0)
@@ -83,9 +127,7 @@ def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_marker
     with style():
         figure = fig3.content(only_population(tmp_path)).figure
     assert figure is not None
-    markers = [
-        line for line in figure.axes[0].lines if line.get_marker() == "s" and line.get_linestyle() == "None"
-    ]
+    markers = [line for line in figure.axes[0].lines if line.get_marker() == "s" and line.get_linestyle() == "None"]
     faces = {round(float(line.get_xdata()[0]), 6): line.get_markerfacecolor() for line in markers}
     assert faces == {0.005: "#0072B2", 0.015: "white"}
     # The shaded region, from the loss of frozen embeddings on.

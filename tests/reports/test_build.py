@@ -5,15 +5,18 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dpfest.errors import UserError
 from reports.build import build, listing
+from reports.commands import Commands
 from reports.registry import ARTIFACTS
 from tests.reports.synthetic import write_comparison, write_run
 
@@ -107,7 +110,7 @@ def test_missing_rules_leave_artifacts_visibly_incomplete(tmp_path: Path) -> Non
     entry = entries(report)["fig4"]
     assert entry["status"] == "incomplete"
     missing = "\n".join(entry["variants"][0]["missing"])
-    assert "No DP-AdaFEST+ (adafest_plus) runs yet: dpfest sweep experiment=comparison" in missing
+    assert "No DP-AdaFEST+ (adafest_plus) runs yet." in missing
     assert "No Frozen embeddings (frozen) runs at ε = 3 yet" in missing
     assert "adafest_plus" in (report / "tables" / "fig4.md").read_text(encoding="utf-8")
 
@@ -127,7 +130,8 @@ def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path) -> No
     assert statuses.pop("fig2") == "complete"  # needs no runs
     assert set(statuses.values()) == {"missing"}
     assert (tmp_path / "report" / "figures" / "fig8.png").exists()
-    assert "No runs yet: dpfest sweep experiment=comparison" in str(built)
+    assert "No runs yet." in str(built)
+    assert "dpfest sweep experiment=comparison" in str(built)
 
 
 def test_folders_left_out_are_in_the_report_and_in_what_is_printed(tmp_path: Path) -> None:
@@ -137,6 +141,36 @@ def test_folders_left_out_are_in_the_report_and_in_what_is_printed(tmp_path: Pat
     assert left_out == [{"path": "nycflights/fest/broken", "reason": "it has no status.json"}]
     assert "nycflights/fest/broken" in str(built)
     assert "nycflights/fest/broken" in (tmp_path / "report" / "index.md").read_text()
+
+
+def test_many_folders_left_out_are_one_line_of_what_is_printed(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / "runs" / "nycflights" / "fest" / name).mkdir(parents=True)
+    lines = str(build(tmp_path / "runs", tmp_path / "report", only=["frontier"])).splitlines()
+    (line,) = [line for line in lines if line.startswith("left out")]
+    assert "nycflights/fest/a: it has no status.json; and 2 more" in line
+    assert "nycflights/fest/c" in (tmp_path / "report" / "index.md").read_text()
+
+
+def test_the_commands_in_a_report_hold_all_that_differs_from_the_defaults(tmp_path: Path) -> None:
+    runs, report = tmp_path / "my runs", tmp_path / "report"
+    folder = write_run(runs, "dpsgd", test=0.7, dataset="criteo_kaggle", profile="paper")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["data"]["path"] = "/data/train.txt"
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    paths = {"paths.runs": str(runs), "paths.data": "/data/processed", "paths.report": str(report)}
+    build(runs, report, only=["fig8"], commands=Commands(paths, config_dir=Path("mine")))
+    sweep, again = entries(report)["fig8"]["variants"][0]["command"].split(" && ")
+    assert shlex.split(sweep) == [
+        *("dpfest", "sweep", "--config-dir", "mine", "experiment=comparison", "profile=paper"),
+        *("data=criteo_kaggle", "data.path=/data/train.txt", "privacy=rigorous"),
+        *("paths.data=/data/processed", f'paths.runs="{runs}"'),
+    ]
+    assert shlex.split(again) == [
+        *("dpfest", "report", "--only", "fig8", "--config-dir", "mine", "profile=paper"),
+        *(f'paths.runs="{runs}"', f"paths.report={report}"),
+    ]
+    assert sweep in (report / "index.md").read_text()
 
 
 def test_datasets_and_fidelities_have_files_of_their_own(tmp_path: Path) -> None:
@@ -191,9 +225,7 @@ build(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
 
 

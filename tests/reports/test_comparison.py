@@ -30,9 +30,7 @@ def test_best_reduction_compares_validation_losses_and_takes_the_most_reduced(tm
     # On test the second would pass 0.005 and the first would not; validation decides.
     write_run(tmp_path, "adafest", validation=0.716, test=0.600, coordinates=500, settings={"threshold": 5.0})
     write_run(tmp_path, "adafest", validation=0.714, test=0.720, coordinates=5, settings={"threshold": 50.0})
-    write_run(
-        tmp_path, "adafest", validation=0.719, test=0.719, coordinates=5000, settings={"threshold": 1.0}
-    )
+    write_run(tmp_path, "adafest", validation=0.719, test=0.719, coordinates=5000, settings={"threshold": 1.0})
     population = only_population(tmp_path)
     reference = population.best("dpsgd", 1.0)
     assert reference is not None
@@ -49,9 +47,7 @@ def test_best_reduction_compares_validation_losses_and_takes_the_most_reduced(tm
 
 def test_runs_of_one_configuration_are_pooled_over_seeds(tmp_path: Path) -> None:
     for seed, (test, coordinates) in enumerate([(0.70, 100.0), (0.72, 300.0), (0.74, 200.0)]):
-        write_run(
-            tmp_path, "adafest", test=test, coordinates=coordinates, seed=seed, settings={"threshold": 5.0}
-        )
+        write_run(tmp_path, "adafest", test=test, coordinates=coordinates, seed=seed, settings={"threshold": 5.0})
     (setting,) = only_population(tmp_path).of("adafest", 1.0)
     assert setting.test == pytest.approx(0.72)
     assert setting.spread == pytest.approx(0.02)
@@ -73,9 +69,7 @@ def test_frozen_embeddings_have_an_infinite_reduction_and_mark_what_they_beat(tm
     population = only_population(tmp_path)
     frozen = population.best("frozen", 1.0)
     assert frozen is not None and math.isinf(frozen.reduction)
-    marked = {
-        s.parameter("selection.rows"): population.worse_than_frozen(s) for s in population.of("fest", 1.0)
-    }
+    marked = {s.parameter("selection.rows"): population.worse_than_frozen(s) for s in population.of("fest", 1.0)}
     assert marked == {900: False, 9: True}
     # Without a frozen run at that ε nothing is claimed.
     assert not any(population.worse_than_frozen(s) for s in population.of("fest", 3.0))
@@ -88,9 +82,7 @@ def test_the_frontier_keeps_what_no_setting_beats_in_both(tmp_path: Path) -> Non
         (3, 0.705, 600.0),
         (4, 0.70, 5.0),
     ]:
-        write_run(
-            tmp_path, "adafest", test=validation, coordinates=coordinates, settings={"threshold": float(name)}
-        )
+        write_run(tmp_path, "adafest", test=validation, coordinates=coordinates, settings={"threshold": float(name)})
     frontier = pareto(only_population(tmp_path).of("adafest", 1.0))
     assert [s.parameter("threshold") for s in frontier] == [1.0, 2.0, 4.0]
 

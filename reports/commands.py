@@ -1,0 +1,63 @@
+"""The commands that a report prints, so that they work as printed: with all that differs from the defaults."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reports.comparison import Population
+
+DEFAULT_PROFILE = "demo"
+
+
+@dataclass(frozen=True)
+class Commands:
+    """What the command that builds this report was given.
+
+    Attributes:
+        paths: of runs, data and report those that are not the default, by key (`paths.runs`).
+        profile: under which runs are planned; runs at hand tell their own.
+        config_dir: folder given by --config-dir.
+        dataset: data given by --dataset.
+    """
+
+    paths: Mapping[str, str] = field(default_factory=dict)
+    profile: str = DEFAULT_PROFILE
+    config_dir: Path | None = None
+    dataset: str | None = None
+
+    def sweep(self, experiment: str, population: Population | None = None) -> str:
+        """The command that makes an experiment's runs: those that stand beside the runs of `population`."""
+        chosen: dict[str, Any] = {"experiment": experiment}
+        if population is not None:
+            source = next((run.source for run in population.runs if run.source), None)
+            chosen |= {
+                "profile": population.profile,
+                "data": population.dataset,
+                "data.path": source,
+                "privacy": population.fidelity,
+            }
+        elif self.profile != DEFAULT_PROFILE:
+            chosen["profile"] = self.profile
+        return self._line(["dpfest", "sweep"], chosen, ("paths.data", "paths.runs"))
+
+    def report(self, artifact: str, population: Population | None = None) -> str:
+        """The command that builds one artifact again."""
+        profile = (population.profile if population else "") or self.profile
+        chosen = {"profile": profile} if profile != DEFAULT_PROFILE else {}
+        words = ["dpfest", "report", "--only", artifact, *(["--dataset", self.dataset] if self.dataset else [])]
+        return self._line(words, chosen, ("paths.runs", "paths.report"))
+
+    def _line(self, words: list[str], chosen: Mapping[str, Any], paths: tuple[str, ...]) -> str:
+        flags = ["--config-dir", str(self.config_dir)] if self.config_dir else []
+        values = {**chosen, **{key: self.paths[key] for key in paths if key in self.paths}}
+        return shlex.join([*words, *flags, *(f"{key}={quoted(value)}" for key, value in values.items() if value)])
+
+
+def quoted(value: str) -> str:
+    """Text in Hydra's override grammar."""
+    return value if re.fullmatch(r"[\w.+/-]+", value) else '"' + value.replace('"', '\\"') + '"'

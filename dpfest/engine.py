@@ -113,27 +113,24 @@ class PrivateEngine:
             step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row
         )
         survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
-        rows = self._noise("row noise", step, survivors.shapes)
+        divisor = self.expected_batch_size or max(batch.examples, 1)
+        rows = self._noise("row noise", step, survivors.shapes, divisor)
         parameters = self.recorder.dense_parameters
-        dense = self._noise("dense noise", step, [p.shape for p in parameters.values()])
-        sum_of = {id(p): value for p, value in zip(parameters.values(), dense, strict=True)}
+        dense = self._noise("dense noise", step, [p.shape for p in parameters.values()], divisor)
+        sums: dict[Tensor, Tensor] = dict(zip(parameters.values(), dense, strict=True))
 
         examples, loss = 0, 0.0
         for recording in batch.recordings():
             recording.backward()
-            weight = clip_and_sum(recording, survivors, self.algorithm.clipping_norm, rows, dense=True)
+            weight = clip_and_sum(recording, survivors, self.algorithm.clipping_norm, rows, divisor, dense=True)
             for factors in recording.factors:
-                for parameter, value in factors.weighted_sums(weight):
-                    sum_of[id(parameter)].add_(value)
+                factors.add_weighted_sums(weight, sums)
             examples += len(weight)
             loss += float(recording.losses.detach().sum())
 
         for table, local, value in zip(self.recorder.tables.values(), survivors.local, rows, strict=True):
             if table.padding_idx is not None:  # never looked up, so its noise would only disturb the model
                 value[table.padding_idx if local is None else local == table.padding_idx] = 0
-        divisor = max(examples, 1) if self.expected_batch_size is None else self.expected_batch_size
-        for value in (*rows, *dense):
-            value.div_(divisor)
         tables = [RowGradient(local, value) for local, value in zip(survivors.local, rows, strict=True)]
         mean_loss = loss / examples if examples else math.nan
         return NoisedGradient(dict(zip(parameters, dense, strict=True)), tables, examples, mean_loss)
@@ -160,12 +157,12 @@ class PrivateEngine:
         recording.pair()
         return recording
 
-    def _noise(self, purpose: str, step: int, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Gaussian noise of standard deviation ``C2 * sigma_2`` in the given shapes, from one draw."""
+    def _noise(self, purpose: str, step: int, shapes: Sequence[Sequence[int]], divisor: float) -> list[Tensor]:
+        """Gaussian noise of standard deviation ``C2 * sigma_2 / divisor`` in the given shapes, from one draw."""
         sizes = [math.prod(shape) for shape in shapes]
         if self.gradient_noise_multiplier > 0:
             flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
-            flat.mul_(self.algorithm.clipping_norm * self.gradient_noise_multiplier)
+            flat.mul_(self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor)
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
         return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
@@ -174,6 +171,8 @@ class PrivateEngine:
 class LogicalBatch:
     """A logical batch that rules can question; each question costs a pass over it.
 
+    ``examples`` is their number, once a rule has asked for the contributions or where there is but one micro-batch.
+
     A single micro-batch is run once and its recording kept; several are run anew in each pass, so that no more than
     one micro-batch's activations are held at a time.
     """
@@ -181,6 +180,7 @@ class LogicalBatch:
     def __init__(self, engine: PrivateEngine, microbatches: Sequence[Any]) -> None:
         self._engine, self._microbatches = engine, microbatches
         self._only = engine.record(microbatches[0]) if len(microbatches) == 1 else None
+        self.examples = len(self._only.losses) if self._only else 0
 
     def recordings(self) -> Iterator[Recording]:
         """The recording of each micro-batch, in order."""
@@ -197,6 +197,7 @@ class LogicalBatch:
                 example.append(recording.example + examples)
                 row.append(recording.rows)
                 examples += len(recording.losses)
+        self.examples = examples
         return torch.cat(example), torch.cat(row), examples
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
@@ -207,24 +208,31 @@ class LogicalBatch:
         sums = [torch.zeros(shape, device=self._engine.device, dtype=self._engine.dtype) for shape in survivors.shapes]
         for recording in self.recordings():
             recording.backward()
-            clip_and_sum(recording, survivors, clipping_norm, sums, dense=False)
+            clip_and_sum(recording, survivors, clipping_norm, sums, 1.0, dense=False)
         return touched, torch.cat([torch.linalg.vector_norm(table, dim=1) for table in sums])
 
 
 def clip_and_sum(
-    recording: Recording, survivors: Survivors, clipping_norm: float, rows: list[Tensor], *, dense: bool
+    recording: Recording,
+    survivors: Survivors,
+    clipping_norm: float,
+    rows: list[Tensor],
+    divisor: float,
+    *,
+    dense: bool,
 ) -> Tensor:
-    """Mask each example's gradient, clip it, and add the embedding part onto ``rows``.
+    """Mask each example's gradient, clip it, divide it, and add the embedding part onto ``rows``.
 
     Args:
         recording: after its backward pass.
         survivors: the rows that are not zeroed.
         clipping_norm: l2 norm to which each example's masked gradient is clipped; infinite for no clipping.
         rows: each table's ``[s, dim]``, added to in place.
+        divisor: of the sum.
         dense: whether the dense parameters' gradient belongs to the norm.
 
     Returns:
-        The clipping weight of each example, ``[b]``, with which the dense parameters are to be summed.
+        The weight of each example, ``[b]``, with which the dense parameters are to be summed: at most 1 / divisor.
     """
     squared_norms = recording.losses.detach().new_zeros(len(recording.losses))
     for factors in recording.factors if dense else ():
@@ -245,7 +253,7 @@ def clip_and_sum(
         alive = [(e, g.masked_fill(broken[e].unsqueeze(1), 0), position, out) for e, g, position, out in alive]
         for factors in recording.factors:
             factors.drop(broken)
-    weight = (clipping_norm / squared_norms.sqrt()).clamp_max(1.0).nan_to_num(nan=0.0)
+    weight = (clipping_norm / squared_norms.sqrt()).clamp_max(1.0).nan_to_num(nan=0.0) / divisor
     for example, gradient, position, out in alive:
         out.index_add_(0, position, gradient * weight[example].unsqueeze(1))
     return weight

@@ -47,7 +47,7 @@ class LinearFactors:
         total = gradients.new_zeros(len(gradients))
         if weight.requires_grad:
             if inputs.dim() == 2:
-                total += inputs.square().sum(1) * gradients.square().sum(1)
+                total += (torch.linalg.vector_norm(inputs, dim=1) * torch.linalg.vector_norm(gradients, dim=1)).square()
             elif 2 * inputs.shape[1] ** 2 <= weight.numel():
                 # Terms cancel: in float32 the norm of a long gradient can come out as zero, and go unclipped.
                 wide, slopes = inputs.double(), gradients.double()
@@ -56,18 +56,16 @@ class LinearFactors:
             else:
                 total += (gradients.transpose(1, 2) @ inputs).square().sum((1, 2))
         if bias is not None and bias.requires_grad:
-            total += (gradients if gradients.dim() == 2 else gradients.sum(1)).square().sum(1)
+            total += torch.linalg.vector_norm(gradients if gradients.dim() == 2 else gradients.sum(1), dim=1).square()
         return total
 
-    def weighted_sums(self, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """``sum_i weight_i * gradient_i`` for each trainable parameter; ``weight`` is ``[b]``."""
+    def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
+        """Add ``sum_i weight_i * gradient_i`` onto the sum of each trainable parameter; ``weight`` is ``[b]``."""
         scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
-        sums: list[tuple[Tensor, Tensor]] = []
         if self.layer.weight.requires_grad:
-            sums.append((self.layer.weight, scaled.t() @ self.inputs.flatten(0, -2)))
+            sums[self.layer.weight].addmm_(scaled.t(), self.inputs.flatten(0, -2))
         if self.layer.bias is not None and self.layer.bias.requires_grad:
-            sums.append((self.layer.bias, scaled.sum(0)))
-        return sums
+            sums[self.layer.bias].add_(scaled.sum(0))
 
     def drop(self, broken: Tensor) -> None:
         """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
@@ -96,9 +94,10 @@ class PerExampleGradients:
         """See :class:`LinearFactors`."""
         return torch.stack([value.flatten(1).square().sum(1) for value in self.gradients.values()]).sum(0)
 
-    def weighted_sums(self, weight: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
         """See :class:`LinearFactors`."""
-        return [(p, torch.tensordot(weight, self.gradients[name], 1)) for name, p in self.parameters.items()]
+        for name, parameter in self.parameters.items():
+            sums[parameter].add_(torch.tensordot(weight, self.gradients[name], 1))
 
     def drop(self, broken: Tensor) -> None:
         """See :class:`LinearFactors`."""

@@ -97,13 +97,14 @@ def test_norms_and_clipped_sums_equal_opacus(name: str, seed: int) -> None:
     factor = (bound / squares.sqrt()).clamp_max(1.0)
 
     sums = [torch.zeros(shape, dtype=torch.float64) for shape in everything.shapes]
-    weight = clip_and_sum(recording, everything, bound, sums, dense=True)
+    weight = clip_and_sum(recording, everything, bound, sums, 1.0, dense=True)
     torch.testing.assert_close(weight, factor, rtol=1e-9, atol=1e-12)
     assert 0 < int((weight < 1).sum()) < examples, "the bound must cut some and spare some"
     ours = dict(zip((f"{table}.weight" for table in engine.layout.names), sums, strict=True))
-    names = {id(p): n for n, p in engine.recorder.dense_parameters.items()}
+    dense = {p: torch.zeros_like(p) for p in engine.recorder.dense_parameters.values()}
     for factors in recording.factors:
-        ours.update({names[id(p)]: value for p, value in factors.weighted_sums(weight)})
+        factors.add_weighted_sums(weight, dense)
+    ours.update(zip(engine.recorder.dense_parameters, dense.values(), strict=True))
     assert ours.keys() == theirs.keys()
     for parameter, value in theirs.items():
         want = torch.tensordot(factor, value, 1)

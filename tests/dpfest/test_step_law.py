@@ -1,0 +1,81 @@
+"""The law of what a step releases: noise where it belongs, of the right size, fresh and independent; equal rules agree.
+
+Fixed seeds; each accepting test would raise a false alarm for one seed in 10^4.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dpfest.engine import PrivateEngine
+from dpfest.noise import NoiseKey
+from dpfest.rules import DPSGD, FEST, AdaFEST, Algorithm
+from tests.dpfest.test_engine import dense, losses_of, tabular
+
+FALSE_ALARM, STEPS = 1e-4, 1500
+CLIPPING_NORM, SIGMA, BATCH = 0.7, 1.3, 10.0
+ROWS = 7 + 40 + 4
+
+
+def released(algorithm: Algorithm, examples: int, seed: int, selected: list[int] | None = None) -> np.ndarray:
+    """Every coordinate of the gradient in each of many steps on one batch, ``[steps, coordinates]``."""
+    model, batch, _ = tabular(examples)
+    engine = PrivateEngine(
+        model,
+        algorithm,
+        losses_of(model),
+        NoiseKey.from_seed(seed),
+        gradient_noise_multiplier=SIGMA,
+        map_noise_multiplier=2.0,
+        expected_batch_size=BATCH,
+        selected=None if selected is None else torch.tensor(selected),
+    )
+    steps = (dense(engine, [batch], step) for step in range(STEPS))
+    return np.stack([torch.cat([value.flatten() for value in step.values()]).detach().numpy() for step in steps])
+
+
+def test_noise_lies_on_survivors_alone_with_the_right_variance_fresh_and_independent() -> None:
+    values = released(FEST(clipping_norm=CLIPPING_NORM), 0, 1, selected=[1, 9, 46, 50])
+    noised = values.any(0)
+    dense_coordinates = 8 * 5 + 5 + 5 + 1
+    assert noised.sum() == dense_coordinates + 1 * 2 + 2 * 3 + 1 * 1, "an empty batch: noise, and nowhere else"
+    noise = values[:, noised] / (CLIPPING_NORM * SIGMA / BATCH)
+    assert stats.kstest(noise.ravel(), "norm").pvalue > FALSE_ALARM
+    power = [float(np.square(noise / scale).sum()) for scale in (1.0, 0.98, 1.02)]
+    right, low, high = (2 * min(stats.chi2.sf(p, noise.size), stats.chi2.cdf(p, noise.size)) for p in power)
+    assert right > FALSE_ALARM and low < 1e-6 and high < 1e-6
+    size = noise.shape[1]
+    between = np.corrcoef(noise.T)[np.triu_indices(size, 1)] * math.sqrt(STEPS)
+    assert stats.chi2.sf((between**2).sum(), len(between)) > FALSE_ALARM, "rows, tables and dense parameters"
+    along = np.array([np.corrcoef(noise[1:, i], noise[:-1, i])[0, 1] for i in range(size)]) * math.sqrt(STEPS - 1)
+    assert stats.chi2.sf((along**2).sum(), size) > FALSE_ALARM, "step after step"
+
+
+@pytest.mark.parametrize(
+    ("twin", "selected"),
+    [
+        (AdaFEST(clipping_norm=CLIPPING_NORM, threshold=-math.inf), None),
+        (AdaFEST(clipping_norm=CLIPPING_NORM, threshold=-1e6), None),
+        (FEST(clipping_norm=CLIPPING_NORM), list(range(ROWS))),
+    ],
+)
+def test_rules_that_keep_every_row_are_dpsgd_in_law(twin: Algorithm, selected: list[int] | None) -> None:
+    ours, theirs = released(twin, 12, 2, selected), released(DPSGD(clipping_norm=CLIPPING_NORM), 12, 3)
+    deviation = CLIPPING_NORM * SIGMA / BATCH
+    mean = (ours.mean(0) - theirs.mean(0)) / (deviation * math.sqrt(2 / STEPS))
+    assert stats.chi2.sf((mean**2).sum(), len(mean)) > FALSE_ALARM
+    ratio = ours.var(0, ddof=1) / theirs.var(0, ddof=1)
+    tails = np.minimum(stats.f.sf(ratio, STEPS - 1, STEPS - 1), stats.f.cdf(ratio, STEPS - 1, STEPS - 1))
+    assert 2 * tails.min() * len(ratio) > FALSE_ALARM
+    assert np.linalg.norm(theirs.mean(0)) > 20 * deviation / math.sqrt(STEPS), "there is a signal to agree about"
+
+
+def test_another_clipping_norm_is_another_law() -> None:
+    ours, theirs = released(DPSGD(clipping_norm=0.9), 12, 2), released(DPSGD(clipping_norm=CLIPPING_NORM), 12, 3)
+    mean = (ours.mean(0) - theirs.mean(0)) / (CLIPPING_NORM * SIGMA / BATCH * math.sqrt(2 / STEPS))
+    assert stats.chi2.sf((mean**2).sum(), len(mean)) < 1e-6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -30,21 +31,23 @@ class Artifact:
 
     `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
     `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
+    `measured` is the command that measures what it shows into the report's own folder, which `content` then gets.
     """
 
     id: str
     title: str
-    content: Callable[[Population], Content] | Callable[[None], Content]
+    content: Callable[[Population], Content] | Callable[[None], Content] | Callable[[Path], Content]
     experiment: str | None = None
     rules: tuple[str, ...] = ()
     figure: bool = True  # whether it has one, and so needs a placeholder while there is nothing to draw
+    measured: str | None = None
 
 
 def remake(artifact: Artifact, population: Population | None) -> str:
     """The command that makes the artifact's runs and then the artifact."""
     report = f"dpfest report --only {artifact.id}"
     if artifact.experiment is None:
-        return report
+        return f"{artifact.measured} && {report}" if artifact.measured else report
     sweep = f"dpfest sweep experiment={artifact.experiment}"
     if population is not None:
         sweep += f" profile={population.profile}" if population.profile else ""

@@ -46,7 +46,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     audits: list[Audit] = []
     for config in configs:
         audits.append(audit(config, lambda found, case: _print(found, case, header=not audits)))
-    path = write(Path(configs[0].paths.report), audits)
+        path = write(Path(config.paths.report), audits)
     print(
         f"one step on the whole batch; δ = {audits[0].delta:g}; {audits[0].draws:,} draws in each world; "
         f"{audits[0].confidence:.0%} confidence. The engine as it is must be sound, every sabotage broken: its bound "
@@ -63,6 +63,6 @@ def _print(audit: Audit, case: Case, header: bool) -> None:
         )
     print(
         f"{audit.algorithm:<14} {case.sabotage or 'as it is':<30} {audit.claim:>8.3f} {case.bound:>8.3f} "
-        f"{case.tightness:>7.0%} {case.verdict:>9} {case.seconds:>6.1f} s",
+        f"{case.tightness:>6.2f} {case.verdict:>8} {case.seconds:>6.1f} s",
         flush=True,
     )

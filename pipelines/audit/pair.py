@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.rules import Algorithm
+from dpfest.rules import AdaFEST, Algorithm
 from pipelines.audit.bound import Draws
 
 REPLICAS = 512
@@ -154,15 +154,13 @@ def bystanders(algorithm: Algorithm) -> int:
     Raises:
         UserError: they are too many.
     """
-    threshold = getattr(algorithm, "threshold", 0.0)
-    if threshold <= 0:
+    if not isinstance(algorithm, AdaFEST) or algorithm.threshold <= 0:
         return 0
-    share = min(1.0, algorithm.contribution_clipping_norm)  # type: ignore[attr-defined]
-    needed = math.ceil(threshold / share) - 1
-    if needed > _MOST_BYSTANDERS:
+    share = min(1.0, algorithm.contribution_clipping_norm)
+    if not algorithm.threshold / share <= _MOST_BYSTANDERS:
         raise UserError(
-            f"algorithm.threshold={threshold:g} asks for {needed} examples a row at "
-            f"algorithm.contribution_clipping_norm={share:g}, and an audit holds {_MOST_BYSTANDERS} at most: lower the "
-            "threshold; the law of the map depends on count minus threshold alone."
+            f"algorithm.threshold={algorithm.threshold:g} asks for more than {_MOST_BYSTANDERS} examples a row at "
+            f"algorithm.contribution_clipping_norm={algorithm.contribution_clipping_norm:g}: lower the threshold; the "
+            "law of the map depends on count minus threshold alone."
         )
-    return needed
+    return math.ceil(algorithm.threshold / share) - 1

@@ -4,8 +4,9 @@ The pair.  Neighbouring batches differ in one example, the canary.  It touches o
 a dense layer, with a gradient far beyond the clipping norm in both: whether its row survives or not, what is left of
 its gradient after the mask is clipped to exactly C2, and lies along a known direction.  No other example touches the
 row, unless the threshold asks for them: then as many hold it, with gradients of zero, as let the canary decide
-whether its count reaches the threshold.  So the map, the row and the dense gradient of *one* step are released
-together, each at its full sensitivity, and the row is untouched where the canary is absent.
+whether its count reaches the threshold (and then the row is never untouched, and an audit blind to what is done with
+untouched rows).  So the map, the row and the dense gradient of *one* step are released together, each at its full
+sensitivity.
 
 The release.  Of one replica: whether its row survived, whether that came without noise (exactly zero), and the
 projection of (row, dense coordinate) on the canary's direction, which is sufficient for the gradient.
@@ -152,15 +153,15 @@ def bystanders(algorithm: Algorithm) -> int:
     """Examples besides the canary that hold its row, so that its count is over the threshold with it alone.
 
     Raises:
-        UserError: they are too many.
+        UserError: they are too many, or the threshold is infinite.
     """
-    if not isinstance(algorithm, AdaFEST) or algorithm.threshold <= 0:
+    if not isinstance(algorithm, AdaFEST):
         return 0
     share = min(1.0, algorithm.contribution_clipping_norm)
-    if not algorithm.threshold / share <= _MOST_BYSTANDERS:
+    if not -math.inf < algorithm.threshold / share <= _MOST_BYSTANDERS:
         raise UserError(
-            f"algorithm.threshold={algorithm.threshold:g} asks for more than {_MOST_BYSTANDERS} examples a row at "
-            f"algorithm.contribution_clipping_norm={algorithm.contribution_clipping_norm:g}: lower the threshold; the "
-            "law of the map depends on count minus threshold alone."
+            f"algorithm.threshold={algorithm.threshold:g} is out of an audit's reach, up to {_MOST_BYSTANDERS} "
+            f"examples a row at algorithm.contribution_clipping_norm={algorithm.contribution_clipping_norm:g}: set "
+            "another; the law of the map depends on count minus threshold alone."
         )
-    return math.ceil(algorithm.threshold / share) - 1
+    return max(0, math.ceil(algorithm.threshold / share) - 1)

@@ -118,9 +118,9 @@ def test_the_canary_alone_decides_whether_its_row_reaches_the_threshold(threshol
         assert there[draws.world].mean() > 0.4 and there[~draws.world].mean() == (threshold <= 0)
 
 
-def test_a_threshold_that_needs_too_many_examples_is_refused_by_its_key() -> None:
-    for threshold in ("1000", "inf"):
-        with pytest.raises(UserError, match=rf"algorithm\.threshold={threshold} asks for more than 50 examples"):
+def test_a_threshold_out_of_reach_is_refused_by_its_key() -> None:
+    for threshold in ("1000", "inf", "-inf"):
+        with pytest.raises(UserError, match=rf"algorithm\.threshold={threshold} is out of an audit's reach"):
             audit(configured("adafest", f"algorithm.threshold={threshold}"))
 
 

@@ -47,4 +47,8 @@ EXAMPLES = {
         "dpfest budget budget.examples=45840617 privacy.epsilon=1",
         "dpfest budget budget.examples=45840617 algorithm=fest privacy.fidelity=paper train.epochs=3",
     ),
+    "audit": _examples(
+        "dpfest audit",
+        "dpfest audit algorithm=adafest privacy.epsilon=2 audit.draws=100000",
+    ),
 }

@@ -113,6 +113,18 @@ def budget(ctx: typer.Context) -> None:
     _run(tasks.budget, ctx)
 
 
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["audit"])
+def audit(ctx: typer.Context) -> None:
+    """Attack every private algorithm's step (or algorithm=...), and hold what leaks against what is claimed.
+
+    An ε that the step costs beyond its claim ends with status 1. Unless the line says otherwise,
+    algorithm.threshold is 0.5 and algorithm.noise_ratio 1: there, a flaw in the choice of rows shows.
+    """
+    from cli.audit import run_audit
+
+    raise typer.Exit(run_audit(ctx.args))
+
+
 def main() -> None:
     """Run the command line; a UserError is one line on stderr and exit status 2."""
     try:

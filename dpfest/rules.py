@@ -54,15 +54,9 @@ class Algorithm:
     """
 
     name: str = ""
-    private: ClassVar[bool] = True
-    clipping_norm: float = 1.0
+    private: ClassVar[bool] = False
+    clipping_norm: ClassVar[float] = math.inf
     selection: ClassVar[SelectionConfig | None] = None
-
-    def __post_init__(self) -> None:
-        """Every number but the threshold must be a finite number greater than zero."""
-        for name, value in vars(self).items():
-            if isinstance(value, int | float) and name != "threshold":
-                positive(f"algorithm.{name}", value)
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Global rows that survive, sorted distinct int64 ``[s]``; None for every row."""
@@ -74,11 +68,6 @@ class Nonprivate(Algorithm):
     """No clipping, no noise: the rows that the batch touched.  No guarantee."""
 
     name: str = "nonprivate"
-    private: ClassVar[bool] = False
-    clipping_norm: float = field(default=math.inf, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """Nothing to check."""
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """The touched rows."""
@@ -86,7 +75,21 @@ class Nonprivate(Algorithm):
 
 
 @dataclass
-class DPSGD(Algorithm):
+class PrivateAlgorithm(Algorithm):
+    """An algorithm that clips and adds noise."""
+
+    private: ClassVar[bool] = True
+    clipping_norm: float = 1.0  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        """Every number but the threshold must be a finite number greater than zero."""
+        for name, value in vars(self).items():
+            if isinstance(value, int | float) and name != "threshold":
+                positive(f"algorithm.{name}", value)
+
+
+@dataclass
+class DPSGD(PrivateAlgorithm):
     """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step."""
 
     name: str = "dpsgd"
@@ -97,7 +100,7 @@ class DPSGD(Algorithm):
 
 
 @dataclass
-class Frozen(Algorithm):
+class Frozen(PrivateAlgorithm):
     """Embeddings keep their initial values; only the dense parameters are trained.  The control of every comparison."""
 
     name: str = "frozen"
@@ -108,7 +111,7 @@ class Frozen(Algorithm):
 
 
 @dataclass
-class FEST(Algorithm):
+class FEST(PrivateAlgorithm):
     """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows of ``selection``, made before training."""
 
     name: str = "fest"
@@ -121,7 +124,7 @@ class FEST(Algorithm):
 
 
 @dataclass
-class AdaFEST(Algorithm):
+class AdaFEST(PrivateAlgorithm):
     """DP-AdaFEST (Ghazi et al., 2023, Algorithm 1): rows whose noisy contribution reaches a threshold, a batch.
 
     Attributes:
@@ -171,7 +174,7 @@ class AdaFESTPlus(AdaFEST):
 
 
 @dataclass
-class Exponential(Algorithm):
+class Exponential(PrivateAlgorithm):
     """DP-SGD with exponential selection (Zhang et al., 2021): rows drawn by their gradient's norm.
 
     Attributes:

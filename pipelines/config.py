@@ -95,6 +95,17 @@ class BudgetConfig:
 
 
 @dataclass
+class AuditConfig:
+    """How many releases `dpfest audit` draws of an engine in each of the two worlds."""
+
+    draws: int = 500_000
+
+    def __post_init__(self) -> None:
+        if self.draws < 1000:
+            raise ValueError(f"audit.draws={self.draws} must be 1000 or more: fewer refute nothing.")
+
+
+@dataclass
 class SweepConfig:
     """How many runs at once on this machine, and the folder in which the jobs of a sweep leave word."""
 
@@ -134,6 +145,7 @@ class Config:
     optimizer: Any
     train: TrainConfig
     budget: BudgetConfig = field(default_factory=BudgetConfig)
+    audit: AuditConfig = field(default_factory=AuditConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     seed: int = 0
     device: str = "auto"
@@ -168,7 +180,7 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Left out are paths, device, profile, experiment, budget and sweep; of `train`, what only says when
+    Left out are paths, device, profile, experiment, budget, audit and sweep; of `train`, what only says when
     something is written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
     `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """

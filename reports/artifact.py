@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -31,20 +32,24 @@ class Artifact:
 
     `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
     `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
+    `measured` is the command that measures what it shows into the report's own folder, which `content` then gets.
     """
 
     id: str
     title: str
-    content: Callable[[Population], Content] | Callable[[None], Content]
+    content: Callable[[Population], Content] | Callable[[None], Content] | Callable[[Path], Content]
     experiment: str | None = None
     rules: tuple[str, ...] = ()
     figure: bool = True  # whether it has one, and so needs a placeholder while there is nothing to draw
+    measured: str | None = None
 
 
 def remake(artifact: Artifact, population: Population | None, commands: Commands) -> str:
     """The command that makes the artifact's runs and then the artifact."""
     report = commands.report(artifact.id, population)
-    return f"{commands.sweep(artifact.experiment, population)} && {report}" if artifact.experiment else report
+    if artifact.experiment is None:
+        return f"{commands.measured(artifact.measured)} && {report}" if artifact.measured else report
+    return f"{commands.sweep(artifact.experiment, population)} && {report}"
 
 
 def provenance(population: Population, content: Content) -> str:

@@ -161,7 +161,7 @@ def _build_variant(
         if population is None and artifact.experiment is not None:
             content = Content("Nothing to show yet.")
         else:
-            content = artifact.content(population)  # type: ignore[arg-type]
+            content = artifact.content(report if artifact.measured else population)  # type: ignore[arg-type]
         missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:
             content.figure = placeholder(artifact.title)
@@ -176,7 +176,7 @@ def _build_variant(
         write(paths[-1], content.table.csv())
     paths.append(report / "tables" / f"{name}.md")
     write(paths[-1], section(artifact, content, missing, where, command))
-    nothing = artifact.experiment is not None and population is None
+    nothing = content.table is None if artifact.measured else artifact.experiment is not None and population is None
     return {
         "name": name,
         "dataset": population.dataset if population else None,

@@ -52,6 +52,10 @@ class Commands:
         words = ["dpfest", "report", "--only", artifact, *(["--dataset", self.dataset] if self.dataset else [])]
         return self._line(words, chosen, ("paths.runs", "paths.report"))
 
+    def measured(self, command: str) -> str:
+        """A command that measures into the report's own folder."""
+        return self._line(shlex.split(command), {}, ("paths.report",))
+
     def _line(self, words: list[str], chosen: Mapping[str, Any], paths: tuple[str, ...]) -> str:
         flags = ["--config-dir", str(self.config_dir)] if self.config_dir else []
         values = {**chosen, **{key: self.paths[key] for key in paths if key in self.paths}}

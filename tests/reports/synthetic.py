@@ -160,3 +160,28 @@ def write_comparison(
                     0.67 + 0.004 * math.log10(rows),
                     rows * 11.0,
                 )
+
+
+def write_audit(report: Path, **changed: Any) -> None:
+    """An audit of two rules as `dpfest audit` leaves it; `changed` keys are those of the first rule's entry."""
+
+    def entry(algorithm: str, bounds: dict[str | None, float]) -> dict[str, Any]:
+        cases = [
+            {
+                "sabotage": sabotage,
+                "bound": bound,
+                "tightness": bound,
+                "verdict": "broken" if bound > 1 else "sound" if sabotage is None else "missed",
+                "seconds": 3.0,
+            }
+            for sabotage, bound in bounds.items()
+        ]
+        about = {"settings": {}, "claim": 1.0, "delta": 0.01, "confidence": 0.95, "draws": 500_000}
+        return {"algorithm": algorithm, **about, "cases": cases}
+
+    frozen = entry("frozen", {None: 0.93, "gradient noise halved": 2.4, "no noise": 11.1})
+    flaws = {"gradient noise halved": 1.7, "no noise on untouched rows": 0.2, "no noise": 11.1}
+    adafest = entry("adafest", {None: 0.0, **flaws})
+    (report / "audit").mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"schema": 1, "audits": [frozen | changed, adafest]})
+    (report / "audit" / "audit.json").write_text(text, encoding="utf-8")

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from reports.ablation import largest_grid
-from reports.artifacts import fig1b, fig2, fig3, fig7, fig8
+from reports.artifacts import audit, fig1b, fig2, fig3, fig7, fig8
 from reports.comparison import Population, populations
 from reports.runs import load_runs
 from reports.style import dress, style
 from reports.wording import multiple, power_of_ten, settings_text
-from tests.reports.synthetic import TABLES, write_run
+from tests.reports.synthetic import TABLES, write_audit, write_run
 
 
 def only_population(runs: Path) -> Population:
@@ -152,3 +152,32 @@ def test_reductions_in_words() -> None:
     words = [multiple(value) for value in (1.0, 176.4, 14_000.0, 512_345.0, float("inf"))]
     assert words == ["1×", "176×", "14,000×", "5.1·10⁵×", "∞"]
     assert power_of_ten(9.97e-8) == "1.0·10⁻⁷"
+
+
+def test_the_audit_shows_claims_bounds_and_sabotages(tmp_path: Path) -> None:
+    write_audit(tmp_path)
+    with style():
+        content = audit.content(tmp_path)
+    assert content.table is not None and content.figure is not None and content.missing == []
+    assert [row[0] for row in content.table.rows].count("adafest") == 4
+    assert "from 500,000 draws" in content.caption and "95% confidence" in content.caption
+    (axes,) = content.figure.axes
+    assert len(axes.collections) == 2  # a claim a rule
+    heights = sorted(float(line.get_ydata()[0]) for line in axes.lines)
+    assert heights[-1] == 11.1 and heights[0] == audit._LEAST  # a bound of 0 is drawn at the edge
+    assert axes.get_ylabel().endswith("δ = 0.01")
+
+
+def test_audits_of_different_settings_are_not_said_to_be_alike(tmp_path: Path) -> None:
+    write_audit(tmp_path, delta=0.02, draws=1000)
+    with style():
+        content = audit.content(tmp_path)
+    assert "each rule's own audit" in content.caption and content.table is not None
+    assert {row[5] for row in content.table.rows} == {0.02, 0.01}
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"audits": [3]}', '{"audits": [{"algorithm": "fest"}]}'])
+def test_an_audit_that_cannot_be_read_is_asked_for(tmp_path: Path, text: str) -> None:
+    write_audit(tmp_path)
+    (tmp_path / audit.FILE).write_text(text, encoding="utf-8")
+    assert audit.content(tmp_path).missing == ["No audit yet: dpfest audit"]

@@ -18,7 +18,7 @@ from dpfest.errors import UserError
 from reports.build import build, listing
 from reports.commands import Commands
 from reports.registry import ARTIFACTS
-from tests.reports.synthetic import write_comparison, write_run
+from tests.reports.synthetic import write_audit, write_comparison, write_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +33,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
+    write_audit(folder)
     build(comparison, folder)
     return folder
 
@@ -129,6 +130,7 @@ def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path) -> No
     statuses = {name: entry["status"] for name, entry in entries(tmp_path / "report").items()}
     assert statuses.pop("fig2") == "complete"  # needs no runs
     assert set(statuses.values()) == {"missing"}
+    assert entries(tmp_path / "report")["audit"]["variants"][0]["missing"] == ["No audit yet: dpfest audit"]
     assert (tmp_path / "report" / "figures" / "fig8.png").exists()
     assert "No runs yet." in str(built)
     assert "dpfest sweep experiment=comparison" in str(built)
@@ -212,7 +214,8 @@ def test_listing_counts_the_runs_of_each_artifact(comparison: Path) -> None:
     lines = {line["id"]: line for line in listing(comparison, planned)}
     assert lines["fig9"]["runs_done"] == 20 and lines["fig9"]["runs_needed"] == 21
     assert lines["fig2"]["runs_needed"] == 0
-    assert {line["runs_needed"] for line in listing(comparison) if line["id"] != "fig2"} == {None}
+    without_runs = {"fig2", "audit"}
+    assert {line["runs_needed"] for line in listing(comparison) if line["id"] not in without_runs} == {None}
 
 
 BUILD = """
@@ -231,7 +234,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def rebuilt(comparison: Path, folder: Path, *only: str) -> dict[str, bytes]:
     """The report of another process, with another hash seed, in the user's own matplotlib style."""
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder.parent / "matplotlibrc").write_text("font.size: 20\naxes.grid: False\nsvg.fonttype: none\n")
     environment = os.environ | {
         "PYTHONHASHSEED": "7",
@@ -253,5 +256,6 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
 
 @pytest.mark.slow
 def test_two_whole_reports_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
+    write_audit(tmp_path / "report")
     again = rebuilt(comparison, tmp_path / "report")
     assert {name for name, content in contents(report).items() if again[name] != content} == set()

@@ -1,0 +1,68 @@
+"""`dpfest audit`: audits the private algorithms, one after another, and prints what each release gives away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli import tasks
+from cli.launch import HydraLine, launch
+from dpfest.errors import UserError
+
+if TYPE_CHECKING:
+    from pipelines.audit.audit import Audit, Case
+
+# Where a flaw shows: a canary that decides over the threshold alone, as much noise on the choice of rows as on the
+# gradient. What the user gives on the line comes later and has the last word.
+_MAP = ("algorithm.threshold=0.5", "algorithm.noise_ratio=1")
+SETTINGS = {"adafest": _MAP, "adafest_plus": _MAP, "exponential": ("algorithm.noise_ratio=1",)}
+
+
+def run_audit(arguments: Sequence[str]) -> int:
+    """Audit the algorithms that `arguments` choose, or every private one; 1 where one costs more than it claims.
+
+    Raises:
+        UserError: an algorithm without a guarantee, or a wrong configuration.
+    """
+    line = HydraLine.read(arguments)
+    if line.only_shows:
+        launch(tasks.nothing, arguments)
+        return 0
+    from pipelines.audit.audit import PRIVATE_RULES, audit, write
+    from pipelines.compose import Composer
+    from pipelines.config import typed
+
+    composer = Composer(line.config_dir)
+    chosen = [text.partition("=")[2].split(",") for text in line.overrides if text.startswith("algorithm=")]
+    others = [text for text in line.overrides if not text.startswith("algorithm=")]
+    configs = []
+    for name in chosen[-1] if chosen else PRIVATE_RULES:
+        try:
+            configs.append(typed(composer.compose([f"algorithm={name}", *SETTINGS.get(name, ()), *others])))
+        except UserError as error:
+            # A key that only some algorithms have.
+            raise error if chosen else UserError(f"{error} That is of {name}: choose with algorithm=...") from error
+    audits: list[Audit] = []
+    for config in configs:
+        audits.append(audit(config, lambda found, case: _print(found, case, header=not audits)))
+        path = write(Path(config.paths.report), audits)
+    print(
+        f"one step on the whole batch; δ = {audits[0].delta:g}; {audits[0].draws:,} draws in each world; "
+        f"{audits[0].confidence:.0%} confidence. The engine as it is must be sound, every sabotage broken: its bound "
+        "above the claim."
+    )
+    print(path)
+    return int(any(audit.refuted for audit in audits))
+
+
+def _print(audit: Audit, case: Case, header: bool) -> None:
+    if header and case is audit.cases[0]:
+        print(
+            f"{'algorithm':<14} {'engine':<30} {'claim ε':>8} {'bound ε':>8} {'of claim':>8} {'verdict':>8} {'time':>8}"
+        )
+    print(
+        f"{audit.algorithm:<14} {case.sabotage or 'as it is':<30} {audit.claim:>8.3f} {case.bound:>8.3f} "
+        f"{case.tightness:>6.2f} {case.verdict:>8} {case.seconds:>6.1f} s",
+        flush=True,
+    )

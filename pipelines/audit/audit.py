@@ -1,0 +1,156 @@
+"""The audit of one algorithm: its claim, and what draws of it refute, sound and sabotaged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dpfest.budget import Budget, plan
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from dpfest.rules import ALGORITHMS, Algorithm
+from dpfest.topk import SelectionConfig
+from pipelines.audit.bound import lower_bound
+from pipelines.audit.pair import ROWS, Pair
+from pipelines.audit.sabotage import SABOTAGES, Sabotage
+from pipelines.config import Config
+from pipelines.files import write_json
+from pipelines.train import device_of
+
+CONFIDENCE = 0.95
+DELTA = 0.01
+"""delta where privacy.delta is null: an epsilon is claimed at every delta, and at a large one few draws refute much."""
+
+PRIVATE_RULES = tuple(name for name, kind in ALGORITHMS.items() if kind().private)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was found of one engine.
+
+    Attributes:
+        sabotage: its flaw; None for the engine as it is.
+        bound: epsilon that the draws refute, with confidence `CONFIDENCE`.
+        tightness: bound / claim.
+        verdict: ``broken`` where the bound exceeds the claim; else ``sound`` of the engine as it is, which means not
+            refuted, and ``missed`` of a sabotage.
+        seconds: time that it took.
+    """
+
+    sabotage: str | None
+    bound: float
+    tightness: float
+    verdict: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The audit of one algorithm.
+
+    Attributes:
+        algorithm: its name.
+        settings: its settings.
+        claim: epsilon that one step on the whole data is said to cost at `delta`.
+        draws: draws in each world, about; half of them choose the test, half carry it out.
+        cases: the engine as it is, then each sabotage of it.
+    """
+
+    algorithm: str
+    settings: dict[str, Any]
+    claim: float
+    delta: float
+    confidence: float
+    draws: int
+    cases: list[Case]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the engine as it is costs more than is claimed."""
+        return any(case.verdict == "broken" for case in self.cases if case.sabotage is None)
+
+
+def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, case: None) -> Audit:
+    """Audit the engine under ``config.algorithm`` at ``config.privacy``, and every sabotage of it.
+
+    Args:
+        config: ``privacy.epsilon`` is the target of a single step without sampling.
+        report: called with each case when it is done.
+
+    Raises:
+        UserError: the algorithm claims nothing, or settings that an audit cannot have.
+    """
+    algorithm = config.algorithm
+    if not algorithm.private:
+        raise UserError(
+            f"algorithm={algorithm.name} guarantees nothing, so there is nothing to audit: choose one of "
+            f"{', '.join(PRIVATE_RULES)}."
+        )
+    budget = _claim(config)
+    assert budget.epsilon is not None
+    done = Audit(
+        algorithm=algorithm.name,
+        settings=asdict(algorithm),
+        claim=budget.epsilon,
+        delta=budget.delta,
+        confidence=CONFIDENCE,
+        draws=config.audit.draws,
+        cases=[],
+    )
+    for case in _cases(config, budget, done.claim):
+        done.cases.append(case)
+        report(done, case)
+    return done
+
+
+def _claim(config: Config) -> Budget:
+    """The noise and the price of one step on everything; rows selected beforehand are paid for elsewhere."""
+    algorithm: Algorithm = config.algorithm
+    if algorithm.selection is not None:
+        algorithm = replace(algorithm, selection=SelectionConfig(mechanism="public", prior="audit"))  # type: ignore[call-arg]
+    delta = DELTA if config.privacy.delta is None else config.privacy.delta
+    privacy = replace(config.privacy, fidelity="rigorous", delta=delta)
+    return plan(algorithm, privacy, examples=1, batch_size=1, steps=1, features=[ROWS])
+
+
+def _cases(config: Config, budget: Budget, claim: float) -> Iterator[Case]:
+    device = device_of(config.device)
+    noise = {**budget.noise, "expected_batch_size": 1.0}
+    flaws: list[Sabotage | None] = [None, *(s for s in SABOTAGES if s.applies(config.algorithm))]
+    for flaw in flaws:
+        started = time.perf_counter()
+        spoiled, after = (noise, None) if flaw is None else (flaw.noise(noise), flaw.after)
+        pair = Pair(config.algorithm, spoiled, _key(config, flaw), after, device)
+        bound = lower_bound(pair.draws(config.audit.draws), budget.delta, CONFIDENCE)
+        yield Case(
+            sabotage=None if flaw is None else flaw.name,
+            bound=bound,
+            tightness=bound / claim,
+            verdict="broken" if bound > claim else "sound" if flaw is None else "missed",
+            seconds=round(time.perf_counter() - started, 2),
+        )
+
+
+def _key(config: Config, flaw: Sabotage | None) -> NoiseKey:
+    seed, purpose = config.privacy.noise_seed, f"audit {config.algorithm.name} {flaw and flaw.name}"
+    return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, purpose)
+
+
+def write(report: Path, audits: list[Audit]) -> Path:
+    """Write ``<report>/audit/audit.json``; algorithms that were not audited now keep what an earlier audit found."""
+    path = report / "audit" / "audit.json"
+    found = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
+    write_json(path, {"schema": 1, "audits": [found[name] for name in PRIVATE_RULES if name in found]})
+    return path
+
+
+def read(path: Path) -> dict[str, dict[str, Any]]:
+    """Earlier audits by algorithm; none where the file is not there or not readable."""
+    try:
+        return {audit["algorithm"]: audit for audit in json.loads(path.read_text(encoding="utf-8"))["audits"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}

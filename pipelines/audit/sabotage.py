@@ -1,0 +1,72 @@
+"""Flaws that an audit must find: each spoils the noise of an engine from outside, while the claim stays.
+
+Nothing in dpfest/ knows of them: they change the arguments that an engine is built with, or what it has released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpfest.engine import NoisedGradient
+from dpfest.rules import Algorithm
+from pipelines.audit.pair import After
+
+_NEXT_TO_NOTHING = 1e-9  # an engine may refuse noise of exactly zero
+
+Noise = Mapping[str, Any]
+"""Noise arguments of :class:`dpfest.engine.PrivateEngine`."""
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """One flaw.
+
+    Attributes:
+        name: in results.
+        applies: whether an algorithm has what this removes.
+        noise: the noise that an engine gets instead of what it should.
+        after: what is done to its release.
+    """
+
+    name: str
+    applies: Callable[[Algorithm], bool]
+    noise: Callable[[Noise], Noise] = dict
+    after: After | None = None
+
+
+def _scaled(noise: Noise, gradient: float, choice: float) -> Noise:
+    """The gradient's noise and that of the choice of rows, multiplied."""
+    scaled = dict(noise)
+    for name, factor in (
+        ("gradient_noise_multiplier", gradient),
+        ("map_noise_multiplier", choice),
+        ("epsilon_per_row", 1 / choice),  # the noise of a draw is inverse to its cost
+    ):
+        if scaled.get(name) is not None:
+            scaled[name] *= factor
+    return scaled
+
+
+def _silence_untouched(gradient: NoisedGradient, touched: Tensor) -> None:
+    """What a sparse optimiser does by mistake: only rows that the batch touched are noised."""
+    (table,) = gradient.tables
+    rows = torch.arange(len(table.values), device=touched.device) if table.rows is None else table.rows
+    table.values[~torch.isin(rows, touched)] = 0
+
+
+SABOTAGES = (
+    Sabotage("gradient noise halved", lambda rule: True, lambda noise: _scaled(noise, 0.5, 1)),
+    Sabotage(
+        "no noise on the choice of rows",
+        lambda rule: rule.name in ("adafest", "adafest_plus", "exponential"),
+        lambda noise: _scaled(noise, 1, _NEXT_TO_NOTHING),
+    ),
+    Sabotage("no noise on untouched rows", lambda rule: rule.name != "frozen", after=_silence_untouched),
+    Sabotage("no noise", lambda rule: True, lambda noise: _scaled(noise, _NEXT_TO_NOTHING, _NEXT_TO_NOTHING)),
+)
+"""From the subtle to the gross."""

@@ -1,0 +1,126 @@
+"""audit: what an attacker's tests refute of each rule's ε, the engine as it is and sabotaged, beside the claim."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from reports.artifact import Artifact, Content
+from reports.style import COLOUR, MARKER, NOTE_COLOUR, WIDTH, canvas, key, log_axis
+from reports.tables import Column, Table
+from reports.wording import delta, rule
+
+FILE = Path("audit") / "audit.json"
+COMMAND = "dpfest audit"
+_SABOTAGE_MARKERS = ("v", "s", "D", "^", "P", "X")
+_LEAST = 0.1  # bounds below this are drawn there: the axis is logarithmic
+
+
+def content(report: Path) -> Content:
+    audits = _read(report / FILE)
+    if not audits:
+        return Content("Nothing to show yet.", missing=[f"No audit yet: {COMMAND}"])
+    first = audits[0]
+    alike = all(audit[name] == first[name] for audit in audits for name in ("delta", "draws", "confidence"))
+    about = (
+        f"at δ = {delta(first['delta'])}, from {first['draws']:,} draws of one step on the whole batch in each world, "
+        f"with {first['confidence']:.0%} confidence (Clopper and Pearson)"
+        if alike
+        else "with the confidence, draws and δ of each rule's own audit"
+    )
+    caption = (
+        f"Lower bounds on the ε of the engine {about}: the test is chosen on half of the draws and carried out on the "
+        "other half, map and gradient released together. The engine as it is must stay below its claim, and how near "
+        "it comes is how much the audit sees; every sabotage must rise above it. A bound cannot exceed what so many "
+        f"draws can show, about log(draws / 8). Remade by `{COMMAND}`."
+    )
+    table = Table(
+        [
+            Column("algorithm", "rule", rule),
+            Column("engine", "engine"),
+            Column("claim", "claimed ε", lambda value: f"{value:.3f}"),
+            Column("bound", "bound on ε", lambda value: f"{value:.3f}"),
+            Column("tightness", "bound / claim", lambda value: f"{value:.2f}"),
+            Column("delta", "δ", delta),
+            Column("draws", "draws in each world", lambda value: f"{value:,}"),
+            Column("verdict", "verdict"),
+        ],
+        [
+            (
+                audit["algorithm"],
+                case["sabotage"] or "as it is",
+                audit["claim"],
+                case["bound"],
+                case["tightness"],
+                audit["delta"],
+                audit["draws"],
+                case["verdict"],
+            )
+            for audit in audits
+            for case in audit["cases"]
+        ],
+    )
+    return Content(caption, _figure(audits), table)
+
+
+def _figure(audits: list[Mapping[str, Any]]) -> Figure:
+    """Claims as lines, the engine's bounds in the rules' own colours, sabotages hollow."""
+    figure = canvas(WIDTH, 3.3)
+    axes = figure.subplots()
+    longest_first = sorted(audits, key=lambda audit: -len(audit["cases"]))
+    flaws = list(dict.fromkeys(c["sabotage"] for audit in longest_first for c in audit["cases"] if c["sabotage"]))
+    deltas = {audit["delta"] for audit in audits}
+    for place, audit in enumerate(audits):
+        axes.hlines(audit["claim"], place - 0.42, place + 0.42, color="black", linewidth=1.2)
+        for case in audit["cases"]:
+            height = max(case["bound"], _LEAST)
+            if case["sabotage"] is None:
+                name = audit["algorithm"]
+                axes.plot(place, height, MARKER[name], color=COLOUR[name], markersize=5, linestyle="none")
+                share = f"{case['tightness']:.0%}"
+                axes.annotate(share, (place, height), xytext=(7, -1), textcoords="offset points", va="top", fontsize=8)
+            else:
+                number = flaws.index(case["sabotage"])
+                axes.plot(
+                    place + 0.18 * (number - (len(flaws) - 1) / 2),
+                    height,
+                    _SABOTAGE_MARKERS[number % len(_SABOTAGE_MARKERS)],
+                    color=NOTE_COLOUR,
+                    markerfacecolor="white",
+                    markersize=5,
+                )
+    log_axis(axes, "y")
+    axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], ["0.1", "0.2", "0.5", "1", "2", "5", "10", "20"])
+    heights = [case["bound"] for audit in audits for case in audit["cases"]] + [a["claim"] for a in audits]
+    axes.set_ylim(max(_LEAST, 0.6 * min(heights)), 1.4 * max(heights))
+    axes.set_xlim(-0.6, len(audits) - 0.4)
+    axes.set_xticks(range(len(audits)), [rule(a["algorithm"]).replace(" ", "\n", 1) for a in audits])
+    axes.grid(False, axis="x")
+    axes.set_ylabel("ε of one step" + (f" at δ = {deltas.pop():g}" if len(deltas) == 1 else ""))
+    handles = [
+        key("claim", color="black", marker="", linestyle="-"),
+        key("bound, engine as it is (share of claim)", color="black", marker="o", markerfacecolor="black"),
+        *(
+            key(f"bound, {flaw}", color=NOTE_COLOUR, marker=marker, markerfacecolor="white")
+            for flaw, marker in zip(flaws, _SABOTAGE_MARKERS, strict=False)
+        ),
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=2)
+    return figure
+
+
+def _read(path: Path) -> list[Mapping[str, Any]]:
+    """The audits of a file; none where it is not there or is not what an audit writes."""
+    try:
+        audits = json.loads(path.read_text(encoding="utf-8"))["audits"]
+        needed = {"algorithm", "claim", "delta", "draws", "confidence", "cases"}
+        return [audit for audit in audits if needed <= audit.keys() and audit["cases"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+ARTIFACT = Artifact("audit", "The audit: what is refuted, and what is claimed", content, measured=COMMAND)

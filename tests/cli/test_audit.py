@@ -1,0 +1,55 @@
+"""`dpfest audit` at the prompt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+
+QUICK = ("audit", "audit.draws=1000", "privacy.noise_seed=0")
+
+
+def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command, tmp_path: Path) -> None:
+    ended = dpfest_here(*QUICK)
+    assert ended.returncode == 0, ended.stderr
+    path = tmp_path / "report" / "audit" / "audit.json"
+    rules = ["dpsgd", "fest", "adafest", "adafest_plus", "exponential", "frozen"]
+    assert [entry["algorithm"] for entry in json.loads(path.read_text())["audits"]] == rules
+    assert ended.stdout.count(" as it is   ") == len(rules)
+    assert [p.name for p in tmp_path.iterdir()] == ["report"]
+
+
+def test_what_is_set_has_the_last_word(dpfest_here: Command, tmp_path: Path) -> None:
+    ended = dpfest_here(*QUICK, "algorithm=adafest,frozen", "algorithm.clipping_norm=2", "privacy.epsilon=2")
+    assert ended.returncode == 0, ended.stderr
+    first, second = json.loads((tmp_path / "report" / "audit" / "audit.json").read_text())["audits"]
+    assert (first["settings"]["clipping_norm"], first["settings"]["threshold"]) == (2, 0.5)
+    assert second["algorithm"] == "frozen" and 1.99 < second["claim"] <= 2
+
+
+def test_an_engine_that_costs_more_than_it_claims_ends_with_status_one(
+    dpfest_here: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.audit.audit.lower_bound", lambda *arguments: 9.0)
+    ended = dpfest_here(*QUICK, "algorithm=frozen")
+    assert ended.returncode == 1
+    assert "broken" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["algorithm=nonprivate"], "algorithm=nonprivate guarantees nothing"),
+        (["audit.draws=10"], "audit.draws=10 must be 1000 or more"),
+        (["audit.drws=10"], "did you mean audit.draws?"),
+        (["algorithm.threshold=3"], "That is of dpsgd: choose with algorithm=..."),
+    ],
+)
+def test_a_wrong_line_is_one_sentence(dpfest_here: Command, tmp_path: Path, arguments: list[str], message: str) -> None:
+    ended = dpfest_here("audit", *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert message in ended.stderr and ended.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

@@ -37,6 +37,7 @@ lint: $(READY)  ## ruff and mypy
 reproduce: $(READY)  ## the paper's comparison on data at hand, and its report (PROFILE=demo: minutes)
 	$(BIN)/dpfest sweep experiment=comparison profile=$(PROFILE) sweep.jobs=$(JOBS) \
 		"seed=range($(SEEDS))" train.save_model=false $(ARGS)
+	$(BIN)/dpfest audit profile=$(PROFILE) privacy.noise_seed=0 $(ARGS)
 	$(BIN)/dpfest report profile=$(PROFILE) $(ARGS)
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay

@@ -95,7 +95,7 @@ def describe(summary: Mapping[str, Any]) -> str:
             f"embedding gradient {reduction:,.1f} times smaller than dense"
             if reduction
             else "embeddings not updated",
-            f"epsilon {privacy['epsilon']:.3f} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
+            f"epsilon {privacy['epsilon']:.4g} at delta {privacy['delta']:.2g} ({privacy['fidelity']}, "
             f"{privacy['sampling']} sampling)" + _sound(privacy)
             if privacy and privacy["epsilon"] is not None
             else "no privacy",

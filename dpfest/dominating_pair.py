@@ -1,29 +1,28 @@
 """The dominating pair of exponential row selection, and of randomised response repeated.
 
-One step of exponential selection (Zhang, Mironov and Hejazinia, "Wide network learning with differential
-privacy", 2021) draws m embedding rows by the norms of the summed, clipped gradient, re-clips every example's
-gradient on the drawn rows and adds Gaussian noise of multiplier sigma there. It is dominated by
+One step of exponential selection (Zhang, Mironov and Hejazinia, "Wide network learning with differential privacy",
+2021) draws m embedding rows by the norms of the summed, clipped gradient, re-clips every example's gradient on the
+drawn rows and adds Gaussian noise of multiplier sigma there. It is dominated by
 
     P = RR(e)^m x N(1, sigma^2)        Q = RR'(e)^m x N(0, sigma^2)
 
-where e is the epsilon of one draw and RR(e) is a bit that is 1 with probability exp(e) / (1 + exp(e)) under P
-and 1 / (1 + exp(e)) under Q. Derivation, for one example more or less in the batch:
+where e is the epsilon of one draw and RR(e) is a bit that is 1 with probability exp(e) / (1 + exp(e)) under P and
+1 / (1 + exp(e)) under Q. Derivation, for one example more or less in the batch:
 
-1. A row's utility (its norm) moves by at most S1, the clipping norm, up or down: one draw of the exponential
-   mechanism with Gumbel scale 2*S1/e is e-DP (McSherry and Talwar 2007, Theorem 6). The m largest noisy
-   utilities are m such draws, each from the rows the previous draws left.
-2. Every e-DP pair is dominated by RR(e) (Kairouz, Oh and Viswanath 2015, Theorem 3.4), here for each outcome
-   of the draws before it. Given all draws, the noised sum is a Gaussian mechanism of sensitivity S2.
-3. Adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10): hence P and Q. One
-   randomised response at m*e is sound too, but its loss is m*e almost surely where that of the product is
-   about sqrt(m)*e.
-4. Poisson sampling at rate q turns (P, Q) into ((1-q)Q + qP, Q) when the example is removed, and its reverse
-   when it is added (Zhu, Dong and Wang 2022, Theorem 11).
+1. A row's utility (its norm) moves by at most S1, the clipping norm, up or down: one draw of the exponential mechanism
+   with Gumbel scale 2*S1/e is e-DP (McSherry and Talwar 2007, Theorem 6). The m largest noisy utilities are m such
+   draws, each from the rows the previous draws left.
+2. Every e-DP pair is dominated by RR(e) (Kairouz, Oh and Viswanath 2015, Theorem 3.4), here for each outcome of the
+   draws before it. Given all draws, the noised sum is a Gaussian mechanism of sensitivity S2.
+3. Adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10): hence P and Q. One randomised
+   response at m*e is sound too, but its loss is m*e almost surely where that of the product is about sqrt(m)*e.
+4. Poisson sampling at rate q turns (P, Q) into ((1-q)Q + qP, Q) when the example is removed, and its reverse when it is
+   added (Zhu, Dong and Wang 2022, Theorem 11).
 
-Closed form: with J ~ Binomial(m, .) the number of ones, the log ratio of P to Q is e(2J - m) + (2x - 1) /
-(2 sigma^2), so the hockey-stick divergence is a binomial mixture of Gaussian ones. It is sampled on a grid of
-losses and interpolated pessimistically (Doroshenko et al. 2022, "Connect the dots"); composition over steps
-is numerical, by `dp_accounting`. sigma = inf leaves randomised response alone, m = 0 the Gaussian alone.
+Closed form: with J ~ Binomial(m, .) the number of ones, the log ratio of P to Q is e(2J - m) + (2x - 1) / (2 sigma^2),
+so the hockey-stick divergence is a binomial mixture of Gaussian ones. It is sampled on a grid of losses and
+interpolated pessimistically (Doroshenko et al. 2022, "Connect the dots"); `dp_accounting` composes the steps.
+sigma = inf leaves randomised response alone, m = 0 the Gaussian alone.
 """
 
 from __future__ import annotations

@@ -13,11 +13,10 @@ class PrivacyConfig:
     """The target of a run.
 
     Attributes:
-        fidelity: ``rigorous`` (true Poisson batches, every release composed) or ``paper`` (fixed-size shuffled batches
-            accounted as if they were Poisson, a selection's claimed epsilon added).
-        epsilon: the target.
-        delta: None for 1 / examples.
-        noise_seed: None for a key drawn from the operating system; fixed only to reproduce results on public data.
+      fidelity: `rigorous` (true Poisson batches, every release composed) or `paper` (fixed-size shuffled batches
+        accounted as if they were Poisson, a selection's claimed epsilon added).
+      epsilon, delta: the target; delta is None for 1 / examples.
+      noise_seed: None for a key drawn from the operating system; fixed only to reproduce results on public data.
     """
 
     fidelity: str = "rigorous"

@@ -24,7 +24,7 @@ from dpfest.errors import UserError
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.optim import Optimizer
-from pipelines.budget import CALIBRATIONS
+from pipelines.budget import remembered_calibration
 from pipelines.clicks import ClickTask
 from pipelines.config import Config, run_folder
 from pipelines.data.dataset import Dataset
@@ -105,12 +105,12 @@ class _Run:
             batch_size=config.train.batch_size,
             steps=self.steps,
             features=dataset.vocabulary_sizes,
-            cache=Path(config.paths.runs) / CALIBRATIONS,
+            calibrate=remembered_calibration(config),
         )
         saved = directory.load_state()
         self.key = self._key(saved)
         self.batches = self._batches(dataset.examples)
-        self.ledger = Ledger.of(self.budget)
+        self.ledger = Ledger(self.budget)
         selected = selected_rows(config, dataset)
         self.engine = PrivateEngine(
             self.task.model,

@@ -27,19 +27,16 @@ INTERVAL = 1e-4
 """Spacing of the grid of privacy losses: the default of dp_accounting's PLDAccountant."""
 COARSE_INTERVAL = 1e-3
 """A grid for quick answers that need not be tight: they are still upper bounds."""
-LEAST_EPSILON = 100 * INTERVAL
-"""Targets below it are lost in the grid: many times the noise that they need would be added."""
+LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
+"""Targets below are lost in the grid (many times the noise that they need would be added); above, none is protected."""
 MOST_DELTA = 0.1
-"""Publishing every example as it is with this probability would meet a delta of as much."""
-
+"""Publishing each example as it is with this probability would meet it."""
 # What one fold of dp_accounting's FFT may round away of delta: three times the most that was measured against the
 # closed form of the Gaussian, at 10^2 to 10^7 folds. Charged on top, it keeps small deltas upper bounds.
 _ROUNDING = 2.0**-52
 # Calibration stops this far (relative) under the target: another machine may round the other way.
 _MARGIN = 5e-5
 _LEAST_NOISE, _MOST_NOISE = 2.0**-4, 2.0**16
-
-
 # What an event of each kind must state.
 _STATED = {
     "gaussian": ("noise_multiplier",),
@@ -55,15 +52,13 @@ class Event:
 
     Attributes:
       kind: `gaussian` or `laplace` noise; `pure`, adaptive draws, each (epsilon_per_draw, 0)-DP; or
-        `exponential_selection`, rows drawn by gradient norm and Gaussian noise there (see `dominating_pair`).
+        `exponential_selection`, such draws and Gaussian noise on what they chose (see `dominating_pair`).
       part: a path of ever smaller subsets, as ("period 2", "day 7"); () is all examples. Parts share examples only
         where one is a prefix of the other.
-      noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); of the combined
-        mechanism where one sample serves two releases, whose own multipliers (`map_...`, `gradient_...`) are
-        tied to it by `split_noise` and do not enter the count.
+      noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); where one sample
+        serves two releases, of the two combined (`split_noise`), whose own multipliers do not enter the count.
       claimed_epsilon: what a source claims for all `draws`, where that is less than they cost.
-      steps_per_epoch: set where batches are really shuffled ones of a fixed size, which visit an example once in so
-        many steps. It enters `without_amplification` alone.
+      steps_per_epoch: between two visits to an example, where batches are really shuffled ones of a fixed size.
 
     Raises:
       ValueError: a kind that does not exist; a value that is missing, superfluous or out of range.
@@ -149,12 +144,12 @@ def without_amplification(events: Sequence[Event]) -> list[Event]:
     """The events as shuffled batches of a fixed size really spend them, nothing claimed for sampling.
 
     An example is in one batch an epoch, so `count` steps from an epoch's start touch it at most ceil(count /
-    steps_per_epoch) times, each time unsampled; what other batches release does not depend on it. Neighbours differ
-    in one example that is present or zeroed out (batches of a fixed size have no notion of one example more).
+    steps_per_epoch) times, unsampled; no other batch depends on it. Neighbours differ in one example that is present
+    or zeroed out (batches of a fixed size have no notion of one example more).
     """
     return [
-        replace(event, sampling_probability=1.0, count=math.ceil(event.count / event.steps_per_epoch))
-        if event.steps_per_epoch
+        replace(event, sampling_probability=1.0, count=math.ceil(event.count / every))
+        if (every := event.steps_per_epoch)
         else event
         for event in events
     ]
@@ -174,28 +169,25 @@ def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
 
 
 def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
-    """The smallest noise multiplier, to six digits, whose events meet the target.
+    """The smallest noise multiplier, to six digits, whose events meet the target epsilon at `delta`.
 
     Formal guarantee: `epsilon(make_events(sigma), delta)` at the default grid is at most the target.
 
-    Args:
-      make_events: all events that are to be composed, at a given noise multiplier: a pure function of it.
-      target, delta: the target epsilon and its delta.
+    `make_events` gives all events that are to be composed at a noise multiplier, a pure function of it.
 
     Raises:
       UserError: the target is out of the range of the count, or of the noise.
     """
-    if not LEAST_EPSILON <= target < math.inf:
-        raise UserError(
-            f"privacy.epsilon={target:.4g} must be finite and at least {LEAST_EPSILON:g}: the grid of privacy losses, "
-            f"of spacing {INTERVAL:g}, resolves no less."
-        )
-    least = 2 * _rounding(make_events(1.0))
-    if not least <= delta <= MOST_DELTA:
-        raise UserError(
-            f"privacy.delta={delta:.4g} must lie between {least:.2g}, twice the rounding in counting so many steps, "
-            f"and {MOST_DELTA:g}, which protects few: 1 / examples is usual."
-        )
+    limits = {
+        "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),
+        "delta": (2 * _rounding(make_events(1.0)), delta, MOST_DELTA),
+    }
+    for key, (least, value, most) in limits.items():
+        if not least <= value <= most:
+            raise UserError(
+                f"privacy.{key}={value:.4g} must lie between {least:.2g} and {most:.2g}: less is lost in the rounding "
+                "of what so many steps spend, and more protects no one."
+            )
     asked, goal = f"privacy.epsilon={target:.4g} at privacy.delta={delta:.3g}", target * (1 - _MARGIN)
 
     def excess(sigma: float, interval: float = INTERVAL) -> float:

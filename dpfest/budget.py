@@ -23,28 +23,24 @@ from typing import Any
 from dpfest import accounting
 from dpfest.accounting import Event
 from dpfest.errors import UserError
-from dpfest.privacy import PrivacyConfig
+from dpfest.privacy import FIDELITIES, PrivacyConfig
 from dpfest.topk import selection_events
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """What a run may spend and the noise that this buys.
-
-    `target_epsilon` is None without privacy; `examples`, `batch_size` and `steps` are N, expected B and T; `selection`
-    and `step` are what selection spends and what one step spends, None where nothing.
-    """
+    """What a run may spend and the noise that this buys."""
 
     algorithm: str
-    target_epsilon: float | None
+    target_epsilon: float | None  # None without privacy
     delta: float
     fidelity: str
     fixed_noise_seed: bool
-    examples: int
-    batch_size: int
-    steps: int
+    examples: int  # N
+    batch_size: int  # B, expected under Poisson sampling
+    steps: int  # T
     selection: Event | None = None
-    step: Event | None = None
+    step: Event | None = None  # one of them
 
     @property
     def events(self) -> list[Event]:
@@ -61,6 +57,11 @@ class Budget:
     def cost(self) -> Callable[..., float]:
         """How events are counted: `accounting.claimed_epsilon` under `paper`, else `accounting.epsilon`."""
         return accounting.claimed_epsilon if self.fidelity == "paper" else accounting.epsilon
+
+    @property
+    def sampling(self) -> str:
+        """`poisson` or `shuffled`, by the fidelity."""
+        return FIDELITIES[self.fidelity]
 
     @property
     def sampling_probability(self) -> float:
@@ -158,25 +159,22 @@ def plan(
         fixed = None  # added, not composed
 
     def with_step(sigma: float) -> Budget:
-        return replace(budget, step=_step(algorithm, sigma, budget))
+        step = Event(
+            kind="gaussian",
+            what="training step",
+            noise_multiplier=sigma,
+            gradient_noise_multiplier=sigma,
+            sampling_probability=budget.sampling_probability,
+            steps_per_epoch=examples // batch_size if privacy.fidelity == "paper" else None,
+        )
+        ratio = getattr(algorithm, "noise_ratio", None)
+        if drawn:
+            cost = 1 / (algorithm.noise_ratio * sigma * math.sqrt(drawn))
+            step = replace(step, kind="exponential_selection", draws=drawn, epsilon_per_draw=cost)
+        elif ratio is not None:
+            of_map, of_gradient = accounting.split_noise(sigma, ratio)
+            step = replace(step, map_noise_multiplier=of_map, gradient_noise_multiplier=of_gradient)
+        return replace(budget, step=step)
 
     sigma = calibrate(lambda sigma: replace(with_step(sigma), selection=fixed).events, target, budget.delta)
     return with_step(sigma)
-
-
-def _step(algorithm: Any, sigma: float, budget: Budget) -> Event:
-    step = Event(
-        kind="gaussian",
-        what="training step",
-        noise_multiplier=sigma,
-        gradient_noise_multiplier=sigma,
-        sampling_probability=budget.sampling_probability,
-        steps_per_epoch=budget.examples // budget.batch_size if budget.fidelity == "paper" else None,
-    )
-    if rows := getattr(algorithm, "rows_per_step", 0):
-        cost = 1 / (algorithm.noise_ratio * sigma * math.sqrt(rows))
-        return replace(step, kind="exponential_selection", draws=rows, epsilon_per_draw=cost)
-    if ratio := getattr(algorithm, "noise_ratio", 0):
-        of_map, of_gradient = accounting.split_noise(sigma, ratio)
-        return replace(step, map_noise_multiplier=of_map, gradient_noise_multiplier=of_gradient)
-    return step

@@ -60,14 +60,13 @@ def _ones(rows: int, epsilon_per_row: float) -> tuple[Floats, Floats]:
 
 
 def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_multiplier: float) -> Floats:
-    """Upper bound, tight to 1e-22, of the divergence of order exp(log_ratio) between P and Q, elementwise.
+    """Upper bound, tight to 1e-22, of the divergence D_s = sup_S P(S) - s Q(S) between P and Q, and between Q and P.
 
-    The pair is symmetric (flip the bits, mirror x about 1/2), so this is the divergence between Q and P too.
+    The pair is symmetric: flip the bits, mirror x about 1/2.
 
     Args:
-      log_ratio: shape (n,), any real; the order is s = exp(log_ratio), D_s = sup_S P(S) - s Q(S).
-      epsilon_per_row: e > 0, of one draw.
-      rows: m >= 0 draws.
+      log_ratio: any real, shape (n,): log s.
+      epsilon_per_row, rows: e > 0 of one draw, m >= 0 draws.
       noise_multiplier: sigma > 0, inf for no Gaussian.
     """
     if math.isinf(noise_multiplier):
@@ -90,25 +89,15 @@ def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_mul
 
 
 def privacy_loss(
-    epsilon_per_row: float,
-    rows: int,
-    noise_multiplier: float,
-    sampling_probability: float,
-    interval: float,
+    epsilon_per_row: float, rows: int, noise_multiplier: float, q: float, interval: float
 ) -> PrivacyLossDistribution:
     """One step's privacy loss distribution, for both orders of the neighbouring pair.
 
-    Formal guarantee: pessimistic. The hockey-stick curves of the result lie on or above those of every step
-    that the pair dominates, whichever of the two data sets has the example more.
+    Formal guarantee: pessimistic. The hockey-stick curves of the result lie on or above those of every step that the
+    pair dominates, whichever of the two data sets has the example more.
 
-    Args:
-      epsilon_per_row: e > 0, of one draw.
-      rows: m >= 0 draws a step.
-      noise_multiplier: sigma > 0, inf for no Gaussian.
-      sampling_probability: q in (0, 1], of Poisson sampling.
-      interval: spacing of the grid of losses.
+    Arguments as `hockey_stick`'s; q in (0, 1] is of Poisson sampling, `interval` the spacing of the grid of losses.
     """
-    q = sampling_probability
     # Past this loss the divergence is below the two tails together.
     ones = _ones(rows, epsilon_per_row)[0]
     furthest = float(np.abs(ones).max(initial=0.0))

@@ -18,7 +18,6 @@ from dpfest import accounting
 from dpfest.accounting import Event, from_record, to_record
 from dpfest.budget import Budget
 from dpfest.errors import UserError
-from dpfest.privacy import FIDELITIES
 
 
 class BudgetExceeded(UserError):
@@ -28,11 +27,10 @@ class BudgetExceeded(UserError):
 class Ledger:
     """Counts events against a budget.
 
-    Formal guarantee: as long as every access to the training data is preceded by the `spend` of an event that
-    dominates it, everything released is (target_epsilon, delta)-DP for one example more or less: `spend` raises before
-    the composition of what any one example pays for (adaptive: Zhu, Dong and Wang 2022, Theorem 10; over disjoint
-    parts: McSherry 2009, Theorem 4) passes the target. Under fidelity `paper` the epsilon that is held to the target
-    is the paper's claim, not a proven one.
+    Formal guarantee: as long as every access to the training data is preceded by the `spend` of an event that dominates
+    it, everything released is (target_epsilon, delta)-DP for one example more or less: `spend` raises before the
+    composition of what any one example pays for (see `dpfest.accounting`) passes the target. Under fidelity `paper` the
+    epsilon that is held to the target is the paper's claim, not a proven one.
 
     Args:
       budget: the target and the plan. Its row selection is spent at once, and its steps by `spend_step`.
@@ -50,11 +48,6 @@ class Ledger:
         self.plan(budget.events if plan is None else plan)
         if plan is None and budget.selection:
             self.spend(budget.selection)
-
-    @property
-    def sampling(self) -> str:
-        """`poisson` or `shuffled`."""
-        return FIDELITIES[self.budget.fidelity]
 
     @property
     def events(self) -> list[Event]:
@@ -75,14 +68,13 @@ class Ledger:
         """
         spent = self._spent + _counted([replace(event, part=event.part or part)])
         if not spent <= self._verified:
+            whole = spent | self._verified
             try:
-                both = spent | self._verified
-                self._refuse_past_target(both)
-                self._verified = both
+                self._refuse_past_target(whole)
             except BudgetExceeded:
-                # The rest of the plan no longer fits; this event may.
-                self._refuse_past_target(spent)
-                self._verified = spent
+                whole = spent  # the rest of the plan no longer fits; this event may
+                self._refuse_past_target(whole)
+            self._verified = whole
         self._spent = spent
 
     def spend_step(self, steps: int = 1, part: tuple[str, ...] = ()) -> None:
@@ -95,21 +87,17 @@ class Ledger:
         return self.budget.cost(self.events, self.delta if delta is None else delta)
 
     def sound_epsilon(self, delta: float | None = None) -> float:
-        """Epsilon at `delta` (None for the budget's) of what was spent, claiming nothing unproven.
-
-        Under `rigorous` it is `epsilon()`. Under `paper` fixed-size batches get no amplification (neighbours: one
-        example present or zeroed out) and a selection its true cost.
-        """
+        """As `epsilon`, but claiming nothing unproven: a selection's true cost, and see `without_amplification`."""
         events = accounting.without_amplification(self.events)
         return accounting.epsilon(events, self.delta if delta is None else delta)
 
     def words(self) -> str:
         """Epsilon so far with its fidelity, sampling and delta, quickly: an upper bound within 1%."""
-        target = self.budget.target_epsilon
+        budget, target = self.budget, self.budget.target_epsilon
         if target is None:
             return "no privacy"
-        bound = min(self.budget.cost(self.events, self.delta, accounting.COARSE_INTERVAL), target)
-        return f"epsilon {bound:.3g} of {target:g} ({self.budget.fidelity}, {self.sampling}, delta {self.delta:.2g})"
+        bound = min(budget.cost(self.events, self.delta, accounting.COARSE_INTERVAL), target)
+        return f"epsilon {bound:.4g} of {target:g} ({budget.fidelity}, {budget.sampling}, delta {self.delta:.2g})"
 
     def statements(self) -> list[str]:
         """What epsilon here means, and what it does not cover, in full sentences."""
@@ -119,27 +107,26 @@ class Ledger:
         said = {
             f"Epsilon is at delta {self.delta:.4g}, for data sets that differ in one example more or less.": True,
             "Each batch is a Poisson sample, and is accounted as one.": not paper,
-            "Batches are of fixed size from a shuffled set, accounted as if they were Poisson samples: epsilon is the "
-            "paper's claim. sound_epsilon claims no amplification, for one example present or zeroed out.": paper,
-            "One-shot Gumbel selection of k rows costs k draws, and the paper claims one draw's epsilon; epsilon "
+            "Shuffled batches of a fixed size are accounted as if they were Poisson samples: epsilon is the paper's "
+            "claim. sound_epsilon claims no amplification, for one example present or zeroed out.": paper,
+            "One-shot Gumbel selection costs as many draws as rows, and the paper claims one draw's epsilon; epsilon "
             f"counts the {'claim' if paper else 'true cost'}.": any(event.claimed_epsilon for event in self._spent),
-            "Noise and batches follow a fixed privacy.noise_seed: epsilon holds only while noise_seed stays secret, "
-            "and for one version of the data.": self.budget.fixed_noise_seed,
-            "Outside: the search for settings, what is taken from the data before training, floating-point effects, "
-            "and every file that is not part of the release (docs/PRIVACY.md).": True,
+            "Epsilon holds only while the fixed privacy.noise_seed stays secret, and for one version of "
+            "the data.": self.budget.fixed_noise_seed,
+            "What lies outside the guarantee: docs/PRIVACY.md.": True,
         }
         return [sentence for sentence, holds in said.items() if holds]
 
     def to_json(self) -> dict[str, Any]:
         """The whole ledger as a JSON object: the budget, what was spent, and what it adds up to."""
         budget = {field.name: getattr(self.budget, field.name) for field in fields(Budget)}
-        private = self.budget.target_epsilon is not None
+        private, sound = self.budget.target_epsilon is not None, self.sound_epsilon()
         return {
-            "schema": 1,
+            "schema": 2,
             **{name: to_record(value) if isinstance(value, Event) else value for name, value in budget.items()},
             "epsilon": self.epsilon() if private else None,
-            "sound_epsilon": _finite(self.sound_epsilon()) if private else None,
-            "sampling": self.sampling,
+            "sound_epsilon": sound if private and math.isfinite(sound) else None,  # JSON has no word for infinity
+            "sampling": self.budget.sampling,
             "neighbours": "add or remove one example",
             "accountant": f"dp_accounting {version('dp_accounting')}, pessimistic privacy loss distributions",
             "value_discretization_interval": accounting.INTERVAL,
@@ -186,8 +173,3 @@ def _counted(events: Iterable[Event]) -> Counter[Event]:
 
 def _merged(counts: Counter[Event]) -> list[Event]:
     return [replace(event, count=count) for event, count in counts.items()]
-
-
-def _finite(epsilon: float) -> float | None:
-    """JSON has no word for infinity."""
-    return epsilon if math.isfinite(epsilon) else None

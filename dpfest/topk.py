@@ -1,19 +1,17 @@
 """Differentially private choice of the k most frequent embedding rows, before training.
 
-Every example touches at most `rows_per_example` distinct rows of each of p features (1 where a feature holds one
-category). k is split as the paper splits it: int(k / p) rows a feature, capped by its vocabulary. Top-k is always
+Every example touches at most `rows_per_example` (r) distinct rows of each of p features (1 where a feature holds one
+category). k is split as the paper splits it, int(k / p) rows a feature, capped by its vocabulary. Top-k is always
 post-processing of noisy counts:
 
-- gaussian: one Gaussian on the joint histogram of all features. One example moves it by at most sqrt(p *
-  rows_per_example) in l2, so noise of noise_multiplier times that is a Gaussian mechanism of that multiplier, at any k.
-- laplace: noise of scale rows_per_example / (epsilon/p) on each feature's histogram, whose l1-sensitivity is
-  rows_per_example: (epsilon/p, 0)-DP a feature at any k, and least private where one row takes all of the shift (Awan
-  and Dong 2022: log-concave noise).
-- gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once. It is the same law as
-  drawing k rows one after another, each by the exponential mechanism at epsilon/p on counts that one example moves by
-  at most 1 in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws. The paper claims one: true
-  for k = 1 only. For larger k, "the row that leads by far is left out" has a probability ratio that approaches
-  exp(k * epsilon/p) between neighbours.
+- gaussian: one Gaussian on the joint histogram of all features, which one example moves by at most sqrt(p r) in l2:
+  noise of noise_multiplier times that is a Gaussian mechanism of that multiplier, at any k.
+- laplace: noise of scale r / (epsilon/p) on each feature's histogram, whose l1-sensitivity is r: (epsilon/p, 0)-DP a
+  feature at any k, least private where one row takes all of r (log-concave noise: Awan and Dong 2022).
+- gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once: the law of drawing k
+  rows one after another, each by the exponential mechanism at epsilon/p on counts that one example moves by at most 1
+  in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws. The paper claims one: true for k = 1
+  only. For larger k, "the row that leads by far is left out" has a probability ratio near exp(k * epsilon/p).
 - public: the counts come from public data; nothing is spent.
 """
 
@@ -44,7 +42,7 @@ class SelectionConfig:
       prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
 
     Raises:
-      ValueError: a value is out of range (or of no use: its privacy loss would fill the memory); the text names it.
+      ValueError: a value out of range, by its key; one that protects no one would fill the memory with its losses.
     """
 
     mechanism: str = "gaussian"
@@ -79,10 +77,8 @@ def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]
     """int(k / p) rows of each of p features, capped by its vocabulary."""
     share = selection.rows // len(vocabulary_sizes)
     if share == 0:
-        raise UserError(
-            f"algorithm.selection.rows={selection.rows} leaves no row to each of the "
-            f"{len(vocabulary_sizes)} features: ask for at least {len(vocabulary_sizes)}."
-        )
+        least = len(vocabulary_sizes)
+        raise UserError(f"algorithm.selection.rows={selection.rows} must be at least {least}, one for each feature.")
     return [min(share, size) for size in vocabulary_sizes]
 
 
@@ -123,9 +119,7 @@ def select_rows(
     neighbours that differ in one example more or less.
 
     Args:
-      histograms: of each feature, in how many training examples each row occurs, shape (V_f,); for `public`, the
-        public counts.
-      selection: the mechanism and its settings.
+      histograms: of each feature, in how many examples each row occurs, shape (V_f,); for `public`, public counts.
       generator: of the noise; secret for as long as the guarantee is to hold.
       rows_per_example: the most distinct rows of one feature that one example is counted in.
 

@@ -16,7 +16,6 @@ import dpfest.budget
 from dpfest import accounting
 from dpfest.accounting import Event, to_record
 from dpfest.errors import UserError
-from dpfest.privacy import FIDELITIES
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import CATEGORICAL_FEATURES
@@ -44,7 +43,7 @@ class Budget:
         else:
             lines["epsilon"] = (
                 f"{plan.epsilon:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
-                f"{FIDELITIES[plan.fidelity]} batches; one example more or less)"
+                f"{plan.sampling} batches; one example more or less)"
             )
             lines["delta"] = f"{plan.delta:.4g}"
             lines["noise multiplier σ"] = f"{plan.noise_multiplier:.6g}"

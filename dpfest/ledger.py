@@ -154,6 +154,9 @@ class Ledger:
         target = self.budget.target_epsilon
         if target is None and proposed:
             raise BudgetExceeded("A run without privacy has no budget to spend: set a target epsilon.")
+        shuffled = self.budget.fidelity == "paper"
+        if shuffled and any(event.sampling_probability < 1 and not event.steps_per_epoch for event in proposed):
+            raise ValueError("an event of privacy.fidelity=paper must state its steps_per_epoch, for sound_epsilon")
         cost = self.budget.cost(_merged(proposed), self.delta)
         if target is not None and not cost <= target:
             added = ", ".join(map(str, _merged(proposed - self._spent)))

@@ -94,14 +94,14 @@ def test_the_refusal_is_a_user_error():
 @pytest.mark.parametrize("fidelity", ["rigorous", "paper"])
 def test_json_round_trip(fidelity):
     book = empty(8.0, fidelity=fidelity, fixed_noise_seed=True)
-    book.plan([SELECTION, times(50)])
+    book.plan([SELECTION, times(50, steps_per_epoch=9)])
     book.spend(SELECTION)
-    book.spend(times(20))
+    book.spend(times(20, steps_per_epoch=9))
     record = book.to_json()
     again = Ledger.from_json(json.loads(json.dumps(record)))
     assert again.to_json() == record
-    again.spend(times(30))
-    assert again.epsilon() == accounting.epsilon([SELECTION, times(50)], 1e-5)
+    again.spend(times(30, steps_per_epoch=9))
+    assert again.epsilon() == accounting.epsilon([SELECTION, times(50, steps_per_epoch=9)], 1e-5)
 
 
 def test_a_forged_record_that_spends_past_its_target_is_refused():
@@ -139,6 +139,11 @@ def test_paper_fidelity_holds_the_claim_to_the_target_and_states_the_sound_cost(
     said = " ".join(book.statements())
     assert "as if they were Poisson" in said and "the paper claims one draw's" in said
     assert book.to_json()["sampling"] == "shuffled"
+
+
+def test_paper_fidelity_wants_to_know_how_often_an_example_is_visited():
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        empty(2.0, fidelity="paper").spend(STEP)
 
 
 def test_rigorous_fidelity_counts_the_true_cost_of_gumbel():

@@ -1,26 +1,20 @@
 """What was spent (events), how it is counted (privacy loss distributions), and the noise a target asks for.
 
-Events are plain records. They are counted by `dp_accounting`'s own constructors, pessimistically, with its
-accountant's default grid, so that `dp_accounting.pld.PLDAccountant` returns the same number for the same
-Gaussian and Laplace events; only exponential selection and repeated pure-DP draws, for which it has no event,
-use the pair of `dpfest.dominating_pair`.
+Events are plain records, counted pessimistically by `dp_accounting`'s own constructors on its accountant's default
+grid: its `PLDAccountant` gives the same number for the same Gaussian and Laplace events. Only exponential selection
+and repeated pure-DP draws, for which it has no event, use the pair of `dpfest.dominating_pair`.
 
-Neighbouring relation: one example more or less. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem
-10).
+Neighbours differ by one example more or less. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem 10), and
+parallel over disjoint parts of the examples (McSherry 2009, Theorem 4): an example pays for the parts it lies in.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, reduce
-from importlib.metadata import version
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -31,167 +25,142 @@ from dpfest.errors import UserError
 
 INTERVAL = 1e-4
 """Spacing of the grid of privacy losses: the default of dp_accounting's PLDAccountant."""
-
 COARSE_INTERVAL = 1e-3
 """A grid for quick answers that need not be tight: they are still upper bounds."""
-
-# Calibration stops this far (relative) under the target: composition by FFT is exact to about 1e-11 in delta,
-# which at delta = 2e-8 is 1e-5 in epsilon, and another machine may round the other way.
+LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
+"""Targets below are lost in the grid (many times the noise that they need would be added); above, none is protected."""
+MOST_DELTA = 0.1
+"""Publishing each example as it is with this probability would meet it."""
+# What one fold of dp_accounting's FFT may round away of delta: three times the most that was measured against the
+# closed form of the Gaussian, at 10^2 to 10^7 folds. Charged on top, it keeps small deltas upper bounds.
+_ROUNDING = 2.0**-52
+# Calibration stops this far (relative) under the target: another machine may round the other way.
 _MARGIN = 5e-5
-_NOISE_RANGE = (2.0**-4, 2.0**16)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Event:
-    what: str
-    count: int = 1
-
-    kind: ClassVar[str]
-
-    def __post_init__(self) -> None:
-        if self.count < 1:
-            raise ValueError(f"{self.what}: count must be at least 1, not {self.count}")
-        for key, value in asdict(self).items():
-            if key == "sampling_probability" and value is not None and not 0 < value <= 1:
-                raise ValueError(f"{self.what}: {key} must lie in (0, 1], not {value}")
-            if isinstance(value, float) and not 0 < value < math.inf:
-                raise ValueError(f"{self.what}: {key} must be positive and finite, not {value}")
-
-    def once(self, interval: float) -> PrivacyLossDistribution:
-        """Privacy loss distribution of one of the `count`, on a grid of spacing `interval`."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, kw_only=True)
-class GaussianEvent(_Event):
-    """Gaussian mechanism, `count` times, each on a fresh Poisson sample if `sampling_probability` is given.
-
-    `noise_multiplier` is the standard deviation of the noise over the l2-sensitivity, of the combined
-    mechanism where one sample serves two releases; `map_noise_multiplier` and `gradient_noise_multiplier`
-    then record the two (they do not enter the count: `split_noise` ties them to `noise_multiplier`).
-    """
-
-    kind: ClassVar[str] = "gaussian"
-    noise_multiplier: float
-    sampling_probability: float | None = None
-    map_noise_multiplier: float | None = None
-    gradient_noise_multiplier: float | None = None
-
-    def once(self, interval: float) -> PrivacyLossDistribution:
-        return pld.from_gaussian_mechanism(
-            self.noise_multiplier,
-            value_discretization_interval=interval,
-            sampling_prob=1.0 if self.sampling_probability is None else self.sampling_probability,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaplaceEvent(_Event):
-    """Laplace mechanism, `count` times; `noise_multiplier` is the noise's scale over the l1-sensitivity."""
-
-    kind: ClassVar[str] = "laplace"
-    noise_multiplier: float
-
-    def once(self, interval: float) -> PrivacyLossDistribution:
-        return pld.from_laplace_mechanism(self.noise_multiplier, value_discretization_interval=interval)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PureEvent(_Event):
-    """`draws` adaptive draws, each (`epsilon`, 0)-DP, and that `count` times: randomised response dominates.
-
-    `claimed_epsilon` is what a source claims for all `draws` of a release, where that is less than they cost.
-    """
-
-    kind: ClassVar[str] = "pure"
-    epsilon: float
-    draws: int = 1
-    claimed_epsilon: float | None = None
-
-    def once(self, interval: float) -> PrivacyLossDistribution:
-        return dominating_pair.privacy_loss(self.epsilon, self.draws, math.inf, 1.0, interval)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExponentialSelectionEvent(_Event):
-    """`count` steps that draw rows by gradient norm and add Gaussian noise there: see `dominating_pair`."""
-
-    kind: ClassVar[str] = "exponential_selection"
-    rows_per_step: int
-    epsilon_per_row: float
-    noise_multiplier: float
-    sampling_probability: float
-
-    def once(self, interval: float) -> PrivacyLossDistribution:
-        return dominating_pair.privacy_loss(
-            self.epsilon_per_row,
-            self.rows_per_step,
-            self.noise_multiplier,
-            self.sampling_probability,
-            interval,
-        )
-
-
-Event = GaussianEvent | LaplaceEvent | PureEvent | ExponentialSelectionEvent
-_EVENTS: dict[str, type[Event]] = {
-    event.kind: event for event in (GaussianEvent, LaplaceEvent, PureEvent, ExponentialSelectionEvent)
+_LEAST_NOISE, _MOST_NOISE = 2.0**-4, 2.0**16
+# What an event of each kind must state.
+_STATED = {
+    "gaussian": ("noise_multiplier",),
+    "laplace": ("noise_multiplier",),
+    "pure": ("epsilon_per_draw", "draws"),
+    "exponential_selection": ("epsilon_per_draw", "draws", "noise_multiplier"),
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something spent, `count` times, on the examples in `part`, each time on a Poisson sample of them.
+
+    Attributes:
+      kind: `gaussian` or `laplace` noise; `pure`, adaptive draws, each (epsilon_per_draw, 0)-DP; or
+        `exponential_selection`, such draws and Gaussian noise on what they chose (see `dominating_pair`).
+      part: a path of ever smaller subsets, as ("period 2", "day 7"); () is all examples. Parts share examples only
+        where one is a prefix of the other.
+      noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); where one sample
+        serves two releases, of the two combined (`split_noise`), whose own multipliers do not enter the count.
+      claimed_epsilon: what a source claims for all `draws`, where that is less than they cost.
+      steps_per_epoch: between two visits to an example, where batches are really shuffled ones of a fixed size.
+
+    Raises:
+      ValueError: a kind that does not exist; a value that is missing, superfluous or out of range.
+    """
+
+    kind: str
+    what: str
+    count: int = 1
+    part: tuple[str, ...] = ()
+    sampling_probability: float = 1.0
+    noise_multiplier: float | None = None
+    map_noise_multiplier: float | None = None
+    gradient_noise_multiplier: float | None = None
+    draws: int | None = None
+    epsilon_per_draw: float | None = None
+    claimed_epsilon: float | None = None
+    steps_per_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in _STATED:
+            raise ValueError(f"no privacy event is of kind {self.kind!r}; there are {', '.join(_STATED)}")
+        for name in ("noise_multiplier", "draws", "epsilon_per_draw"):
+            if (getattr(self, name) is not None) != (name in _STATED[self.kind]):
+                raise ValueError(f"{self.what}: a {self.kind} event states {' and '.join(_STATED[self.kind])}")
+        for name, value in asdict(self).items():
+            if name in ("kind", "what", "part") or (value is None and name not in ("count", "sampling_probability")):
+                continue
+            most = 1.0 if name == "sampling_probability" else 1e300
+            if not (isinstance(value, int | float) and 0 < value <= most):
+                raise ValueError(f"{self.what}: {name} must be a number in (0, {most:g}], not {value!r}")
+
+    def __str__(self) -> str:
+        return f"{self.count} x {self.what}" + (f" on {', '.join(self.part)}" if self.part else "")
+
+    def once(self, interval: float) -> PrivacyLossDistribution:
+        """Privacy loss distribution of one of the `count`, on a grid of spacing `interval`."""
+        q, sigma = self.sampling_probability, self.noise_multiplier
+        if self.draws is not None and self.epsilon_per_draw is not None:
+            return dominating_pair.privacy_loss(self.epsilon_per_draw, self.draws, sigma or math.inf, q, interval)
+        make = pld.from_laplace_mechanism if self.kind == "laplace" else pld.from_gaussian_mechanism
+        return make(sigma, value_discretization_interval=interval, sampling_prob=q)
+
+
 def to_record(event: Event) -> dict[str, Any]:
-    """The event as a JSON object, its kind first."""
-    return {"kind": event.kind, **asdict(event)}
+    """The event as a JSON object of what it states."""
+    return {name: value for name, value in asdict(event).items() if value is not None}
 
 
 def from_record(record: Mapping[str, Any]) -> Event:
-    """The event of `to_record`. Raises ValueError for a kind or a value that no event has."""
-    fields = dict(record)
-    kind = fields.pop("kind", None)
-    if kind not in _EVENTS:
-        raise ValueError(f"no privacy event is of kind {kind!r}; there are {', '.join(_EVENTS)}")
+    """The event of `to_record`. Raises ValueError for a value that no event has."""
     try:
-        return _EVENTS[kind](**fields)
+        return Event(**{**record, "part": tuple(record.get("part", ()))})
     except TypeError as error:
-        raise ValueError(f"not a {kind} event: {error}") from error
-
-
-@lru_cache(maxsize=16)
-def _once(event: Event, interval: float) -> PrivacyLossDistribution:
-    return event.once(interval)
-
-
-@lru_cache(maxsize=16)
-def _privacy_loss(event: Event, interval: float) -> PrivacyLossDistribution:
-    if isinstance(event, GaussianEvent) and event.sampling_probability in (None, 1):
-        # Unsampled Gaussians compose exactly (Dong, Roth and Su 2022, Corollary 3.3).
-        merged = replace(event, noise_multiplier=event.noise_multiplier / math.sqrt(event.count), count=1)
-        return merged.once(interval)
-    once = _once(replace(event, count=1), interval)
-    return once if event.count == 1 else once.self_compose(event.count)
-
-
-def _composed(events: Sequence[Event], interval: float) -> PrivacyLossDistribution:
-    parts = [_privacy_loss(event, interval) for event in events]
-    return reduce(lambda left, right: left.compose(right), parts)
+        raise ValueError(f"not a privacy event: {error}") from error
 
 
 def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
     """The epsilon at `delta` of all events together: 0 for none, inf where `delta` is out of reach."""
-    return float(_composed(events, interval).get_epsilon_for_delta(delta)) if events else 0.0
+    return max((_epsilon(paid, delta, interval) for paid in _by_example(events)), default=0.0)
 
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:
     """The delta at `epsilon` of all events together."""
-    return float(_composed(events, interval).get_delta_for_epsilon(epsilon)) if events else 0.0
+
+    def cost(paid: Sequence[Event]) -> float:
+        return float(_composed(paid, interval).get_delta_for_epsilon(epsilon)) + _rounding(paid)
+
+    return max(map(cost, _by_example(events)), default=0.0)
+
+
+def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
+    """Epsilon as the paper counts it: claims are added to what the other events cost (basic composition)."""
+
+    def cost(paid: Sequence[Event]) -> float:
+        claims = [event for event in paid if event.kind == "pure" and event.claimed_epsilon]
+        rest = [event for event in paid if event not in claims]
+        return epsilon(rest, delta, interval) + sum(event.count * (event.claimed_epsilon or 0) for event in claims)
+
+    return max(map(cost, _by_example(events)), default=0.0)
+
+
+def without_amplification(events: Sequence[Event]) -> list[Event]:
+    """The events as shuffled batches of a fixed size really spend them, nothing claimed for sampling.
+
+    An example is in one batch an epoch, so `count` steps from an epoch's start touch it at most ceil(count /
+    steps_per_epoch) times, unsampled; no other batch depends on it. Neighbours differ in one example that is present
+    or zeroed out (batches of a fixed size have no notion of one example more).
+    """
+    return [
+        replace(event, sampling_probability=1.0, count=math.ceil(event.count / every))
+        if (every := event.steps_per_epoch)
+        else event
+        for event in events
+    ]
 
 
 def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
     """Noise multipliers (sigma1, sigma2) of map and gradient whose combination has `noise_multiplier`.
 
-    Formal guarantee: sigma1 = ratio * sigma2 and 1/sigma1^2 + 1/sigma2^2 = 1/noise_multiplier^2, so the two
-    releases from one sample are together one Gaussian mechanism of `noise_multiplier` (Dong, Roth and Su
-    2022, Corollary 3.3), which Poisson sampling then amplifies once. (The exponent -2 in the paper's appendix
-    is a misprint of -1/2.)
+    Formal guarantee: sigma1 = ratio * sigma2 and 1/sigma1^2 + 1/sigma2^2 = 1/noise_multiplier^2, so the two releases
+    from one sample are together one Gaussian mechanism of `noise_multiplier` (Dong, Roth and Su 2022, Corollary 3.3),
+    which Poisson sampling then amplifies once. (The exponent -2 in the paper's appendix is a misprint of -1/2.)
     """
     if not 0 < ratio < math.inf:
         raise UserError(f"algorithm.noise_ratio must be positive and finite, not {ratio}.")
@@ -199,123 +168,82 @@ def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
     return ratio * gradient, gradient
 
 
-def calibrate(
-    make_events: Callable[[float], Sequence[Event]],
-    epsilon: float,
-    delta: float,
-    *,
-    cache: Path | None = None,
-) -> float:
-    """The smallest noise multiplier, to six digits, whose events meet the target.
+def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
+    """The smallest noise multiplier, to six digits, whose events meet the target epsilon at `delta`.
 
     Formal guarantee: `epsilon(make_events(sigma), delta)` at the default grid is at most the target.
 
-    Args:
-      make_events: all events that are to be composed, at a given noise multiplier. Those that do not change
-        with it (a selection of fixed noise) count as fixed costs. A pure function of the multiplier.
-      epsilon: target, positive.
-      delta: target, in (0, 1).
-      cache: folder of earlier answers, made if need be; an entry that cannot be read is computed again.
+    `make_events` gives all events that are to be composed at a noise multiplier, a pure function of it.
 
     Raises:
-      UserError: the fixed costs alone exceed the target, or the target is out of the range of noise
-      multipliers.
+      UserError: the target is out of the range of the count, or of the noise.
     """
-    if not (0 < epsilon < math.inf and 0 < delta < 1):
-        raise UserError(
-            f"privacy.epsilon must be positive and finite and privacy.delta must lie in (0, 1), "
-            f"not {epsilon} and {delta}."
-        )
-    probes = [[to_record(event) for event in make_events(sigma)] for sigma in (1.0, 2.0)]
-    key = json.dumps([probes, epsilon, delta, INTERVAL, _MARGIN, version("dp_accounting")], sort_keys=True)
-    entry = cache and cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    known = entry and _cached(entry, key)
-    if known:
-        return known
-    _refuse_fixed_costs(make_events, epsilon, delta)
-    sigma = _search(make_events, epsilon * (1 - _MARGIN), delta)
-    if entry:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        partial = entry.with_suffix(f".{os.getpid()}.tmp")
-        partial.write_text(json.dumps({"key": key, "noise_multiplier": sigma}), encoding="utf-8")
-        os.replace(partial, entry)
-    return sigma
+    limits = {
+        "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),
+        "delta": (2 * _rounding(make_events(1.0)), delta, MOST_DELTA),
+    }
+    for key, (least, value, most) in limits.items():
+        if not least <= value <= most:
+            raise UserError(
+                f"privacy.{key}={value:.4g} must lie between {least:.2g} and {most:.2g}: less is lost in the rounding "
+                "of what so many steps spend, and more protects no one."
+            )
+    asked, goal = f"privacy.epsilon={target:.4g} at privacy.delta={delta:.3g}", target * (1 - _MARGIN)
 
-
-def _cached(entry: Path, key: str) -> float | None:
-    try:
-        record = json.loads(entry.read_text(encoding="utf-8"))
-        sigma = float(record["noise_multiplier"])
-        return sigma if record["key"] == key and 0 < sigma < math.inf else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _refuse_fixed_costs(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> None:
-    noisier = make_events(2.0)
-    fixed = [event for event in make_events(1.0) if event in noisier]
-    cost = epsilon(fixed, delta)
-    if cost >= target:
-        names = ", ".join(event.what for event in fixed)
-        raise UserError(
-            f"{names} alone costs epsilon {cost:.4g} of privacy.epsilon={target:.4g} at delta {delta:.3g}: "
-            "raise privacy.epsilon, raise algorithm.selection.noise_multiplier (gaussian), or lower "
-            "algorithm.selection.epsilon (laplace, gumbel) or algorithm.selection.rows (gumbel)."
-        )
-
-
-def _search(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
     def excess(sigma: float, interval: float = INTERVAL) -> float:
+        if sigma < _LEAST_NOISE:
+            raise UserError(f"{asked} asks for a noise multiplier under {_LEAST_NOISE:g}: lower one of them.")
         spent = epsilon(make_events(sigma), delta, interval)
-        return min(max(math.log(spent / target), -50.0), 50.0) if spent > 0 else -50.0
+        if sigma > _MOST_NOISE and spent > goal:
+            raise UserError(
+                f"{asked} cannot be met: the least that can be spent is {spent:.4g}. Raise privacy.epsilon, take fewer "
+                "steps, or, where there is a selection, raise algorithm.selection.noise_multiplier (gaussian) or lower "
+                "algorithm.selection.epsilon (laplace, gumbel) or algorithm.selection.rows (gumbel)."
+            )
+        return min(max(math.log(spent / goal), -50.0), 50.0) if spent > 0 else -50.0
 
     def root(start: float, factor: float, interval: float, tolerance: float) -> float:
         low = high = start
         while excess(high, interval) > 0:
             low, high = high, high * factor
-            if high > _NOISE_RANGE[1]:
-                raise UserError(
-                    f"No noise reaches privacy.epsilon={target:.4g} at delta {delta:.3g}: what is fixed (the "
-                    "selection) takes all of it. Raise privacy.epsilon or spend less on algorithm.selection."
-                )
         while excess(low, interval) <= 0:
             low, high = low / factor, low
-            if low < _NOISE_RANGE[0]:
-                raise UserError(
-                    f"privacy.epsilon={target:.4g} asks for a noise multiplier under {_NOISE_RANGE[0]}, "
-                    "which protects no one: lower privacy.epsilon."
-                )
         return brentq(excess, low, high, args=(interval,), xtol=tolerance * low, rtol=tolerance)
 
-    sigma = root(root(1.0, 2.0, COARSE_INTERVAL, 1e-4), 1.003, INTERVAL, 1e-6)
-    exponent = math.floor(math.log10(sigma)) - 5
-    digits = math.ceil(sigma / 10.0**exponent)
-    while excess(sigma := float(f"{digits}e{exponent}")) > 0:
-        digits += 1
+    # From above: the losses of too little noise would fill the memory.
+    start = math.sqrt(sum(event.count for event in make_events(1.0)))
+    sigma = root(root(start, 2.0, COARSE_INTERVAL, 1e-4), 1.003, INTERVAL, 1e-6)
+    while excess(sigma := float(f"{sigma:.6g}")) > 0:
+        sigma *= 1 + 5e-6
     return sigma
 
 
-def without_amplification(events: Sequence[Event], steps_per_epoch: int) -> list[Event]:
-    """The events as fixed-size shuffled batches really spend them, nothing claimed for sampling.
-
-    An example is in one batch an epoch, so `count` steps touch it at most ceil(count / steps_per_epoch)
-    times, each time unsampled; what other batches release does not depend on it. Neighbours differ in one
-    example that is present or zeroed out (batches of a fixed size have no notion of one example more).
-    """
+def _by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
+    """What each kind of example pays for: for every part, the events on it and on the parts that hold it."""
     return [
-        replace(event, sampling_probability=1.0, count=math.ceil(event.count / steps_per_epoch))
-        if isinstance(event, GaussianEvent | ExponentialSelectionEvent) and event.sampling_probability
-        else event
-        for event in events
+        tuple(replace(event, part=()) for event in events if event.part == part[: len(event.part)])
+        for part in dict.fromkeys(event.part for event in events)
     ]
 
 
-def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
-    """Epsilon as the paper counts it: claims are added to what the other events cost (basic composition)."""
-    claims, rest = 0.0, []
-    for event in events:
-        if isinstance(event, PureEvent) and event.claimed_epsilon is not None:
-            claims += event.count * event.claimed_epsilon
-        else:
-            rest.append(event)
-    return epsilon(rest, delta, interval) + claims
+def _rounding(events: Sequence[Event]) -> float:
+    return _ROUNDING * sum(event.count for event in events)
+
+
+@lru_cache(maxsize=1024)  # of numbers, not distributions: among many parts, only what changed is counted again
+def _epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
+    exact = delta - _rounding(events)
+    return float(_composed(events, interval).get_epsilon_for_delta(exact)) if exact > 0 else math.inf
+
+
+def _composed(events: Sequence[Event], interval: float) -> PrivacyLossDistribution:
+    return reduce(lambda left, right: left.compose(right), [_privacy_loss(event, interval) for event in events])
+
+
+@lru_cache(maxsize=16)
+def _privacy_loss(event: Event, interval: float) -> PrivacyLossDistribution:
+    one = replace(event, count=1)
+    if event.kind == "gaussian" and event.noise_multiplier and event.sampling_probability == 1:
+        # Unsampled Gaussians compose exactly (Dong, Roth and Su 2022, Corollary 3.3).
+        return replace(one, noise_multiplier=event.noise_multiplier / math.sqrt(event.count)).once(interval)
+    return one.once(interval) if event.count == 1 else _privacy_loss(one, interval).self_compose(event.count)

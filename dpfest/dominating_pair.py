@@ -1,29 +1,28 @@
 """The dominating pair of exponential row selection, and of randomised response repeated.
 
-One step of exponential selection (Zhang, Mironov and Hejazinia, "Wide network learning with differential
-privacy", 2021) draws m embedding rows by the norms of the summed, clipped gradient, re-clips every example's
-gradient on the drawn rows and adds Gaussian noise of multiplier sigma there. It is dominated by
+One step of exponential selection (Zhang, Mironov and Hejazinia, "Wide network learning with differential privacy",
+2021) draws m embedding rows by the norms of the summed, clipped gradient, re-clips every example's gradient on the
+drawn rows and adds Gaussian noise of multiplier sigma there. It is dominated by
 
     P = RR(e)^m x N(1, sigma^2)        Q = RR'(e)^m x N(0, sigma^2)
 
-where e is the epsilon of one draw and RR(e) is a bit that is 1 with probability exp(e) / (1 + exp(e)) under P
-and 1 / (1 + exp(e)) under Q. Derivation, for one example more or less in the batch:
+where e is the epsilon of one draw and RR(e) is a bit that is 1 with probability exp(e) / (1 + exp(e)) under P and
+1 / (1 + exp(e)) under Q. Derivation, for one example more or less in the batch:
 
-1. A row's utility (its norm) moves by at most S1, the clipping norm, up or down: one draw of the exponential
-   mechanism with Gumbel scale 2*S1/e is e-DP (McSherry and Talwar 2007, Theorem 6). The m largest noisy
-   utilities are m such draws, each from the rows the previous draws left.
-2. Every e-DP pair is dominated by RR(e) (Kairouz, Oh and Viswanath 2015, Theorem 3.4), here for each outcome
-   of the draws before it. Given all draws, the noised sum is a Gaussian mechanism of sensitivity S2.
-3. Adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10): hence P and Q. One
-   randomised response at m*e is sound too, but its loss is m*e almost surely where that of the product is
-   about sqrt(m)*e.
-4. Poisson sampling at rate q turns (P, Q) into ((1-q)Q + qP, Q) when the example is removed, and its reverse
-   when it is added (Zhu, Dong and Wang 2022, Theorem 11).
+1. A row's utility (its norm) moves by at most S1, the clipping norm, up or down: one draw of the exponential mechanism
+   with Gumbel scale 2*S1/e is e-DP (McSherry and Talwar 2007, Theorem 6). The m largest noisy utilities are m such
+   draws, each from the rows the previous draws left.
+2. Every e-DP pair is dominated by RR(e) (Kairouz, Oh and Viswanath 2015, Theorem 3.4), here for each outcome of the
+   draws before it. Given all draws, the noised sum is a Gaussian mechanism of sensitivity S2.
+3. Adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10): hence P and Q. One randomised
+   response at m*e is sound too, but its loss is m*e almost surely where that of the product is about sqrt(m)*e.
+4. Poisson sampling at rate q turns (P, Q) into ((1-q)Q + qP, Q) when the example is removed, and its reverse when it is
+   added (Zhu, Dong and Wang 2022, Theorem 11).
 
-Closed form: with J ~ Binomial(m, .) the number of ones, the log ratio of P to Q is e(2J - m) + (2x - 1) /
-(2 sigma^2), so the hockey-stick divergence is a binomial mixture of Gaussian ones. It is sampled on a grid of
-losses and interpolated pessimistically (Doroshenko et al. 2022, "Connect the dots"); composition over steps
-is numerical, by `dp_accounting`. sigma = inf leaves randomised response alone, m = 0 the Gaussian alone.
+Closed form: with J ~ Binomial(m, .) the number of ones, the log ratio of P to Q is e(2J - m) + (2x - 1) / (2 sigma^2),
+so the hockey-stick divergence is a binomial mixture of Gaussian ones. It is sampled on a grid of losses and
+interpolated pessimistically (Doroshenko et al. 2022, "Connect the dots"); `dp_accounting` composes the steps.
+sigma = inf leaves randomised response alone, m = 0 the Gaussian alone.
 """
 
 from __future__ import annotations
@@ -61,14 +60,13 @@ def _ones(rows: int, epsilon_per_row: float) -> tuple[Floats, Floats]:
 
 
 def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_multiplier: float) -> Floats:
-    """Upper bound, tight to 1e-22, of the divergence of order exp(log_ratio) between P and Q, elementwise.
+    """Upper bound, tight to 1e-22, of the divergence D_s = sup_S P(S) - s Q(S) between P and Q, and between Q and P.
 
-    The pair is symmetric (flip the bits, mirror x about 1/2), so this is the divergence between Q and P too.
+    The pair is symmetric: flip the bits, mirror x about 1/2.
 
     Args:
-      log_ratio: shape (n,), any real; the order is s = exp(log_ratio), D_s = sup_S P(S) - s Q(S).
-      epsilon_per_row: e > 0, of one draw.
-      rows: m >= 0 draws.
+      log_ratio: any real, shape (n,): log s.
+      epsilon_per_row, rows: e > 0 of one draw, m >= 0 draws.
       noise_multiplier: sigma > 0, inf for no Gaussian.
     """
     if math.isinf(noise_multiplier):
@@ -91,25 +89,15 @@ def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_mul
 
 
 def privacy_loss(
-    epsilon_per_row: float,
-    rows: int,
-    noise_multiplier: float,
-    sampling_probability: float,
-    interval: float,
+    epsilon_per_row: float, rows: int, noise_multiplier: float, q: float, interval: float
 ) -> PrivacyLossDistribution:
     """One step's privacy loss distribution, for both orders of the neighbouring pair.
 
-    Formal guarantee: pessimistic. The hockey-stick curves of the result lie on or above those of every step
-    that the pair dominates, whichever of the two data sets has the example more.
+    Formal guarantee: pessimistic. The hockey-stick curves of the result lie on or above those of every step that the
+    pair dominates, whichever of the two data sets has the example more.
 
-    Args:
-      epsilon_per_row: e > 0, of one draw.
-      rows: m >= 0 draws a step.
-      noise_multiplier: sigma > 0, inf for no Gaussian.
-      sampling_probability: q in (0, 1], of Poisson sampling.
-      interval: spacing of the grid of losses.
+    Arguments as `hockey_stick`'s; q in (0, 1] is of Poisson sampling, `interval` the spacing of the grid of losses.
     """
-    q = sampling_probability
     # Past this loss the divergence is below the two tails together.
     ones = _ones(rows, epsilon_per_row)[0]
     furthest = float(np.abs(ones).max(initial=0.0))

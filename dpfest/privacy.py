@@ -12,12 +12,9 @@ FIDELITIES = {"rigorous": "poisson", "paper": "shuffled"}
 class PrivacyConfig:
     """The target of a run.
 
-    Attributes:
-        fidelity: ``rigorous`` (true Poisson batches, every release composed) or ``paper`` (fixed-size shuffled batches
-            accounted as if they were Poisson, a selection's claimed epsilon added).
-        epsilon: the target.
-        delta: None for 1 / examples.
-        noise_seed: None for a key drawn from the operating system; fixed only to reproduce results on public data.
+    `fidelity` is `rigorous` (true Poisson batches, every release composed) or `paper` (shuffled batches of a fixed size
+    accounted as if they were Poisson, a selection's claimed epsilon added); `delta` None is 1 / examples; `noise_seed`
+    None is a key drawn from the operating system, and fixed only to reproduce results on public data.
     """
 
     fidelity: str = "rigorous"

@@ -70,7 +70,7 @@ class PrivateTraining:
                 if selected is None
                 else f"{algorithm.name} selects no rows beforehand: leave selected out."
             )
-        self.model, self.budget, self.ledger = model, budget, Ledger.of(budget)
+        self.model, self.budget, self.ledger = model, budget, Ledger(budget)
         self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         for optimizer in self.optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
@@ -159,6 +159,6 @@ class PrivateTraining:
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.ledger = Ledger.of(self.budget)
+        self.ledger = Ledger(self.budget)
         self.ledger.spend_step(state["steps_done"])
         self.steps_done = state["steps_done"]

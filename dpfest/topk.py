@@ -1,20 +1,17 @@
 """Differentially private choice of the k most frequent embedding rows, before training.
 
-Every example touches at most `rows_per_example` distinct rows of each of p features (1 where a feature holds
-one category). k is split as the paper splits it: int(k / p) rows a feature, capped by its vocabulary; what a
-cap leaves over is not spent elsewhere. Four mechanisms, all of them with top-k as post-processing of noisy
-counts:
+Every example touches at most `rows_per_example` (r) distinct rows of each of p features (1 where a feature holds one
+category). k is split as the paper splits it, int(k / p) rows a feature, capped by its vocabulary. Top-k is always
+post-processing of noisy counts:
 
-- gaussian: one Gaussian on the joint histogram of all features. One example more or less moves it by at most
-  sqrt(p * rows_per_example) in l2, so noise of standard deviation noise_multiplier * sqrt(p *
-  rows_per_example) is a Gaussian mechanism of that multiplier, at any k.
-- laplace: Laplace noise of scale rows_per_example / (epsilon/p) on each feature's histogram, whose
-  l1-sensitivity is rows_per_example: (epsilon/p, 0)-DP a feature at any k.
-- gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once. It is the
-  same law as drawing k rows one after another, each by the exponential mechanism at epsilon/p on counts that
-  one example moves by at most 1 in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such
-  draws. The paper claims one: true for k = 1 only. For larger k, "the row that leads by far is left out" has
-  a probability ratio that approaches exp(k * epsilon/p) between neighbours.
+- gaussian: one Gaussian on the joint histogram of all features, which one example moves by at most sqrt(p r) in l2:
+  noise of noise_multiplier times that is a Gaussian mechanism of that multiplier, at any k.
+- laplace: noise of scale r / (epsilon/p) on each feature's histogram, whose l1-sensitivity is r: (epsilon/p, 0)-DP a
+  feature at any k, least private where one row takes all of r (log-concave noise: Awan and Dong 2022).
+- gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once: the law of drawing k
+  rows one after another, each by the exponential mechanism at epsilon/p on counts that one example moves by at most 1
+  in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws. The paper claims one: true for k = 1
+  only. For larger k, "the row that leads by far is left out" has a probability ratio near exp(k * epsilon/p).
 - public: the counts come from public data; nothing is spent.
 """
 
@@ -27,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfest.accounting import Event, GaussianEvent, LaplaceEvent, PureEvent
+from dpfest.accounting import Event
 from dpfest.errors import UserError
 
 MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
@@ -45,7 +42,7 @@ class SelectionConfig:
       prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
 
     Raises:
-      ValueError: a value is out of range; the text names the key.
+      ValueError: a value out of range, by its key; one that protects no one would fill the memory with its losses.
     """
 
     mechanism: str = "gaussian"
@@ -55,23 +52,16 @@ class SelectionConfig:
     prior: str | None = None
 
     def __post_init__(self) -> None:
-        if self.mechanism not in MECHANISMS:
-            raise ValueError(
-                f"algorithm.selection.mechanism={self.mechanism} is not one of {', '.join(MECHANISMS)}"
-            )
-        if self.rows < 1:
-            raise ValueError(f"algorithm.selection.rows={self.rows} must be at least 1")
-        for key in ("noise_multiplier", "epsilon"):
-            if not 0 < getattr(self, key) < math.inf:
-                raise ValueError(
-                    f"algorithm.selection.{key}={getattr(self, key)} must be positive and finite"
-                )
-        if (self.mechanism == "public") != (self.prior is not None):
-            raise ValueError(
-                f"algorithm.selection.prior={self.prior} does not go with "
-                f"algorithm.selection.mechanism={self.mechanism}: public needs the path of public counts, "
-                "and the other mechanisms count the training data"
-            )
+        def require(right: bool, key: str, rule: str) -> None:
+            if not right:
+                raise ValueError(f"algorithm.selection.{key}={getattr(self, key)} must be {rule}")
+
+        require(self.mechanism in MECHANISMS, "mechanism", f"one of {', '.join(MECHANISMS)}")
+        require(self.rows >= 1, "rows", "at least 1")
+        require(0.1 <= self.noise_multiplier < math.inf, "noise_multiplier", "finite and at least 0.1: less hides none")
+        require(0 < self.epsilon <= 100, "epsilon", "above 0 and at most 100: more hides none")
+        rule = "the path of public counts for algorithm.selection.mechanism=public, and null for all others"
+        require((self.mechanism == "public") == (self.prior is not None), "prior", rule)
 
 
 @dataclass(frozen=True)
@@ -87,31 +77,33 @@ def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]
     """int(k / p) rows of each of p features, capped by its vocabulary."""
     share = selection.rows // len(vocabulary_sizes)
     if share == 0:
-        raise UserError(
-            f"algorithm.selection.rows={selection.rows} leaves no row to each of the "
-            f"{len(vocabulary_sizes)} features: ask for at least {len(vocabulary_sizes)}."
-        )
+        least = len(vocabulary_sizes)
+        raise UserError(f"algorithm.selection.rows={selection.rows} must be at least {least}, one for each feature.")
     return [min(share, size) for size in vocabulary_sizes]
 
 
 def selection_events(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[Event]:
     """What `select_rows` spends on tables of these sizes, before it is run."""
-    features = len(vocabulary_sizes)
+    return _mechanism(selection, rows_per_feature(selection, vocabulary_sizes), 1)[2]
+
+
+def _mechanism(
+    selection: SelectionConfig, shares: Sequence[int], rows_per_example: int
+) -> tuple[str, float, list[Event]]:
+    """The noise on a count (numpy's name of its law, and its scale), and what all of it spends."""
+    features, what = len(shares), "row selection"
+    share, sigma = selection.epsilon / features, selection.noise_multiplier
     if selection.mechanism == "gaussian":
-        return [GaussianEvent(what="row selection", noise_multiplier=selection.noise_multiplier)]
+        event = Event(kind="gaussian", what=what, noise_multiplier=sigma)
+        return "normal", sigma * math.sqrt(features * rows_per_example), [event]
     if selection.mechanism == "laplace":
-        scale = features / selection.epsilon
-        return [LaplaceEvent(what="row selection", noise_multiplier=scale, count=features)]
+        event = Event(kind="laplace", what=what, noise_multiplier=1 / share, count=features)
+        return "laplace", rows_per_example / share, [event]
     if selection.mechanism == "gumbel":
-        return [
-            PureEvent(
-                what="row selection",
-                epsilon=selection.epsilon / features,
-                draws=sum(rows_per_feature(selection, vocabulary_sizes)),
-                claimed_epsilon=selection.epsilon,
-            )
-        ]
-    return []
+        claim, draws = selection.epsilon, sum(shares)
+        event = Event(kind="pure", what=what, draws=draws, epsilon_per_draw=share, claimed_epsilon=claim)
+        return "gumbel", 1 / share, [event]
+    return "normal", 0.0, []
 
 
 def select_rows(
@@ -123,38 +115,23 @@ def select_rows(
 ) -> Selection:
     """The most frequent rows, privately.
 
-    Formal guarantee: the release of `Selection.rows` is dominated by the composition of `Selection.events`,
-    for neighbours that differ in one example more or less.
+    Formal guarantee: the release of `Selection.rows` is dominated by the composition of `Selection.events`, for
+    neighbours that differ in one example more or less.
 
     Args:
-      histograms: of each feature, in how many training examples each row occurs, shape (V_f,); for `public`,
-        the public counts.
-      selection: the mechanism and its settings.
+      histograms: of each feature, in how many examples each row occurs, shape (V_f,); for `public`, public counts.
       generator: of the noise; secret for as long as the guarantee is to hold.
       rows_per_example: the most distinct rows of one feature that one example is counted in.
 
     Raises:
       UserError: fewer rows are asked for than there are features.
     """
-    sizes = [len(counts) for counts in histograms]
-    shares = rows_per_feature(selection, sizes)
-    noisy: list[NDArray]
-    if selection.mechanism == "gaussian":
-        deviation = selection.noise_multiplier * math.sqrt(len(sizes) * rows_per_example)
-        noisy = [counts + generator.normal(0.0, deviation, len(counts)) for counts in histograms]
-    elif selection.mechanism == "laplace":
-        scale = rows_per_example * len(sizes) / selection.epsilon
-        noisy = [counts + generator.laplace(0.0, scale, len(counts)) for counts in histograms]
-    elif selection.mechanism == "gumbel":
-        scale = len(sizes) / selection.epsilon
-        noisy = [counts + generator.gumbel(0.0, scale, len(counts)) for counts in histograms]
-    else:
-        # Unsigned counts would wrap around below.
-        noisy = [np.asarray(counts, dtype=np.float64) for counts in histograms]
-    offsets = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
-    # A stable sort: equal (public) counts go to the lower id.
-    chosen = [
-        offset + np.sort(np.argsort(-counts, kind="stable")[:share])
-        for offset, counts, share in zip(offsets, noisy, shares, strict=True)
-    ]
-    return Selection(np.concatenate(chosen).astype(np.int64), shares, selection_events(selection, sizes))
+    shares = rows_per_feature(selection, [len(counts) for counts in histograms])
+    law, scale, events = _mechanism(selection, shares, rows_per_example)
+    chosen, offset = [], 0
+    for counts, share in zip(histograms, shares, strict=True):
+        noisy = counts + getattr(generator, law)(0.0, scale, len(counts))
+        # A stable sort: equal (public) counts go to the lower id.
+        chosen.append(offset + np.sort(np.argsort(-noisy, kind="stable")[:share]))
+        offset += len(counts)
+    return Selection(np.concatenate(chosen).astype(np.int64), shares, events)

@@ -5,20 +5,22 @@ The reckoning is in `dpfest.budget`, which `train` calls too.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import dpfest.budget
 from dpfest import accounting
+from dpfest.accounting import Event, to_record
 from dpfest.errors import UserError
-from dpfest.privacy import FIDELITIES
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import CATEGORICAL_FEATURES
+from pipelines.files import write_json
 from pipelines.preprocess import dataset_folder
-
-CALIBRATIONS = ".calibration"
-"""Folder of earlier calibrations, under `paths.runs`."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Budget:
         else:
             lines["epsilon"] = (
                 f"{plan.epsilon:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
-                f"{FIDELITIES[plan.fidelity]} batches; one example more or less)"
+                f"{plan.sampling} batches; one example more or less)"
             )
             lines["delta"] = f"{plan.delta:.4g}"
             lines["noise multiplier σ"] = f"{plan.noise_multiplier:.6g}"
@@ -51,7 +53,7 @@ class Budget:
             if plan.epsilon_per_row is not None:
                 lines["epsilon of one drawn row"] = f"{plan.epsilon_per_row:.6g}"
             if plan.selection is not None:
-                claim = getattr(plan.selection, "claimed_epsilon", None)
+                claim = plan.selection.claimed_epsilon
                 cost = f"{accounting.epsilon([plan.selection], plan.delta):.6g}"
                 claimed = f" (the paper claims {claim:g})" if claim is not None else ""
                 lines["epsilon of selection alone"] = cost + claimed
@@ -84,9 +86,34 @@ def budget(config: Config) -> Budget:
             batch_size=train.batch_size,
             steps=dpfest.budget.training_steps(examples, train.batch_size, train.epochs, train.steps),
             features=_features(config, dataset),
-            cache=Path(config.paths.runs) / CALIBRATIONS,
+            calibrate=remembered_calibration(config),
         )
     )
+
+
+def remembered_calibration(config: Config) -> Callable[..., float]:
+    """`accounting.calibrate` that keeps its answers in `paths.runs`, where later runs and commands find them.
+
+    An answer is believed only if it meets the target; one that cannot be read, or does not, is computed again.
+    """
+    folder = Path(config.paths.runs) / ".calibration"
+
+    def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
+        probes = [[to_record(event) for event in make_events(sigma)] for sigma in (1.0, 2.0)]
+        question = {"events": probes, "epsilon": target, "delta": delta, "dp_accounting": version("dp_accounting")}
+        name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:32]
+        entry = folder / f"{name}.json"
+        try:
+            sigma = json.loads(entry.read_text(encoding="utf-8"))["noise_multiplier"]
+            if accounting.epsilon(make_events(sigma), delta) <= target:
+                return sigma
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        sigma = accounting.calibrate(make_events, target, delta)
+        write_json(entry, {**question, "noise_multiplier": sigma})
+        return sigma
+
+    return calibrate
 
 
 def _dataset(config: Config) -> Dataset | None:

@@ -64,10 +64,23 @@ def summarize(
             "reduction": layout.coordinates / coordinates if coordinates else None,
             "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
         },
-        "privacy": ledger.summary(),
+        "privacy": _privacy(budget, ledger) if budget.step else None,
         "hyperparameters": {name: asdict(getattr(config, name)) for name in ("algorithm", "optimizer", "train")},
         "throughput": {
             "wall_seconds": seconds,
             "examples_per_second": examples_seen / seconds if seconds else None,
         },
+    }
+
+
+def _privacy(budget: Budget, ledger: Ledger) -> dict[str, Any]:
+    """What was spent and the noise that it bought: enough to count epsilon again."""
+    spent = ledger.to_json()
+    kept = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling", "step", "selection")
+    return {
+        **{name: spent[name] for name in kept},
+        "noise_multiplier": budget.noise_multiplier,
+        "map_noise_multiplier": budget.map_noise_multiplier,
+        "gradient_noise_multiplier": budget.gradient_noise_multiplier,
+        "periods": None,
     }

@@ -24,7 +24,7 @@ from dpfest.engine import NoisedGradient
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
-from pipelines.budget import CALIBRATIONS
+from pipelines.budget import remembered_calibration
 from pipelines.clicks import ClickTask
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
@@ -120,7 +120,7 @@ class _Run:
             batch_size=config.train.batch_size,
             steps=self.steps,
             features=dataset.vocabulary_sizes,
-            cache=Path(config.paths.runs) / CALIBRATIONS,
+            calibrate=remembered_calibration(config),
         )
         saved = directory.load_state()
         self.training = PrivateTraining(

@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
+from dataclasses import replace
 
 import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
 
 from dpfest import accounting
-from dpfest.accounting import ExponentialSelectionEvent, GaussianEvent, PureEvent
-from dpfest.budget import plan
+from dpfest.accounting import Event
+from dpfest.budget import Budget, plan
 from dpfest.errors import UserError
 from dpfest.ledger import BudgetExceeded, Ledger
-from dpfest.topk import SelectionConfig
+from dpfest.privacy import PrivacyConfig
+from dpfest.rules import AdaFESTPlus, Exponential, Nonprivate
 
-STEP = GaussianEvent(what="step", noise_multiplier=1.0, sampling_probability=0.01)
-SELECTION = GaussianEvent(what="selection", noise_multiplier=20.0)
-
-
-def times(count):
-    return GaussianEvent(what="step", noise_multiplier=1.0, sampling_probability=0.01, count=count)
+STEP = Event(kind="gaussian", what="step", noise_multiplier=1.0, sampling_probability=0.01)
+SELECTION = Event(kind="gaussian", what="selection", noise_multiplier=20.0)
 
 
-def ledger(events, slack=1e-9, **settings):
+def times(count, **settings):
+    return replace(STEP, count=count, **settings)
+
+
+def empty(target, *, fidelity="rigorous", fixed_noise_seed=False):
+    """A ledger with a target and no plan."""
+    size = {"examples": 10_000, "batch_size": 100, "steps": 100}
+    settings = {"fidelity": fidelity, "fixed_noise_seed": fixed_noise_seed, "algorithm": "dpsgd"}
+    return Ledger(Budget(target_epsilon=target, delta=1e-5, **settings, **size))
+
+
+def ledger(events):
     """A ledger whose target is what the events cost, and a hair."""
-    return Ledger(target_epsilon=accounting.epsilon(events, 1e-5) + slack, delta=1e-5, **settings)
+    return empty(accounting.epsilon(events, 1e-5) + 1e-9)
 
 
 def test_equal_events_are_merged_and_epsilon_is_theirs():
-    book = Ledger(target_epsilon=8.0, delta=1e-5)
+    book = empty(8.0)
     assert book.epsilon() == 0.0
     for event in (SELECTION, STEP, times(9), STEP):
         book.spend(event)
@@ -47,11 +55,9 @@ def test_a_planned_run_is_verified_once_and_ends_at_its_plan(monkeypatch):
         book.spend(STEP)
     monkeypatch.undo()
     before = book.events
-    with pytest.raises(
-        BudgetExceeded, match=r"1 x step would bring epsilon from .* past the target privacy\.eps"
-    ):
+    with pytest.raises(BudgetExceeded, match=r"1 x step would bring epsilon from .* past the target privacy\.eps"):
         book.spend(STEP)
-    assert book.events == before and book.epsilon() <= book.target_epsilon
+    assert book.events == before and book.epsilon() <= book.budget.target_epsilon
 
 
 def test_a_plan_past_the_target_is_refused_before_anything_is_spent():
@@ -73,11 +79,11 @@ def test_what_was_not_planned_is_accounted_before_it_happens():
 def test_an_unplanned_event_that_displaces_the_plan_cuts_the_plan_short():
     book = ledger([times(50)])
     book.plan([times(50)])
-    book.spend(GaussianEvent(what="extra", noise_multiplier=8.0))
+    book.spend(Event(kind="gaussian", what="extra", noise_multiplier=8.0))
     with pytest.raises(BudgetExceeded):
         for _ in range(50):
             book.spend(STEP)
-    assert book.epsilon() <= book.target_epsilon
+    assert book.epsilon() <= book.budget.target_epsilon
     assert 1 < book.events[1].count < 50
 
 
@@ -87,17 +93,15 @@ def test_the_refusal_is_a_user_error():
 
 @pytest.mark.parametrize("fidelity", ["rigorous", "paper"])
 def test_json_round_trip(fidelity):
-    book = Ledger(
-        target_epsilon=8.0, delta=1e-5, fidelity=fidelity, steps_per_epoch=100, fixed_noise_seed=True
-    )
-    book.plan([SELECTION, times(50)])
+    book = empty(8.0, fidelity=fidelity, fixed_noise_seed=True)
+    book.plan([SELECTION, times(50, steps_per_epoch=9)])
     book.spend(SELECTION)
-    book.spend(times(20))
+    book.spend(times(20, steps_per_epoch=9))
     record = book.to_json()
     again = Ledger.from_json(json.loads(json.dumps(record)))
     assert again.to_json() == record
-    again.spend(times(30))
-    assert again.epsilon() == accounting.epsilon([SELECTION, times(50)], 1e-5)
+    again.spend(times(30, steps_per_epoch=9))
+    assert again.epsilon() == accounting.epsilon([SELECTION, times(50, steps_per_epoch=9)], 1e-5)
 
 
 def test_a_forged_record_that_spends_past_its_target_is_refused():
@@ -110,26 +114,26 @@ def test_a_forged_record_that_spends_past_its_target_is_refused():
 
 
 def test_a_reviewer_can_recount_the_json_with_dp_accounting_alone():
-    book = Ledger(target_epsilon=8.0, delta=1e-5)
+    book = empty(8.0)
     book.spend(SELECTION)
     book.spend(times(300))
     record = json.loads(json.dumps(book.to_json()))
     accountant = PLDAccountant()
     for event in record["events"]:
         mechanism = dp_accounting.GaussianDpEvent(event["noise_multiplier"])
-        if event["sampling_probability"]:
+        if event["sampling_probability"] < 1:
             mechanism = dp_accounting.PoissonSampledDpEvent(event["sampling_probability"], mechanism)
         accountant.compose(mechanism, event["count"])
     assert accountant.get_epsilon(record["delta"]) == pytest.approx(record["epsilon"], abs=1e-3)
 
 
 def test_paper_fidelity_holds_the_claim_to_the_target_and_states_the_sound_cost():
-    gumbel = PureEvent(what="row selection", epsilon=0.01 / 26, draws=10_000, claimed_epsilon=0.01)
-    book = Ledger(target_epsilon=2.0, delta=1e-5, fidelity="paper", steps_per_epoch=100)
+    gumbel = Event(kind="pure", what="row selection", epsilon_per_draw=0.01 / 26, draws=10_000, claimed_epsilon=0.01)
+    book = empty(2.0, fidelity="paper")
     book.spend(gumbel)
-    book.spend(times(100))
+    book.spend(times(100, steps_per_epoch=100))
     assert book.epsilon() == pytest.approx(accounting.epsilon([times(100)], 1e-5) + 0.01)
-    one_visit = GaussianEvent(what="step", noise_multiplier=1.0)
+    one_visit = Event(kind="gaussian", what="step", noise_multiplier=1.0)
     assert book.sound_epsilon() == pytest.approx(accounting.epsilon([gumbel, one_visit], 1e-5))
     assert book.sound_epsilon() > 4 * book.epsilon()
     said = " ".join(book.statements())
@@ -137,95 +141,150 @@ def test_paper_fidelity_holds_the_claim_to_the_target_and_states_the_sound_cost(
     assert book.to_json()["sampling"] == "shuffled"
 
 
+def test_paper_fidelity_wants_to_know_how_often_an_example_is_visited():
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        empty(2.0, fidelity="paper").spend(STEP)
+
+
 def test_rigorous_fidelity_counts_the_true_cost_of_gumbel():
-    gumbel = PureEvent(what="row selection", epsilon=0.1, draws=3, claimed_epsilon=0.1)
-    book = Ledger(target_epsilon=2.0, delta=1e-5)
+    gumbel = Event(kind="pure", what="row selection", epsilon_per_draw=0.1, draws=3, claimed_epsilon=0.1)
+    book = empty(2.0)
     book.spend(gumbel)
     assert book.epsilon() == book.sound_epsilon() == pytest.approx(0.3, abs=1e-3)
     assert "true cost" in " ".join(book.statements())
 
 
 def test_two_paper_selections_are_claimed_twice():
-    gumbel = PureEvent(what="row selection", epsilon=0.01, draws=10, claimed_epsilon=0.01)
-    book = Ledger(target_epsilon=2.0, delta=1e-5, fidelity="paper", steps_per_epoch=100)
+    gumbel = Event(kind="pure", what="row selection", epsilon_per_draw=0.01, draws=10, claimed_epsilon=0.01)
+    book = empty(2.0, fidelity="paper")
     book.spend(gumbel)
     book.spend(gumbel)
     assert book.epsilon() == pytest.approx(0.02)
 
 
 def test_a_fixed_noise_seed_is_stated():
-    fixed, secret = (Ledger(target_epsilon=1.0, delta=1e-5, fixed_noise_seed=seed) for seed in (True, False))
-    assert any("only while noise_seed stays secret" in line for line in fixed.statements())
+    fixed, secret = (empty(1.0, fixed_noise_seed=seed) for seed in (True, False))
+    assert any("noise_seed stays secret" in line for line in fixed.statements())
     assert not any("noise_seed" in line for line in secret.statements())
 
 
-def test_an_unknown_fidelity_is_refused_by_key():
-    with pytest.raises(UserError, match=r"privacy\.fidelity=strict"):
-        Ledger(target_epsilon=1.0, delta=1e-5, fidelity="strict")
+def run(algorithm, steps, **privacy):
+    return plan(algorithm, PrivacyConfig(**privacy), examples=50_000, batch_size=5_000, steps=steps, features=26)
 
 
-def privacy(**settings):
-    return SimpleNamespace(
-        **{"epsilon": 1.0, "delta": None, "fidelity": "rigorous", "noise_seed": None} | settings
-    )
-
-
-def test_the_ledger_of_a_budget_spends_selection_first_and_ends_within_its_target(tmp_path):
-    algorithm = SimpleNamespace(name="adafest_plus", noise_ratio=5.0, selection=SelectionConfig())
-    budget = plan(
-        algorithm, privacy(), examples=50_000, batch_size=5_000, steps=100, features=26, cache=tmp_path
-    )
-    book = Ledger.of(budget)
+def test_the_ledger_of_a_budget_spends_selection_first_and_ends_within_its_target():
+    budget = run(AdaFESTPlus(), 100)
+    book = Ledger(budget)
     assert book.events == [budget.selection]
     for _ in range(100):
         book.spend_step()
     assert book.epsilon() == budget.epsilon <= 1.0
     with pytest.raises(BudgetExceeded):
         book.spend_step(5)
-    summary = json.loads(json.dumps(book.summary()))
-    assert summary["epsilon"] == budget.epsilon and summary["fidelity"] == "rigorous"
-    assert summary["noise_multiplier"] == budget.noise_multiplier
-    assert summary["map_noise_multiplier"] == pytest.approx(5 * summary["gradient_noise_multiplier"])
-    assert summary["selection"]["noise_multiplier"] == 20.0
+    record = json.loads(json.dumps(book.to_json()))
+    assert record["epsilon"] == budget.epsilon and record["fidelity"] == "rigorous"
+    assert record["step"]["map_noise_multiplier"] == pytest.approx(5 * record["step"]["gradient_noise_multiplier"])
+    assert record["selection"]["noise_multiplier"] == 20.0
     assert "of 1 (rigorous, poisson, delta 2e-05)" in book.words()
 
 
-def test_words_are_a_quick_upper_bound():
-    book = Ledger(target_epsilon=8.0, delta=1e-5)
+def test_a_calibration_that_is_wrong_is_refused_before_anything_is_spent():
+    true = run(AdaFESTPlus(), 100)
+    short = replace(true, step=replace(true.step, noise_multiplier=0.98 * true.step.noise_multiplier))
+    with pytest.raises(BudgetExceeded, match="100 x training step would bring epsilon"):
+        Ledger(short)
+
+
+def test_words_are_a_quick_upper_bound_with_digits_that_say_something():
+    book = empty(8.0)
     book.spend(times(300))
     said = float(book.words().split()[1])
     assert book.epsilon() - 1e-3 <= said <= 1.01 * book.epsilon() + 1e-3
+    faint = empty(8.0)
+    faint.spend(Event(kind="gaussian", what="look", noise_multiplier=2_000.0))
+    assert 0 < float(faint.words().split()[1]) < 0.003
+
+
+def test_epsilon_is_answered_at_any_delta():
+    book = empty(8.0)
+    book.spend(times(300))
+    assert book.epsilon(1e-8) == accounting.epsilon([times(300)], 1e-8) > book.epsilon() > book.epsilon(1e-3)
+    assert book.sound_epsilon(1e-8) == book.epsilon(1e-8)
+    assert book.epsilon(0.0) == float("inf")
 
 
 def test_without_privacy_nothing_is_spent_or_claimed():
-    budget = plan(
-        SimpleNamespace(name="nonprivate"), privacy(), examples=1000, batch_size=10, steps=5, features=26
-    )
-    book = Ledger.of(budget)
+    book = Ledger(run(Nonprivate(), 5))
     book.spend_step()
-    assert book.summary() is None and book.words() == "no privacy"
+    assert book.words() == "no privacy" and book.to_json()["epsilon"] is None
     assert "nothing is guaranteed" in book.statements()[0]
     assert Ledger.from_json(book.to_json()).to_json() == book.to_json()
     with pytest.raises(BudgetExceeded):
         book.spend(STEP)
 
 
-def test_exponential_selection_is_recounted_by_the_published_pair(tmp_path):
+def test_exponential_selection_is_recounted_by_the_published_pair():
     from dpfest.dominating_pair import privacy_loss
 
-    algorithm = SimpleNamespace(name="exponential", noise_ratio=5.0, rows_per_step=20)
-    budget = plan(
-        algorithm, privacy(), examples=50_000, batch_size=5_000, steps=50, features=26, cache=tmp_path
-    )
-    book = Ledger.of(budget)
+    book = Ledger(run(Exponential(rows_per_step=20), 50))
     book.spend_step(50)
-    step = json.loads(json.dumps(book.summary()))["step"]
-    assert isinstance(accounting.from_record(step), ExponentialSelectionEvent)
+    (step,) = json.loads(json.dumps(book.to_json()))["events"]
     loss = privacy_loss(
-        step["epsilon_per_row"],
-        step["rows_per_step"],
-        step["noise_multiplier"],
-        step["sampling_probability"],
-        1e-4,
+        step["epsilon_per_draw"], step["draws"], step["noise_multiplier"], step["sampling_probability"], 1e-4
     )
     assert loss.self_compose(50).get_epsilon_for_delta(book.delta) == pytest.approx(book.epsilon(), abs=1e-3)
+
+
+# A stream of two periods, and the histograms of two of its days.
+SECOND = Event(kind="gaussian", what="step", noise_multiplier=1.5, sampling_probability=0.02)
+STREAM = [
+    *(replace(SELECTION, part=part) for part in (("period 1", "day 1"), ("period 2", "day 7"))),
+    times(200, part=("period 1",)),
+    replace(SECOND, count=80, part=("period 2",)),
+]
+
+
+def stream(plan=STREAM):
+    target = max(accounting.epsilon([SELECTION, step], 1e-5) for step in (times(200), replace(SECOND, count=80)))
+    return Ledger(replace(empty(target + 1e-9).budget, step=STEP), plan)
+
+
+def test_a_stream_is_verified_once_and_spends_each_period_on_its_own(monkeypatch):
+    book = stream()
+    assert book.events == []
+    monkeypatch.setattr(accounting, "epsilon", lambda *_: pytest.fail("accounted within the plan"))
+    book.spend(SELECTION, ("period 1", "day 1"))
+    book.spend_step(200, ("period 1",))
+    book.spend(SELECTION, ("period 2", "day 7"))
+    for _ in range(80):
+        book.spend(SECOND, ("period 2",))
+    monkeypatch.undo()
+    assert book.events[0].part == ("period 1", "day 1")
+    assert book.budget.target_epsilon - 2e-9 <= book.epsilon() <= book.budget.target_epsilon
+    with pytest.raises(BudgetExceeded, match=r"1 x step on period 1 would"):
+        book.spend_step(part=("period 1",))
+    # A fresh part is free to spend as much again; all of the examples together are not.
+    book.spend_step(200, ("period 3",))
+    with pytest.raises(BudgetExceeded):
+        book.spend(SELECTION)
+
+
+def test_a_reviewer_recounts_a_stream_from_its_json_with_dp_accounting_alone():
+    book = stream(plan=())
+    for event in STREAM:
+        book.spend(event)
+    record = json.loads(json.dumps(book.to_json()))
+    spent = record["events"]
+    costs = []
+    for leaf in (event["part"] for event in spent):
+        accountant = PLDAccountant()
+        for event in spent:
+            if event["part"] == leaf[: len(event["part"])]:
+                mechanism = dp_accounting.GaussianDpEvent(event["noise_multiplier"])
+                if event["sampling_probability"] < 1:
+                    mechanism = dp_accounting.PoissonSampledDpEvent(event["sampling_probability"], mechanism)
+                accountant.compose(mechanism, event["count"])
+        costs.append(accountant.get_epsilon(record["delta"]))
+    assert max(costs) == pytest.approx(record["epsilon"], rel=1e-6)
+    again = Ledger.from_json(record)
+    assert again.events == book.events and again.to_json() == book.to_json()

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from dpfest import accounting
-from dpfest.accounting import GaussianEvent, LaplaceEvent, PureEvent
+from dpfest.accounting import Event
 from dpfest.errors import UserError
 from dpfest.topk import SelectionConfig, rows_per_feature, select_rows, selection_events
 
@@ -26,7 +26,7 @@ def config(mechanism, **settings):
 def test_ids_are_global_sorted_and_as_many_as_asked(mechanism):
     chosen = select_rows(
         HISTOGRAMS,
-        config(mechanism, rows=6, noise_multiplier=0.01, epsilon=30.0),
+        config(mechanism, rows=6, noise_multiplier=0.1, epsilon=30.0),
         np.random.default_rng(0),
     )
     assert chosen.rows.dtype == np.int64
@@ -56,8 +56,10 @@ def test_fewer_rows_than_features_are_refused_by_key():
     [
         ({"mechanism": "gausian"}, "mechanism"),
         ({"rows": 0}, "rows"),
-        ({"noise_multiplier": 0.0}, "noise_multiplier"),
+        ({"noise_multiplier": 0.09}, "noise_multiplier"),
+        ({"noise_multiplier": math.nan}, "noise_multiplier"),
         ({"epsilon": -1.0}, "epsilon"),
+        ({"epsilon": 101.0}, "epsilon"),
         ({"mechanism": "public"}, "prior"),
         ({"prior": "counts.npy"}, "prior"),
     ],
@@ -116,14 +118,14 @@ def test_examples_in_several_rows_get_the_noise_their_sensitivity_asks(mechanism
 def test_events_cost_what_the_mechanism_costs():
     sizes = [1000, 2, 1000, 1000]
     assert selection_events(config("gaussian"), sizes) == [
-        GaussianEvent(what="row selection", noise_multiplier=20.0)
+        Event(kind="gaussian", what="row selection", noise_multiplier=20.0)
     ]
     assert selection_events(config("laplace", epsilon=0.2), sizes) == [
-        LaplaceEvent(what="row selection", noise_multiplier=20.0, count=4)
+        Event(kind="laplace", what="row selection", noise_multiplier=20.0, count=4)
     ]
     # 10 rows from each feature, 2 where there are only 2.
     assert selection_events(config("gumbel", epsilon=0.2, rows=40), sizes) == [
-        PureEvent(what="row selection", epsilon=0.05, draws=32, claimed_epsilon=0.2)
+        Event(kind="pure", what="row selection", epsilon_per_draw=0.05, draws=32, claimed_epsilon=0.2)
     ]
     assert selection_events(config("public"), sizes) == []
 
@@ -145,13 +147,11 @@ def test_one_shot_gumbel_with_k_above_1_is_not_epsilon_dp_and_our_event_covers_i
     """Neighbours that differ by one occurrence of row 0, which leads by far; the outcome leaves row 0 out."""
     epsilon, k = 0.5, 3
     fewer, more, outcome = [30, 0, 0, 0, 0], [31, 0, 0, 0, 0], (1, 2, 3)
-    ratio = math.log(
-        _probability_of_set(fewer, outcome, epsilon) / _probability_of_set(more, outcome, epsilon)
-    )
+    ratio = math.log(_probability_of_set(fewer, outcome, epsilon) / _probability_of_set(more, outcome, epsilon))
     assert ratio > epsilon * 2.99  # three times the claim
     assert ratio <= epsilon * k
     (event,) = selection_events(config("gumbel", epsilon=epsilon, rows=k), [5])
-    assert isinstance(event, PureEvent) and event.claimed_epsilon == epsilon
+    assert event.kind == "pure" and event.claimed_epsilon == epsilon
     # (epsilon', delta) of our event holds for every outcome of these neighbours and of closer ones.
     for lead in (0, 2, 5):
         fewer, more = [lead, 0, 0, 0, 0], [lead + 1, 0, 0, 0, 0]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from dpfest import accounting
+from dpfest.accounting import Event
 from dpfest.errors import UserError
 from dpfest.rules import ALGORITHMS
 from dpfest.topk import SelectionConfig
@@ -78,3 +82,29 @@ def test_without_privacy_it_says_that_nothing_is_guaranteed(config):
 def test_exponential_selection_prints_the_epsilon_of_a_row(config):
     config.algorithm = ALGORITHMS["exponential"](rows_per_step=10)
     assert "epsilon of one drawn row" in str(stage.budget(config))
+
+
+def steps(count):
+    event = Event(kind="gaussian", what="step", noise_multiplier=1.0, sampling_probability=0.01, count=count)
+    return lambda sigma: [replace(event, noise_multiplier=sigma)]
+
+
+def test_calibrations_are_kept_and_believed_only_if_they_meet_the_target(config, tmp_path, monkeypatch):
+    calibrate, folder = stage.remembered_calibration(config), tmp_path / "runs" / ".calibration"
+    sigma = calibrate(steps(1000), 1.0, 1e-5)
+    (entry,) = folder.iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(accounting, "calibrate", lambda *_: pytest.fail("calibrated again"))
+        assert calibrate(steps(1000), 1.0, 1e-5) == sigma
+    for text in ("", "{", "[]", *(json.dumps({"noise_multiplier": value}) for value in (-1, "2", None, 0.99 * sigma))):
+        entry.write_text(text)
+        assert calibrate(steps(1000), 1.0, 1e-5) == sigma
+        assert json.loads(entry.read_text())["noise_multiplier"] == sigma
+    assert list(folder.iterdir()) == [entry]
+
+
+def test_another_question_has_another_entry(config, tmp_path):
+    calibrate = stage.remembered_calibration(config)
+    for epsilon, delta, count in [(1.0, 1e-5, 900), (2.0, 1e-5, 900), (1.0, 1e-6, 900), (1.0, 1e-5, 800)]:
+        calibrate(steps(count), epsilon, delta)
+    assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 4

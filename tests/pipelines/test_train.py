@@ -263,10 +263,10 @@ def test_epsilon_from_the_summary_and_dp_accounting_alone(tmp_path: Path, algori
     from dp_accounting.pld import PLDAccountant
 
     privacy, q, steps = summary["privacy"], summary["batch_size"] / summary["examples"], summary["steps"]
-    if per_row := privacy["step"].get("epsilon_per_row"):
+    if per_row := privacy["step"].get("epsilon_per_draw"):
         from dpfest.dominating_pair import privacy_loss
 
-        rows = privacy["step"]["rows_per_step"]
+        rows = privacy["step"]["draws"]
         step = privacy_loss(per_row, rows, privacy["noise_multiplier"], q, 1e-4)
         epsilon = step.self_compose(steps).get_epsilon_for_delta(privacy["delta"])
     else:

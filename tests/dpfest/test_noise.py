@@ -69,9 +69,7 @@ def test_one_seed_gives_each_purpose_its_own_key() -> None:
     assert NoiseKey.from_seed(5, "run a") != NoiseKey.from_seed(5, "run b")
 
 
-@pytest.mark.parametrize(
-    ("limit", "draws"), [(5.0, 10**7), pytest.param(5.77, 12 * 10**8, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("limit", "draws"), [(5.0, 10**7), pytest.param(5.77, 12 * 10**8, marks=pytest.mark.slow)])
 def test_tails_reach_as_far_as_the_law(limit: float, draws: int) -> None:
     """Box-Muller on 24-bit uniforms ends at 5.768: whatever lies beyond would then tell that an example is there."""
     key, size, beyond = NoiseKey.from_seed(0), 10**7, 0

@@ -19,9 +19,7 @@ from pipelines.preprocess import DATA_CONFIGS
 from pipelines.schema import build, nearest, unknown_key
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
-GROUP_FILES = [
-    path for group in (*SCHEMAS, "privacy", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))
-]
+GROUP_FILES = [path for group in (*SCHEMAS, "privacy", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))]
 
 
 def composed(*overrides: str) -> Config:
@@ -161,9 +159,7 @@ class Outer:
 
 
 def test_nested_values_take_their_types() -> None:
-    built = build(
-        Outer, {"kind": "b", "inner": {"width": 2e1}, "pair": [3, 4], "named": {"x": [1]}, "either": "7"}
-    )
+    built = build(Outer, {"kind": "b", "inner": {"width": 2e1}, "pair": [3, 4], "named": {"x": [1]}, "either": "7"})
     assert built == Outer("b", Inner(20), (3, 4.0), {"x": [1.0]}, "7")
     assert isinstance(built.pair[1], float) and isinstance(built.inner.width, int)
 

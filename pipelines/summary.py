@@ -27,6 +27,7 @@ def summarize(
     test: dict[str, float | None],
     seconds: float,
     examples_seen: int,
+    public_vocabulary: bool,
 ) -> dict[str, Any]:
     """The summary of a run that is done.
 
@@ -36,6 +37,7 @@ def summarize(
         test: metrics on the split that is only reported.
         seconds: time in training steps.
         examples_seen: sum of the batch sizes.
+        public_vocabulary: False where it was taken from the training data, which no epsilon covers.
     """
     coordinates = layout.coordinates_of(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
@@ -64,7 +66,7 @@ def summarize(
             "reduction": layout.coordinates / coordinates if coordinates else None,
             "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
         },
-        "privacy": _privacy(budget, ledger) if budget.step else None,
+        "privacy": {**_privacy(budget, ledger), "public_vocabulary": public_vocabulary} if budget.step else None,
         "hyperparameters": {name: asdict(getattr(config, name)) for name in ("algorithm", "optimizer", "train")},
         "throughput": {
             "wall_seconds": seconds,

@@ -29,6 +29,7 @@ from pipelines.clicks import ClickTask
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
 from pipelines.data.dataset import Dataset
+from pipelines.data.writer import DATA_DEPENDENT_NOTE
 from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
 from pipelines.progress import Report, progress
@@ -221,8 +222,12 @@ class _Run:
             test=test,
             seconds=self.seconds,
             examples_seen=self.examples_seen,
+            public_vocabulary=not self.task.dataset.data_dependent_vocabulary,
         )
-        self.directory.write("ledger.json", self.training.ledger.to_json())
+        ledger = self.training.ledger.to_json()
+        if self.task.dataset.data_dependent_vocabulary:
+            ledger["statements"].append(DATA_DEPENDENT_NOTE)
+        self.directory.write("ledger.json", ledger)
         weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
         self.directory.finish(summary, weights if self.config.train.save_model else None)
         return summary

@@ -68,7 +68,7 @@ def test_the_bound_nears_the_truth_of_randomised_response() -> None:
 def test_the_bound_exceeds_the_truth_no_more_often_than_it_says() -> None:
     """A mechanism at exactly its claim is called broken in at most 5% of audits (about 0.3%: both rates must err)."""
     generator, deviation, delta = np.random.default_rng(1), 1.0, 0.05
-    truth = accounting.epsilon([accounting.GaussianEvent(what="audited", noise_multiplier=deviation)], delta)
+    truth = accounting.epsilon([accounting.Event(kind="gaussian", what="audited", noise_multiplier=deviation)], delta)
     bounds = [lower_bound(gaussian_draws(generator, 10_000, deviation), delta, 0.95) for _ in range(200)]
     assert np.mean(np.array(bounds) > truth) <= 0.05
     assert np.mean(bounds) > 0.7 * truth

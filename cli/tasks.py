@@ -104,9 +104,7 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 def _sound(privacy: Mapping[str, Any]) -> str:
     """Beside the paper's claim, what can be proven; and beside any, what it does not cover."""
-    uncovered = (
-        "" if privacy.get("public_vocabulary", True) else "; the vocabulary, from the data, is not covered"
-    )
+    uncovered = "" if privacy.get("public_vocabulary", True) else "; the vocabulary, from the data, is not covered"
     if privacy["fidelity"] != "paper":
         return uncovered
     return f"{uncovered}; sound epsilon {epsilon(privacy['sound_epsilon'])}, nothing claimed for sampling"

@@ -105,14 +105,14 @@ class PrivateTraining:
         """
         if len(dataset) != self.budget.examples:
             raise UserError(f"The dataset has {len(dataset)} examples; the budget is for {self.budget.examples}.")
-        while self.steps_done < self.budget.steps:
-            chosen = self.indices(self.steps_done).tolist()
-            if not chosen:
-                yield [tree_map(lambda x: x[:0] if isinstance(x, Tensor) else x, collate([dataset[0]]))]
-                continue
-            size = micro_batch_size or len(chosen)
-            parts = (chosen[start : start + size] for start in range(0, len(chosen), size))
-            yield [collate([dataset[index] for index in part]) for part in parts]
+        for step in range(self.steps_done, self.budget.steps):
+            if self.steps_done != step:
+                raise UserError("Call step(batch) with each batch, once, before the next is asked for.")
+            chosen = self.indices(step).tolist()
+            size = micro_batch_size or max(len(chosen), 1)
+            parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
+            made = [collate([dataset[index] for index in part]) for part in parts]
+            yield made or [tree_map(lambda x: x[:0] if isinstance(x, Tensor) else x, collate([dataset[0]]))]
 
     def step(self, microbatches: Sequence[Any]) -> NoisedGradient:
         """Pay for one step, take its gradient, update the weights.

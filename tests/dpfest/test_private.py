@@ -179,6 +179,8 @@ def test_what_does_not_fit_together_is_refused() -> None:
         training(DPSGD(), optimizer=torch.optim.LBFGS)
     with pytest.raises(UserError, match="200"):
         next(training(DPSGD()).batches(TensorDataset(torch.zeros(3))))
+    with pytest.raises(UserError, match="before the next"):
+        list(training(DPSGD()).batches(data()))
 
 
 def test_frozen_parameters_cost_nothing_and_do_not_move() -> None:

@@ -104,7 +104,7 @@ class Event:
 
 def to_record(event: Event) -> dict[str, Any]:
     """The event as a JSON object of what it states."""
-    return {name: value for name, value in asdict(event).items() if value is not None}
+    return {name: value for name, value in (asdict(event) | {"part": list(event.part)}).items() if value is not None}
 
 
 def from_record(record: Mapping[str, Any]) -> Event:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -34,5 +35,7 @@ def test_the_guarantee_imports_what_it_says_and_nothing_above_it() -> None:
     standard = {"collections", "copy", "dataclasses", "functools", "hashlib", "importlib", "itertools", "json", "math"}
     standard |= {"concurrent", "os", "pathlib", "secrets", "types", "typing"}
     for path in sorted((HOME / "dpfest").glob("*.py")):
-        found = re.findall(r"^\s*(?:from|import) (\w+)", path.read_text(encoding="utf-8"), flags=re.M)
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        found = [alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        found += [str(node.module).split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)]
         assert set(found) <= allowed | standard, (path.name, set(found) - allowed - standard)

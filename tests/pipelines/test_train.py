@@ -163,9 +163,9 @@ def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path) -> N
     process.terminate()
     process.communicate(timeout=60)
     saved = RunDirectory(folder).load_state()
-    assert saved is not None and len(saved["key"]) == 32
+    assert saved is not None and len(saved["training"]["key"]) == 32
     assert (folder / "checkpoint" / "state.pt").stat().st_mode & 0o077 == 0
-    key = bytes(saved["key"].tolist())
+    key = bytes(saved["training"]["key"].tolist())
     for file in folder.glob("*.json*"):
         assert key.hex() not in file.read_text()
     assert train(settings).summary["privacy"]["epsilon"] <= 1
@@ -297,7 +297,7 @@ def test_one_noise_seed_gives_every_run_its_own_noise(tmp_path: Path, monkeypatc
     save = RunDirectory.save_state
 
     def record(self: RunDirectory, state: dict[str, Any]) -> None:
-        keys.append(bytes(state["key"].tolist()))
+        keys.append(bytes(state["training"]["key"].tolist()))
         save(self, state)
 
     monkeypatch.setattr(RunDirectory, "save_state", record)

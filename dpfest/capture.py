@@ -7,13 +7,15 @@ A parameter that autograd reaches all the same was used outside its layer, and t
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpfest.embeddings import Table, TableBatch, check_table
+from dpfest.embeddings import Lookups, Table, check_table
 from dpfest.errors import UserError
 from dpfest.layers import FACTORS, Call, Factors
 from dpfest.tables import TableLayout
@@ -25,6 +27,9 @@ class Recorder:
     Args:
         model: any module whose trainable parameters all lie in ``nn.Embedding``, ``nn.EmbeddingBag`` or a layer of
             :data:`dpfest.layers.FACTORS`.  Embedding layers may share a table.  Frozen parameters may lie anywhere.
+
+    The first micro-batch of two examples or more is tested for losses that depend on other examples than their own
+    (one backward pass more); a loss that depends on the batch's *size* is not seen, nor one that differentiates.
 
     Raises:
         UserError: by name, a layer that cannot be clipped, mixes the examples of a batch, or shares its weights.
@@ -38,6 +43,8 @@ class Recorder:
         owner: dict[int, str] = {}
         for name, module in model.named_modules():
             _refuse_mixing(name, module)
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                check_table(name, module)
             own = [p for p in module.parameters(recurse=False) if p.requires_grad]
             if not own:
                 continue
@@ -57,10 +64,24 @@ class Recorder:
         rows, dims = ([getattr(t, n) for t in self.tables.values()] for n in ("num_embeddings", "embedding_dim"))
         self.layout = TableLayout(tuple(self.tables), tuple(rows), tuple(dims))
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        dtypes = {parameter.dtype for parameter in self.trainable.values()}
+        if dtypes not in ({torch.float32}, {torch.float64}):
+            raise UserError(
+                f"The model's trainable parameters are of {', '.join(map(str, dtypes)) or 'no type: there are none'}; "
+                "norms are taken in theirs, so all must be float32, or all float64. Half precision: torch.autocast."
+            )
+        self.dtype, self.device = dtypes.pop(), next(iter(self.trainable.values())).device
+        self.independent = False  # whether the examples have been seen not to mix
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
 
     def record(self) -> Recording:
-        """A recording of one micro-batch, to be used as a context manager."""
+        """A recording of one micro-batch, to be used as a context manager.
+
+        Raises:
+            UserError: parameters were frozen, unfrozen or replaced since.
+        """
+        if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
+            raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
         return Recording(self)
 
 
@@ -68,21 +89,20 @@ class Recording:
     """What one micro-batch left behind.
 
     The forward pass runs inside the ``with`` block and leaves its per-example losses ``[b]`` in :attr:`losses`.
-    After :meth:`pair`, :attr:`example` and :attr:`rows` (global) name the distinct pairs, table by table
-    (:attr:`sizes`); after :meth:`backward`, :attr:`row_gradients` and :attr:`factors` hold every per-example gradient.
+    After :meth:`look_up`, :attr:`lookups` names who touched what; after :meth:`backward`, it and :attr:`factors` hold
+    every per-example gradient.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.tables = [TableBatch(table) for table in recorder.tables.values()]
         self.losses = torch.empty(0)
         self.factors: list[Factors] = []
-        self.row_gradients: list[Tensor] = []
         self._calls: dict[str, list[Call]] = {}
         self._done = False
 
     def __enter__(self) -> Recording:
         self._handles = []
+        self._buffers = _versions(self.recorder.model)
         for name, layer in self.recorder.layers.items():
             own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
             self._handles.append(layer.register_forward_pre_hook(lambda *_, own=own: _hold(own, out=True)))
@@ -94,32 +114,36 @@ class Recording:
     ) -> None:
         for handle in self._handles:
             handle.remove()
+        after = _versions(self.recorder.model)
         _hold(self.recorder.trainable.values(), out=False)
+        if kind is None and (
+            changed := [name for name, version in self._buffers.items() if version != after.get(name)]
+        ):
+            raise UserError(
+                f"The forward pass changes the buffer {changed[0]}: what it keeps of the examples would leave with the "
+                "model, without noise. Compute it from public data, or not at all."
+            )
 
     def _hook(self, name: str, own: list[nn.Parameter]) -> Any:
-        table = self.recorder.table_of.get(id(own[0]))
-
         def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
             _hold(own, out=False)
             if torch.is_grad_enabled() and not output.requires_grad:
                 output.requires_grad_(True)
-            call = Call(args, kwargs, output, output._version, output)
-            self._calls.setdefault(name, []).append(call)
-            if table is not None:
-                self.tables[table].calls.append((layer, call))  # type: ignore[arg-type]
+            self._calls.setdefault(name, []).append(Call(args, kwargs, output))
 
         return record
 
-    def pair(self) -> None:
-        """Find the distinct (example, row) pairs of every table; call after the forward pass.
+    def look_up(self) -> None:
+        """Find who touched which row; call after the forward pass.
 
         Raises:
             UserError: the losses are not one an example, or a layer's first dimension does not count the examples:
                 its gradients could not be told apart by example, and clipping would not bound them.
         """
-        if self.losses.dim() != 1:
+        if not isinstance(self.losses, Tensor) or self.losses.dim() != 1:
+            shape = tuple(self.losses.shape) if isinstance(self.losses, Tensor) else type(self.losses).__name__
             raise UserError(
-                f"The losses have shape {tuple(self.losses.shape)}; a private step needs one an example, of shape "
+                f"The losses have shape {shape}; a private step needs a tensor of one an example, of shape "
                 "[batch]. Use reduction='none' and average over any other dimension."
             )
         for name, calls in self._calls.items():
@@ -130,39 +154,37 @@ class Recording:
                         f"The layer {name} gives {tuple(output.shape)} for {len(self.losses)} examples: its first "
                         "dimension must count the examples. Expand what they share (position ids, say) to the batch."
                     )
-        examples = torch.arange(len(self.losses), device=self.losses.device)
-        for table in self.tables:
-            table.pair(examples)
-        self.sizes = [len(table.row) for table in self.tables]
-        offsets = torch.tensor(self.recorder.layout.offsets[:-1], dtype=torch.int64)
-        starts = offsets.repeat_interleave(torch.tensor(self.sizes, dtype=torch.int64)).to(examples.device)
-        self.rows = torch.cat([examples[:0], *(table.row for table in self.tables)]) + starts
-        self.example = torch.cat([examples[:0], *(table.example for table in self.tables)])
+        made: list[list[tuple[Table, Call]]] = [[] for _ in self.recorder.tables]
+        for name, calls in self._calls.items():
+            layer = self.recorder.layers[name]
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                made[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
+        self.lookups = Lookups(self.recorder.layout, made, torch.arange(len(self.losses), device=self.recorder.device))
 
     def backward(self) -> None:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.
 
         Raises:
-            UserError: a layer's output was changed in place, so its gradient would be that of something else; or a
-                parameter is used outside its layer's call, where its gradient cannot be clipped.
+            UserError: a layer's input or output was changed in place, so its gradient would be that of something else;
+                a parameter is used outside its layer's call, where its gradient cannot be clipped; or the examples mix.
         """
         if self._done:
             return
         self._done = True
         calls = [(name, call) for name, all_calls in self._calls.items() for call in all_calls]
         for name, call in calls:
-            if call.output._version != call.version:
+            if call.changed_since:
                 raise UserError(
-                    f"The output of the layer {name} is changed in place (inplace=True in the next layer?); "
+                    f"An input or the output of the layer {name} is changed in place (inplace=True in the next layer?); "
                     "its gradient cannot be clipped. Use the out-of-place form."
                 )
         outputs, parameters = [call.output for _, call in calls], self.recorder.trainable
         total = self.losses.sum()
-        found = (
-            torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
-            if total.requires_grad
-            else [None] * (len(outputs) + len(parameters))
-        )
+        found: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))
+        if total.requires_grad:
+            if not self.recorder.independent and len(self.losses) > 1:
+                self._refuse_mixed_examples(calls)
+            found = torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
         for name, gradient in zip(parameters, found[len(outputs) :], strict=True):
             if gradient is not None:
                 raise UserError(
@@ -171,14 +193,36 @@ class Recording:
                 )
         for (_, call), gradient in zip(calls, found, strict=False):
             call.gradient = torch.zeros_like(call.output) if gradient is None else gradient
-        self.row_gradients = [table.gradients() for table in self.tables]
+        homes = Counter(call.gradient.untyped_storage().data_ptr() for _, call in calls)
+        for _, call in calls:
+            call.own = call.gradient.is_contiguous() and homes[call.gradient.untyped_storage().data_ptr()] == 1
+        self.lookups.take_gradients()
         dense = {name: layer for name, layer in self.recorder.layers.items() if type(layer) in FACTORS}
         self.factors = [FACTORS[type(dense[n])](dense[n], c) for n, c in self._calls.items() if n in dense]
+
+    def _refuse_mixed_examples(self, calls: Sequence[tuple[str, Call]]) -> None:
+        """Where half of the losses count nothing, the gradients of those examples are zero, exactly."""
+        counted = torch.rand(len(self.losses), generator=torch.Generator().manual_seed(0)) < 0.5
+        counted[0], counted[1] = True, False
+        counted = counted.to(self.losses.device)
+        half = self.losses[counted].sum()
+        found = torch.autograd.grad(half, [call.output for _, call in calls], allow_unused=True, retain_graph=True)
+        for (name, _), gradient in zip(calls, found, strict=True):
+            if gradient is not None and bool((gradient[~counted].nan_to_num(nan=0.0) != 0).any()):
+                raise UserError(
+                    f"The loss of one example depends on what the layer {name} made of another: they are mixed or "
+                    "permuted within the batch, and cannot be clipped one by one."
+                )
+        self.recorder.independent = True
 
 
 def _hold(parameters: Any, *, out: bool) -> None:
     for parameter in parameters:
         parameter.requires_grad_(not out)
+
+
+def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
 
 
 def _same(table: Table, other: nn.Module) -> bool:
@@ -195,8 +239,6 @@ def _refuse_mixing(name: str, module: nn.Module) -> None:
 
 
 def _refuse_unsupported(name: str, module: nn.Module) -> None:
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        check_table(name, module)
     own = {n for n, p in module.named_parameters(recurse=False) if p.requires_grad}
     supported = type(module) in (nn.Embedding, nn.EmbeddingBag, *FACTORS)
     if not supported or own - {"weight", "bias"}:

@@ -1,60 +1,152 @@
-"""Which rows each example touched in one embedding table, and its gradient there.
+"""Which embedding rows each example touched, in all tables at once, and its gradient there.
 
 An example's gradient of a table has one row for each *distinct* row that it looked up: a token that stands twice in a
 text, or is looked up by two layers that share the table, contributes the sum of its output gradients, and a norm taken
 before that sum would be wrong.  Padding is no look-up.
+
+One sort of (global row, position) puts the look-ups of all tables in order; maps, norms and sums then work on runs of
+that order, not table by table and not row by row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
 
 from dpfest.errors import UserError
 from dpfest.layers import Call
+from dpfest.tables import Survivors, TableLayout
 
 Table = nn.Embedding | nn.EmbeddingBag
 
 
-class TableBatch:
-    """Everything that a micro-batch looked up in one table: the distinct (example, row) pairs.
+class Lookups:
+    """The distinct (example, global row) pairs of a micro-batch, sorted by row and then by example.
+
+    Args:
+        layout: the numbering of the rows.
+        calls: of each table, the layers that looked up in it, each with its call, after the forward pass.
+        examples: ``arange(b)``.
 
     Attributes:
-        example: int64 ``[p]``, the example of each pair within the micro-batch.
-        row: int64 ``[p]``, its local row.
+        rows: the distinct rows touched, sorted, int64 ``[u]``.
+        row_of: which of ``rows`` each pair is, ``[p]``.
+        example: the example of each pair, ``[p]``.
     """
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
-        self.calls: list[tuple[Table, Call]] = []
+    def __init__(self, layout: TableLayout, calls: Sequence[Sequence[tuple[Table, Call]]], examples: Tensor) -> None:
+        self.layout, self._calls = layout, calls
+        empty = examples[:0]
+        parts: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = [(empty, empty, empty, None)]
+        self._sizes, self._first = [], [0]  # look-ups of each table; its first row of the gradients end to end
+        for table, made in enumerate(calls):
+            found, first = [], self._first[-1]
+            for layer, call in made:
+                example, row, source, coefficient = _positions(layer, examples, *call.args, **call.kwargs)
+                found.append((example, row + layout.offsets[table], source + first, coefficient))
+                first += call.output.numel() // layout.dims[table]
+            self._first.append(first)
+            self._sizes.append(sum(len(one[0]) for one in found))
+            parts += [_by_example(found)] if len(found) > 1 else found
+        example, row, source = (torch.cat([part[index] for part in parts]) for index in range(3))
+        bits = len(row).bit_length()
+        keys = _sorted((row << bits) | torch.arange(len(row), device=row.device))
+        order, row = keys & ((1 << bits) - 1), keys >> bits
+        self.example, self._source = example.index_select(0, order), source.index_select(0, order)
+        self._coefficient: Tensor | None = None
+        self._runs: Tensor | None = None  # where each pair begins, unless each look-up is one
+        if any(len(made) > 1 or any(_many(layer, call) for layer, call in made) for made in calls):
+            if any(part[3] is not None for part in parts):
+                given = [torch.ones_like(p[0], dtype=torch.float32) if p[3] is None else p[3] for p in parts]
+                self._coefficient = torch.cat(given)[order]
+            new = torch.ones_like(row, dtype=torch.bool)
+            new[1:] = (row[1:] != row[:-1]) | (self.example[1:] != self.example[:-1])
+            self._runs = torch.nonzero(new).squeeze(1)
+            row, self.example = row[self._runs], self.example[self._runs]
+        self.rows, self.row_of, self._counts = torch.unique_consecutive(row, return_inverse=True, return_counts=True)
 
-    def pair(self, examples: Tensor) -> None:
-        """Find the distinct pairs; once, after the forward pass.  ``examples`` is ``arange(b)``."""
-        found = [_positions(layer, examples, *call.args, **call.kwargs) for layer, call in self.calls]
-        self._source = [(source, coefficient) for _, _, source, coefficient in found]
-        self._pair_of_position: Tensor | None = None
-        if not found:
-            self.example = self.row = examples[:0]
-        elif len(found) == 1 and type(self.calls[0][0]) is nn.Embedding and self.calls[0][1].output.dim() == 2:
-            self.example, self.row = found[0][:2]  # one id an example: all distinct already
-        else:
-            example, row = torch.cat([call[0] for call in found]), torch.cat([call[1] for call in found])
-            keys, self._pair_of_position = torch.unique(example * self.table.num_embeddings + row, return_inverse=True)
-            self.example, self.row = keys // self.table.num_embeddings, keys % self.table.num_embeddings
+    def take_gradients(self) -> None:
+        """Take each pair's gradient row; after the backward pass has filled the calls."""
+        self._gradients = []
+        for table, made in enumerate(self._calls):
+            dim = self.layout.dims[table]
+            parts = [call.gradient.reshape(-1, dim).to(layer.weight.dtype) for layer, call in made]
+            parts = parts or [torch.empty(0, dim, device=self.rows.device)]
+            self._gradients.append(torch.cat(parts) if len(parts) > 1 else parts[0])
+        if self._runs is not None:
+            self._sum_runs(self._runs)
 
-    def gradients(self) -> Tensor:
-        """Each pair's gradient row, ``[p, dim]``; after the backward pass."""
-        parts = [] if self.calls else [self.table.weight.detach().new_empty(0, self.table.embedding_dim)]
-        for (_, call), (source, coefficient) in zip(self.calls, self._source, strict=True):
-            flat = call.gradient.reshape(-1, self.table.embedding_dim)
-            flat = flat if source is None else flat[source]
-            parts.append(flat if coefficient is None else flat * coefficient.unsqueeze(1))
-        if self._pair_of_position is None:
-            return parts[0]
-        sums = parts[0].new_zeros(len(self.example), self.table.embedding_dim)
-        return sums.index_add_(0, self._pair_of_position, torch.cat(parts))
+    def _sum_runs(self, runs: Tensor) -> None:
+        """Sum the gradients of the look-ups that are one pair; thereafter every pair has a row of its own."""
+        ends = np.cumsum([0, *self._sizes])
+        cuts = torch.searchsorted(runs, torch.from_numpy(ends).to(runs.device)).tolist()
+        for table, gradient in enumerate(self._gradients):
+            pairs, lookups = slice(cuts[table], cuts[table + 1]), slice(ends[table], ends[table + 1])
+            self._gradients[table] = _sums(
+                gradient,
+                self._source[lookups] - self._first[table],
+                runs[pairs] - ends[table],
+                None if self._coefficient is None else self._coefficient[lookups],
+            )
+        self._first, self._source = cuts, torch.arange(len(runs), device=runs.device)
+
+    def masked(self, survivors: Survivors) -> MaskedLookups:
+        """The pairs whose row survives."""
+        return MaskedLookups(self, survivors)
+
+    def drop(self, broken: Tensor) -> None:
+        """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
+        rows = self._source[broken[self.example]]
+        for table, gradient in enumerate(self._gradients):
+            local = rows[(rows >= self._first[table]) & (rows < self._first[table + 1])] - self._first[table]
+            self._gradients[table] = gradient.index_fill(0, local, 0)
+
+
+class MaskedLookups:
+    """The pairs of some look-ups whose rows survive; all others count as zero."""
+
+    def __init__(self, lookups: Lookups, survivors: Survivors) -> None:
+        self._lookups, device = lookups, lookups.rows.device
+        rows, counts = lookups.rows, lookups._counts
+        kept, self._position = survivors.find(rows)
+        self._bounds = survivors.bounds
+        self.example, self._source = lookups.example, lookups._source
+        if kept is not None:
+            alive = torch.zeros_like(rows, dtype=torch.bool).index_fill_(0, kept, True)
+            pairs = torch.nonzero(alive.index_select(0, lookups.row_of)).squeeze(1)
+            rows, counts = rows[kept], counts[kept]
+            self.example, self._source = self.example.index_select(0, pairs), self._source.index_select(0, pairs)
+        ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        self._runs = ends[:-1]
+        offsets = torch.tensor(lookups.layout.offsets, device=device)
+        row_cuts = torch.searchsorted(rows, offsets)
+        self._cuts = list(zip(*torch.stack([row_cuts, ends[row_cuts]]).tolist(), strict=True))
+
+    def add_squared_norms(self, squared_norms: Tensor) -> None:
+        """Add each example's squared norm over the surviving rows onto ``squared_norms [b]``."""
+        norms = [torch.linalg.vector_norm(gradient, dim=1) for gradient in self._lookups._gradients]
+        if norms:
+            squared = torch.cat([norm.to(squared_norms.dtype) for norm in norms]).square()
+            squared_norms.index_add_(0, self.example, squared.index_select(0, self._source))
+
+    def add_weighted_sums(self, weight: Tensor, tables: Sequence[Tensor]) -> None:
+        """Add ``sum_i weight_i * gradient_i`` onto each table's ``[s, dim]`` of surviving rows; ``weight`` is ``[b]``."""
+        weights, lookups = weight.index_select(0, self.example), self._lookups
+        for table, out in enumerate(tables):
+            (low, first), (high, last) = self._cuts[table], self._cuts[table + 1]
+            if high > low:
+                sums = _sums(
+                    lookups._gradients[table],
+                    self._source[first:last] - lookups._first[table],
+                    self._runs[low:high] - first,
+                    weights[first:last],
+                )
+                out.index_add_(0, self._position[low:high] - self._bounds[table], sums)
 
 
 def check_table(name: str, table: Table) -> None:
@@ -79,21 +171,49 @@ def check_table(name: str, table: Table) -> None:
 
 def _positions(
     layer: Table, examples: Tensor, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Each look-up's (example, local row, row of the flat output gradient or None for its own, coefficient there)."""
-    row = input.reshape(-1)
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Each look-up's example, local row, row of the flat output gradient, and coefficient there (None for 1)."""
+    row = input.reshape(-1).long()
     bag = isinstance(layer, nn.EmbeddingBag)
+    if offsets is not None and layer.include_last_offset:
+        row = row[: int(offsets[-1])]
     if offsets is not None:
         ends = offsets[1:] if layer.include_last_offset else torch.cat([offsets[1:], offsets.new_tensor([len(row)])])
         example = examples.repeat_interleave(ends - offsets[: len(ends)])
     else:
         example = examples.repeat_interleave(len(row) // max(len(examples), 1)) if input.dim() > 1 else examples
-    source = example if bag else None
-    coefficient = None if per_sample_weights is None else per_sample_weights.detach().reshape(-1)
+    source = example if bag else torch.arange(len(row), device=row.device) if input.dim() > 1 else examples
+    coefficient = None if per_sample_weights is None else per_sample_weights.detach().reshape(-1)[: len(row)]
     if layer.padding_idx is not None:
         kept = torch.nonzero(row != layer.padding_idx).squeeze(1)
-        example, row, source = example[kept], row[kept], kept if source is None else source[kept]
+        example, row, source = example[kept], row[kept], source[kept]
         coefficient = None if coefficient is None else coefficient[kept]
     if bag and layer.mode == "mean":
         coefficient = (1 / torch.bincount(example, minlength=len(examples)).to(layer.weight.dtype))[example]
     return example, row, source, coefficient
+
+
+def _many(layer: Table, call: Call) -> bool:
+    """Whether an example may look up several rows in one call."""
+    return isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2
+
+
+def _by_example(found: Sequence[tuple[Tensor, Tensor, Tensor, Tensor | None]]) -> tuple[Tensor, ...]:
+    """Several calls' look-ups as one, an example's together."""
+    order = torch.sort(torch.cat([one[0] for one in found]), stable=True).indices
+    coefficients = [torch.ones(len(one[0]), device=order.device) if one[3] is None else one[3] for one in found]
+    parts = zip(*(one[:3] for one in found), strict=True)
+    return (*(torch.cat(part)[order] for part in parts), torch.cat(coefficients)[order])
+
+
+def _sorted(keys: Tensor) -> Tensor:
+    # numpy's sort of integers is vectorised: five times torch's on a CPU.
+    return torch.from_numpy(np.sort(keys.numpy())) if keys.device.type == "cpu" else keys.sort().values
+
+
+def _sums(gradient: Tensor, source: Tensor, runs: Tensor, weight: Tensor | None) -> Tensor:
+    """Weighted sum of the rows ``gradient[source]`` in each run, ``[len(runs), dim]``; ``runs`` says where each begins."""
+    if not len(runs):
+        return gradient.new_zeros(0, gradient.shape[1])
+    weight = None if weight is None else weight.to(gradient.dtype)
+    return embedding_bag(source, gradient, runs, mode="sum", per_sample_weights=weight)

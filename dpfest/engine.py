@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.capture import Recorder, Recording
+from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.rules import Algorithm, StepContext
+from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
 
 
@@ -65,7 +68,7 @@ class PrivateEngine:
         expected_batch_size: divisor of the noised sum; None divides by the actual size, which is private.
         map_noise_multiplier: ``sigma_1``, for the rules that draw a noisy map.
         epsilon_per_row: cost of one drawn row, for exponential selection.
-        selected: sorted global rows, for the rules that train within a set chosen beforehand.
+        selected: sorted distinct global rows ``[k]``, for the rules that train within a set chosen beforehand.
 
     Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) that a step of
     DP-AdaFEST releases is dominated by one Gaussian mechanism of multiplier
@@ -90,9 +93,15 @@ class PrivateEngine:
         self.algorithm, self.losses, self.key = algorithm, losses, key
         self.gradient_noise_multiplier = gradient_noise_multiplier
         self.expected_batch_size = expected_batch_size
-        parameter = next(model.parameters())
-        self.device, self.dtype = parameter.device, parameter.dtype
+        self.device, self.dtype = self.recorder.device, self.recorder.dtype
         self.selected = None if selected is None else selected.to(self.device)
+        if selected is not None and len(selected):
+            ordered = bool((selected[1:] > selected[:-1]).all())
+            if not (ordered and selected[0] >= 0 and selected[-1] < self.layout.total_rows):
+                raise UserError(
+                    f"The selected rows must be sorted, distinct and in 0 .. {self.layout.total_rows - 1}, the model's "
+                    "rows in the order of its tables."
+                )
         self.map_noise_multiplier, self.epsilon_per_row = map_noise_multiplier, epsilon_per_row
 
     @property
@@ -104,19 +113,22 @@ class PrivateEngine:
         """The noised gradient of one logical batch, with one mask draw for all its micro-batches.
 
         Args:
-            microbatches: at least one; an empty batch is one empty micro-batch.  With several, a rule that reads the
-                batch costs an extra forward pass each.
+            microbatches: none for an empty batch.  With several, a rule that reads the batch costs an extra forward
+                pass each.
             step: number of the step; the same step under the same key draws the same noise.
         """
-        batch = LogicalBatch(self, microbatches)
-        context = StepContext(
-            step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row
-        )
-        survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
-        divisor = self.expected_batch_size or max(batch.examples, 1)
-        rows = self._noise("row noise", step, survivors.shapes, divisor)
         parameters = self.recorder.dense_parameters
-        dense = self._noise("dense noise", step, [p.shape for p in parameters.values()], divisor)
+        shapes = [parameter.shape for parameter in parameters.values()]
+        with ThreadPoolExecutor(1) as beside:  # the dense noise waits for no data: it is drawn beside the forward pass
+            drawing = beside.submit(self._normal, "dense noise", step, shapes)
+            batch = LogicalBatch(self, microbatches)
+            context = StepContext(
+                step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row
+            )
+            survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
+            divisor = self.expected_batch_size or max(batch.examples, 1)
+            rows = self._scaled(self._normal("row noise", step, survivors.shapes), divisor)
+            dense = self._scaled(drawing.result(), divisor)
         sums: dict[Tensor, Tensor] = dict(zip(parameters.values(), dense, strict=True))
 
         examples, loss = 0, 0.0
@@ -154,18 +166,23 @@ class PrivateEngine:
         """Run the forward pass of one micro-batch and keep its factors."""
         with self.recorder.record() as recording:
             recording.losses = self.losses(batch)
-        recording.pair()
+        recording.look_up()
         return recording
 
-    def _noise(self, purpose: str, step: int, shapes: Sequence[Sequence[int]], divisor: float) -> list[Tensor]:
-        """Gaussian noise of standard deviation ``C2 * sigma_2 / divisor`` in the given shapes, from one draw."""
+    def _normal(self, purpose: str, step: int, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
+        """Standard normal variates in the given shapes, from one draw; zeros where there is no noise."""
         sizes = [math.prod(shape) for shape in shapes]
         if self.gradient_noise_multiplier > 0:
             flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
-            flat.mul_(self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor)
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
         return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+
+    def _scaled(self, normal: list[Tensor], divisor: float) -> list[Tensor]:
+        """Gaussian noise of standard deviation ``C2 * sigma_2 / divisor``, in place."""
+        if self.gradient_noise_multiplier > 0 and normal:
+            torch._foreach_mul_(normal, self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor)
+        return normal
 
 
 class LogicalBatch:
@@ -189,21 +206,29 @@ class LogicalBatch:
         else:
             yield from (self._engine.record(batch) for batch in self._microbatches)
 
-    def contributions(self) -> tuple[Tensor, Tensor, int]:
-        """Who touched what: distinct (example, global row) pairs, int64 ``[p]`` each, and the number of examples."""
-        examples, example, row = 0, [], []
+    def contributions(self) -> Contributions:
+        """Who touched what."""
+        examples, example = 0, []
+        empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
+        rows, row_of, touched = [empty], [empty], 0
         with torch.set_grad_enabled(self._only is not None):
             for recording in self.recordings():
-                example.append(recording.example + examples)
-                row.append(recording.rows)
+                found = recording.lookups
+                example.append(found.example + examples)
+                row_of.append(found.row_of + touched)
+                rows.append(found.rows)
+                touched += len(found.rows)
                 examples += len(recording.losses)
         self.examples = examples
-        return torch.cat(example), torch.cat(row), examples
+        if self._only is not None:
+            return Contributions(found.rows, found.row_of, found.example, examples)
+        distinct, place = torch.unique(torch.cat(rows), return_inverse=True)
+        return Contributions(distinct, place[torch.cat(row_of)], torch.cat([empty, *example]), examples)
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
         """Touched rows, sorted ``[u]``, and the norm ``[u]`` of each one's sum of per-example embedding gradients,
         every example's embedding gradient clipped to ``clipping_norm`` first."""
-        touched = torch.unique(self.contributions()[1])
+        touched = self.contributions().rows
         survivors = Survivors(self._engine.layout, touched)
         sums = [torch.zeros(shape, device=self._engine.device, dtype=self._engine.dtype) for shape in survivors.shapes]
         for recording in self.recordings():
@@ -234,26 +259,16 @@ def clip_and_sum(
     Returns:
         The weight of each example, ``[b]``, with which the dense parameters are to be summed: at most 1 / divisor.
     """
-    squared_norms = recording.losses.detach().new_zeros(len(recording.losses))
+    pairs = recording.lookups.masked(survivors)
+    squared_norms = recording.losses.detach().new_zeros(len(recording.losses), dtype=recording.recorder.dtype)
     for factors in recording.factors if dense else ():
         squared_norms += factors.squared_norms()
-    alive = []
-    found = survivors.find(recording.rows, recording.sizes)
-    for table, gradient, (pairs, position), out in zip(
-        recording.tables, recording.row_gradients, found, rows, strict=True
-    ):
-        if len(position):
-            example = table.example if pairs is None else table.example[pairs]
-            gradient = gradient if pairs is None else gradient[pairs]
-            squared_norms.index_add_(0, example, gradient.square().sum(1))
-            alive.append((example, gradient, position, out))
+    pairs.add_squared_norms(squared_norms)
     broken = ~squared_norms.isfinite()
     if bool(broken.any()):  # a gradient without a norm cannot be clipped: it counts as zero
         squared_norms.masked_fill_(broken, torch.inf)
-        alive = [(e, g.masked_fill(broken[e].unsqueeze(1), 0), position, out) for e, g, position, out in alive]
-        for factors in recording.factors:
-            factors.drop(broken)
+        for part in (recording.lookups, *recording.factors):
+            part.drop(broken)
     weight = (clipping_norm / squared_norms.sqrt()).clamp_max(1.0).nan_to_num(nan=0.0) / divisor
-    for example, gradient, position, out in alive:
-        out.index_add_(0, position, gradient * weight[example].unsqueeze(1))
+    pairs.add_weighted_sums(weight, rows)
     return weight

@@ -20,13 +20,29 @@ from torch.func import functional_call, vjp, vmap
 
 @dataclass
 class Call:
-    """One call of a layer: its arguments, its output and, after the backward pass, the output's gradient."""
+    """One call of a layer: its arguments, its output and, after the backward pass, the output's gradient.
+
+    ``own`` says that no other call's gradient lies in the same memory.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
-    version: int
-    gradient: Tensor
+
+    def __post_init__(self) -> None:
+        self.gradient, self.own = self.output, False
+        tensors = [t for t in (*self.args, *self.kwargs.values(), self.output) if isinstance(t, Tensor)]
+        self._versions = [(tensor, tensor._version) for tensor in tensors]
+
+    @property
+    def changed_since(self) -> bool:
+        """Whether an argument or the output was written to in place after the call."""
+        return any(tensor._version != version for tensor, version in self._versions)
+
+    @property
+    def input(self) -> Tensor:
+        """The first argument, outside of autograd."""
+        return (self.args[0] if self.args else self.kwargs["input"]).detach()
 
 
 class LinearFactors:
@@ -34,21 +50,28 @@ class LinearFactors:
 
     def __init__(self, layer: nn.Linear, calls: list[Call]) -> None:
         self.layer = layer
-        inputs = [(call.args[0] if call.args else call.kwargs["input"]).detach() for call in calls]
-        gradients = [call.gradient for call in calls]
+        # Under autocast they are in half precision, in which no norm is to be taken.
+        dtype = layer.weight.dtype
+        inputs, gradients = [call.input.to(dtype) for call in calls], [call.gradient.to(dtype) for call in calls]
         if len(calls) > 1 or inputs[0].dim() > 2:
             inputs, gradients = ([_sequence(t) for t in tensors] for tensors in (inputs, gradients))
         self.inputs = inputs[0] if len(calls) == 1 else torch.cat(inputs, 1)
         self.gradients = gradients[0] if len(calls) == 1 else torch.cat(gradients, 1)
+        self.own = all(call.own for call in calls)
 
     def squared_norms(self) -> Tensor:
         """Squared norm of each example's gradient of the layer's trainable parameters, ``[b]``."""
         inputs, gradients, weight, bias = self.inputs, self.gradients, self.layer.weight, self.layer.bias
         total = gradients.new_zeros(len(gradients))
+        if inputs.dim() == 2:
+            slopes = torch.linalg.vector_norm(gradients, dim=1)
+            if weight.requires_grad:
+                total += (torch.linalg.vector_norm(inputs, dim=1) * slopes).square()
+            if bias is not None and bias.requires_grad:
+                total += slopes.square()
+            return total
         if weight.requires_grad:
-            if inputs.dim() == 2:
-                total += (torch.linalg.vector_norm(inputs, dim=1) * torch.linalg.vector_norm(gradients, dim=1)).square()
-            elif 2 * inputs.shape[1] ** 2 <= weight.numel():
+            if 2 * inputs.shape[1] ** 2 <= weight.numel():
                 # Terms cancel: in float32 the norm of a long gradient can come out as zero, and go unclipped.
                 wide, slopes = inputs.double(), gradients.double()
                 gram = (wide @ wide.transpose(1, 2)) * (slopes @ slopes.transpose(1, 2))
@@ -56,12 +79,16 @@ class LinearFactors:
             else:
                 total += (gradients.transpose(1, 2) @ inputs).square().sum((1, 2))
         if bias is not None and bias.requires_grad:
-            total += torch.linalg.vector_norm(gradients if gradients.dim() == 2 else gradients.sum(1), dim=1).square()
+            total += torch.linalg.vector_norm(gradients.sum(1), dim=1).square()
         return total
 
     def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` onto the sum of each trainable parameter; ``weight`` is ``[b]``."""
-        scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
+        """Add ``sum_i weight_i * gradient_i`` onto the sum of each trainable parameter; ``weight`` is ``[b]``.
+
+        To be called once: the gradients are overwritten where nothing else holds them.
+        """
+        out = self.gradients if self.own else None  # in place: memory traffic is what this costs
+        scaled = torch.mul(self.gradients, weight.view(-1, *[1] * (self.gradients.dim() - 1)), out=out).flatten(0, -2)
         if self.layer.weight.requires_grad:
             sums[self.layer.weight].addmm_(scaled.t(), self.inputs.flatten(0, -2))
         if self.layer.bias is not None and self.layer.bias.requires_grad:
@@ -85,9 +112,8 @@ class PerExampleGradients:
 
         self.gradients = {n: p.new_zeros(len(calls[0].gradient), *p.shape) for n, p in values.items()}
         for call in calls:
-            inputs = (call.args[0] if call.args else call.kwargs["input"]).detach()
-            if len(inputs):
-                for name, value in vmap(gradient)(inputs, call.gradient).items():
+            if len(call.output):
+                for name, value in vmap(gradient)(call.input, call.gradient.to(call.input.dtype)).items():
                     self.gradients[name] += value
 
     def squared_norms(self) -> Tensor:

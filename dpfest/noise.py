@@ -30,7 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 1 << 16  # normal variates that one generator fills: a draw is cut into such blocks, filled in parallel
+BLOCK = 1 << 17  # normal variates that one generator fills: a draw is cut into such blocks, filled in parallel
+_AT_ONCE = 1 << 14  # of them, in arrays that stay in the cache
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ class NoiseKey:
         blocks = [out[start : start + BLOCK] for start in range(0, size, BLOCK)]
 
         def fill(number: int) -> None:
-            _box_muller(self.generator(purpose, step, number), blocks[number])
+            generator = self.generator(purpose, step, number)
+            for start in range(0, len(blocks[number]), _AT_ONCE):
+                _box_muller(generator, blocks[number][start : start + _AT_ONCE])
 
         if len(blocks) == 1:
             fill(0)

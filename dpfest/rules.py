@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from dpfest.noise import NoiseKey
-from dpfest.survivors import clipped_contributions, draw_rows, surviving_rows
-from dpfest.tables import TableLayout, locate
+from dpfest.survivors import draw_rows, surviving_rows
+from dpfest.tables import TableLayout
 from dpfest.topk import SelectionConfig
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Nonprivate(Algorithm):
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """The touched rows."""
-        return torch.unique(batch.contributions()[1])
+        return batch.contributions().rows
 
 
 @dataclass
@@ -146,20 +146,17 @@ class AdaFEST(PrivateAlgorithm):
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Rows that pass the noisy threshold; within the selected set where there is one."""
         assert context.map_noise_multiplier is not None
-        (example, row, examples), universe = batch.contributions(), context.layout.total_rows
-        if context.selected is not None:
-            # The map counts selected rows only: a row is known by its rank within the set.
-            row, inside = locate(context.selected, row)
-            example, row, universe = example[inside], row[inside], len(context.selected)
-        rows, sums = clipped_contributions(example, row, examples, self.contribution_clipping_norm)
+        found, universe = batch.contributions(), context.layout.total_rows
+        if context.selected is not None:  # the map counts selected rows only
+            found, universe = found.within(context.selected), len(context.selected)
         kept = surviving_rows(
-            rows,
-            sums,
+            found.rows,
+            found.clipped(self.contribution_clipping_norm),
             universe=universe,
             threshold=self.threshold,
             contribution_clipping_norm=self.contribution_clipping_norm,
             map_noise_multiplier=context.map_noise_multiplier,
-            touched_noise=context.key.normal("map noise", context.step, len(rows), context.device),
+            touched_noise=context.key.normal("map noise", context.step, len(found.rows), context.device),
             generator=context.key.generator("untouched survivors", context.step),
         )
         return kept if context.selected is None else context.selected[kept]

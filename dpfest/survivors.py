@@ -13,33 +13,47 @@ a uniform subset of that size, the same law as one coin a row, in O(touched + su
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from scipy import special
 from torch import Tensor
 
+from dpfest.tables import locate
 
-def clipped_contributions(
-    example: Tensor, row: Tensor, examples: int, contribution_clipping_norm: float
-) -> tuple[Tensor, Tensor]:
-    """Sum of the clipped contribution maps of a batch, at the rows that it touches.
 
-    Args:
-        example, row: int64 ``[p]``, the distinct (example, row) pairs.
-        examples: number of examples in the batch.
-        contribution_clipping_norm: ``C1``, the l2 norm to which an example's map is clipped.
+@dataclass(frozen=True)
+class Contributions:
+    """Who touched what in a batch: the distinct (example, row) pairs.
 
-    Returns:
-        ``(rows, sums)``: sorted distinct rows int64 ``[u]``, and ``sum_i [v_i]_C1`` there, float64 ``[u]``.
-
-    Formal guarantee: adding or removing one example changes the map by at most ``C1`` in l2 norm.
+    Attributes:
+        rows: sorted distinct rows touched, int64 ``[u]``.
+        row_of: which of ``rows`` each pair is, int64 ``[p]``.
+        example: the example of each pair, int64 ``[p]``, in ``range(examples)``.
     """
-    distinct = torch.bincount(example, minlength=examples).to(torch.float64)
-    weight = contribution_clipping_norm / distinct.sqrt().clamp_min(contribution_clipping_norm)
-    ordered, order = torch.sort(row)
-    rows, inverse = torch.unique_consecutive(ordered, return_inverse=True)
-    sums = torch.zeros(len(rows), dtype=torch.float64, device=row.device)
-    return rows, sums.index_add_(0, inverse, weight[example[order]])
+
+    rows: Tensor
+    row_of: Tensor
+    example: Tensor
+    examples: int
+
+    def within(self, selected: Tensor) -> Contributions:
+        """Those to sorted distinct ``selected`` rows alone, each known by its rank within them."""
+        rank, inside = locate(selected, self.rows)
+        pairs = torch.nonzero(inside[self.row_of]).squeeze(1)
+        renumbered = inside.cumsum(0) - 1
+        return Contributions(rank[inside], renumbered[self.row_of[pairs]], self.example[pairs], self.examples)
+
+    def clipped(self, contribution_clipping_norm: float) -> Tensor:
+        """``sum_i [v_i]_C1`` at ``rows``, float64 ``[u]``: each example's map clipped to ``C1`` in l2 norm.
+
+        Formal guarantee: adding or removing one example changes the map by at most ``C1`` in l2 norm.
+        """
+        distinct = torch.bincount(self.example, minlength=self.examples).to(torch.float64)
+        weight = contribution_clipping_norm / distinct.sqrt().clamp_min(contribution_clipping_norm)
+        sums = torch.bincount(self.row_of, weights=weight.index_select(0, self.example), minlength=len(self.rows))
+        return sums.to(torch.float64)  # of no pairs, bincount makes integers
 
 
 def surviving_rows(

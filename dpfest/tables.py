@@ -48,6 +48,7 @@ class Survivors:
 
     Attributes:
         local: each table's surviving local rows, sorted, or None for all of them.
+        bounds: each table's first survivor, as a rank among all, and the total after the last: ``tables + 1``.
         shapes: shape of each table's gradient.
     """
 
@@ -55,30 +56,20 @@ class Survivors:
         self.rows = rows
         if rows is None:
             self.local: list[Tensor | None] = [None] * len(layout.rows)
-            self._bounds = list(layout.offsets)
+            self.bounds = list(layout.offsets)
         else:
-            self._bounds = torch.searchsorted(rows, torch.tensor(layout.offsets, device=rows.device)).tolist()
-            parts = rows.tensor_split(self._bounds[1:-1])
+            self.bounds = torch.searchsorted(rows, torch.tensor(layout.offsets, device=rows.device)).tolist()
+            parts = rows.tensor_split(self.bounds[1:-1])
             self.local = [part - offset for part, offset in zip(parts, layout.offsets[:-1], strict=False)]
-        counts = np.diff(self._bounds).tolist()
-        self.shapes = list(zip(counts, layout.dims, strict=True))
+        self.shapes = list(zip(np.diff(self.bounds).tolist(), layout.dims, strict=True))
 
-    def find(self, rows: Tensor, sizes: Sequence[int]) -> list[tuple[Tensor | None, Tensor]]:
-        """Which of the global ``rows [n]``, given table by table (``sizes``), survive.
-
-        Returns:
-            For each table, which of its rows survive (indices, None for all) and where those lie in its gradient.
-        """
+    def find(self, rows: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Which of the global ``rows [n]`` survive (indices ``[k]``, None for all), and their ranks among survivors."""
         if self.rows is None:
-            offsets = self._bounds[:-1]
-            return [(None, part - offset) for part, offset in zip(rows.split(list(sizes)), offsets, strict=True)]
+            return None, rows
         position, survives = locate(self.rows, rows)
-        alive = torch.nonzero(survives).squeeze(1)
-        position = position[alive]
-        ends = np.cumsum([0, *sizes])
-        cuts = torch.searchsorted(alive, torch.from_numpy(ends).to(alive.device)).tolist()
-        pieces = zip(cuts[:-1], cuts[1:], ends[:-1].tolist(), self._bounds[:-1], strict=True)
-        return [(alive[low:high] - start, position[low:high] - first) for low, high, start, first in pieces]
+        kept = torch.nonzero(survives).squeeze(1)
+        return kept, position[kept]
 
 
 def locate(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -29,6 +29,7 @@ from pipelines.clicks import Batch
 from pipelines.config import Config
 from pipelines.data.criteo import PUBLISHED_SIZES
 from pipelines.files import write_json
+from pipelines.memory import keep_freed_memory
 from pipelines.models.pctr import PctrConfig, PctrModel
 from pipelines.optimizers import OptimizerConfig, optimizers
 from pipelines.train import device_of
@@ -64,6 +65,7 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
     """
     if section not in SECTIONS:
         raise UserError(f"there is no benchmark {section}; there is {', '.join(SECTIONS)}.")
+    keep_freed_memory()
     device, batch_size = device_of(config.device), config.train.batch_size
     names = [ORDINARY, *ALGORITHMS]
     steps = {name: _step(name, batch_size, config, device) for name in names}

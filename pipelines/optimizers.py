@@ -6,6 +6,7 @@ optimiser of ``torch.optim``; tables to one whose step costs O(rows in the gradi
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -168,8 +169,12 @@ def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter
     if config.name not in known or config.name in ("lbfgs", "sparseadam"):
         choices = ", ".join(sorted(set(known) - {"lbfgs", "sparseadam"}))
         raise UserError(f"optimizer.dense.name={config.name} is not an optimiser for private steps; use {choices}.")
+    kind = known[config.name]
+    options = dict(config.options)
+    if "fused" in inspect.signature(kind).parameters and not {"fused", "foreach", "differentiable"} & options.keys():
+        options["fused"] = True  # one pass over the parameters instead of one an operation
     try:
-        return known[config.name](parameters, lr=config.learning_rate, **config.options)  # type: ignore[call-arg]
+        return kind(parameters, lr=config.learning_rate, **options)  # type: ignore[call-arg]
     except TypeError as error:
         raise UserError(
             f"optimizer.dense.options={config.options} do not fit torch's {config.name}: {error}."

@@ -452,6 +452,6 @@ def test_norm_of_a_long_sequence_survives_cancellation() -> None:
     inputs = torch.cat([token, token + 1e-1 * torch.randn(1, 1, 64)], dim=1)
     gradient = torch.randn(1, 1, 64)
     gradients = torch.cat([gradient, -gradient], dim=1)
-    call = Call((inputs,), {}, gradients, 0, gradients)
+    call = Call((inputs,), {}, gradients)
     truth = (gradients.double().transpose(1, 2) @ inputs.double()).square().sum()
     assert LinearFactors(layer, [call]).squared_norms().item() == pytest.approx(truth.item(), rel=1e-3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import special, stats
 
-from dpfest.survivors import clipped_contributions, surviving_rows, untouched_survivors
+from dpfest.survivors import Contributions, surviving_rows, untouched_survivors
 
 FALSE_ALARM = 1e-4
 
@@ -124,13 +124,21 @@ def test_extremes() -> None:
 
 def test_clipped_contributions_by_hand() -> None:
     """Example 0 touches rows 4, 6, 9, 12 (norm 2), example 1 row 6; example 2 nothing; C1 = 1."""
-    example, row = torch.tensor([0, 0, 0, 0, 1]), torch.tensor([9, 4, 12, 6, 6])
-    rows, sums = clipped_contributions(example, row, 3, 1.0)
-    assert rows.tolist() == [4, 6, 9, 12]
-    assert sums.tolist() == [0.5, 1.5, 0.5, 0.5]
-    assert clipped_contributions(example, row, 3, 10.0)[1].tolist() == [1, 2, 1, 1]
+    rows = torch.tensor([4, 6, 9, 12])
+    touched = Contributions(rows, torch.tensor([0, 1, 1, 2, 3]), torch.tensor([0, 0, 1, 0, 0]), 3)
+    assert touched.clipped(1.0).tolist() == [0.5, 1.5, 0.5, 0.5]
+    assert touched.clipped(10.0).tolist() == [1, 2, 1, 1]
     empty = torch.empty(0, dtype=torch.int64)
-    assert clipped_contributions(empty, empty, 0, 1.0)[0].tolist() == []
+    assert Contributions(empty, empty, empty, 0).clipped(1.0).tolist() == []
+
+
+def test_contributions_within_a_set_count_its_rows_alone() -> None:
+    """Within rows 6, 7 and 12, example 0 touches two rows (norm sqrt 2) and example 1 one; ranks are 0, 1 and 2."""
+    rows = torch.tensor([4, 6, 9, 12])
+    touched = Contributions(rows, torch.tensor([0, 1, 1, 2, 3]), torch.tensor([0, 0, 1, 0, 0]), 2)
+    within = touched.within(torch.tensor([6, 7, 12]))
+    assert within.rows.tolist() == [0, 2]
+    torch.testing.assert_close(within.clipped(1.0), torch.tensor([1 + 0.5**0.5, 0.5**0.5], dtype=torch.float64))
 
 
 def test_cost_does_not_grow_with_the_universe() -> None:

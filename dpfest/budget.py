@@ -69,6 +69,11 @@ class Budget:
         return self.batch_size / self.examples
 
     @property
+    def consistent(self) -> bool:
+        """Whether its step is still one of its own sampling (`dataclasses.replace` can part them)."""
+        return self.step is None or self.step.sampling_probability == self.sampling_probability
+
+    @property
     def noise_multiplier(self) -> float | None:
         """sigma of one step: of the combined release, and sigma2 for exponential selection."""
         return self.step.noise_multiplier if self.step else None

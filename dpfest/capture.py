@@ -175,7 +175,7 @@ class Recording:
         for name, call in calls:
             if call.changed_since:
                 raise UserError(
-                    f"An input or the output of the layer {name} is changed in place (inplace=True in the next layer?); "
+                    f"An input or output of the layer {name} is changed in place (inplace=True in the next layer?); "
                     "its gradient cannot be clipped. Use the out-of-place form."
                 )
         outputs, parameters = [call.output for _, call in calls], self.recorder.trainable

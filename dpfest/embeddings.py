@@ -23,6 +23,7 @@ from dpfest.layers import Call
 from dpfest.tables import Survivors, TableLayout
 
 Table = nn.Embedding | nn.EmbeddingBag
+_Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
 class Lookups:
@@ -42,7 +43,7 @@ class Lookups:
     def __init__(self, layout: TableLayout, calls: Sequence[Sequence[tuple[Table, Call]]], examples: Tensor) -> None:
         self.layout, self._calls = layout, calls
         empty = examples[:0]
-        parts: list[tuple[Tensor, Tensor, Tensor, Tensor | None]] = [(empty, empty, empty, None)]
+        parts: list[_Parts] = [(empty, empty, empty, None)]
         self._sizes, self._first = [], [0]  # look-ups of each table; its first row of the gradients end to end
         for table, made in enumerate(calls):
             found, first = [], self._first[-1]
@@ -53,7 +54,7 @@ class Lookups:
             self._first.append(first)
             self._sizes.append(sum(len(one[0]) for one in found))
             parts += [_by_example(found)] if len(found) > 1 else found
-        example, row, source = (torch.cat([part[index] for part in parts]) for index in range(3))
+        example, row, source = (torch.cat(same) for same in zip(*(part[:3] for part in parts), strict=True))
         bits = len(row).bit_length()
         keys = _sorted((row << bits) | torch.arange(len(row), device=row.device))
         order, row = keys & ((1 << bits) - 1), keys >> bits
@@ -135,7 +136,7 @@ class MaskedLookups:
             squared_norms.index_add_(0, self.example, squared.index_select(0, self._source))
 
     def add_weighted_sums(self, weight: Tensor, tables: Sequence[Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` onto each table's ``[s, dim]`` of surviving rows; ``weight`` is ``[b]``."""
+        """Add ``sum_i weight_i * gradient_i`` onto each table's surviving rows ``[s, dim]``; ``weight`` is ``[b]``."""
         weights, lookups = weight.index_select(0, self.example), self._lookups
         for table, out in enumerate(tables):
             (low, first), (high, last) = self._cuts[table], self._cuts[table + 1]
@@ -171,7 +172,7 @@ def check_table(name: str, table: Table) -> None:
 
 def _positions(
     layer: Table, examples: Tensor, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+) -> _Parts:
     """Each look-up's example, local row, row of the flat output gradient, and coefficient there (None for 1)."""
     row = input.reshape(-1).long()
     bag = isinstance(layer, nn.EmbeddingBag)
@@ -198,12 +199,12 @@ def _many(layer: Table, call: Call) -> bool:
     return isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2
 
 
-def _by_example(found: Sequence[tuple[Tensor, Tensor, Tensor, Tensor | None]]) -> tuple[Tensor, ...]:
+def _by_example(found: Sequence[_Parts]) -> _Parts:
     """Several calls' look-ups as one, an example's together."""
     order = torch.sort(torch.cat([one[0] for one in found]), stable=True).indices
     coefficients = [torch.ones(len(one[0]), device=order.device) if one[3] is None else one[3] for one in found]
-    parts = zip(*(one[:3] for one in found), strict=True)
-    return (*(torch.cat(part)[order] for part in parts), torch.cat(coefficients)[order])
+    example, row, source = (torch.cat(same)[order] for same in zip(*(one[:3] for one in found), strict=True))
+    return example, row, source, torch.cat(coefficients)[order]
 
 
 def _sorted(keys: Tensor) -> Tensor:
@@ -212,7 +213,7 @@ def _sorted(keys: Tensor) -> Tensor:
 
 
 def _sums(gradient: Tensor, source: Tensor, runs: Tensor, weight: Tensor | None) -> Tensor:
-    """Weighted sum of the rows ``gradient[source]`` in each run, ``[len(runs), dim]``; ``runs`` says where each begins."""
+    """Weighted sum of the rows ``gradient[source]`` over each run, ``[len(runs), dim]``; ``runs`` are their starts."""
     if not len(runs):
         return gradient.new_zeros(0, gradient.shape[1])
     weight = None if weight is None else weight.to(gradient.dtype)

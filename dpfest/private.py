@@ -11,6 +11,7 @@ print(training.ledger.epsilon())
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,11 +23,13 @@ from torch.utils.data import default_collate
 
 from dpfest.batches import Batches, PoissonBatches, ShuffledBatches
 from dpfest.budget import Budget
+from dpfest.capture import Recorder
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.rules import Algorithm
+from dpfest.topk import Selection
 
 
 class PrivateTraining:
@@ -39,16 +42,17 @@ class PrivateTraining:
     Args:
         model: see :class:`dpfest.capture.Recorder` for what it may hold; checked here, once.
         losses: ``losses(batch)`` runs the model and returns per-example losses ``[b]``; no example may influence
-            another's loss.
+            another's loss, nor may their number.
         optimizers: one or several of ``torch.optim``, between them over all trainable parameters.  Tables get sparse
             gradients from rules that keep them so: SGD, Adagrad and SparseAdam take those.
         algorithm, budget: the rule, and :func:`dpfest.budget.plan` of it.
-        selected: global rows that :func:`dpfest.topk.select_rows` chose, for the rules that want them; the budget
-            has paid for them.
-        key: None for a fresh one from the operating system.
+        selected: what :func:`dpfest.topk.select_rows` gave, for the rules that want it; or its rows alone, sorted,
+            where the caller vouches that the ledger holds what they cost.
+        key: None for a fresh one from the operating system; ``NoiseKey.from_seed`` where the budget says so.
 
     Raises:
-        UserError: the model has a layer that cannot be clipped, an optimiser needs a closure, or rows are missing.
+        UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or budget,
+            algorithm, selection and key do not belong together.
     """
 
     def __init__(
@@ -59,26 +63,47 @@ class PrivateTraining:
         algorithm: Algorithm,
         budget: Budget,
         *,
-        selected: Tensor | np.ndarray | None = None,
+        selected: Selection | Tensor | np.ndarray | None = None,
         key: NoiseKey | None = None,
     ) -> None:
-        if budget.algorithm != algorithm.name:
-            raise UserError(f"The budget was planned for {budget.algorithm}, not for {algorithm.name}: plan it anew.")
+        self.model, self.budget, self.algorithm = model, budget, algorithm
+        self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        self._refuse_what_was_not_planned(selected, key)
+        rows = selected.rows if isinstance(selected, Selection) else selected
+        self.selected = None if rows is None else torch.as_tensor(rows)
+        self.engine = PrivateEngine(
+            model, algorithm, losses, key or NoiseKey.fresh(), selected=self.selected, **budget.noise
+        )
+        refuse_optimizers(self.optimizers, self.engine.recorder, sparse=algorithm.sparse)
+        self.ledger = Ledger(budget)
+        self.steps_done = 0
+        self._draw_batches()
+
+    def _refuse_what_was_not_planned(
+        self, selected: Selection | Tensor | np.ndarray | None, key: NoiseKey | None
+    ) -> None:
+        budget, algorithm = self.budget, self.algorithm
+        draws = budget.step.draws if budget.step else None
+        planned = draws == getattr(algorithm, "rows_per_step", None) or not algorithm.private
+        if budget.algorithm != algorithm.name or not planned or not budget.consistent:
+            raise UserError(
+                f"The budget was not planned for this {algorithm.name}: plan it anew with dpfest.plan(algorithm, ...)."
+            )
         if (selected is None) != (algorithm.selection is None):
             raise UserError(
-                f"{algorithm.name} trains rows chosen beforehand: give selected=select_rows(...).rows."
+                f"{algorithm.name} trains rows chosen beforehand: give selected=select_rows(...)."
                 if selected is None
                 else f"{algorithm.name} selects no rows beforehand: leave selected out."
             )
-        self.model, self.budget, self.ledger = model, budget, Ledger(budget)
-        self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
-        for optimizer in self.optimizers:
-            if isinstance(optimizer, torch.optim.LBFGS):
-                raise UserError("LBFGS evaluates the loss several times a step, each a release. Use another optimiser.")
-        key, rows = key or NoiseKey.fresh(), None if selected is None else torch.as_tensor(selected)
-        self.engine = PrivateEngine(model, algorithm, losses, key, selected=rows, **budget.noise)
-        self.steps_done = 0
-        self._draw_batches()
+        planned_for = [] if budget.selection is None else [budget.selection]
+        if isinstance(selected, Selection) and selected.events != planned_for:
+            raise UserError("The rows were selected at another cost than the budget planned: select them with its own.")
+        if key is None and budget.fixed_noise_seed:
+            raise UserError("The budget was planned with a fixed noise_seed: give key=NoiseKey.from_seed(...).")
+        if key is not None and key.fixed and not budget.fixed_noise_seed:
+            raise UserError(
+                "The key follows from a seed: plan the budget with PrivacyConfig(noise_seed=...) to say so."
+            )
 
     def indices(self, step: int) -> np.ndarray:
         """The examples of batch ``step`` (from 0), sorted int64 ``[b]``; under Poisson sampling possibly none."""
@@ -96,7 +121,7 @@ class PrivateTraining:
         micro_batch_size: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
     ) -> Iterator[list[Any]]:
-        """The batches of the steps that the budget has left, each a list of micro-batches for :meth:`step`.
+        """The batches of the steps that the budget has left, each a list of micro-batches (of an empty one, none).
 
         Args:
             dataset: a map-style ``torch.utils.data.Dataset`` of ``budget.examples`` examples.
@@ -111,8 +136,7 @@ class PrivateTraining:
             chosen = self.indices(step).tolist()
             size = micro_batch_size or max(len(chosen), 1)
             parts = [chosen[start : start + size] for start in range(0, len(chosen), size)]
-            made = [collate([dataset[index] for index in part]) for part in parts]
-            yield made or [tree_map(lambda x: x[:0] if isinstance(x, Tensor) else x, collate([dataset[0]]))]
+            yield [collate([dataset[index] for index in part]) for part in parts]
 
     def step(self, microbatches: Sequence[Any]) -> NoisedGradient:
         """Pay for one step, take its gradient, update the weights.
@@ -122,9 +146,17 @@ class PrivateTraining:
 
         Raises:
             BudgetExceeded: the step would pass the target; nothing has happened.
+            UserError: the batch is not of the size that was drawn; the step is paid, and nothing was released.
         """
+        if not isinstance(microbatches, list):
+            raise UserError("step() takes a list of micro-batches, as batches() gives it: [batch] for a single one.")
         self.ledger.spend_step()
         gradient = self.engine.gradient(microbatches, self.steps_done)
+        if gradient.examples != (drawn := len(self.indices(self.steps_done))):
+            raise UserError(
+                f"The batch has {gradient.examples} examples, and {drawn} were drawn for step {self.steps_done}: only "
+                "these are accounted for. Use batches(), or the examples of indices()."
+            )
         self.engine.fill(gradient)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -135,30 +167,89 @@ class PrivateTraining:
     def state_dict(self) -> dict[str, Any]:
         """All that :meth:`load_state_dict` needs to go on as if nothing had happened, the secret key among it.
 
-        Tensors and plain values only (``torch.load(..., weights_only=True)`` reads it).  Private: no part of the
-        release.  Save it before the first step as well: steps taken anew under another key are a second release.
+        A copy, of tensors and plain values only (``torch.load(..., weights_only=True)`` reads it).  Private: no part of
+        the release.  Save it before the first step as well: steps taken anew under another key are a second release.
         """
         return {
             "steps_done": self.steps_done,
             "key": torch.tensor(list(self.engine.key.secret), dtype=torch.uint8),
-            "budget": repr(dataclasses.asdict(self.budget)),
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "settings": self._settings,
+            "selected": None if self.selected is None else self.selected.clone(),
+            "model": _copied(self.model.state_dict()),
+            "optimizers": [_copied(optimizer.state_dict()) for optimizer in self.optimizers],
         }
 
+    @property
+    def _settings(self) -> str:
+        return repr((dataclasses.asdict(self.budget), self.algorithm))
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same model and budget.
+        """Go on from a state of the same model, budget, algorithm and selection.
 
         Raises:
-            UserError: it was saved under another budget, whose ledger this one cannot continue.
+            UserError: it was saved under others, or steps were taken under another key: their noise would be used for a
+                second gradient.
         """
-        if state["budget"] != repr(dataclasses.asdict(self.budget)):
-            raise UserError("The state was saved under another budget. Plan the same one, or start anew.")
-        self.engine.key = NoiseKey(bytes(state["key"].tolist()), self.engine.key.fixed)
+        if not state.keys() >= {"steps_done", "key", "settings", "selected", "model", "optimizers"}:
+            raise UserError("This is no state of PrivateTraining.state_dict().")
+        key = NoiseKey(bytes(state["key"].tolist()), self.budget.fixed_noise_seed)
+        rows = state["selected"]
+        same = rows is None if self.selected is None else rows is not None and torch.equal(rows, self.selected)
+        if state["settings"] != self._settings or not same:
+            raise UserError(
+                "The state was saved under another budget, algorithm or selection. Take the same ones, or start anew."
+            )
+        if self.steps_done and key.secret != self.engine.key.secret:
+            raise UserError("This training has taken steps of its own. Load the state into a new one.")
+        try:
+            self.model.load_state_dict(state["model"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"The state is of another model or other optimisers: {error}") from error
+        self.engine.key = key
         self._draw_batches()
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
         self.ledger = Ledger(self.budget)
         self.ledger.spend_step(state["steps_done"])
         self.steps_done = state["steps_done"]
+
+
+def refuse_optimizers(optimizers: Sequence[torch.optim.Optimizer], recorder: Recorder, *, sparse: bool) -> None:
+    """Refuse, before anything is spent, optimisers that cannot take a private step.
+
+    Args:
+        optimizers: between them over all trainable parameters.
+        recorder: of the model.
+        sparse: whether the tables' gradients are.
+
+    Raises:
+        UserError: one needs a closure, cannot take the tables' gradients, or parameters have none.
+    """
+    names = {parameter: name for name, parameter in recorder.trainable.items()}
+    stepped: dict[Tensor, str] = {}
+    for optimizer in optimizers:
+        kind = type(optimizer).__name__
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise UserError(f"{kind} evaluates the loss several times a step, each a release. Use another optimiser.")
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                stepped[parameter] = kind
+                table = id(parameter) in recorder.table_of
+                ours = type(optimizer).__module__.startswith("torch.optim")
+                decays = bool(group.get("weight_decay"))
+                if ours and table and sparse and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
+                    raise UserError(
+                        f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of "
+                        f"{names.get(parameter, 'a table')}. Use SGD, Adagrad or SparseAdam, without weight_decay."
+                    )
+                if kind == "SparseAdam" and not (table and sparse):
+                    raise UserError(
+                        f"SparseAdam cannot take the dense gradient of {names.get(parameter, 'a parameter')}."
+                    )
+    if missing := [name for parameter, name in names.items() if parameter not in stepped]:
+        raise UserError(f"No optimiser steps {', '.join(missing[:3])}: give each one, or freeze them.")
+
+
+def _copied(state: Any) -> Any:
+    return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, state)

@@ -51,10 +51,12 @@ class Algorithm:
         private: whether the step clips and adds noise.
         clipping_norm: ``C2``, the l2 norm to which an example's masked gradient is clipped.
         selection: how rows are chosen before training, where they are.
+        sparse: whether the tables' gradients are.
     """
 
     name: str = ""
     private: ClassVar[bool] = False
+    sparse: ClassVar[bool] = True
     clipping_norm: ClassVar[float] = math.inf
     selection: ClassVar[SelectionConfig | None] = None
 
@@ -93,6 +95,7 @@ class DPSGD(PrivateAlgorithm):
     """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step."""
 
     name: str = "dpsgd"
+    sparse: ClassVar[bool] = False
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Every row."""

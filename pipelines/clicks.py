@@ -40,9 +40,9 @@ class ClickTask:
         self._train = dataset.split("train")
 
     def batches(self, indices: NDArray[np.int64], size: int | None) -> list[Batch]:
-        """The training examples at ``indices``, in micro-batches of at most ``size``; one empty one for none."""
+        """The training examples at ``indices``, in micro-batches of at most ``size``."""
         size = size or max(len(indices), 1)
-        starts = range(0, max(len(indices), 1), size)
+        starts = range(0, len(indices), size)
         return [self._to_device(self._train.gather(indices[start : start + size])) for start in starts]
 
     def losses(self, batch: Batch) -> Tensor:

@@ -30,6 +30,7 @@ from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
 from pipelines.data.dataset import Dataset
 from pipelines.data.writer import DATA_DEPENDENT_NOTE
+from pipelines.memory import keep_freed_memory
 from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
 from pipelines.progress import Report, progress
@@ -70,6 +71,7 @@ def train(config: Config) -> RunOutcome:
             return RunOutcome(directory.path, summary, skipped=True)
         directory.write_config(config.to_dict())
         directory.write_status("running")
+        keep_freed_memory()
         try:
             with stop_requests() as stop:
                 summary = _Run(config, dataset, directory).train(stop)

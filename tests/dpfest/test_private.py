@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from typing import Any
 
@@ -18,6 +19,7 @@ from dpfest import (
     AdaFESTPlus,
     Budget,
     BudgetExceeded,
+    Exponential,
     NoiseKey,
     PrivacyConfig,
     PrivateTraining,
@@ -145,7 +147,8 @@ def test_batches_are_the_poisson_sample_of_the_key_empty_ones_too() -> None:
     sizes = []
     for batch in run.batches(data()):
         chosen = run.indices(run.steps_done)
-        assert torch.equal(batch[0][0], data()[torch.from_numpy(chosen)][0])
+        assert [len(part[0]) for part in batch] == ([len(chosen)] if len(chosen) else [])
+        assert not batch or torch.equal(batch[0][0], data()[torch.from_numpy(chosen)][0])
         sizes.append(len(chosen))
         run.step(batch)
     assert 0 in sizes and max(sizes) > 1, "fixed seed: a batch of one is sometimes none and sometimes several"
@@ -158,7 +161,7 @@ def test_rows_chosen_beforehand_are_the_only_ones_that_move(kind: type) -> None:
     chosen = select_rows(counts, algorithm.selection, NoiseKey.from_seed(2).generator("row selection"))
     if kind is AdaFESTPlus:
         algorithm.threshold = 0.5
-    run = training(algorithm, selected=chosen.rows)
+    run = training(algorithm, selected=chosen)
     before = run.model.basket.weight.detach().clone()
     for batch in run.batches(data()):
         run.step(batch)
@@ -173,7 +176,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
         training(fest)
     with pytest.raises(UserError, match="leave selected out"):
         training(DPSGD(), selected=np.arange(3))
-    with pytest.raises(UserError, match="planned for dpsgd, not for adafest"):
+    with pytest.raises(UserError, match="not planned for this adafest"):
         training(AdaFEST(), budget(DPSGD()))
     with pytest.raises(UserError, match="LBFGS"):
         training(DPSGD(), optimizer=torch.optim.LBFGS)
@@ -193,9 +196,116 @@ def test_frozen_parameters_cost_nothing_and_do_not_move() -> None:
         torch.optim.SGD([p for p in run.model.parameters() if p.requires_grad], lr=0.5),
         DPSGD(),
         budget(DPSGD()),
+        key=NoiseKey.from_seed(1),
     )
     assert frozen.engine.layout.names == ("shop",) and "head.0.weight" not in frozen.engine.recorder.dense_parameters
     before = run.model.basket.weight.detach().clone()
     for batch in frozen.batches(data()):
         frozen.step(batch)
     assert torch.equal(run.model.basket.weight, before)
+
+
+def test_a_saved_state_is_a_copy() -> None:
+    """A state that shared memory with the weights would, loaded again, repeat a step's noise at other weights."""
+    run = training(DPSGD())
+    batches = run.batches(data())
+    run.step(next(batches))
+    state, after_one = run.state_dict(), weights(run)
+    run.step(next(batches))
+    after_two = weights(run)
+    run.load_state_dict(state)
+    assert torch.equal(weights(run), after_one) and run.steps_done == 1
+    run.step(next(run.batches(data())))
+    assert torch.equal(weights(run), after_two), "the same step anew is the same release"
+
+
+def test_a_state_goes_into_the_same_settings_alone() -> None:
+    state = training(DPSGD()).state_dict()
+    with pytest.raises(UserError, match="another budget, algorithm or selection"):
+        training(DPSGD(clipping_norm=2.0)).load_state_dict(state)
+    with pytest.raises(UserError, match=r"no state of PrivateTraining"):
+        training(DPSGD()).load_state_dict({})
+    algorithm = FEST(selection=SelectionConfig(rows=8, noise_multiplier=5.0))
+    with pytest.raises(UserError, match="or selection"):
+        training(algorithm, selected=np.arange(4, 8)).load_state_dict(
+            training(algorithm, selected=np.arange(4)).state_dict()
+        )
+    run = training(DPSGD(), key=NoiseKey.fresh())
+    run.step(next(run.batches(data())))
+    with pytest.raises(UserError, match="steps of its own"):
+        run.load_state_dict(state)
+    other = {**state, "model": {"weight": torch.zeros(1)}}
+    with pytest.raises(UserError, match="another model"):
+        training(DPSGD()).load_state_dict(other)
+
+
+def test_a_budget_is_for_what_it_was_planned_for() -> None:
+    planned, greedy = Exponential(rows_per_step=5), Exponential(rows_per_step=50)
+    with pytest.raises(UserError, match="not planned for this exponential"):
+        training(greedy, budget(planned))
+    with pytest.raises(UserError, match="not planned for this dpsgd"):
+        training(DPSGD(), dataclasses.replace(budget(DPSGD()), batch_size=100))
+    algorithm = FEST(selection=SelectionConfig(rows=8, noise_multiplier=20.0))
+    cheap = SelectionConfig(rows=8, noise_multiplier=0.5)
+    counts = [np.full(50, 4), np.full(7, 30)]
+    with pytest.raises(UserError, match="at another cost"):
+        training(algorithm, selected=select_rows(counts, cheap, np.random.default_rng(0)))
+    with pytest.raises(UserError, match="sorted, distinct"):
+        training(algorithm, selected=np.array([3, 1]))
+    with pytest.raises(UserError, match="sorted, distinct"):
+        training(algorithm, selected=np.array([3, 57]))
+
+
+def test_a_seeded_key_and_the_ledger_agree() -> None:
+    unseeded = dataclasses.replace(budget(DPSGD()), fixed_noise_seed=False)
+    with pytest.raises(UserError, match="follows from a seed"):
+        training(DPSGD(), unseeded)
+    model = Baskets()
+    with pytest.raises(UserError, match="give key="):
+        PrivateTraining(model, lambda b: b, torch.optim.SGD(model.parameters()), DPSGD(), budget(DPSGD()))
+
+
+def test_only_the_batch_that_was_drawn_is_stepped() -> None:
+    run = training(DPSGD())
+    before = weights(run)
+    with pytest.raises(UserError, match=r"The batch has 200 examples, and \d+ were drawn"):
+        run.step([data()[:]])
+    with pytest.raises(UserError, match="list of micro-batches"):
+        run.step(data()[:3])
+    assert torch.equal(weights(run), before)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "message"),
+    [
+        (
+            AdaFEST(),
+            lambda m: torch.optim.Adam(m.parameters()),
+            "Adam cannot take the sparse gradient of basket.weight",
+        ),
+        (AdaFEST(), lambda m: torch.optim.SGD(m.parameters(), weight_decay=0.1), "SGD with weight_decay cannot take"),
+        (DPSGD(), lambda m: torch.optim.SparseAdam([m.basket.weight]), "SparseAdam cannot take the dense gradient"),
+        (DPSGD(), lambda m: torch.optim.SGD(m.head.parameters()), "No optimiser steps basket.weight, shop.weight"),
+        (DPSGD(), lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS evaluates the loss several times"),
+    ],
+)
+def test_optimisers_that_cannot_step_are_refused_before_anything_is_spent(
+    algorithm: Algorithm, optimizer: Any, message: str
+) -> None:
+    model = Baskets()
+    with pytest.raises(UserError, match=message):
+        PrivateTraining(model, lambda b: b, optimizer(model), algorithm, budget(algorithm), key=NoiseKey.from_seed(1))
+
+
+def test_a_list_of_words_in_an_empty_batch_is_not_looked_at() -> None:
+    """Nothing of any example may enter an empty batch, whatever its collate makes of examples."""
+    run = training(DPSGD(), budget(DPSGD(), batch_size=1))
+    seen: list[int] = []
+
+    def collate(rows: list[Any]) -> Any:
+        seen.append(len(rows))
+        return torch.utils.data.default_collate(rows)
+
+    for batch in run.batches(data(), collate=collate):
+        run.step(batch)
+    assert 0 not in seen and sum(seen) == sum(len(run.indices(step)) for step in range(STEPS))

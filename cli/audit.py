@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,10 @@ SETTINGS = {"adafest": _MAP, "adafest_plus": _MAP, "exponential": ("algorithm.no
 
 
 def run_audit(arguments: Sequence[str]) -> int:
-    """Audit the algorithms that `arguments` choose, or every private one; 1 where one costs more than it claims.
+    """Audit the algorithms that `arguments` choose, or every private one.
+
+    Returns:
+        1 where one costs more than it claims, else 0.
 
     Raises:
         UserError: an algorithm without a guarantee, or a wrong configuration.
@@ -29,7 +33,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     if line.only_shows:
         launch(tasks.nothing, arguments)
         return 0
-    from pipelines.audit.audit import PRIVATE_RULES, audit, write
+    from pipelines.audit.audit import PRIVATE_RULES, audit, refuse_without_guarantee, write
     from pipelines.compose import Composer
     from pipelines.config import typed
 
@@ -43,7 +47,10 @@ def run_audit(arguments: Sequence[str]) -> int:
         except UserError as error:
             # A key that only some algorithms have.
             raise error if chosen else UserError(f"{error} That is of {name}: choose with algorithm=...") from error
+    for config in configs:
+        refuse_without_guarantee(config)
     audits: list[Audit] = []
+    write(Path(configs[0].paths.report), audits)  # before the work: a folder that cannot be written to is named now
     for config in configs:
         audits.append(audit(config, lambda found, case: _print(found, case, header=not audits)))
         path = write(Path(config.paths.report), audits)
@@ -53,6 +60,8 @@ def run_audit(arguments: Sequence[str]) -> int:
         "above the claim."
     )
     print(path)
+    if missed := sum(case.verdict == "missed" for audit in audits for case in audit.cases):
+        print(f"{missed} sabotages were missed: so few draws decide nothing. Raise audit.draws.", file=sys.stderr)
     return int(any(audit.refuted for audit in audits))
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpfest.errors import UserError
-from reports.wording import epsilon
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -87,6 +86,8 @@ def sweep_job(cfg: DictConfig) -> None:
 
 def describe(summary: Mapping[str, Any]) -> str:
     """A run's summary in one line."""
+    from reports.wording import epsilon
+
     utility, privacy = summary["utility"], summary["privacy"]
     reduction = summary["embedding_gradient"]["reduction"]
     return "; ".join(
@@ -107,6 +108,8 @@ def _sound(privacy: Mapping[str, Any]) -> str:
     uncovered = "" if privacy.get("public_vocabulary", True) else "; the vocabulary, from the data, is not covered"
     if privacy["fidelity"] != "paper":
         return uncovered
+    from reports.wording import epsilon
+
     return f"{uncovered}; sound epsilon {epsilon(privacy['sound_epsilon'])}, nothing claimed for sampling"
 
 

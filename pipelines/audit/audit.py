@@ -84,13 +84,8 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
     Raises:
         UserError: the algorithm claims nothing, or settings that an audit cannot have.
     """
-    algorithm = config.algorithm
-    if not algorithm.private:
-        raise UserError(
-            f"algorithm={algorithm.name} guarantees nothing, so there is nothing to audit: choose one of "
-            f"{', '.join(PRIVATE_RULES)}."
-        )
-    budget = _claim(config)
+    refuse_without_guarantee(config)
+    algorithm, budget = config.algorithm, _claim(config)
     assert budget.epsilon is not None
     done = Audit(
         algorithm=algorithm.name,
@@ -105,6 +100,19 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
         done.cases.append(case)
         report(done, case)
     return done
+
+
+def refuse_without_guarantee(config: Config) -> None:
+    """Refuse an algorithm that claims nothing.
+
+    Raises:
+        UserError: it is not private.
+    """
+    if not config.algorithm.private:
+        raise UserError(
+            f"algorithm={config.algorithm.name} guarantees nothing, so there is nothing to audit: choose one of "
+            f"{', '.join(PRIVATE_RULES)}."
+        )
 
 
 def _claim(config: Config) -> Budget:
@@ -141,10 +149,19 @@ def _key(config: Config, flaw: Sabotage | None) -> NoiseKey:
 
 
 def write(report: Path, audits: list[Audit]) -> Path:
-    """Write ``<report>/audit/audit.json``; algorithms that were not audited now keep what an earlier audit found."""
+    """Write ``<report>/audit/audit.json``; algorithms that were not audited now keep what an earlier audit found.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
     path = report / "audit" / "audit.json"
     found = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
-    write_json(path, {"schema": 1, "audits": [found[name] for name in PRIVATE_RULES if name in found]})
+    try:
+        write_json(path, {"schema": 1, "audits": [found[name] for name in PRIVATE_RULES if name in found]})
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be written ({error.strerror}): choose another folder with paths.report."
+        ) from error
     return path
 
 

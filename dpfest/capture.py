@@ -8,7 +8,7 @@ A parameter that autograd reaches all the same was used outside its layer, and t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -71,6 +71,7 @@ class Recorder:
                 "norms are taken in theirs, so all must be float32, or all float64. Half precision: torch.autocast."
             )
         self.dtype, self.device = dtypes.pop(), next(iter(self.trainable.values())).device
+        self.before_read: Callable[[int, Tensor], None] | None = None  # called with a table and the ids to be looked up
         self.independent = False  # whether the examples have been seen not to mix
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
 
@@ -105,7 +106,7 @@ class Recording:
         self._buffers = _versions(self.recorder.model)
         for name, layer in self.recorder.layers.items():
             own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
-            self._handles.append(layer.register_forward_pre_hook(lambda *_, own=own: _hold(own, out=True)))
+            self._handles.append(layer.register_forward_pre_hook(self._before(own), with_kwargs=True))
             self._handles.append(layer.register_forward_hook(self._hook(name, own), with_kwargs=True))
         return self
 
@@ -123,6 +124,16 @@ class Recording:
                 f"The forward pass changes the buffer {changed[0]}: what it keeps of the examples would leave with the "
                 "model, without noise. Compute it from public data, or not at all."
             )
+
+    def _before(self, own: list[nn.Parameter]) -> Any:
+        table, read = self.recorder.table_of.get(id(own[0])), self.recorder.before_read
+
+        def hold(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if table is not None and read is not None:
+                read(table, args[0] if args else kwargs["input"])
+            _hold(own, out=True)
+
+        return hold
 
     def _hook(self, name: str, own: list[nn.Parameter]) -> Any:
         def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:

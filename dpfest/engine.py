@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from dpfest.capture import Recorder, Recording
 from dpfest.errors import UserError
+from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.rules import Algorithm, StepContext
 from dpfest.survivors import Contributions
@@ -41,18 +42,17 @@ class NoisedGradient:
     Attributes:
         dense: gradient of each dense parameter, by name.
         tables: gradient of each table, in the order of the layout.
+        rows_per_table: rows with a noised gradient in each table, those whose noise is owed among them.
+        owed: standard deviation of the noise that every row of every table is still owed: 0 unless it is lazy.
         examples, loss: the batch's size and mean loss (nan where it is empty).  Private: no part of the release.
     """
 
     dense: dict[str, Tensor]
     tables: list[RowGradient]
+    rows_per_table: list[int]
+    owed: float
     examples: int
     loss: float
-
-    @property
-    def rows_per_table(self) -> list[int]:
-        """Rows with a noised gradient in each table."""
-        return [len(table.values) for table in self.tables]
 
 
 class PrivateEngine:
@@ -73,7 +73,8 @@ class PrivateEngine:
     Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) that a step of
     DP-AdaFEST releases is dominated by one Gaussian mechanism of multiplier
     ``(sigma_1^-2 + sigma_2^-2)^(-1/2)`` subsampled at ``q``, under adding or removing one example; a rule that reads
-    no batch is dominated by ``sigma_2`` alone.
+    no batch is dominated by ``sigma_2`` alone.  Under lazy noise a gradient is no release: its tables' noise is
+    :attr:`NoisedGradient.owed`, and :class:`dpfest.private.PrivateTraining` keeps the account.
     """
 
     def __init__(
@@ -90,6 +91,8 @@ class PrivateEngine:
         selected: Tensor | None = None,
     ) -> None:
         self.recorder = Recorder(model)
+        self.lazy = LazyNoise(list(self.recorder.tables.values()), key) if algorithm.lazy else None
+        self.recorder.before_read = self.lazy.read if self.lazy else None
         self.algorithm, self.losses, self.key = algorithm, losses, key
         self.gradient_noise_multiplier = gradient_noise_multiplier
         self.expected_batch_size = expected_batch_size
@@ -117,6 +120,8 @@ class PrivateEngine:
                 pass each.
             step: number of the step; the same step under the same key draws the same noise.
         """
+        if self.lazy:
+            self.lazy.begin(step)
         parameters = self.recorder.dense_parameters
         shapes = [parameter.shape for parameter in parameters.values()]
         with ThreadPoolExecutor(1) as beside:  # the dense noise waits for no data: it is drawn beside the forward pass
@@ -127,7 +132,7 @@ class PrivateEngine:
             )
             survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
             divisor = self.expected_batch_size or max(batch.examples, 1)
-            rows = self._scaled(self._normal("row noise", step, survivors.shapes), divisor)
+            rows = self._scaled(self._normal("row noise", step, survivors.shapes, owed=bool(self.lazy)), divisor)
             dense = self._scaled(drawing.result(), divisor)
         sums: dict[Tensor, Tensor] = dict(zip(parameters.values(), dense, strict=True))
 
@@ -144,8 +149,10 @@ class PrivateEngine:
             if table.padding_idx is not None:  # never looked up, so its noise would only disturb the model
                 value[table.padding_idx if local is None else local == table.padding_idx] = 0
         tables = [RowGradient(local, value) for local, value in zip(survivors.local, rows, strict=True)]
+        noised = list(self.layout.rows) if self.lazy else [len(value) for value in rows]
+        owed = self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor if self.lazy else 0.0
         mean_loss = loss / examples if examples else math.nan
-        return NoisedGradient(dict(zip(parameters, dense, strict=True)), tables, examples, mean_loss)
+        return NoisedGradient(dict(zip(parameters, dense, strict=True)), tables, noised, owed, examples, mean_loss)
 
     def fill(self, gradient: NoisedGradient) -> None:
         """Set ``.grad`` of every trainable parameter: of a table sparse, and None where no row of it survived."""
@@ -169,10 +176,10 @@ class PrivateEngine:
         recording.look_up()
         return recording
 
-    def _normal(self, purpose: str, step: int, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-        """Standard normal variates in the given shapes, from one draw; zeros where there is no noise."""
+    def _normal(self, purpose: str, step: int, shapes: Sequence[Sequence[int]], owed: bool = False) -> list[Tensor]:
+        """Standard normal variates in the given shapes, from one draw; zeros where there is no noise, or it is owed."""
         sizes = [math.prod(shape) for shape in shapes]
-        if self.gradient_noise_multiplier > 0:
+        if self.gradient_noise_multiplier > 0 and not owed:
             flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)

@@ -26,6 +26,7 @@ from dpfest.budget import Budget
 from dpfest.capture import Recorder
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
+from dpfest.lazy import is_plain_sgd, learning_rates
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.rules import Algorithm
@@ -36,8 +37,9 @@ class PrivateTraining:
     """A model in private training: draws its batches, pays for each step before it is taken, updates the weights.
 
     Formal guarantee: under fidelity ``rigorous``, the weights after any number of :meth:`step` on the batches of
-    :meth:`indices`, and all weights before them, are together ``(ledger.epsilon(), budget.delta)``-DP for one example
-    more or less, as long as the key stays secret and every draw of it serves one run alone.
+    :meth:`indices`, and all weights before them (of lazy noise, those after a :meth:`flush`), are together
+    ``(ledger.epsilon(), budget.delta)``-DP for one example more or less, as long as the key stays secret and every draw
+    of it serves one run alone.
 
     Args:
         model: see :class:`dpfest.capture.Recorder` for what it may hold; checked here, once.
@@ -74,7 +76,7 @@ class PrivateTraining:
         self.engine = PrivateEngine(
             model, algorithm, losses, key or NoiseKey.fresh(), selected=self.selected, **budget.noise
         )
-        refuse_optimizers(self.optimizers, self.engine.recorder, sparse=algorithm.sparse)
+        refuse_optimizers(self.optimizers, self.engine.recorder, algorithm)
         self.ledger = Ledger(budget)
         self.steps_done = 0
         self._draw_batches()
@@ -158,11 +160,24 @@ class PrivateTraining:
                 "these are accounted for. Use batches(), or the examples of indices()."
             )
         self.engine.fill(gradient)
+        lazy = self.engine.lazy
+        if lazy:
+            lazy.owe(gradient.owed, learning_rates(lazy.tables, self.optimizers))
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
+        if self.steps_done == self.budget.steps:
+            self.flush()
         return gradient
+
+    def flush(self) -> None:
+        """Add all noise that lazy noise still owes, O(rows): before the weights are evaluated, saved or released.
+
+        Nothing happens under any other noise.  The last step of the budget does it of itself.
+        """
+        if self.engine.lazy:
+            self.engine.lazy.flush(self.steps_done)
 
     def state_dict(self) -> dict[str, Any]:
         """All that :meth:`load_state_dict` needs to go on as if nothing had happened, the secret key among it.
@@ -177,6 +192,7 @@ class PrivateTraining:
             "selected": None if self.selected is None else self.selected.clone(),
             "model": _copied(self.model.state_dict()),
             "optimizers": [_copied(optimizer.state_dict()) for optimizer in self.optimizers],
+            "lazy": self.engine.lazy and self.engine.lazy.state_dict(),
         }
 
     @property
@@ -190,7 +206,7 @@ class PrivateTraining:
             UserError: it was saved under others, or steps were taken under another key: their noise would be used for a
                 second gradient.
         """
-        if not state.keys() >= {"steps_done", "key", "settings", "selected", "model", "optimizers"}:
+        if not state.keys() >= {"steps_done", "key", "settings", "selected", "model", "optimizers", "lazy"}:
             raise UserError("This is no state of PrivateTraining.state_dict().")
         key = NoiseKey(bytes(state["key"].tolist()), self.budget.fixed_noise_seed)
         rows = state["selected"]
@@ -208,23 +224,27 @@ class PrivateTraining:
         except (RuntimeError, ValueError) as error:
             raise UserError(f"The state is of another model or other optimisers: {error}") from error
         self.engine.key = key
+        if self.engine.lazy:
+            self.engine.lazy.key = key
+            self.engine.lazy.load_state_dict(state["lazy"])
         self._draw_batches()
         self.ledger = Ledger(self.budget)
         self.ledger.spend_step(state["steps_done"])
         self.steps_done = state["steps_done"]
 
 
-def refuse_optimizers(optimizers: Sequence[torch.optim.Optimizer], recorder: Recorder, *, sparse: bool) -> None:
+def refuse_optimizers(optimizers: Sequence[torch.optim.Optimizer], recorder: Recorder, algorithm: Algorithm) -> None:
     """Refuse, before anything is spent, optimisers that cannot take a private step.
 
     Args:
         optimizers: between them over all trainable parameters.
         recorder: of the model.
-        sparse: whether the tables' gradients are.
+        algorithm: the rule, which says whether the tables' gradients are sparse and their noise lazy.
 
     Raises:
         UserError: one needs a closure, cannot take the tables' gradients, or parameters have none.
     """
+    sparse = algorithm.sparse
     names = {parameter: name for name, parameter in recorder.trainable.items()}
     stepped: dict[Tensor, str] = {}
     for optimizer in optimizers:
@@ -242,6 +262,11 @@ def refuse_optimizers(optimizers: Sequence[torch.optim.Optimizer], recorder: Rec
                     raise UserError(
                         f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of "
                         f"{names.get(parameter, 'a table')}. Use SGD, Adagrad or SparseAdam, without weight_decay."
+                    )
+                if algorithm.lazy and table and not is_plain_sgd(optimizer, group):
+                    raise UserError(
+                        f"Lazy noise adds up under plain SGD alone, not under {kind} as it is set: use SGD without "
+                        "momentum or weight decay for the tables, or algorithm.noise=dense."
                     )
                 if kind == "SparseAdam" and not (table and sparse):
                     raise UserError(

@@ -51,11 +51,13 @@ class Algorithm:
         private: whether the step clips and adds noise.
         clipping_norm: ``C2``, the l2 norm to which an example's masked gradient is clipped.
         selection: how rows are chosen before training, where they are.
+        lazy: whether the tables' noise is drawn when a row is next read (:mod:`dpfest.lazy`).
         sparse: whether the tables' gradients are.
     """
 
     name: str = ""
     private: ClassVar[bool] = False
+    lazy: ClassVar[bool] = False
     sparse: ClassVar[bool] = True
     clipping_norm: ClassVar[float] = math.inf
     selection: ClassVar[SelectionConfig | None] = None
@@ -92,14 +94,24 @@ class PrivateAlgorithm(Algorithm):
 
 @dataclass
 class DPSGD(PrivateAlgorithm):
-    """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step."""
+    """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step.
+
+    Attributes:
+        noise: ``dense``, or ``lazy`` for the same law under plain SGD at the cost of the rows that are read.
+    """
 
     name: str = "dpsgd"
-    sparse: ClassVar[bool] = False
+    noise: str = "dense"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise not in ("dense", "lazy"):
+            raise ValueError(f"algorithm.noise={self.noise} must be dense or lazy")
+        self.lazy = self.sparse = self.noise == "lazy"  # type: ignore[misc]
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Every row."""
-        return None
+        """Every row; under lazy noise those touched, as all others have no gradient of their own."""
+        return batch.contributions().rows if self.lazy else None
 
 
 @dataclass

@@ -96,6 +96,8 @@ class RowOptimizer(torch.optim.Optimizer):
 class RowSGD(RowOptimizer):
     """``w[rows] -= lr * g``."""
 
+    plain_sgd = True
+
     def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
         """See :meth:`RowOptimizer.apply`."""
         if isinstance(rows, slice):

@@ -1,0 +1,180 @@
+"""Lazy noise has the law of dense noise: per row, after any pattern of reads and learning rates, before every read.
+
+Chi-squared tests at a fixed seed, false-alarm rate 1e-4 each; a deviation that is 5% off is rejected.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from dpfest import DPSGD, Budget, NoiseKey, PrivacyConfig, PrivateEngine, PrivateTraining, UserError, plan
+
+ROWS, DIM, STEPS, EXAMPLES = 6, 20_000, 7, 40
+FALSE_ALARM = 1e-4
+
+
+class Reader(nn.Module):
+    """Reads rows and learns nothing from them: what moves is noise alone. Keeps what it read."""
+
+    def __init__(self, padding_idx: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(ROWS, DIM, padding_idx=padding_idx)
+        self.head = nn.Linear(1, 1)
+        self.read: list[tuple[Tensor, Tensor]] = []
+        with torch.no_grad():
+            self.table.weight.zero_()
+
+    def losses(self, batch: Any) -> Tensor:
+        ids, x = batch
+        found = self.table(ids)
+        self.read.append((ids.clone(), found.detach().clone()))
+        return self.head(x).squeeze(1) + 0.0 * found.flatten(1).sum(1)
+
+
+PLANNED: list[Budget] = []
+
+
+def budget() -> Budget:
+    if not PLANNED:
+        config = PrivacyConfig(epsilon=5.0, noise_seed=1)
+        PLANNED.append(plan(DPSGD(noise="lazy"), config, examples=EXAMPLES, batch_size=4, steps=STEPS, features=[ROWS]))
+    return PLANNED[0]
+
+
+def data() -> TensorDataset:
+    """Row 5 is never read, row 0 often."""
+    ids = torch.from_numpy(np.random.default_rng(0).choice(5, size=(EXAMPLES, 2), p=[0.5, 0.2, 0.1, 0.1, 0.1]))
+    return TensorDataset(ids, torch.randn(EXAMPLES, 1, generator=torch.Generator().manual_seed(0)))
+
+
+def training(model: nn.Module, lr: float = 0.5, seed: int = 1, **settings: Any) -> PrivateTraining:
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, **settings)
+    key = NoiseKey.from_seed(seed)
+    return PrivateTraining(model, model.losses, optimizer, DPSGD(noise="lazy"), budget(), key=key)  # type: ignore[arg-type]
+
+
+def accepts(sample: Tensor, variance: float) -> None:
+    total, size = float(sample.double().square().sum()), sample.numel()
+    tail = min(stats.chi2.sf(total / variance, size), stats.chi2.cdf(total / variance, size))
+    assert tail > FALSE_ALARM / 2
+    for wrong in (0.95, 1.05):
+        other = total / (variance * wrong**2)
+        assert min(stats.chi2.sf(other, size), stats.chi2.cdf(other, size)) < 1e-3
+
+
+def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
+    model = Reader()
+    run = training(model)
+    deviation = run.algorithm.clipping_norm * run.budget.gradient_noise_multiplier / run.budget.batch_size
+    owed = 0.0
+    for step, batch in enumerate(run.batches(data(), micro_batch_size=3)):
+        rate = 0.5 / (1 + step)  # a schedule
+        run.optimizers[0].param_groups[0]["lr"] = rate
+        model.read.clear()
+        run.step(batch)
+        for ids, found in model.read:
+            if owed:
+                rows = {int(row): found.reshape(-1, DIM)[place] for place, row in enumerate(ids.flatten())}
+                for value in rows.values():
+                    accepts(value, owed)
+        if step < STEPS - 1:
+            assert model.table.weight[5].abs().sum() == 0, "never read: its noise is owed until the flush"
+        owed += (rate * deviation) ** 2
+    for row in range(ROWS):
+        accepts(model.table.weight.detach()[row], owed)
+    correlation = np.corrcoef(model.table.weight.detach().numpy())
+    off = correlation[np.triu_indices(ROWS, 1)] * np.sqrt(DIM)
+    assert stats.chi2.sf((off**2).sum(), len(off)) > FALSE_ALARM
+
+
+def test_a_flush_on_the_way_changes_no_law_and_owes_nothing() -> None:
+    model = Reader()
+    run = training(model)
+    deviation = run.algorithm.clipping_norm * run.budget.gradient_noise_multiplier / run.budget.batch_size
+    for step, batch in enumerate(run.batches(data())):
+        run.step(batch)
+        if step in (1, 4):
+            run.flush()
+            accepts(model.table.weight.detach(), (step + 1) * (0.5 * deviation) ** 2)
+            before = model.table.weight.detach().clone()
+            run.flush()
+            assert torch.equal(model.table.weight, before)
+    accepts(model.table.weight.detach(), STEPS * (0.5 * deviation) ** 2)
+
+
+def test_padding_is_never_noised() -> None:
+    model = Reader(padding_idx=5)
+    run = training(model)
+    for batch in run.batches(data()):
+        run.step(batch)
+    assert model.table.weight[5].abs().sum() == 0 and bool((model.table.weight[:5] != 0).all())
+
+
+def test_a_killed_run_goes_on_to_the_same_bits() -> None:
+    whole, half = training(Reader()), training(Reader())
+    for run, steps in ((whole, STEPS), (half, 3)):
+        for _, batch in zip(range(steps), run.batches(data()), strict=False):
+            run.step(batch)
+    file = io.BytesIO()
+    torch.save(half.state_dict(), file)
+    file.seek(0)
+    resumed = training(Reader(), seed=2)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for batch in resumed.batches(data()):
+        resumed.step(batch)
+    for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_without_noise_it_is_dense_dpsgd_to_the_bit() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 3), nn.Flatten(), nn.Linear(6, 1)).double()
+    batch = torch.randint(0, 20, (8, 2))
+    found = []
+    for noise in ("dense", "lazy"):
+        engine = PrivateEngine(
+            model,
+            DPSGD(clipping_norm=0.1, noise=noise),
+            lambda ids: model(ids).squeeze(1).square(),
+            NoiseKey.from_seed(0),
+            gradient_noise_multiplier=0.0,
+            expected_batch_size=8.0,
+        )
+        gradient = engine.gradient([batch], 0)
+        engine.fill(gradient)
+        found.append([p.grad.to_dense() if p.grad.is_sparse else p.grad for p in model.parameters()])  # type: ignore[union-attr]
+        assert gradient.rows_per_table == [20]
+    assert all(torch.equal(dense, lazy) for dense, lazy in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("settings", [{"momentum": 0.9}, {"weight_decay": 0.1}])
+def test_lazy_noise_asks_for_plain_sgd(settings: dict[str, float]) -> None:
+    with pytest.raises(UserError, match="SGD"):
+        training(Reader(), **settings)
+
+
+def test_lazy_noise_refuses_an_optimiser_with_a_memory() -> None:
+    model = Reader()
+    with pytest.raises(UserError, match="plain SGD alone, not under Adagrad"):
+        PrivateTraining(
+            model,
+            model.losses,
+            torch.optim.Adagrad(model.parameters()),
+            DPSGD(noise="lazy"),
+            budget(),
+            key=NoiseKey.from_seed(1),
+        )
+
+
+def test_an_unknown_noise_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be dense or lazy"):
+        DPSGD(noise="late")

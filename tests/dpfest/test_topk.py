@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
 from dpfest import accounting
@@ -184,3 +185,16 @@ def test_unsigned_public_counts_rank_as_numbers() -> None:
     selection = SelectionConfig(mechanism="public", rows=2, prior="counts.npy")
     counts = [np.array([0, 5, 9, 0], dtype=np.uint32)]
     assert select_rows(counts, selection, np.random.default_rng(0)).rows.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("rows", [2, 5, 20])
+def test_laplace_is_least_private_where_one_row_takes_all_that_an_example_counts(rows: int) -> None:
+    """An example that counts in `rows` rows moves each by one, under noise of scale rows / share: never more than the
+    event that is accounted, one coordinate moved by `rows` under that noise."""
+    share = 0.7
+    spread = pld.from_laplace_mechanism(rows / share, value_discretization_interval=1e-4).self_compose(rows)
+    event = next(iter(selection_events(SelectionConfig(mechanism="laplace", epsilon=share, rows=3), [10])))
+    accounted = event.once(1e-4)
+    for epsilon in (0.0, 0.1, 0.3, 0.5, 0.65, 0.7):
+        assert spread.get_delta_for_epsilon(epsilon) <= accounted.get_delta_for_epsilon(epsilon) + 1e-9
+    assert accounted.get_delta_for_epsilon(share + 1e-3) < 1e-12

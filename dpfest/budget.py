@@ -113,6 +113,7 @@ def plan(
     steps: int,
     features: int | Sequence[int],
     calibrate: Callable[..., float] = accounting.calibrate,
+    selects: bool = True,
 ) -> Budget:
     """The noise that makes a run meet its target.
 
@@ -125,6 +126,7 @@ def plan(
       features: vocabulary sizes of the features that a selection covers; their number alone where only that is known
         (one-shot Gumbel is then counted as if no vocabulary capped it).
       calibrate: `accounting.calibrate`, or what remembers its answers: `Ledger` verifies them.
+      selects: whether the algorithm's row selection, where it has one, looks at these examples.
 
     Raises:
       UserError: the batch exceeds the data, or no noise meets the target.
@@ -146,7 +148,7 @@ def plan(
     )
     if not algorithm.private:
         return budget
-    if getattr(algorithm, "selection", None):
+    if selects and getattr(algorithm, "selection", None):
         sizes = features if isinstance(features, Sequence) else [algorithm.selection.rows] * features
         budget = replace(budget, selection=next(iter(selection_events(algorithm.selection, sizes)), None))
     target, fixed = privacy.epsilon, budget.selection

@@ -46,6 +46,8 @@ class PrivateTraining:
         selected: global rows that :func:`dpfest.topk.select_rows` chose, for the rules that want them; the budget
             has paid for them.
         key: None for a fresh one from the operating system.
+        ledger: None for one of its own. Of a stream, whose periods are trained one after another
+            (:class:`dpfest.stream.StreamPlan`), the ledger that the periods before this one were spent on.
 
     Raises:
         UserError: the model has a layer that cannot be clipped, an optimiser needs a closure, or rows are missing.
@@ -61,6 +63,7 @@ class PrivateTraining:
         *,
         selected: Tensor | np.ndarray | None = None,
         key: NoiseKey | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         if budget.algorithm != algorithm.name:
             raise UserError(f"The budget was planned for {budget.algorithm}, not for {algorithm.name}: plan it anew.")
@@ -70,7 +73,8 @@ class PrivateTraining:
                 if selected is None
                 else f"{algorithm.name} selects no rows beforehand: leave selected out."
             )
-        self.model, self.budget, self.ledger = model, budget, Ledger(budget)
+        self.model, self.budget, self.ledger = model, budget, ledger or Ledger(budget)
+        self._own_ledger = ledger is None
         self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         for optimizer in self.optimizers:
             if isinstance(optimizer, torch.optim.LBFGS):
@@ -123,7 +127,7 @@ class PrivateTraining:
         Raises:
             BudgetExceeded: the step would pass the target; nothing has happened.
         """
-        self.ledger.spend_step()
+        self.ledger.spend_step(budget=self.budget)
         gradient = self.engine.gradient(microbatches, self.steps_done)
         self.engine.fill(gradient)
         for optimizer in self.optimizers:
@@ -147,7 +151,7 @@ class PrivateTraining:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same model and budget.
+        """Go on from a state of the same model and budget; a ledger that was given holds none of its steps yet.
 
         Raises:
             UserError: it was saved under another budget, whose ledger this one cannot continue.
@@ -159,6 +163,7 @@ class PrivateTraining:
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
-        self.ledger = Ledger(self.budget)
-        self.ledger.spend_step(state["steps_done"])
+        if self._own_ledger:
+            self.ledger = Ledger(self.budget)
+        self.ledger.spend_step(state["steps_done"], budget=self.budget)
         self.steps_done = state["steps_done"]

@@ -46,7 +46,7 @@ def test_the_root_file_holds_the_dataclass_defaults() -> None:
     root = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
     assert isinstance(root, dict)
     kinds = {f.name: f for f in dataclasses.fields(Config)}
-    for section in ("budget", "sweep", "paths"):
+    for section in ("budget", "stream", "sweep", "paths"):
         assert root[section] == dataclasses.asdict(kinds[section].default_factory())  # type: ignore[misc]
     for scalar in ("seed", "device"):
         assert root[scalar] == kinds[scalar].default

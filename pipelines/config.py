@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 SCHEMAS: dict[str, dict[str, str]] = {
     "data": {
         "nycflights": "pipelines.data.nycflights:NycflightsConfig",
+        "nycflights_stream": "pipelines.data.nycflights_stream:NycflightsStreamConfig",
         "criteo_kaggle": "pipelines.data.criteo:CriteoKaggleConfig",
         "criteo_synthetic": "pipelines.data.synthetic:CriteoSyntheticConfig",
+        "criteo_synthetic_stream": "pipelines.data.synthetic:CriteoSyntheticStreamConfig",
     },
     "model": {"pctr": "pipelines.models.pctr:PctrConfig"},
     "algorithm": {

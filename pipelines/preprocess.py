@@ -1,33 +1,37 @@
-"""The preprocess stage: from a data configuration to a dataset folder, made once and then found again."""
+"""The preprocess stage: from a data configuration to a dataset or stream, made once and then found again."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any, Protocol
 
 from dpfest.errors import UserError
-from pipelines.data.criteo import CriteoFiles, CriteoKaggleConfig
-from pipelines.data.dataset import SCHEMA, Dataset
-from pipelines.data.hashing import HASH_SPECIFICATION
-from pipelines.data.nycflights import Nycflights, NycflightsConfig
-from pipelines.data.source import RowSource, fingerprint
-from pipelines.data.synthetic import GENERATOR_VERSION, CriteoSyntheticConfig, write_criteo_files
+from pipelines.data.criteo import CriteoKaggleConfig
+from pipelines.data.dataset import Dataset
+from pipelines.data.days import day_hashes, make_day
+from pipelines.data.identity import content_hash
+from pipelines.data.nycflights import NycflightsConfig
+from pipelines.data.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.stream import Stream, day_folder, write_stream_record
+from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
 from pipelines.data.writer import made_once, write_dataset
 from pipelines.progress import progress
 
-DataConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
+DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
+StreamConfig = NycflightsStreamConfig | CriteoSyntheticStreamConfig
+DataConfig = DatasetConfig | StreamConfig
 
 DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "nycflights": NycflightsConfig,
+    "nycflights_stream": NycflightsStreamConfig,
     "criteo_kaggle": CriteoKaggleConfig,
     "criteo_synthetic": CriteoSyntheticConfig,
+    "criteo_synthetic_stream": CriteoSyntheticStreamConfig,
 }
-"""Datasets by name, each with the type of its configuration."""
+"""Datasets and streams by name, each with the type of its configuration; ``is_stream`` tells one from the other."""
 
 
 class PreprocessConfig(Protocol):
@@ -38,7 +42,7 @@ class PreprocessConfig(Protocol):
 
 
 def data_hash(data: DataConfig) -> str:
-    """8 hexadecimal digits that change with whatever changes the rows of a dataset.
+    """8 hexadecimal digits that change with whatever changes the rows of a dataset or stream.
 
     They cover the configuration, the formats and feature recipes of this version, and the source files by
     name, size and the content of their first and last MiB. Where the files lie is left out: data may be
@@ -47,28 +51,44 @@ def data_hash(data: DataConfig) -> str:
     Raises:
         UserError: A source file is missing.
     """
-    settings = dataclasses.asdict(data)
-    settings.pop("path", None)
-    made_of = {"schema": SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": _identity(data)}
-    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+    source = {"days": day_hashes(data)} if data.is_stream else data.identity()
+    return content_hash(data, source)[:8]
 
 
 def dataset_folder(config: PreprocessConfig) -> Path:
-    """Where the dataset of a configuration lies, made already or not."""
+    """Where the dataset or stream of a configuration lies, made already or not."""
     _check(config.data)
     return Path(config.paths.data) / f"{config.data.name}-{data_hash(config.data)}"
 
 
 def preprocess(config: PreprocessConfig) -> Path:
-    """Make the dataset that ``config.data`` describes, unless it is there, and say which.
+    """Make the dataset or the stream that ``config.data`` describes, unless it is there, and say which.
 
     Returns:
-        The dataset's folder, ready for :meth:`Dataset.open`.
+        Its folder, ready for :meth:`Dataset.open` or, where ``config.data.is_stream``, :meth:`Stream.open`.
 
     Raises:
-        UserError: A setting has no meaning, or the source is missing or malformed. Nothing is left then.
+        UserError: A setting has no meaning, or the source is missing or malformed. Nothing is left then, but for the
+            days of a stream that could be made.
     """
     folder = dataset_folder(config)
+    return _make_stream(folder, config) if config.data.is_stream else _make_dataset(folder, config.data)
+
+
+def _make_stream(folder: Path, config: PreprocessConfig) -> Path:
+    data: StreamConfig = config.data
+    hashes = day_hashes(data)
+    write_stream_record(folder, data.name, list(hashes), list(hashes.values()), dataclasses.asdict(data))
+    for day, day_hash in hashes.items():
+        if not day_folder(folder, day).exists():
+            with progress(f"making {data.name}, day {day}") as report:
+                make_day(folder, data, day, day_hash, report)
+    stream = Stream.open(folder)
+    _say(f"{folder}: {sum(stream.rows_of_day):,} rows in {len(stream.days)} days.")
+    return folder
+
+
+def _make_dataset(folder: Path, data: DatasetConfig) -> Path:
     how = "there already"
     if not folder.exists():
         with made_once(folder) as partial:
@@ -76,14 +96,19 @@ def preprocess(config: PreprocessConfig) -> Path:
                 how = "made by another process in the meantime"
             else:
                 how = "made"
-                _make(partial, config.data)
+                scratch = partial / "source"
+                with progress(f"reading {data.name}") as report:
+                    made_with = dataclasses.asdict(data)
+                    source = data.source(scratch)
+                    write_dataset(partial, source, data.name, data.vocabulary, data.split, made_with, report)
+                shutil.rmtree(scratch, ignore_errors=True)
     dataset = Dataset.open(folder)
     rows = ", ".join(f"{rows:,} {name}" for name, rows in dataset.rows.items())
     rejected, excluded = (dataset.description[kind]["total"] for kind in ("rejected_rows", "excluded_rows"))
     left_out = f"{rejected:,} malformed and {excluded:,} unlabelled ones left out"
     _say(f"{folder} ({how}): {rows} rows; {left_out}.")
     for part in ("validation", "test"):
-        _warn_where_auc_is_unknown(dataset, part, getattr(config.data.split, part))
+        _warn_where_auc_is_unknown(dataset, part, getattr(data.split, part))
     return folder
 
 
@@ -98,38 +123,17 @@ def _warn_where_auc_is_unknown(dataset: Dataset, part: str, share: float) -> Non
         )
 
 
-def _make(folder: Path, data: DataConfig) -> None:
-    texts = folder / "source"
-    if isinstance(data, CriteoSyntheticConfig):
-        texts.mkdir()
-        with progress(f"writing {data.rows:,} rows of text") as report:
-            paths = write_criteo_files(texts, data, report)
-        source: RowSource = CriteoFiles(paths, data.on_bad_row, generated=True)
-    elif isinstance(data, CriteoKaggleConfig):
-        source = CriteoFiles([Path(data.path)], data.on_bad_row)
-    else:
-        source = Nycflights()
-    with progress(f"reading {data.name}") as report:
-        made_with = dataclasses.asdict(data)
-        write_dataset(folder, source, data.name, data.vocabulary, data.split, made_with, report)
-    shutil.rmtree(texts, ignore_errors=True)
-
-
-def _identity(data: DataConfig) -> dict[str, Any]:
-    if isinstance(data, CriteoSyntheticConfig):
-        return {"generator": GENERATOR_VERSION}
-    if isinstance(data, CriteoKaggleConfig):
-        return {"files": [fingerprint(path) for path in CriteoFiles([Path(data.path)], data.on_bad_row).paths]}
-    return Nycflights().identity()
-
-
 def _check(data: DataConfig) -> None:
+    data.check()
     data.vocabulary.check()
-    data.split.check()
-    if isinstance(data, CriteoSyntheticConfig):
-        data.check()
-    if not isinstance(data, NycflightsConfig) and data.on_bad_row not in ("stop", "skip"):
-        raise UserError(f"data.on_bad_row must be stop or skip, not {data.on_bad_row!r}.")
+    if not data.is_stream:
+        data.split.check()
+    elif data.vocabulary.policy != "hash":
+        raise UserError(
+            f"data.vocabulary.policy={data.vocabulary.policy} has no meaning in a stream: a vocabulary read off one "
+            "day would not hold the next day's values, and one read off all days would tell the first what comes "
+            "later. Leave it at hash."
+        )
 
 
 def _say(line: str) -> None:

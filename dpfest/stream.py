@@ -56,6 +56,11 @@ class StreamPlan:
         """All that is to be spent."""
         return [*self.histograms, *self.steps]
 
+    @property
+    def epsilon(self) -> float | None:
+        """What the whole plan costs as the fidelity counts it, at most the target; None without privacy."""
+        return self.whole.cost(self.events, self.whole.delta) if self.steps else None
+
     def ledger(self, finished: int = 0) -> Ledger:
         """The stream's ledger, its histograms and its first `finished` periods spent.
 
@@ -138,7 +143,7 @@ def plan_stream(
         budgets = [budget(*settings) for settings in zip(sizes, lengths, counted, strict=True)]
         whole = replace(budgets[0], examples=total, steps=sum(lengths), step=None)
     periods = tuple(_on(part, each) for part, each in zip(parts, budgets, strict=True))
-    noised = {
+    noised: dict[str, list[tuple[str, ...]]] = {
         "first_day": [(*parts[0], "day 0")],
         "all_days": [()],
         "streaming": [(*part, f"day {day}") for part, of_period in zip(parts, days, strict=True) for day in of_period],

@@ -7,6 +7,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfest.errors import UserError
+
 _KEPT_BITS = 20
 
 
@@ -21,7 +23,16 @@ class RocAuc:
         self._counts = np.zeros((2, 1 << _KEPT_BITS), np.int64)
 
     def add(self, labels: NDArray[np.floating], scores: NDArray[np.float32]) -> None:
-        """Count examples, labels (0 or 1) and scores of shape [n] each."""
+        """Count examples, labels (0 or 1) and scores of shape [n] each.
+
+        Raises:
+            UserError: a score is not finite.
+        """
+        if not np.isfinite(scores).all():
+            raise UserError(
+                "The model gives scores that are not finite: lower optimizer.dense.learning_rate or "
+                "optimizer.tables.learning_rate."
+            )
         bits = np.ascontiguousarray(scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
         # The order of floats as that of unsigned integers: all bits of negative ones turned, else the sign's.
         ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))

@@ -11,16 +11,20 @@ from numpy.typing import NDArray
 from pipelines.data.dataset import Rows
 
 
-class RowReader(Protocol):
-    """Rows that can be gathered and read in order; :class:`pipelines.data.dataset.RowFile` is one."""
+class ChunkedRows(Protocol):
+    """Rows that can be read in order."""
+
+    def chunks(self, size: int) -> Iterator[Rows]:
+        """All rows in order, at most ``size`` at a time."""
+
+
+class RowReader(ChunkedRows, Protocol):
+    """Rows that can be gathered, too; :class:`pipelines.data.dataset.RowFile` is one."""
 
     def __len__(self) -> int: ...
 
     def gather(self, indices: NDArray[np.int64]) -> Rows:
         """The rows at ``indices`` (shape [b]), which rise."""
-
-    def chunks(self, size: int) -> Iterator[Rows]:
-        """All rows in order, at most ``size`` at a time."""
 
 
 class JoinedRows:
@@ -48,7 +52,7 @@ class JoinedRows:
         return concatenated([file.gather(part - start) for file, part, start in parts if len(part)] or [self._none()])
 
     def chunks(self, size: int) -> Iterator[Rows]:
-        """See :class:`RowReader`."""
+        """See :class:`ChunkedRows`."""
         for file in self._files:
             yield from file.chunks(size)
 
@@ -57,7 +61,7 @@ class JoinedRows:
 
 
 class PartOfRows:
-    """Those rows whose numbers ``chosen`` (from int64 [n] to bool [n]) picks; only to be read in order.
+    """Those rows whose numbers ``chosen`` (from int64 [n] to bool [n]) picks, to be read in order.
 
     Args:
         rows: all of them.

@@ -106,6 +106,20 @@ class Stream:
         return self.days[0].numeric_names
 
 
+def split_days(stream: Stream, train_days: int) -> tuple[list[Dataset], list[Dataset]]:
+    """The days that are trained on, and those after them, which are held out.
+
+    Raises:
+        UserError: none would be held out.
+    """
+    if train_days >= len(stream.days):
+        raise UserError(
+            f"stream.train_days={train_days} leaves none of the {len(stream.days)} days of {stream.name} to evaluate "
+            f"on: choose at most {len(stream.days) - 1}."
+        )
+    return stream.days[:train_days], stream.days[train_days:]
+
+
 def _read_record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD_FILE
     try:

@@ -33,8 +33,8 @@ def summarize(
 
     Args:
         mean_rows: rows with a noised gradient, the mean over steps, for each table.
-        evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, on `test`, those
-            that are only reported, and but for the last on `following`, those of the next period.
+        evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, and on
+            `following`, those of the next period; after the last on `test`, those that are only reported.
         seconds: time in training steps.
         examples_seen: sum of the batch sizes.
     """

@@ -225,10 +225,11 @@ class _Run:
         return self.layout.coordinates / mean if mean else None
 
     def _evaluate_period(self) -> None:
-        """Judge the model at a period's end, also on the days that it is to be trained on next."""
-        found = {"validation": self.course.validation, "test": self.course.test}
-        if self.period.following is not None:
-            found["following"] = self.period.following
+        """Judge the model at a period's end: on the days that it is to be trained on next, and of the held-out ones on
+        the rows that choose settings; on those that are only reported, at the very end."""
+        following = self.period.following
+        last = {"test": self.course.test} if following is None else {"following": following}
+        found = {"validation": self.course.validation, **last}
         self.evaluations.append({split: self.task.evaluate(rows) for split, rows in found.items()})
         for split, values in self.evaluations[-1].items():
             if split != "test":

@@ -19,7 +19,7 @@ from pipelines.data.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.stream import Stream, day_folder
 from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
 from pipelines.data.writer import made_once, write_dataset
-from pipelines.preprocess_stream import DaysToMake, days_to_make, make_days
+from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days
 from pipelines.progress import progress
 
 DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
@@ -115,7 +115,8 @@ def finished_stream(folder: Path, made: int) -> Path:
     days = len(stream.days)
     how = "made" if made == days else f"{made} of {days} days made" if made else "there already"
     rejected, excluded = (sum(day.description[kind]["total"] for day in stream.days) for kind in LEFT_OUT)
-    _say(f"{folder} ({how}): {days} days, {sum(stream.rows_of_day):,} rows; {_left_out(rejected, excluded)}.")
+    rows = f"{sum(stream.rows_of_day):,} rows in {days_in_words(days)}"
+    _say(f"{folder} ({how}): {rows}; {_left_out(rejected, excluded)}.")
     return folder
 
 

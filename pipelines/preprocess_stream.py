@@ -45,9 +45,9 @@ class DaysToMake:
         """
         needed = together(self.forecasts.values(), at_once)
         free = check_disk(self.stream, needed)
-        took = f", about {duration(needed.seconds)} with {at_once} at once" if needed.seconds is not None else ""
+        took = f"; about {duration(needed.seconds)} with {at_once} at once" if needed.seconds is not None else ""
         return (
-            f"{self.data.name}: {len(self.hashes)} days to make, about {needed.rows:,.0f} rows; "
+            f"{self.data.name}: {days_in_words(len(self.hashes))} to make, about {float(f'{needed.rows:.3g}'):,.0f} rows; "
             f"{_gigabytes(needed.disk_bytes + needed.scratch_bytes)} of disk ({_gigabytes(free)} free){took}."
         )
 
@@ -99,7 +99,7 @@ def raise_failed(stream: Path, failed: Mapping[int, str]) -> None:
     if failed:
         reasons = "\n".join(f"  day {day}: {reason}" for day, reason in sorted(failed.items()))
         raise UserError(
-            f"{len(failed)} day{'s' * (len(failed) > 1)} of {stream} could not be made; every other one is there. The "
+            f"{days_in_words(len(failed))} of {stream} could not be made; every other one is there. The "
             f"same command makes what is missing, and that alone.\n{reasons}"
         )
 
@@ -120,6 +120,11 @@ def _word(stream: Path, day: int) -> str:
         return failure_file(stream, day).read_text(encoding="utf-8").strip()
     except FileNotFoundError:
         return "it left no word: its process was killed (out of memory?), or never started"
+
+
+def days_in_words(count: int) -> str:
+    """1 day, 2 days."""
+    return f"{count} day{'s' * (count != 1)}"
 
 
 def _gigabytes(count: float) -> str:

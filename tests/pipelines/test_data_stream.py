@@ -103,7 +103,7 @@ def test_only_a_day_that_is_gone_is_made_again(tmp_path: Path, capsys: pytest.Ca
         Stream.open(folder)
     capsys.readouterr()
     assert run(SMALL, tmp_path) == folder
-    assert "(1 of 4 days made): 4 days, 1,200 rows" in capsys.readouterr().err
+    assert "(1 of 4 days made): 1,200 rows in 4 days" in capsys.readouterr().err
     after = _times(folder)
     assert after.pop("day_02") != before.pop("day_02") and after == before
     assert (folder / "day_02" / "train.rows").read_bytes() == rows

@@ -30,6 +30,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "nycflights": "pipelines.data.nycflights:NycflightsConfig",
         "nycflights_stream": "pipelines.data.nycflights_stream:NycflightsStreamConfig",
         "criteo_kaggle": "pipelines.data.criteo:CriteoKaggleConfig",
+        "criteo_1tb": "pipelines.data.criteo_days:Criteo1TBConfig",
         "criteo_synthetic": "pipelines.data.synthetic:CriteoSyntheticConfig",
         "criteo_synthetic_stream": "pipelines.data.synthetic:CriteoSyntheticStreamConfig",
     },
@@ -142,6 +143,19 @@ class SweepConfig:
 
 
 @dataclass
+class PreprocessStageConfig:
+    """How many days of a stream are made at once on this machine; and the one day to make, where it is a task of its
+    own."""
+
+    jobs: int = 1
+    day: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError(f"preprocess.jobs={self.jobs} must be 1 or more.")
+
+
+@dataclass
 class PathsConfig:
     """Where processed datasets, run directories and the report lie."""
 
@@ -172,6 +186,7 @@ class Config:
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    preprocess: PreprocessStageConfig = field(default_factory=PreprocessStageConfig)
     seed: int = 0
     device: str = "auto"
     paths: PathsConfig = field(default_factory=PathsConfig)
@@ -211,8 +226,8 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Left out are paths, device, profile, experiment, budget, audit and sweep; of `train`, what only says when
-    something is written, and micro_batch_size, which moves sums by rounding and nothing else; `stream`, where the
+    Left out are paths, device, profile, experiment, budget, audit, sweep and preprocess; of `train`, what only says
+    when something is written, and micro_batch_size, which moves sums by rounding and nothing else; `stream`, where the
     data are none. Data enter as `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """
     train = dataclasses.asdict(config.train)

@@ -10,28 +10,33 @@ from typing import Any, Protocol
 
 from dpfest.errors import UserError
 from pipelines.data.criteo import CriteoKaggleConfig
+from pipelines.data.criteo_days import Criteo1TBConfig
 from pipelines.data.dataset import Dataset
-from pipelines.data.days import day_hashes, make_day
+from pipelines.data.days import day_hashes
 from pipelines.data.identity import content_hash
 from pipelines.data.nycflights import NycflightsConfig
 from pipelines.data.nycflights_stream import NycflightsStreamConfig
-from pipelines.data.stream import Stream, day_folder, write_stream_record
+from pipelines.data.stream import Stream, day_folder
 from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
 from pipelines.data.writer import made_once, write_dataset
+from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days
 from pipelines.progress import progress
 
 DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
-StreamConfig = NycflightsStreamConfig | CriteoSyntheticStreamConfig
+StreamConfig = NycflightsStreamConfig | Criteo1TBConfig | CriteoSyntheticStreamConfig
 DataConfig = DatasetConfig | StreamConfig
 
 DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "nycflights": NycflightsConfig,
     "nycflights_stream": NycflightsStreamConfig,
     "criteo_kaggle": CriteoKaggleConfig,
+    "criteo_1tb": Criteo1TBConfig,
     "criteo_synthetic": CriteoSyntheticConfig,
     "criteo_synthetic_stream": CriteoSyntheticStreamConfig,
 }
 """Datasets and streams by name, each with the type of its configuration; ``is_stream`` tells one from the other."""
+
+LEFT_OUT = ("rejected_rows", "excluded_rows")
 
 
 class PreprocessConfig(Protocol):
@@ -39,6 +44,7 @@ class PreprocessConfig(Protocol):
 
     data: Any
     paths: Any
+    preprocess: Any
 
 
 def data_hash(data: DataConfig) -> str:
@@ -75,16 +81,42 @@ def preprocess(config: PreprocessConfig) -> Path:
     return _make_stream(folder, config) if config.data.is_stream else _make_dataset(folder, config.data)
 
 
+def preprocess_day(config: PreprocessConfig) -> Path:
+    """Make the one day ``config.preprocess.day`` of a stream, unless it is there: a task of its own on a cluster.
+
+    Returns:
+        The day's folder, ready for :meth:`Dataset.open`.
+
+    Raises:
+        UserError: As :func:`preprocess`, or the data are no stream.
+    """
+    if not config.data.is_stream:
+        raise UserError(f"preprocess.day has a meaning for streams, and data={config.data.name} is none.")
+    stream, day = dataset_folder(config), config.preprocess.day
+    _make_missing_days(days_to_make(stream, config.data, day), at_once=1)
+    return Dataset.open(day_folder(stream, day)).folder
+
+
 def _make_stream(folder: Path, config: PreprocessConfig) -> Path:
-    data: StreamConfig = config.data
-    hashes = day_hashes(data)
-    write_stream_record(folder, data.name, list(hashes), list(hashes.values()), dataclasses.asdict(data))
-    for day, day_hash in hashes.items():
-        if not day_folder(folder, day).exists():
-            with progress(f"making {data.name}, day {day}") as report:
-                make_day(folder, data, day, day_hash, report)
+    to_make = days_to_make(folder, config.data)
+    _make_missing_days(to_make, config.preprocess.jobs)
+    return finished_stream(folder, made=len(to_make.hashes))
+
+
+def _make_missing_days(to_make: DaysToMake, at_once: int) -> None:
+    if to_make.hashes:
+        _say(to_make.foretell(at_once))
+        make_days(to_make, at_once)
+
+
+def finished_stream(folder: Path, made: int) -> Path:
+    """Check a stream of which ``made`` days have just been made, and say what it holds."""
     stream = Stream.open(folder)
-    _say(f"{folder}: {sum(stream.rows_of_day):,} rows in {len(stream.days)} days.")
+    days = len(stream.days)
+    how = "made" if made == days else f"{made} of {days} days made" if made else "there already"
+    rejected, excluded = (sum(day.description[kind]["total"] for day in stream.days) for kind in LEFT_OUT)
+    rows = f"{sum(stream.rows_of_day):,} rows in {days_in_words(days)}"
+    _say(f"{folder} ({how}): {rows}; {_left_out(rejected, excluded)}.")
     return folder
 
 
@@ -104,9 +136,7 @@ def _make_dataset(folder: Path, data: DatasetConfig) -> Path:
                 shutil.rmtree(scratch, ignore_errors=True)
     dataset = Dataset.open(folder)
     rows = ", ".join(f"{rows:,} {name}" for name, rows in dataset.rows.items())
-    rejected, excluded = (dataset.description[kind]["total"] for kind in ("rejected_rows", "excluded_rows"))
-    left_out = f"{rejected:,} malformed and {excluded:,} unlabelled ones left out"
-    _say(f"{folder} ({how}): {rows} rows; {left_out}.")
+    _say(f"{folder} ({how}): {rows} rows; {_left_out(*(dataset.description[kind]['total'] for kind in LEFT_OUT))}.")
     for part in ("validation", "test"):
         _warn_where_auc_is_unknown(dataset, part, getattr(data.split, part))
     return folder
@@ -134,6 +164,10 @@ def _check(data: DataConfig) -> None:
             "day would not hold the next day's values, and one read off all days would tell the first what comes "
             "later. Leave it at hash."
         )
+
+
+def _left_out(rejected: int, excluded: int) -> str:
+    return f"{rejected:,} malformed and {excluded:,} unlabelled ones left out"
 
 
 def _say(line: str) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpfest.errors import UserError
 from pipelines.data.blocks import LineBlocks
 from pipelines.data.criteo_lines import ParsedLines, parse_block
+from pipelines.data.parquet import ParquetLines, is_parquet
 from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock, RowSource, fingerprint
 from pipelines.data.split import SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
@@ -66,7 +67,7 @@ def check_on_bad_row(choice: str) -> None:
 
 
 class CriteoFiles:
-    """Rows of files in Criteo's text format; each file is one day.
+    """Rows of files in Criteo's text format, or of its columns as Parquet; each file is one day.
 
     Args:
         paths: The files, in the order of their days.
@@ -110,11 +111,11 @@ class CriteoFiles:
         total = sum(path.stat().st_size for path in self.paths)
         done = 0
         for file, path in enumerate(self.paths):
-            reader = LineBlocks(path)
+            reader = ParquetLines(path) if is_parquet(path) else LineBlocks(path)
             start = 0
             for block in reader:
                 parsed = parse_block(block)
-                self._judge(parsed, path, start)
+                self._judge(parsed, f"{path}, {reader.unit}", start)
                 yield RowBlock(
                     file=file,
                     row=(parsed.line + start).astype(np.uint64),
@@ -129,9 +130,9 @@ class CriteoFiles:
             place = {"generated": path.name} if self._generated else {"path": str(path.absolute())}
             self._files.append({**place, "bytes": reader.bytes_read, "sha256": reader.sha256})
 
-    def _judge(self, parsed: ParsedLines, path: Path, start: int) -> None:
+    def _judge(self, parsed: ParsedLines, where: str, start: int) -> None:
         for line, error in parsed.bad:
-            place = f"{path}, line {start + line + 1}: {error}"
+            place = f"{where} {start + line + 1}: {error}"
             if self._on_bad_row == "stop":
                 raise UserError(
                     f"{place}. Mend the file, or have such lines left out and counted: data.on_bad_row=skip."

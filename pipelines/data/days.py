@@ -1,4 +1,4 @@
-"""Making the days of a stream, one by one and each whole or not at all; a day that is there is left alone.
+"""Making the days of a stream, each whole or not at all; a day that is there is left alone.
 
 A stream's folder is named by the hashes of its days, so that it never changes. Where a source file changes, or other
 days are asked for, there is a new folder, and it shares the files of the days that stay (hard links: no row is
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
+from pipelines.data.forecast import Forecast
 from pipelines.data.identity import content_hash
 from pipelines.data.source import Progress, RowSource
 from pipelines.data.stream import day_folder, failure_file
@@ -41,6 +42,9 @@ class StreamConfig(Protocol):
     def day_source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day; ``scratch`` is a folder that it may make for files of its own, removed afterwards."""
 
+    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+        """What making each of these days will take."""
+
 
 def day_hashes(data: StreamConfig) -> dict[int, str]:
     """What each day of a stream is made from, as a hash."""
@@ -48,18 +52,19 @@ def day_hashes(data: StreamConfig) -> dict[int, str]:
 
 
 def make_day(stream: Path, data: StreamConfig, day: int, day_hash: str, progress: Progress) -> None:
-    """Make one day of a stream, or share the files of the same day of another stream beside it.
+    """Make one day of a stream.
 
     Raises:
         UserError: The day's source is missing, malformed or broken. Nothing is left then but word of why.
     """
-    final, failed = day_folder(stream, day), failure_file(stream, day)
+    failed = failure_file(stream, day)
     try:
-        with made_once(final) as partial:
-            if partial is not None and not _shared(partial, stream, day, day_hash):
+        with made_once(day_folder(stream, day)) as partial:
+            if partial is not None:
                 _write(partial, data, day, day_hash, progress)
     except Exception as error:
-        failed.write_text(f"{error}\n", encoding="utf-8")
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        failed.write_text(f"{reason}\n", encoding="utf-8")
         raise
     failed.unlink(missing_ok=True)
 
@@ -73,19 +78,17 @@ def _write(folder: Path, data: StreamConfig, day: int, day_hash: str, progress: 
     shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _shared(folder: Path, stream: Path, day: int, day_hash: str) -> bool:
-    """Link the files of the same day of another stream, if there is one that is whole."""
-    name = stream.name.rpartition("-")[0]
+def share_day(stream: Path, name: str, day: int, day_hash: str) -> bool:
+    """Take over the files of the same day of another stream beside this one, if there is one that is whole."""
     for other in sorted(stream.parent.glob(f"{name}-*/{day_folder(stream, day).name}")):
         try:
-            if Dataset.open(other).description["made_with"]["hash"] != day_hash:
-                continue
-            for file in other.iterdir():
-                if not file.name.startswith("."):
-                    os.link(file, folder / file.name)
+            if Dataset.open(other).description["made_with"]["hash"] == day_hash:
+                with made_once(day_folder(stream, day)) as partial:
+                    if partial is not None:
+                        for file in other.iterdir():
+                            os.link(file, partial / file.name)
+                failure_file(stream, day).unlink(missing_ok=True)
+                return True
         except (UserError, OSError):
-            for file in folder.iterdir():
-                file.unlink()
-            continue  # damaged, just being removed, or on a file system without links: then it is made
-        return True
+            pass  # damaged, just being removed, or on a file system without links: then the day is made
     return False

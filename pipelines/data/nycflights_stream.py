@@ -16,9 +16,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.forecast import Forecast
 from pipelines.data.nycflights import Nycflights
 from pipelines.data.source import RowSource
 from pipelines.data.vocabulary import VocabularyConfig
+
+LABELLED_FLIGHTS = 327_346
 
 
 @dataclass
@@ -51,6 +54,10 @@ class NycflightsStreamConfig:
     def day_source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day."""
         return NycflightsSlice(day, self.days)
+
+    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+        """What to expect of days."""
+        return {day: Forecast(LABELLED_FLIGHTS / self.days) for day in days}
 
 
 class NycflightsSlice(Nycflights):

@@ -27,6 +27,7 @@ from pipelines.data.criteo import (
     CriteoFiles,
     check_on_bad_row,
 )
+from pipelines.data.forecast import Forecast
 from pipelines.data.hashing import splitmix64
 from pipelines.data.source import Progress, RowBlock, RowSource
 from pipelines.data.split import SplitConfig
@@ -37,6 +38,7 @@ CLICK_RATE = 0.25
 CATEGORICAL_DEVIATION = 0.22  # of the effect of one categorical feature, in log-odds
 NUMERIC_DEVIATION = 0.15
 _CHUNK_ROWS = 100_000
+_LINE_BYTES = 270  # of a generated line, about
 _BLANK_SHARE = 0.1  # of every third categorical feature and of every second count
 
 
@@ -136,6 +138,10 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
     def day_source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day."""
         return GeneratedFiles(scratch, self, {day: self.rows_per_day})
+
+    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+        """What to expect of days: their rows, and the text that they are read from."""
+        return {day: Forecast(self.rows_per_day, scratch_bytes=_LINE_BYTES * self.rows_per_day) for day in days}
 
 
 class GeneratedFiles(CriteoFiles):

@@ -101,17 +101,19 @@ def budget(config: Config) -> Budget:
     Raises:
       UserError: N is unknown, or no noise meets the target.
     """
-    data = _data(config)
-    examples = config.budget.examples or (data.examples if isinstance(data, Dataset) else None)
+    folder = _folder(config)
     if config.data.is_stream:
-        stream = planned_stream(config, _examples_of_days(config, data), _features(config, data))
+        days = Stream.open(folder) if folder else None
+        stream = planned_stream(config, _examples_of_days(config, days), _features(config, days))
         return Budget(stream.whole, stream)
+    dataset = Dataset.open(folder) if folder else None
+    examples = config.budget.examples or (dataset.examples if dataset else None)
     if examples is None:
         raise UserError(
             "The number of training examples is not known: set budget.examples, or make the dataset first "
             f"(dpfest preprocess data={config.data.name})."
         )
-    return Budget(planned(config, examples, _features(config, data)))
+    return Budget(planned(config, examples, _features(config, dataset)))
 
 
 def planned(config: Config, examples: int, features: int | Sequence[int]) -> dpfest.budget.Budget:
@@ -168,23 +170,22 @@ def remembered_calibration(config: Config) -> Callable[..., float]:
     return calibrate
 
 
-def _data(config: Config) -> Dataset | Stream | None:
+def _folder(config: Config) -> Path | None:
+    """Where the data lie, None where they are not made yet."""
     try:
         folder = dataset_folder(config)
     except UserError:
         # Its source is not here; budget.examples may say all that is needed.
         return None
-    if not folder.exists():
-        return None
-    return Stream.open(folder) if config.data.is_stream else Dataset.open(folder)
+    return folder if folder.exists() else None
 
 
-def _examples_of_days(config: Config, stream: Dataset | Stream | None) -> list[int]:
+def _examples_of_days(config: Config, stream: Stream | None) -> list[int]:
     """Of each day that is trained on: `budget.examples` in equal days, or else the processed stream's."""
     days, examples = config.stream.train_days, config.budget.examples
     if examples is not None:
         return [examples // days + (day < examples % days) for day in range(days)]
-    if not isinstance(stream, Stream):
+    if stream is None:
         raise UserError(
             f"The rows of each day are not known: set budget.examples to those of all {days} days that are trained on "
             f"(stream.train_days), or make the stream first (dpfest preprocess data={config.data.name})."

@@ -117,7 +117,7 @@ def test_a_broken_day_stops_itself_alone(tmp_path: Path, jobs: int) -> None:
     with pytest.raises(UserError) as stopped:
         run(config, tmp_path / "data", jobs)
     said = str(stopped.value)
-    assert "2 days of" in said and "every other one is there" in said
+    assert "2 of 4 days of" in said and "could not be made; the others are there." in said
     assert "day 1: " in said and "day_1.gz is a truncated or corrupt .gz: line " in said
     assert "day 2: " in said and "day_2.gz is empty" in said
     (folder,) = (tmp_path / "data").iterdir()

@@ -134,7 +134,7 @@ class Killed(CriteoSyntheticStreamConfig):
 
 
 def test_a_process_that_is_killed_takes_no_other_day_with_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"1 day of .*\n  day 1: it left no word: its process was killed"):
+    with pytest.raises(UserError, match=r"1 of 4 days of .*\n  day 1: it left no word: its process was killed"):
         run(Killed(days=4, rows_per_day=300), tmp_path, jobs=2)
     (folder,) = tmp_path.iterdir()
     assert sorted(found.name for found in folder.glob("day_*")) == ["day_00", "day_02", "day_03"]

@@ -46,9 +46,9 @@ class DaysToMake:
         needed = together(self.forecasts.values(), at_once)
         free = check_disk(self.stream, needed)
         took = f"; about {duration(needed.seconds)} with {at_once} at once" if needed.seconds is not None else ""
-        rows = float(f"{needed.rows:.3g}")
+        rows = f"about {float(f'{needed.rows:.3g}'):,.0f} rows" if needed.rows else "how many rows is unknown"
         return (
-            f"{self.data.name}: {days_in_words(len(self.hashes))} to make, about {rows:,.0f} rows; "
+            f"{self.data.name}: {days_in_words(len(self.hashes))} to make, {rows}; "
             f"{_gigabytes(needed.disk_bytes + needed.scratch_bytes)} of disk ({_gigabytes(free)} free){took}."
         )
 

@@ -136,11 +136,12 @@ def test_a_broken_day_stops_itself_alone(tmp_path: Path, jobs: int) -> None:
     assert not list(whole.glob("*.failed"))
 
 
-def test_a_broken_parquet_day_is_named(tmp_path: Path) -> None:
+def test_a_broken_parquet_day_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _write(tmp_path / "source", "day_0.parquet", _lines(0))
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"day_0\.parquet is a truncated or corrupt Parquet file: row 0 is the last"):
         run(Criteo1TBConfig(path=str(path.parent), days=1), tmp_path / "data")
+    assert "1 day to make, how many rows is unknown" in capsys.readouterr().err
 
 
 def test_a_changed_day_is_remade_alone(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def _launched(line: HydraLine) -> None:
     from pipelines.compose import Composer
     from pipelines.config import typed
     from pipelines.preprocess import dataset_folder, finished_stream, preprocess
-    from pipelines.preprocess_stream import days_to_make, forget_failures, raise_failed, words_of_failure
+    from pipelines.preprocess_stream import days_to_make, forget_failures, raise_failed
 
     config = typed(Composer(line.config_dir).compose([text for text in line.overrides if not text.startswith("hydra")]))
     if not config.data.is_stream:
@@ -40,5 +40,5 @@ def _launched(line: HydraLine) -> None:
         flags = ["--config-dir", str(line.config_dir)] if line.config_dir else []
         each = f"preprocess.day={','.join(map(str, days))}"
         launch(tasks.day_job, ["--multirun", *flags, *line.overrides, each])
-        raise_failed(folder, words_of_failure(folder, days))
+        raise_failed(folder, days)
     print(finished_stream(folder, made=len(days)))

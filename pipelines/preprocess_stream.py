@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Collection, Iterable, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -46,8 +46,9 @@ class DaysToMake:
         needed = together(self.forecasts.values(), at_once)
         free = check_disk(self.stream, needed)
         took = f"; about {duration(needed.seconds)} with {at_once} at once" if needed.seconds is not None else ""
+        rows = f"about {float(f'{needed.rows:.3g}'):,.0f} rows" if needed.rows else "how many rows is unknown"
         return (
-            f"{self.data.name}: {days_in_words(len(self.hashes))} to make, about {float(f'{needed.rows:.3g}'):,.0f} rows; "
+            f"{self.data.name}: {days_in_words(len(self.hashes))} to make, {rows}; "
             f"{_gigabytes(needed.disk_bytes + needed.scratch_bytes)} of disk ({_gigabytes(free)} free){took}."
         )
 
@@ -91,22 +92,23 @@ def make_days(to_make: DaysToMake, at_once: int) -> None:
             _in_turn(to_make, follow)
         else:
             _in_processes(to_make, at_once, follow)
-    raise_failed(to_make.stream, words_of_failure(to_make.stream, to_make.hashes))
+    raise_failed(to_make.stream, to_make.hashes)
 
 
-def raise_failed(stream: Path, failed: Mapping[int, str]) -> None:
-    """Say which days could not be made, and why, if there are any."""
+def raise_failed(stream: Path, days: Collection[int]) -> None:
+    """Say which of these days could not be made, if there are any, and why, by the word that they left.
+
+    Raises:
+        UserError: There are some.
+    """
+    failed = {day: _word(stream, day) for day in days if not day_folder(stream, day).exists()}
     if failed:
+        others = "; the others are there" if len(failed) < len(days) else ""
         reasons = "\n".join(f"  day {day}: {reason}" for day, reason in sorted(failed.items()))
         raise UserError(
-            f"{days_in_words(len(failed))} of {stream} could not be made; every other one is there. The "
-            f"same command makes what is missing, and that alone.\n{reasons}"
+            f"{len(failed)} of {days_in_words(len(days))} of {stream} could not be made{others}. The same command "
+            f"makes what is missing, and that alone.\n{reasons}"
         )
-
-
-def words_of_failure(stream: Path, days: Iterable[int]) -> dict[int, str]:
-    """Why those of the days that are not there failed, by the word that they left."""
-    return {day: _word(stream, day) for day in days if not day_folder(stream, day).exists()}
 
 
 def forget_failures(stream: Path, days: Iterable[int]) -> None:
@@ -155,9 +157,18 @@ class _Follower:
 
 def _in_turn(to_make: DaysToMake, follow: _Follower) -> None:
     for day in to_make.hashes:
-        with contextlib.suppress(Exception):  # it leaves word, and the next day has a file of its own
-            make_day(to_make.stream, to_make.data, day, to_make.hashes[day], follow.of(day))
+        _attempt(to_make, day, follow.of(day))
         follow.day_is_at(day, 1)
+
+
+def _attempt(to_make: DaysToMake, day: int, tell: Progress) -> None:
+    """Make a day; one that fails leaves word and raises nothing, since the next one has a file of its own."""
+    try:
+        make_day(to_make.stream, to_make.data, day, to_make.hashes[day], tell)
+    except UserError:
+        pass
+    except Exception:
+        traceback.print_exc()
 
 
 def _in_processes(to_make: DaysToMake, at_once: int, follow: _Follower) -> None:
@@ -204,5 +215,4 @@ def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
             except BrokenPipeError:
                 sys.exit(1)  # the parent was killed: nobody waits for this day
 
-    with contextlib.suppress(Exception):  # it leaves word
-        make_day(to_make.stream, to_make.data, day, to_make.hashes[day], tell)
+    _attempt(to_make, day, tell)

@@ -58,18 +58,17 @@ class Criteo1TBConfig:
         return CriteoFiles([self._file(day)], self.on_bad_row, first_day=day)
 
     def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
-        """What to expect of days, by their size and a sample of one day of each kind of file."""
-        samples: dict[str, tuple[int, Forecast]] = {}
-        forecasts = {}
-        for day in days:
-            file = self._file(day)
-            size, kind = file.stat().st_size, file.suffix
-            if kind not in samples:
-                samples[kind] = (size, sampled(CriteoFiles([file], "skip"), self.vocabulary, size))
-            sample_size, sample = samples[kind]
-            share = size / max(1, sample_size)
-            forecasts[day] = Forecast(sample.rows * share, None if sample.seconds is None else sample.seconds * share)
-        return forecasts
+        """What to expect of days, by their size and a sample of one day of each kind of file; nothing of a kind that
+        cannot be read."""
+        files = {day: self._file(day) for day in days}
+        sizes = {day: max(1, file.stat().st_size) for day, file in files.items()}
+        of_a_byte: dict[str, Forecast] = {}
+        for file in files.values():
+            if file.suffix not in of_a_byte:
+                sample = sampled(CriteoFiles([file], "skip"), self.vocabulary)
+                if sample.rows:
+                    of_a_byte[file.suffix] = sample
+        return {day: of_a_byte.get(file.suffix, Forecast(0)).times(sizes[day]) for day, file in files.items()}
 
     def _file(self, day: int) -> Path:
         """The one file of a day."""

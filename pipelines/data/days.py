@@ -85,7 +85,7 @@ def share_day(stream: Path, name: str, day: int, day_hash: str) -> bool:
             if Dataset.open(other).description["made_with"]["hash"] == day_hash:
                 with made_once(day_folder(stream, day)) as partial:
                     if partial is not None:
-                        for file in other.iterdir():
+                        for file in other.glob("[!.]*"):
                             os.link(file, partial / file.name)
                 failure_file(stream, day).unlink(missing_ok=True)
                 return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from collections.abc import Collection
@@ -24,6 +25,11 @@ class Forecast:
     seconds: float | None = None
     scratch_bytes: float = 0
 
+    def times(self, amount: float) -> Forecast:
+        """The forecast of so many times as much."""
+        seconds = None if self.seconds is None else self.seconds * amount
+        return Forecast(self.rows * amount, seconds, self.scratch_bytes * amount)
+
     @property
     def disk_bytes(self) -> float:
         """Disk that the rows take."""
@@ -34,7 +40,9 @@ def together(forecasts: Collection[Forecast], at_once: int) -> Forecast:
     """The forecast of several days, of which ``at_once`` are made at the same time."""
     seconds = [day.seconds for day in forecasts if day.seconds is not None]
     scratch = sorted((day.scratch_bytes for day in forecasts), reverse=True)[:at_once]
-    known = sum(seconds) / at_once if len(seconds) == len(forecasts) else None
+    # Reading, parsing and hashing one day keep two cores busy.
+    speed_up = min(at_once, max(1, (os.cpu_count() or 1) // 2))
+    known = sum(seconds) / speed_up if len(seconds) == len(forecasts) else None
     return Forecast(sum(day.rows for day in forecasts), known, sum(scratch))
 
 
@@ -55,8 +63,8 @@ def check_disk(folder: Path, forecast: Forecast) -> int:
     return free
 
 
-def sampled(source: RowSource, vocabulary: VocabularyConfig, source_bytes: int) -> Forecast:
-    """What a source of so many bytes comes to, measured on its first blocks; no row where none can be read."""
+def sampled(source: RowSource, vocabulary: VocabularyConfig) -> Forecast:
+    """What one byte of a source comes to, measured on its first blocks; no row where none can be read."""
     buckets = hashed_vocabulary(vocabulary, source.published_sizes)
     rows, bytes_done, times = [0], [0], [time.monotonic()]
     try:
@@ -74,5 +82,5 @@ def sampled(source: RowSource, vocabulary: VocabularyConfig, source_bytes: int) 
     first = 1 if last > 1 and bytes_done[last] > bytes_done[1] else 0
     if bytes_done[last] == bytes_done[first]:
         return Forecast(0)
-    times_as_much = source_bytes / (bytes_done[last] - bytes_done[first])
-    return Forecast((rows[last] - rows[first]) * times_as_much, (times[last] - times[first]) * times_as_much)
+    measured = Forecast(rows[last] - rows[first], times[last] - times[first])
+    return measured.times(1 / (bytes_done[last] - bytes_done[first]))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from dpfest.errors import UserError
 from pipelines.data.dataset import RECORD
 from pipelines.data.nycflights import NycflightsConfig
 from pipelines.data.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.source import RowSource
 from pipelines.data.stream import Stream
 from pipelines.data.synthetic import CriteoSyntheticStreamConfig
 from pipelines.data.vocabulary import VocabularyConfig
@@ -119,6 +122,24 @@ def test_more_days_share_the_files_of_those_that_are_there(tmp_path: Path) -> No
     # A day that was damaged is not passed on.
     (long / "day_01" / "train.rows").write_bytes(b"")
     assert Stream.open(run(replace(SMALL, days=2), tmp_path)).rows_of_day == [300] * 2
+
+
+class Killed(CriteoSyntheticStreamConfig):
+    """A stream of whose days the second takes its process with it."""
+
+    def day_source(self, day: int, scratch: Path) -> RowSource:
+        if day == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().day_source(day, scratch)
+
+
+def test_a_process_that_is_killed_takes_no_other_day_with_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"1 of 4 days of .*\n  day 1: it left no word: its process was killed"):
+        run(Killed(days=4, rows_per_day=300), tmp_path, jobs=2)
+    (folder,) = tmp_path.iterdir()
+    assert sorted(found.name for found in folder.glob("day_*")) == ["day_00", "day_02", "day_03"]
+    assert run(SMALL, tmp_path) == folder
+    assert sorted(found.name for found in folder.iterdir() if found.is_dir()) == [f"day_0{day}" for day in range(4)]
 
 
 def test_a_damaged_day_is_named_with_what_remakes_it(tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def select(cfg: DictConfig) -> None:
 
     folder = select(config)
     made = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
-    print(f"{made['rows']:,} rows by {config.algorithm.selection.mechanism}; `dpfest budget` says what they cost")
+    what = f"{made['rows']:,} rows" if "rows" in made else "noised counts, a folder like this one for each day,"
+    print(f"{what} by {config.algorithm.selection.mechanism}; `dpfest budget` says what they cost")
     print(folder)
 
 

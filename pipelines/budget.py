@@ -40,8 +40,9 @@ class Budget:
             "examples N": f"{plan.examples:,}",
             "batch size B": f"{plan.batch_size:,}",
             "steps T": f"{plan.steps:,}",
-            "sampling probability q": f"{plan.sampling_probability:.6g}",
         }
+        if self.stream is None or plan.fidelity == "paper":
+            lines["sampling probability q"] = f"{plan.sampling_probability:.6g}"
         if plan.target_epsilon is None:
             lines["privacy"] = "none: nothing is guaranteed"
         else:

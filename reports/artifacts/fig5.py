@@ -15,7 +15,7 @@ PERIOD = Column("period", "period (days)")
 
 def content(population: Population) -> Content:
     panels = by_period(population, population.periods)
-    notes = [note for panel in panels for note in frequencies(panel)]
+    notes = frequencies(panels)
     # The paper: "more than twice the gradient reduction at the same level of utility".
     notes += [note for panel in panels for note in reductions(panel, "adafest", SOURCES, factor=2)]
     return Content(

@@ -17,6 +17,8 @@ EXAMPLES = {
     "preprocess": _examples(
         "dpfest preprocess data=nycflights",
         "dpfest preprocess data=criteo_kaggle data.path=/data/criteo/train.txt.gz data.on_bad_row=skip",
+        "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb preprocess.jobs=4",
+        "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb hydra/launcher=joblib",
     ),
     "select": _examples(
         "dpfest select algorithm=fest algorithm.selection.rows=20000",

@@ -47,8 +47,14 @@ def _run(task: tasks.Task, ctx: typer.Context) -> None:
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["preprocess"])
 def preprocess(ctx: typer.Context) -> None:
-    """Make the dataset: rows on disk that a Poisson batch can gather at random."""
-    _run(tasks.preprocess, ctx)
+    """Make the dataset: rows on disk that a Poisson batch can gather at random.
+
+    The days of a stream are made one by one: what is there stays. preprocess.jobs=2 makes two at once; with a
+    Hydra launcher (hydra/launcher=...) each missing day is a task of its own.
+    """
+    from cli.preprocess import run_preprocess
+
+    run_preprocess(ctx.args)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["select"])

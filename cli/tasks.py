@@ -39,13 +39,24 @@ def task(function: Task) -> Task:
 
 @task
 def preprocess(cfg: DictConfig) -> None:
-    """Make the dataset and print its folder."""
+    """Make the dataset or stream, or the one day that is asked for, and print its folder."""
     from pipelines.config import typed
 
     config = typed(cfg)
-    from pipelines.preprocess import preprocess
+    from pipelines.preprocess import preprocess, preprocess_day
 
-    print(preprocess(config))
+    print(preprocess(config) if config.preprocess.day is None else preprocess_day(config))
+
+
+def day_job(cfg: DictConfig) -> None:
+    """One day of a stream that a Hydra launcher carries; a day that fails leaves word, and stops no other."""
+    from pipelines.config import typed
+    from pipelines.preprocess import preprocess_day
+
+    try:
+        preprocess_day(typed(cfg))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
 
 
 @task
@@ -58,7 +69,8 @@ def select(cfg: DictConfig) -> None:
 
     folder = select(config)
     made = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
-    print(f"{made['rows']:,} rows by {config.algorithm.selection.mechanism}; `dpfest budget` says what they cost")
+    what = f"{made['rows']:,} rows" if "rows" in made else "noised counts, a folder like this one for each day,"
+    print(f"{what} by {config.algorithm.selection.mechanism}; `dpfest budget` says what they cost")
     print(folder)
 
 

@@ -11,6 +11,7 @@ parallel over disjoint parts of the examples (McSherry 2009, Theorem 4): an exam
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, reduce
@@ -130,7 +131,14 @@ def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -
 
 
 def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
-    """Epsilon as the paper counts it: claims are added to what the other events cost (basic composition)."""
+    """Epsilon as the paper counts it: claims are added to what the other events cost (basic composition), and shuffled
+    steps are those of one run on all examples, whatever period of a stream they belong to."""
+    steps = Counter[Event]()
+    for event in events:
+        if event.steps_per_epoch:
+            steps[replace(event, count=1, part=(), steps_per_epoch=None)] += event.count
+    events = [event for event in events if not event.steps_per_epoch]
+    events += [replace(step, count=count) for step, count in steps.items()]
 
     def cost(paid: Sequence[Event]) -> float:
         claims = [event for event in paid if event.kind == "pure" and event.claimed_epsilon]

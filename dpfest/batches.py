@@ -32,6 +32,9 @@ class PoissonBatches:
 class ShuffledBatches:
     """Batches of exactly ``batch_size`` from a fresh permutation each epoch; an epoch's remainder is left out.
 
+    The permutation is a Feistel network of eight rounds on the bits of an index, walked on while it leads out of the
+    examples (Black and Rogaway, 2002): a batch costs O(b), whatever the number of examples.
+
     Formal guarantee: none as it stands.  The paper accounts such batches as if they were Poisson samples; an epsilon
     made that way carries the word ``shuffled``.
     """
@@ -41,16 +44,28 @@ class ShuffledBatches:
     def __init__(self, examples: int, batch_size: int, key: NoiseKey) -> None:
         _check(examples, batch_size)
         self.examples, self.batch_size, self.key = examples, int(batch_size), key
-        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
+        self._half_bits = np.uint64(max((examples - 1).bit_length() + 1, 2) // 2)
 
     def indices(self, step: int) -> np.ndarray:
         """See :meth:`PoissonBatches.indices`."""
         epoch, position = divmod(step, self.examples // self.batch_size)
-        if epoch != self._epoch:
-            self._order = self.key.generator("epoch order", epoch).permutation(self.examples)
-            self._epoch = epoch
-        start = position * self.batch_size
-        return np.sort(self._order[start : start + self.batch_size])
+        keys = self.key.generator("epoch order", epoch).integers(2**64, size=8, dtype=np.uint64)
+        indices = np.arange(position * self.batch_size, (position + 1) * self.batch_size, dtype=np.uint64)
+        outside = np.ones(len(indices), dtype=bool)
+        while outside.any():
+            indices[outside] = self._network(indices[outside], keys)
+            outside = indices >= self.examples
+        return np.sort(indices.astype(np.int64))
+
+    def _network(self, indices: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """A permutation of 0 .. 2^(2 half_bits) - 1, that is of all numbers of as many bits as an index has."""
+        half, mask = self._half_bits, (np.uint64(1) << self._half_bits) - np.uint64(1)
+        left, right = indices >> half, indices & mask
+        for key in keys:
+            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+            left, right = right, left ^ ((mixed >> np.uint64(32)) & mask)
+        return (left << half) | right
 
 
 Batches = PoissonBatches | ShuffledBatches

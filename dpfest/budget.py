@@ -70,8 +70,8 @@ class Budget:
 
     @property
     def consistent(self) -> bool:
-        """Whether its step is still one of its own sampling (`dataclasses.replace` can part them)."""
-        return self.step is None or self.step.sampling_probability == self.sampling_probability
+        """Whether its step is still one of its own sampling (`dataclasses.replace` can part them; `paper` does)."""
+        return not self.step or self.fidelity == "paper" or self.step.sampling_probability == self.sampling_probability
 
     @property
     def noise_multiplier(self) -> float | None:
@@ -118,6 +118,7 @@ def plan(
     steps: int,
     features: int | Sequence[int],
     calibrate: Callable[..., float] = accounting.calibrate,
+    selects: bool = True,
 ) -> Budget:
     """The noise that makes a run meet its target.
 
@@ -130,6 +131,7 @@ def plan(
       features: vocabulary sizes of the features that a selection covers; their number alone where only that is known
         (one-shot Gumbel is then counted as if no vocabulary capped it).
       calibrate: `accounting.calibrate`, or what remembers its answers: `Ledger` verifies them.
+      selects: whether the algorithm's row selection, where it has one, looks at these examples.
 
     Raises:
       UserError: the batch exceeds the data, or no noise meets the target.
@@ -151,7 +153,7 @@ def plan(
     )
     if not algorithm.private:
         return budget
-    if getattr(algorithm, "selection", None):
+    if selects and getattr(algorithm, "selection", None):
         sizes = features if isinstance(features, Sequence) else [algorithm.selection.rows] * features
         budget = replace(budget, selection=next(iter(selection_events(algorithm.selection, sizes)), None))
     target, fixed = privacy.epsilon, budget.selection

@@ -77,10 +77,11 @@ class Ledger:
             self._verified = whole
         self._spent = spent
 
-    def spend_step(self, steps: int = 1, part: tuple[str, ...] = ()) -> None:
-        """`spend` training steps of the budget's kind; free without privacy."""
-        if self.budget.step and steps:
-            self.spend(replace(self.budget.step, count=steps), part)
+    def spend_step(self, steps: int = 1, part: tuple[str, ...] = (), budget: Budget | None = None) -> None:
+        """`spend` training steps of the budget's kind (of another's: of a stream's period); free without privacy."""
+        step = (budget or self.budget).step
+        if step and steps:
+            self.spend(replace(step, count=steps), part)
 
     def epsilon(self, delta: float | None = None) -> float:
         """Epsilon at `delta` (None for the budget's) of what was spent, as the fidelity counts it."""

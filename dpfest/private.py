@@ -51,6 +51,8 @@ class PrivateTraining:
         selected: what :func:`dpfest.topk.select_rows` gave, for the rules that want it; or its rows alone, sorted,
             where the caller vouches that the ledger holds what they cost.
         key: None for a fresh one from the operating system; ``NoiseKey.from_seed`` where the budget says so.
+        ledger: None for one of its own. Of a stream, whose periods are trained one after another
+            (:class:`dpfest.stream.StreamPlan`), the ledger that the periods before this one were spent on.
 
     Raises:
         UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or budget,
@@ -67,6 +69,7 @@ class PrivateTraining:
         *,
         selected: Selection | Tensor | np.ndarray | None = None,
         key: NoiseKey | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         self.model, self.budget, self.algorithm = model, budget, algorithm
         self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
@@ -77,8 +80,9 @@ class PrivateTraining:
             model, algorithm, losses, key or NoiseKey.fresh(), selected=self.selected, **budget.noise
         )
         refuse_optimizers(self.optimizers, self.engine.recorder, algorithm)
-        self.ledger = Ledger(budget)
+        self.ledger, self._own_ledger = ledger or Ledger(budget), ledger is None
         self.steps_done = 0
+        self._sizes: dict[int, int] = {}  # of the batches drawn and not yet stepped
         self._draw_batches()
 
     def _refuse_what_was_not_planned(
@@ -109,7 +113,9 @@ class PrivateTraining:
 
     def indices(self, step: int) -> np.ndarray:
         """The examples of batch ``step`` (from 0), sorted int64 ``[b]``; under Poisson sampling possibly none."""
-        return self._batches.indices(step)
+        found = self._batches.indices(step)
+        self._sizes[step] = len(found)
+        return found
 
     def _draw_batches(self) -> None:
         poisson = self.engine.algorithm.private and self.budget.fidelity == "rigorous"
@@ -152,9 +158,11 @@ class PrivateTraining:
         """
         if not isinstance(microbatches, list):
             raise UserError("step() takes a list of micro-batches, as batches() gives it: [batch] for a single one.")
-        self.ledger.spend_step()
+        self.ledger.spend_step(budget=self.budget)
         gradient = self.engine.gradient(microbatches, self.steps_done)
-        if gradient.examples != (drawn := len(self.indices(self.steps_done))):
+        if self.steps_done not in self._sizes:
+            self.indices(self.steps_done)
+        if gradient.examples != (drawn := self._sizes.pop(self.steps_done)):
             raise UserError(
                 f"The batch has {gradient.examples} examples, and {drawn} were drawn for step {self.steps_done}: only "
                 "these are accounted for. Use batches(), or the examples of indices()."
@@ -200,7 +208,8 @@ class PrivateTraining:
         return repr((dataclasses.asdict(self.budget), self.algorithm))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same model, budget, algorithm and selection.
+        """Go on from a state of the same model, budget, algorithm and selection; a ledger that was given holds none of
+        its steps yet.
 
         Raises:
             UserError: it was saved under others, or steps were taken under another key: their noise would be used for a
@@ -228,8 +237,9 @@ class PrivateTraining:
             self.engine.lazy.key = key
             self.engine.lazy.load_state_dict(state["lazy"])
         self._draw_batches()
-        self.ledger = Ledger(self.budget)
-        self.ledger.spend_step(state["steps_done"])
+        if self._own_ledger:
+            self.ledger = Ledger(self.budget)
+        self.ledger.spend_step(state["steps_done"], budget=self.budget)
         self.steps_done = state["steps_done"]
 
 

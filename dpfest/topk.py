@@ -28,6 +28,7 @@ from dpfest.accounting import Event
 from dpfest.errors import UserError
 
 MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
+SOURCES = ("first_day", "all_days", "streaming")
 
 
 @dataclass
@@ -40,6 +41,7 @@ class SelectionConfig:
       noise_multiplier: of `gaussian`: noise over the joint l2-sensitivity.
       epsilon: of `laplace` and `gumbel`: over all features, as the paper states it.
       prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
+      source: in a stream, the days whose examples are counted (see `dpfest.stream`); None elsewhere.
 
     Raises:
       ValueError: a value out of range, by its key; one that protects no one would fill the memory with its losses.
@@ -50,6 +52,7 @@ class SelectionConfig:
     noise_multiplier: float = 20.0
     epsilon: float = 0.01
     prior: str | None = None
+    source: str | None = None
 
     def __post_init__(self) -> None:
         def require(right: bool, key: str, rule: str) -> None:
@@ -62,6 +65,7 @@ class SelectionConfig:
         require(0 < self.epsilon <= 100, "epsilon", "above 0 and at most 100: more hides none")
         rule = "the path of public counts for algorithm.selection.mechanism=public, and null for all others"
         require((self.mechanism == "public") == (self.prior is not None), "prior", rule)
+        require(self.source is None or self.source in SOURCES, "source", f"one of {', '.join(SOURCES)}, or null")
 
 
 @dataclass(frozen=True)
@@ -126,12 +130,33 @@ def select_rows(
     Raises:
       UserError: fewer rows are asked for than there are features.
     """
+    sizes = [len(counts) for counts in histograms]
+    shares, noisy = rows_per_feature(selection, sizes), noisy_counts(histograms, selection, generator, rows_per_example)
+    return Selection(most_frequent(noisy, shares), shares, _mechanism(selection, shares, rows_per_example)[2])
+
+
+def noisy_counts(
+    histograms: Sequence[NDArray[np.integer]],
+    selection: SelectionConfig,
+    generator: np.random.Generator,
+    rows_per_example: int = 1,
+) -> list[NDArray[np.float64]]:
+    """Histograms with the noise of the selection's mechanism.
+
+    Formal guarantee: of `gaussian` and `laplace` the release of all of them is dominated by the composition of
+    `selection_events`; of `gumbel` only that of the rows that `most_frequent` names.
+    """
     shares = rows_per_feature(selection, [len(counts) for counts in histograms])
-    law, scale, events = _mechanism(selection, shares, rows_per_example)
-    chosen, offset = [], 0
-    for counts, share in zip(histograms, shares, strict=True):
-        noisy = counts + getattr(generator, law)(0.0, scale, len(counts))
-        # A stable sort: equal (public) counts go to the lower id.
-        chosen.append(offset + np.sort(np.argsort(-noisy, kind="stable")[:share]))
-        offset += len(counts)
-    return Selection(np.concatenate(chosen).astype(np.int64), shares, events)
+    law, scale, _ = _mechanism(selection, shares, rows_per_example)
+    return [counts + getattr(generator, law)(0.0, scale, len(counts)) for counts in histograms]
+
+
+def most_frequent(counts: Sequence[NDArray[np.floating]], shares: Sequence[int]) -> NDArray[np.int64]:
+    """The rows of largest counts, so many of each feature: sorted global ids, int64 [s]."""
+    offsets = np.cumsum([0, *map(len, counts)])
+    # A stable sort: equal (public) counts go to the lower id.
+    chosen = [
+        offset + np.sort(np.argsort(-of_feature, kind="stable")[:share])
+        for of_feature, share, offset in zip(counts, shares, offsets[:-1], strict=True)
+    ]
+    return np.concatenate(chosen).astype(np.int64)

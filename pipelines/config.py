@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 SCHEMAS: dict[str, dict[str, str]] = {
     "data": {
         "nycflights": "pipelines.data.nycflights:NycflightsConfig",
+        "nycflights_stream": "pipelines.data.nycflights_stream:NycflightsStreamConfig",
         "criteo_kaggle": "pipelines.data.criteo:CriteoKaggleConfig",
+        "criteo_1tb": "pipelines.data.criteo_days:Criteo1TBConfig",
         "criteo_synthetic": "pipelines.data.synthetic:CriteoSyntheticConfig",
+        "criteo_synthetic_stream": "pipelines.data.synthetic:CriteoSyntheticStreamConfig",
     },
     "model": {"pctr": "pipelines.models.pctr:PctrConfig"},
     "algorithm": {
@@ -46,6 +49,7 @@ PLAIN_SCHEMAS = {
     "privacy": "dpfest.privacy:PrivacyConfig",
     "optimizer": "pipelines.optimizers:OptimizerConfig",
     "train": "pipelines.config:TrainConfig",
+    "stream": "pipelines.config:StreamConfig",
 }
 
 # Settings of `train` that change no result: they only say when something is written, or how a logical batch
@@ -60,7 +64,7 @@ class TrainConfig:
     Attributes:
         batch_size: expected size B of a logical batch, in examples.
         micro_batch_size: examples in memory at once; null for the whole batch.
-        epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given.
+        epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given; in a stream, of each period.
         evaluate_every: null for at the end only.
         log_every: after so many steps a line goes to metrics.jsonl, and what the run says of itself (loss, reduction,
             epsilon so far) is said anew: under the bar on a terminal, elsewhere as a line of the log. The last step
@@ -84,8 +88,29 @@ class TrainConfig:
 
 
 @dataclass
+class StreamConfig:
+    """How a stream of days is trained on; without effect on other data.
+
+    Attributes:
+        train_days: days that are trained on, in their order; those after them are held out.
+        period: days after which the model is updated; the last period may be shorter.
+    """
+
+    train_days: int = 18
+    period: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.period <= self.train_days:
+            raise ValueError(
+                f"stream.period={self.period} must lie between 1 and stream.train_days={self.train_days}: a period is "
+                "so many of the days that are trained on."
+            )
+
+
+@dataclass
 class BudgetConfig:
-    """What `dpfest budget` cannot know without a dataset: its number of training examples."""
+    """What `dpfest budget` cannot know without a dataset: its number of training examples, in a stream those of all
+    the days that are trained on, which are then taken as equally long."""
 
     examples: int | None = None
 
@@ -118,6 +143,19 @@ class SweepConfig:
 
 
 @dataclass
+class PreprocessStageConfig:
+    """How many days of a stream are made at once on this machine; and the one day to make, where it is a task of its
+    own."""
+
+    jobs: int = 1
+    day: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.jobs < 1:
+            raise ValueError(f"preprocess.jobs={self.jobs} must be 1 or more.")
+
+
+@dataclass
 class PathsConfig:
     """Where processed datasets, run directories and the report lie."""
 
@@ -144,9 +182,11 @@ class Config:
     privacy: PrivacyConfig
     optimizer: Any
     train: TrainConfig
+    stream: StreamConfig = field(default_factory=StreamConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    preprocess: PreprocessStageConfig = field(default_factory=PreprocessStageConfig)
     seed: int = 0
     device: str = "auto"
     paths: PathsConfig = field(default_factory=PathsConfig)
@@ -156,6 +196,12 @@ class Config:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1.")
+        selection = self.algorithm.selection
+        if selection is not None and selection.source is not None and not self.data.is_stream:
+            raise ValueError(
+                f"algorithm.selection.source={selection.source} says which days of a stream are counted, and "
+                f"data={self.data.name} is no stream: leave it null, or take a stream such as data=nycflights_stream."
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain dicts, lists and scalars, as Hydra's own yaml would show them."""
@@ -180,13 +226,15 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Left out are paths, device, profile, experiment, budget, audit and sweep; of `train`, what only says when
-    something is written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
-    `pipelines.preprocess.data_hash` sees them, so a source file may move.
+    Left out are paths, device, profile, experiment, budget, audit, sweep and preprocess; of `train`, what only says
+    when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under lazy noise
+    evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none. Data enter
+    as `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """
     train = dataclasses.asdict(config.train)
     for name in WITHOUT_EFFECT:
-        train.pop(name)
+        if not (config.algorithm.lazy and name == "evaluate_every"):
+            train.pop(name)
     settings = {
         "data": _load("pipelines.preprocess:data_hash")(config.data),
         "train": train,
@@ -196,6 +244,8 @@ def run_hash(config: Config) -> str:
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")
+    if config.data.is_stream:
+        settings["stream"] = dataclasses.asdict(config.stream)
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -207,6 +257,8 @@ def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
         UserError: the prior cannot be read.
     """
     settings = dataclasses.asdict(selection)
+    if selection.source in (None, "streaming") or selection.prior is not None:
+        del settings["source"]  # no choice, what a stream takes unless told otherwise, or no look at the days
     if selection.prior is not None:
         try:
             settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()

@@ -1,33 +1,42 @@
-"""The preprocess stage: from a data configuration to a dataset folder, made once and then found again."""
+"""The preprocess stage: from a data configuration to a dataset or stream, made once and then found again."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any, Protocol
 
 from dpfest.errors import UserError
-from pipelines.data.criteo import CriteoFiles, CriteoKaggleConfig
-from pipelines.data.dataset import SCHEMA, Dataset
-from pipelines.data.hashing import HASH_SPECIFICATION
-from pipelines.data.nycflights import Nycflights, NycflightsConfig
-from pipelines.data.source import RowSource, fingerprint
-from pipelines.data.synthetic import GENERATOR_VERSION, CriteoSyntheticConfig, write_criteo_files
+from pipelines.data.criteo import CriteoKaggleConfig
+from pipelines.data.criteo_days import Criteo1TBConfig
+from pipelines.data.dataset import Dataset
+from pipelines.data.days import day_hashes
+from pipelines.data.identity import content_hash
+from pipelines.data.nycflights import NycflightsConfig
+from pipelines.data.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.stream import Stream, day_folder
+from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
 from pipelines.data.writer import made_once, write_dataset
+from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days
 from pipelines.progress import progress
 
-DataConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
+DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
+StreamConfig = NycflightsStreamConfig | Criteo1TBConfig | CriteoSyntheticStreamConfig
+DataConfig = DatasetConfig | StreamConfig
 
 DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "nycflights": NycflightsConfig,
+    "nycflights_stream": NycflightsStreamConfig,
     "criteo_kaggle": CriteoKaggleConfig,
+    "criteo_1tb": Criteo1TBConfig,
     "criteo_synthetic": CriteoSyntheticConfig,
+    "criteo_synthetic_stream": CriteoSyntheticStreamConfig,
 }
-"""Datasets by name, each with the type of its configuration."""
+"""Datasets and streams by name, each with the type of its configuration; ``is_stream`` tells one from the other."""
+
+LEFT_OUT = ("rejected_rows", "excluded_rows")
 
 
 class PreprocessConfig(Protocol):
@@ -35,10 +44,11 @@ class PreprocessConfig(Protocol):
 
     data: Any
     paths: Any
+    preprocess: Any
 
 
 def data_hash(data: DataConfig) -> str:
-    """8 hexadecimal digits that change with whatever changes the rows of a dataset.
+    """8 hexadecimal digits that change with whatever changes the rows of a dataset or stream.
 
     They cover the configuration, the formats and feature recipes of this version, and the source files by
     name, size and the content of their first and last MiB. Where the files lie is left out: data may be
@@ -47,28 +57,70 @@ def data_hash(data: DataConfig) -> str:
     Raises:
         UserError: A source file is missing.
     """
-    settings = dataclasses.asdict(data)
-    settings.pop("path", None)
-    made_of = {"schema": SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": _identity(data)}
-    return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+    source = {"days": day_hashes(data)} if data.is_stream else data.identity()
+    return content_hash(data, source)[:8]
 
 
 def dataset_folder(config: PreprocessConfig) -> Path:
-    """Where the dataset of a configuration lies, made already or not."""
+    """Where the dataset or stream of a configuration lies, made already or not."""
     _check(config.data)
     return Path(config.paths.data) / f"{config.data.name}-{data_hash(config.data)}"
 
 
 def preprocess(config: PreprocessConfig) -> Path:
-    """Make the dataset that ``config.data`` describes, unless it is there, and say which.
+    """Make the dataset or the stream that ``config.data`` describes, unless it is there, and say which.
 
     Returns:
-        The dataset's folder, ready for :meth:`Dataset.open`.
+        Its folder, ready for :meth:`Dataset.open` or, where ``config.data.is_stream``, :meth:`Stream.open`.
 
     Raises:
-        UserError: A setting has no meaning, or the source is missing or malformed. Nothing is left then.
+        UserError: A setting has no meaning, or the source is missing or malformed. Nothing is left then, but for the
+            days of a stream that could be made.
     """
     folder = dataset_folder(config)
+    return _make_stream(folder, config) if config.data.is_stream else _make_dataset(folder, config.data)
+
+
+def preprocess_day(config: PreprocessConfig) -> Path:
+    """Make the one day ``config.preprocess.day`` of a stream, unless it is there: a task of its own on a cluster.
+
+    Returns:
+        The day's folder, ready for :meth:`Dataset.open`.
+
+    Raises:
+        UserError: As :func:`preprocess`, or the data are no stream.
+    """
+    if not config.data.is_stream:
+        raise UserError(f"preprocess.day has a meaning for streams, and data={config.data.name} is none.")
+    stream, day = dataset_folder(config), config.preprocess.day
+    _make_missing_days(days_to_make(stream, config.data, day), at_once=1)
+    return Dataset.open(day_folder(stream, day)).folder
+
+
+def _make_stream(folder: Path, config: PreprocessConfig) -> Path:
+    to_make = days_to_make(folder, config.data)
+    _make_missing_days(to_make, config.preprocess.jobs)
+    return finished_stream(folder, made=len(to_make.hashes))
+
+
+def _make_missing_days(to_make: DaysToMake, at_once: int) -> None:
+    if to_make.hashes:
+        _say(to_make.foretell(at_once))
+        make_days(to_make, at_once)
+
+
+def finished_stream(folder: Path, made: int) -> Path:
+    """Check a stream of which ``made`` days have just been made, and say what it holds."""
+    stream = Stream.open(folder)
+    days = len(stream.days)
+    how = "made" if made == days else f"{made} of {days} days made" if made else "there already"
+    rejected, excluded = (sum(day.description[kind]["total"] for day in stream.days) for kind in LEFT_OUT)
+    rows = f"{sum(stream.rows_of_day):,} rows in {days_in_words(days)}"
+    _say(f"{folder} ({how}): {rows}; {_left_out(rejected, excluded)}.")
+    return folder
+
+
+def _make_dataset(folder: Path, data: DatasetConfig) -> Path:
     how = "there already"
     if not folder.exists():
         with made_once(folder) as partial:
@@ -76,14 +128,17 @@ def preprocess(config: PreprocessConfig) -> Path:
                 how = "made by another process in the meantime"
             else:
                 how = "made"
-                _make(partial, config.data)
+                scratch = partial / "source"
+                with progress(f"reading {data.name}") as report:
+                    made_with = dataclasses.asdict(data)
+                    source = data.source(scratch)
+                    write_dataset(partial, source, data.name, data.vocabulary, data.split, made_with, report)
+                shutil.rmtree(scratch, ignore_errors=True)
     dataset = Dataset.open(folder)
     rows = ", ".join(f"{rows:,} {name}" for name, rows in dataset.rows.items())
-    rejected, excluded = (dataset.description[kind]["total"] for kind in ("rejected_rows", "excluded_rows"))
-    left_out = f"{rejected:,} malformed and {excluded:,} unlabelled ones left out"
-    _say(f"{folder} ({how}): {rows} rows; {left_out}.")
+    _say(f"{folder} ({how}): {rows} rows; {_left_out(*(dataset.description[kind]['total'] for kind in LEFT_OUT))}.")
     for part in ("validation", "test"):
-        _warn_where_auc_is_unknown(dataset, part, getattr(config.data.split, part))
+        _warn_where_auc_is_unknown(dataset, part, getattr(data.split, part))
     return folder
 
 
@@ -98,38 +153,21 @@ def _warn_where_auc_is_unknown(dataset: Dataset, part: str, share: float) -> Non
         )
 
 
-def _make(folder: Path, data: DataConfig) -> None:
-    texts = folder / "source"
-    if isinstance(data, CriteoSyntheticConfig):
-        texts.mkdir()
-        with progress(f"writing {data.rows:,} rows of text") as report:
-            paths = write_criteo_files(texts, data, report)
-        source: RowSource = CriteoFiles(paths, data.on_bad_row, generated=True)
-    elif isinstance(data, CriteoKaggleConfig):
-        source = CriteoFiles([Path(data.path)], data.on_bad_row)
-    else:
-        source = Nycflights()
-    with progress(f"reading {data.name}") as report:
-        made_with = dataclasses.asdict(data)
-        write_dataset(folder, source, data.name, data.vocabulary, data.split, made_with, report)
-    shutil.rmtree(texts, ignore_errors=True)
-
-
-def _identity(data: DataConfig) -> dict[str, Any]:
-    if isinstance(data, CriteoSyntheticConfig):
-        return {"generator": GENERATOR_VERSION}
-    if isinstance(data, CriteoKaggleConfig):
-        return {"files": [fingerprint(path) for path in CriteoFiles([Path(data.path)], data.on_bad_row).paths]}
-    return Nycflights().identity()
-
-
 def _check(data: DataConfig) -> None:
+    data.check()
     data.vocabulary.check()
-    data.split.check()
-    if isinstance(data, CriteoSyntheticConfig):
-        data.check()
-    if not isinstance(data, NycflightsConfig) and data.on_bad_row not in ("stop", "skip"):
-        raise UserError(f"data.on_bad_row must be stop or skip, not {data.on_bad_row!r}.")
+    if not data.is_stream:
+        data.split.check()
+    elif data.vocabulary.policy != "hash":
+        raise UserError(
+            f"data.vocabulary.policy={data.vocabulary.policy} has no meaning in a stream: a vocabulary read off one "
+            "day would not hold the next day's values, and one read off all days would tell the first what comes "
+            "later. Leave it at hash."
+        )
+
+
+def _left_out(rejected: int, excluded: int) -> str:
+    return f"{rejected:,} malformed and {excluded:,} unlabelled ones left out"
 
 
 def _say(line: str) -> None:

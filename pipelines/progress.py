@@ -93,6 +93,14 @@ def _lines(title: str, interval: float) -> Iterator[Report]:
     say(f": done in {time.monotonic() - started:.1f} s")
 
 
+def duration(seconds: float) -> str:
+    """A span of time in the two units that matter: 3 d 4 h, 2 h 10 min, 5 min 20 s, 12 s."""
+    for unit, part, size, parts in (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit} {int(seconds % size // parts)} {part}"
+    return f"{seconds:.0f} s"
+
+
 def _count(done: int, total: int) -> str:
     """How much of how much: steps to the last digit, bytes by the million."""
     if total < 10_000_000:

@@ -1,8 +1,9 @@
 """The rows that DP-FEST and DP-AdaFEST+ train within: a stage of its own, released once and shared by runs.
 
-A selection lies in ``<paths.runs>/.selections/<dataset>/<hash>/``: ``rows.npy`` (sorted global rows, int64) and
-``selection.json`` (how it was made and what it cost).  Its noise comes from a key that is forgotten; runs with the
-same settings find the folder and reuse the release, which costs nothing more.
+A release lies in ``<paths.runs>/.selections/<dataset>/<hash>/``: ``rows.npy`` (sorted global rows, int64), or of a day
+of a stream ``counts.npy`` (its noised counts of all rows, end to end, float64), and ``selection.json`` (how it was made
+and what it cost).  Its noise comes from a key that is forgotten; runs with the same settings find the folder and reuse
+the release, which costs nothing more.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import math
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,38 +22,60 @@ from numpy.typing import NDArray
 from dpfest import accounting
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.privacy import PrivacyConfig
-from dpfest.topk import Selection, SelectionConfig, rows_per_feature, select_rows, selection_events
+from dpfest.topk import (
+    SelectionConfig,
+    most_frequent,
+    noisy_counts,
+    rows_per_feature,
+    select_rows,
+    selection_events,
+)
 from pipelines.config import Config, selection_settings
 from pipelines.data.dataset import Dataset
+from pipelines.data.stream import Stream, split_days
 from pipelines.files import whole_folder, write_array, write_json
 from pipelines.preprocess import data_hash, preprocess
 
+Counts = Sequence[NDArray[np.integer]]
+"""How often each row occurs, an array of each feature."""
+
 
 def select(config: Config) -> Path:
-    """Select the rows of ``config.algorithm``, or find them selected already; returns the folder.
+    """Select the rows of ``config.algorithm``, or find them selected already.
+
+    Returns:
+        The folder of the release; of a stream whose days are released one by one, the last day's.
 
     Raises:
         UserError: the algorithm selects nothing beforehand.
     """
-    if config.algorithm.selection is None:
+    selection = config.algorithm.selection
+    if selection is None:
         raise UserError(
             f"algorithm={config.algorithm.name} selects no rows beforehand; use algorithm=fest or "
             "algorithm=adafest_plus."
         )
-    dataset = Dataset.open(preprocess(config))
-    folder = _ensure(config, dataset, config.algorithm.selection)
-    print(cost_in_words(config.algorithm.selection, dataset, config.privacy), file=sys.stderr, flush=True)
-    return folder
+    folder = preprocess(config)
+    if config.data.is_stream:
+        stream = Stream.open(folder)
+        released = StreamSelection(config, stream).release()
+        training, _ = split_days(stream, config.stream.train_days)
+        examples, sizes = sum(day.examples for day in training), stream.vocabulary_sizes
+    else:
+        dataset = Dataset.open(folder)
+        released = _select_once(config, dataset.vocabulary_sizes, data_hash(config.data), dataset.histogram)
+        examples, sizes = dataset.examples, dataset.vocabulary_sizes
+    print(cost_in_words(config, sizes, examples), file=sys.stderr, flush=True)
+    return released
 
 
-def cost_in_words(selection: SelectionConfig, dataset: Dataset, privacy: PrivacyConfig) -> str:
-    """The mechanism of a selection, its noise, and what it costs alone, in full sentences."""
+def cost_in_words(config: Config, sizes: Sequence[int], examples: int) -> str:
+    """The mechanism of a selection from tables of these sizes, its noise and its cost alone, in full sentences."""
+    selection: SelectionConfig = config.algorithm.selection
     if selection.mechanism == "public":
         return f"The rows come from the public counts in {selection.prior}: selecting them costs no privacy."
-    sizes = dataset.vocabulary_sizes
     events = selection_events(selection, sizes)
-    delta = privacy.delta or 1 / dataset.examples
+    delta = config.privacy.delta or 1 / examples
     multiplier, scale = selection.noise_multiplier, len(sizes) / selection.epsilon
     deviation = multiplier * math.sqrt(len(sizes))  # one example moves the joint histogram by this root
     noise = {
@@ -64,55 +88,126 @@ def cost_in_words(selection: SelectionConfig, dataset: Dataset, privacy: Privacy
     if selection.mechanism == "gumbel":
         draws = sum(rows_per_feature(selection, sizes))
         claim = f", as {draws:,} draws (the paper claims one, {selection.epsilon:g})"
-    source = "1/N" if privacy.delta is None else "privacy.delta"
+    source = "1/N" if config.privacy.delta is None else "privacy.delta"
+    days = {
+        "first_day": " of the first day",
+        "all_days": f" of all {config.stream.train_days} days",
+        "streaming": f" of each of {config.stream.train_days} days, noised once and summed up to a period's last day",
+    }
+    counted = days[selection.source or "streaming"] if config.data.is_stream else ""
     return (
-        f"The rows are the most frequent ones after {noise} on the counts of all {len(sizes)} features. Alone, the "
-        f"selection costs {cost} ({source}){claim}; training within these rows composes that with its steps, inside "
-        "its own privacy.epsilon. Asking for the same selection again costs nothing more."
+        f"The rows are the most frequent ones after {noise} on the counts of all {len(sizes)} features{counted}. "
+        f"Alone, the selection costs {cost} ({source}){claim}; training within these rows composes that with its "
+        "steps, inside its own privacy.epsilon. Asking for the same selection again costs nothing more."
     )
 
 
 def selected_rows(config: Config, dataset: Dataset) -> NDArray[np.int64] | None:
     """Sorted global rows that ``config.algorithm`` trains within, or None where it selects none."""
-    selection = config.algorithm.selection
-    if selection is None:
+    if config.algorithm.selection is None:
         return None
-    return np.load(_ensure(config, dataset, selection) / "rows.npy", allow_pickle=False)
+    folder = _select_once(config, dataset.vocabulary_sizes, data_hash(config.data), dataset.histogram)
+    return np.load(folder / "rows.npy", allow_pickle=False)
 
 
-def _ensure(config: Config, dataset: Dataset, selection: SelectionConfig) -> Path:
-    settings = {
-        "data": data_hash(config.data),
-        "selection": selection_settings(selection),
-        "noise_seed": config.privacy.noise_seed,
-    }
+class StreamSelection:
+    """The rows that each period of a stream trains within.
+
+    ``streaming`` (the paper's "running sum updated per streaming period", section 4.3) takes the days up to the
+    period's last, those that have come in when the model is updated; each is noised once, whichever runs and periods
+    add it up. ``first_day`` and ``all_days`` select once.
+
+    Args:
+        config: of an algorithm that selects rows.
+        stream: whose training days are counted.
+    """
+
+    def __init__(self, config: Config, stream: Stream) -> None:
+        self._config, self._selection, self._sizes = config, config.algorithm.selection, stream.vocabulary_sizes
+        self._days, _ = split_days(stream, config.stream.train_days)
+        self._hashes = [str(day["hash"]) for day in stream.description["days"]]
+        self._source = self._selection.source or "streaming"
+        self._added = 0
+        self._sum = np.zeros(sum(self._sizes))
+
+    def rows(self, days: range) -> NDArray[np.int64]:
+        """Sorted global rows for the period of these days; periods are asked for in their order."""
+        if self._source != "streaming" or self._selection.prior:
+            return np.load(self._once() / "rows.npy", allow_pickle=False)
+        while self._added < days.stop:
+            self._sum += np.load(self._day(self._added) / "counts.npy", mmap_mode="r", allow_pickle=False)
+            self._added += 1
+        counts = np.split(self._sum, np.cumsum(self._sizes)[:-1])
+        return most_frequent(counts, rows_per_feature(self._selection, self._sizes))
+
+    def release(self) -> Path:
+        """Make all that the training days are to release, or find it made; returns the last folder."""
+        if self._source != "streaming" or self._selection.prior:
+            return self._once()
+        return [self._day(number) for number in range(len(self._days))][-1]
+
+    def _once(self) -> Path:
+        days = self._days[:1] if self._source == "first_day" else self._days
+        counted = ",".join(self._hashes[: len(days)])
+        return _select_once(self._config, self._sizes, counted, lambda: _added(days, self._sizes))
+
+    def _day(self, number: int) -> Path:
+        selection = self._selection
+        noise = {name: getattr(selection, name) for name in ("mechanism", "noise_multiplier", "epsilon")}
+        unread = "epsilon" if selection.mechanism == "gaussian" else "noise_multiplier"
+        settings = {"data": self._hashes[number], "counts": {k: v for k, v in noise.items() if k != unread}}
+
+        def fill(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
+            noisy = noisy_counts(self._days[number].histogram(), selection, generator)
+            write_array(folder / "counts.npy", np.concatenate(noisy))
+            events = selection_events(selection, self._sizes)
+            return {"day": number, "spent": [accounting.to_record(event) for event in events]}
+
+        return _release(self._config, settings, fill)
+
+
+def _added(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
+    """The counts of all days, one day's in memory at a time."""
+    total = np.zeros(sum(sizes), np.int64)
+    for day in days:
+        total += np.concatenate(day.histogram())
+    return np.split(total, np.cumsum(sizes)[:-1])
+
+
+def _select_once(config: Config, sizes: Sequence[int], data: str, histogram: Callable[[], Counts]) -> Path:
+    """The release of rows selected from the counts of the data of this hash."""
+    selection: SelectionConfig = config.algorithm.selection
+    settings = {"data": data, "selection": selection_settings(selection)}
+
+    def fill(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
+        counts = _public_counts(selection.prior, sizes) if selection.prior else histogram()
+        chosen = select_rows(counts, selection, generator)
+        write_array(folder / "rows.npy", chosen.rows)
+        spent = [accounting.to_record(event) for event in chosen.events]
+        return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
+
+    return _release(config, settings, fill)
+
+
+def _release(
+    config: Config, settings: dict[str, Any], fill: Callable[[Path, np.random.Generator], dict[str, Any]]
+) -> Path:
+    """The folder of a release, which ``fill`` makes unless it is there; what it returns is kept beside the settings."""
+    settings = {**settings, "noise_seed": config.privacy.noise_seed}
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     folder = Path(config.paths.runs) / ".selections" / config.data.name / name
     if (folder / "selection.json").exists():
         return folder
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, name)
-    counts = _public_counts(selection.prior, dataset) if selection.prior else dataset.histogram()
-    chosen = select_rows(counts, selection, key.generator("selection"))
     with whole_folder(folder) as partial:  # where another process was first, its release is the one
-        write_array(partial / "rows.npy", chosen.rows)
-        write_json(partial / "selection.json", _record(settings, chosen))
+        record = fill(partial, key.generator("selection"))
+        write_json(partial / "selection.json", {**settings, **record})
     return folder
 
 
-def _record(settings: dict[str, Any], chosen: Selection) -> dict[str, Any]:
-    """What was asked, what came of it, and what it spent."""
-    return {
-        **settings,
-        "rows": len(chosen.rows),
-        "rows_per_feature": chosen.rows_per_feature,
-        "spent": [accounting.to_record(event) for event in chosen.events],
-    }
-
-
-def _public_counts(path: str, dataset: Dataset) -> list[NDArray[np.integer]]:
+def _public_counts(path: str, sizes: Sequence[int]) -> Counts:
     """Public counts of every table's rows, end to end in one .npy file, cut into tables."""
-    sizes = dataset.vocabulary_sizes
     try:
         counts = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:

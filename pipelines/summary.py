@@ -2,43 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dpfest.accounting import to_record
 from dpfest.budget import Budget
 from dpfest.ledger import Ledger
 from dpfest.tables import TableLayout
 from pipelines.config import Config
+from pipelines.course import Course
 
 SCHEMA = 1
 
 
 def summarize(
     config: Config,
-    budget: Budget,
+    course: Course,
     ledger: Ledger,
     *,
     layout: TableLayout,
     table_names: Sequence[str],
     mean_rows: Sequence[float],
     metric: str,
-    validation: dict[str, float | None],
-    test: dict[str, float | None],
+    evaluations: Sequence[Mapping[str, dict[str, float | None]]],
     seconds: float,
+    waited: float,
     examples_seen: int,
-    public_vocabulary: bool,
 ) -> dict[str, Any]:
     """The summary of a run that is done.
 
     Args:
         mean_rows: rows with a noised gradient, the mean over steps, for each table.
-        validation: metrics on the split that settings are chosen on.
-        test: metrics on the split that is only reported.
+        evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, and on
+            `following`, those of the next period; after the last on `test`, those that are only reported.
         seconds: time in training steps.
+        waited: of that, time in which a step waited for its batch.
         examples_seen: sum of the batch sizes.
-        public_vocabulary: False where it was taken from the training data, which no epsilon covers.
     """
+    budget, validation, test = course.budget, evaluations[-1]["validation"], evaluations[-1]["test"]
+    sections = ("algorithm", "optimizer", "train", *(["stream"] if course.plan else []))
     coordinates = layout.coordinates_of(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
     return {
@@ -66,23 +69,46 @@ def summarize(
             "reduction": layout.coordinates / coordinates if coordinates else None,
             "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
         },
-        "privacy": {**_privacy(budget, ledger), "public_vocabulary": public_vocabulary} if budget.step else None,
-        "hyperparameters": {name: asdict(getattr(config, name)) for name in ("algorithm", "optimizer", "train")},
+        "privacy": _privacy(course, ledger) if config.algorithm.private else None,
+        "periods": _periods(course, evaluations) if course.plan else None,
+        "hyperparameters": {name: asdict(getattr(config, name)) for name in sections},
         "throughput": {
             "wall_seconds": seconds,
+            "waited_for_data_seconds": waited,
             "examples_per_second": examples_seen / seconds if seconds else None,
         },
     }
 
 
-def _privacy(budget: Budget, ledger: Ledger) -> dict[str, Any]:
+def _periods(course: Course, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Which days each period of a stream took, and how the model stood at its end."""
+    ended = enumerate(zip(course.periods, evaluations, strict=True), 1)
+    return [
+        {"period": number, "days": list(period.days or ()), "examples": period.budget.examples, **evaluation}
+        for number, (period, evaluation) in ended
+    ]
+
+
+def _privacy(course: Course, ledger: Ledger) -> dict[str, Any]:
     """What was spent and the noise that it bought: enough to count epsilon again."""
-    spent = ledger.to_json()
+    budget, spent = course.budget, ledger.to_json()
     kept = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling", "step", "selection")
     return {
         **{name: spent[name] for name in kept},
-        "noise_multiplier": budget.noise_multiplier,
-        "map_noise_multiplier": budget.map_noise_multiplier,
-        "gradient_noise_multiplier": budget.gradient_noise_multiplier,
-        "periods": None,
+        **_noise(budget),
+        "periods": [_period(period.budget) for period in course.periods] if course.plan else None,
+        "histograms": [to_record(event) for event in course.plan.histograms] if course.plan else None,
+        "epsilon_at_own_rates": course.plan.epsilon_at_own_rates() if course.plan else None,
+        "public_vocabulary": not course.data_dependent_vocabulary,
     }
+
+
+def _noise(budget: Budget) -> dict[str, float | None]:
+    names = ("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier")
+    return {name: getattr(budget, name) for name in names}
+
+
+def _period(budget: Budget) -> dict[str, Any]:
+    """What the steps of a period spent, and their noise."""
+    step = budget.step and to_record(budget.step)
+    return {"examples": budget.examples, "steps": budget.steps, "step": step, **_noise(budget)}

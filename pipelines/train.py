@@ -11,31 +11,29 @@ import math
 import sys
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dpfest.budget import plan, training_steps
 from dpfest.engine import NoisedGradient
 from dpfest.errors import UserError
+from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
-from pipelines.budget import remembered_calibration
 from pipelines.clicks import ClickTask
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
-from pipelines.data.dataset import Dataset
-from pipelines.data.writer import DATA_DEPENDENT_NOTE
+from pipelines.course import Course, Period, course
 from pipelines.memory import keep_freed_memory
 from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
 from pipelines.progress import Report, progress
 from pipelines.run_directory import RunDirectory
-from pipelines.select import selected_rows
 from pipelines.signals import StopRequest, stop_requests
 from pipelines.summary import summarize
 
@@ -56,7 +54,7 @@ def train(config: Config) -> RunOutcome:
         UserError: a setting or the data cannot be used; another process is making the same run.
         SystemExit: SIGINT or SIGTERM asked it to stop; the state is saved and the same call goes on from there.
     """
-    dataset = Dataset.open(preprocess(config))
+    folder = preprocess(config)
     directory = RunDirectory(run_folder(config))
     with directory.lock(wait=config.sweep.records is not None):
         summary = directory.summary()
@@ -74,7 +72,7 @@ def train(config: Config) -> RunOutcome:
         keep_freed_memory()
         try:
             with stop_requests() as stop:
-                summary = _Run(config, dataset, directory).train(stop)
+                summary = _Run(config, course(config, folder), directory).train(stop)
         except (SystemExit, KeyboardInterrupt):
             directory.write_status("stopped", "asked to stop; the same command goes on from the last checkpoint")
             raise
@@ -112,31 +110,20 @@ def device_of(name: str) -> torch.device:
 class _Run:
     """One run in the making."""
 
-    def __init__(self, config: Config, dataset: Dataset, directory: RunDirectory) -> None:
-        self.config, self.directory = config, directory
-        self.steps = training_steps(dataset.examples, config.train.batch_size, config.train.epochs, config.train.steps)
-        self.task = ClickTask(dataset, config.model, config.seed, device_of(config.device))
-        self.budget = plan(
-            config.algorithm,
-            config.privacy,
-            examples=dataset.examples,
-            batch_size=config.train.batch_size,
-            steps=self.steps,
-            features=dataset.vocabulary_sizes,
-            calibrate=remembered_calibration(config),
-        )
+    def __init__(self, config: Config, course: Course, directory: RunDirectory) -> None:
+        self.config, self.course, self.directory = config, course, directory
+        lengths = [period.budget.steps for period in course.periods]
+        self._ends = list(accumulate(lengths))
+        self.steps = self._ends[-1]
+        self.task = ClickTask(course.data, config.model, config.seed, device_of(config.device))
+        self.optimizers = optimizers(self.task.model, config.optimizer)
+        self.seconds, self.waited, self.examples_seen = 0.0, 0.0, 0
+        self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
-        self.training = PrivateTraining(
-            self.task.model,
-            self.task.losses,
-            optimizers(self.task.model, config.optimizer),
-            config.algorithm,
-            self.budget,
-            selected=selected_rows(config, dataset),
-            key=self._key(),
-        )
+        self.key = self._key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
+        self.number = 0 if saved is None else saved["period"]
+        self.training = self._begin(course.ledger(self.number))
         self.layout = self.training.engine.layout
-        self.seconds, self.examples_seen = 0.0, 0
         self.rows = torch.zeros(len(self.layout.names), dtype=torch.float64)
         if saved is not None:
             self._restore(saved)
@@ -146,34 +133,66 @@ class _Run:
         directory.keep_metrics_until(self.step)
 
     @property
+    def period(self) -> Period:
+        """What is trained on now."""
+        return self.course.periods[self.number]
+
+    @property
     def step(self) -> int:
-        """Steps done."""
-        return self.training.steps_done
+        """Steps done, in all periods."""
+        return self._ends[self.number] - self.period.budget.steps + self.training.steps_done
 
     def train(self, stop: StopRequest) -> dict[str, Any]:
         """Run the steps that are left, evaluate, and write the summary."""
-        every, last_saved = self.config.train, self.step
         title = f"{self.config.data.name}/{self.config.algorithm.name}/{self.directory.path.name}"
         with progress(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
-            upcoming = reader.submit(self._read, self.step)
-            while self.step < self.steps:
-                started = time.perf_counter()
-                microbatches = upcoming.result()
-                if self.step + 1 < self.steps:
-                    upcoming = reader.submit(self._read, self.step + 1)
-                gradient = self._advance(microbatches)
-                self.seconds += time.perf_counter() - started
-                self._log(gradient, report)
-                if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < self.steps:
-                    self._metrics("validation", **self.task.evaluate("validation"))
-                if self.step - last_saved >= every.checkpoint_every or stop.requested:
-                    self._save()
-                    last_saved = self.step
+            self._train_period(stop, report, reader)
+            self._evaluate_period()
+            while self.number + 1 < len(self.course.periods):
+                self.number += 1
+                self.training = self._begin(self.training.ledger)
+                self._save()
                 stop.exit_if_requested()
+                self._train_period(stop, report, reader)
+                self._evaluate_period()
         return self._finish()
 
+    def _begin(self, ledger: Ledger) -> PrivateTraining:
+        """The training of the present period, on the weights and optimisers as they are."""
+        return PrivateTraining(
+            self.task.model,
+            self.task.losses,
+            self.optimizers,
+            self.config.algorithm,
+            self.period.budget,
+            selected=self.course.selected(self.number),
+            key=self.course.key(self.key, self.number),
+            ledger=ledger,
+        )
+
+    def _train_period(self, stop: StopRequest, report: Report, reader: Executor) -> None:
+        every, last_saved, end = self.config.train, self.step, self._ends[self.number]
+        upcoming = reader.submit(self._read, self.training.steps_done)
+        while self.step < end:
+            started = time.perf_counter()
+            microbatches = upcoming.result()
+            self.waited += time.perf_counter() - started
+            if self.step + 1 < end:
+                upcoming = reader.submit(self._read, self.training.steps_done + 1)
+            gradient = self._advance(microbatches)
+            self.seconds += time.perf_counter() - started
+            self._log(gradient, report)
+            if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < end:
+                self.training.flush()
+                self._metrics("validation", **self.task.evaluate(self.course.validation))
+            # What follows a period's last step is soon saved with what the evaluation says.
+            if (self.step - last_saved >= every.checkpoint_every and self.step < end) or stop.requested:
+                self._save()
+                last_saved = self.step
+            stop.exit_if_requested()
+
     def _read(self, step: int) -> list[Any]:
-        return self.task.batches(self.training.indices(step), self.config.train.micro_batch_size)
+        return self.task.batches(self.period.rows, self.training.indices(step), self.config.train.micro_batch_size)
 
     def _advance(self, microbatches: list[Any]) -> NoisedGradient:
         gradient = self.training.step(microbatches)
@@ -209,40 +228,54 @@ class _Run:
         mean = self.layout.coordinates_of((self.rows / max(self.step, 1)).tolist())
         return self.layout.coordinates / mean if mean else None
 
+    def _evaluate_period(self) -> None:
+        """Judge the model at a period's end: on the days that it is to be trained on next, and of the held-out ones on
+        the rows that choose settings; on those that are only reported, at the very end."""
+        following = self.period.following
+        last = {"test": self.course.test} if following is None else {"following": following}
+        found = {"validation": self.course.validation, **last}
+        self.evaluations.append({split: self.task.evaluate(rows) for split, rows in found.items()})
+        for split, values in self.evaluations[-1].items():
+            if split != "test":
+                self._metrics(split, **values)
+
     def _finish(self) -> dict[str, Any]:
-        validation, test = self.task.evaluate("validation"), self.task.evaluate("test")
-        self._metrics("validation", **validation)
         summary = summarize(
             self.config,
-            self.budget,
+            self.course,
             self.training.ledger,
             layout=self.layout,
             table_names=self.task.table_names,
             mean_rows=(self.rows / self.steps).tolist(),
             metric=self.task.metric,
-            validation=validation,
-            test=test,
+            evaluations=self.evaluations,
             seconds=self.seconds,
+            waited=self.waited,
             examples_seen=self.examples_seen,
-            public_vocabulary=not self.task.dataset.data_dependent_vocabulary,
         )
         ledger = self.training.ledger.to_json()
-        if self.task.dataset.data_dependent_vocabulary:
-            ledger["statements"].append(DATA_DEPENDENT_NOTE)
+        ledger["statements"] += self.course.statements
         self.directory.write("ledger.json", ledger)
         weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
         self.directory.finish(summary, weights if self.config.train.save_model else None)
         return summary
 
-    def _key(self) -> NoiseKey | None:
+    @property
+    def _fixed(self) -> bool:
+        return self.config.privacy.noise_seed is not None
+
+    def _key(self) -> NoiseKey:
         seed = self.config.privacy.noise_seed
-        return None if seed is None else NoiseKey.from_seed(seed, self.directory.path.name)
+        return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, self.directory.path.name)
 
     def _save(self) -> None:
-        own = {"rows": self.rows, "examples_seen": self.examples_seen, "seconds": self.seconds}
-        self.directory.save_state({"training": self.training.state_dict(), **own})
+        own = {"rows": self.rows, "examples_seen": self.examples_seen, "seconds": self.seconds, "waited": self.waited}
+        place = {"period": self.number, "evaluations": self.evaluations}
+        key = torch.tensor(list(self.key.secret), dtype=torch.uint8)
+        self.directory.save_state({"training": self.training.state_dict(), "key": key, **place, **own})
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.examples_seen, self.seconds = saved["examples_seen"], saved["seconds"]
+        self.examples_seen, self.seconds, self.waited = (saved[name] for name in ("examples_seen", "seconds", "waited"))
+        self.evaluations = saved["evaluations"]
         self.rows.copy_(saved["rows"])
         self.training.load_state_dict(saved["training"])

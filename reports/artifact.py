@@ -17,13 +17,15 @@ from reports.wording import delta, number, rule
 
 @dataclass
 class Content:
-    """What an artifact shows of one population. `missing`: what it could not show, a sentence an item."""
+    """What an artifact shows of one population. `missing`: what it could not show, `notes`: what it says of the
+    paper's claims, a sentence an item."""
 
     caption: str
     figure: Figure | None = None
     table: Table | None = None
     missing: list[str] = field(default_factory=list)
     epsilons: list[float] | None = None  # those shown, for the footer; None: all of the population
+    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Artifact:
 
     `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
     `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
+    `streams` says that it is drawn from runs on streams; others are drawn from runs that are none.
     `measured` is the command that measures what it shows into the report's own folder, which `content` then gets.
     """
 
@@ -42,6 +45,11 @@ class Artifact:
     rules: tuple[str, ...] = ()
     figure: bool = True  # whether it has one, and so needs a placeholder while there is nothing to draw
     measured: str | None = None
+    streams: bool = False
+
+    def shows(self, population: Population) -> bool:
+        """Whether it can be drawn from this population."""
+        return self.experiment is not None and bool(population.periods) == self.streams
 
 
 def remake(artifact: Artifact, population: Population | None, commands: Commands) -> str:

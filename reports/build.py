@@ -65,8 +65,6 @@ def build(
     chosen, commands = _chosen(only), commands or Commands()
     usable, skipped = load_runs(runs)
     groups = _main_first(populations(usable), dataset)
-    if groups and groups[0].profile != commands.profile:
-        planned = None  # another profile's grid
     entries = _earlier(report) if only else {}
     built = {a.id: _build_artifact(a, groups, report, planned, commands) for a in ARTIFACTS if a in chosen}
     entries |= built
@@ -77,9 +75,10 @@ def build(
         json.dumps({"artifacts": ordered, "skipped": left_out}, indent=2, ensure_ascii=False) + "\n",
     )
     write(report / "index.md", index(ordered, left_out, report))
-    incomplete = [a.experiment for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"]
-    main = groups[0] if groups else None
-    sweeps = [commands.sweep(name, main) for name in dict.fromkeys(incomplete) if name]
+    incomplete = {
+        a.experiment: _main(a, groups) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"
+    }
+    sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
     return Report(report, list(built.values()), skipped, sweeps)
 
 
@@ -91,7 +90,7 @@ def listing(runs: Path, planned: Planned | None = None) -> list[dict[str, Any]]:
             "id": a.id,
             "title": a.title,
             "experiment": a.experiment,
-            **_counts(a, groups[0] if groups else None, planned),
+            **_counts(a, _main(a, groups), planned),
         }
         for a in ARTIFACTS
     ]
@@ -116,10 +115,18 @@ def _main_first(groups: list[Population], dataset: str | None) -> list[Populatio
     return sorted(groups, key=lambda group: group.dataset != dataset)
 
 
+def _main(artifact: Artifact, groups: list[Population]) -> Population | None:
+    """The first population that the artifact can be drawn from."""
+    return next((group for group in groups if artifact.shows(group)), None)
+
+
 def _build_artifact(
     artifact: Artifact, groups: list[Population], report: Path, planned: Planned | None, commands: Commands
 ) -> dict[str, Any]:
-    if artifact.experiment is None or not groups:
+    groups = [group for group in groups if artifact.shows(group)]
+    if groups and groups[0].profile != commands.profile:
+        planned = None  # another profile's grid
+    if not groups:
         shown: list[tuple[str, Population | None]] = [(artifact.id, None)]
     else:
         shown = list(zip(_names(artifact.id, groups), groups, strict=True))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from reports.runs import Run, setting_key
@@ -28,6 +28,17 @@ class Setting:
     @property
     def algorithm(self) -> str:
         return self.runs[0].algorithm
+
+    @property
+    def rule(self) -> str:
+        """The algorithm; where it selects rows in a stream, with the days that are counted (`fest/all_days`)."""
+        selects = self.period is not None and self.parameter("selection") is not None
+        return f"{self.algorithm}/{self.parameter('selection.source') or 'streaming'}" if selects else self.algorithm
+
+    @property
+    def period(self) -> int | None:
+        """Days of a streaming period, None where the data are no stream."""
+        return self.runs[0].period
 
     @property
     def epsilon(self) -> float | None:
@@ -46,6 +57,12 @@ class Setting:
     def spread(self) -> float | None:
         """Sample standard deviation of the test utility over seeds; None with a single seed."""
         return statistics.stdev(run.test for run in self.runs) if len(self.runs) > 1 else None
+
+    @property
+    def error(self) -> float:
+        """Standard error of the test utility: that of one run over its test rows, or over seeds where that is more."""
+        over_seeds = (self.spread or 0.0) / math.sqrt(len(self.runs))
+        return max([over_seeds, *(run.test_error for run in self.runs if run.test_error is not None)])
 
     @property
     def coordinates(self) -> float:
@@ -92,12 +109,22 @@ class Population:
         """The ε of single-panel artifacts: 1, as in the paper, or else the smallest at hand."""
         return 1.0 if 1.0 in self.epsilons else next(iter(self.epsilons), None)
 
-    def of(self, algorithm: str, epsilon: float | None) -> list[Setting]:
-        return [s for s in self.settings if s.algorithm == algorithm and s.epsilon == epsilon]
+    @property
+    def periods(self) -> list[int]:
+        """Lengths of the streaming periods at hand; none where the data are no stream."""
+        return sorted({s.period for s in self.settings if s.period is not None})
 
-    def best(self, algorithm: str, epsilon: float | None) -> Setting | None:
+    def at(self, period: int) -> Population:
+        """The settings of one streaming period: what was trained in other periods is no reference for them."""
+        return replace(self, settings=tuple(s for s in self.settings if s.period == period))
+
+    def of(self, rule: str, epsilon: float | None) -> list[Setting]:
+        """The settings of an algorithm, or of one of its rules in a stream (see `Setting.rule`)."""
+        return [s for s in self.settings if rule in (s.algorithm, s.rule) and s.epsilon == epsilon]
+
+    def best(self, rule: str, epsilon: float | None) -> Setting | None:
         """The setting with the highest validation utility (the more reduced one on a tie)."""
-        return max(self.of(algorithm, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
+        return max(self.of(rule, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
 
     def worse_than_frozen(self, setting: Setting) -> bool:
         """Whether frozen embeddings have a higher test utility at this ε: its reduction is worthless."""

@@ -10,12 +10,14 @@ from reports.artifact import Artifact, Content
 
 
 def section(artifact: Artifact, content: Content, missing: list[str], where: str, command: str) -> str:
-    """An artifact's caption, what it lacks, its table and the command that remakes it."""
+    """An artifact's caption, what it lacks, its table, its notes, and the command that remakes it."""
     parts = [f"**{artifact.title}.** {content.caption}"]
     if missing:
         parts.append("\n".join(f"> **Incomplete.** {sentence}  " for sentence in missing))
     if content.table is not None:
         parts.append(content.table.markdown().rstrip() if content.table.rows else "*No rows yet.*")
+    if content.notes:
+        parts.append("\n".join(f"- {note}" for note in content.notes))
     if where:
         parts.append(where)
     parts.append(f"Remake: `{command}`")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -23,49 +24,88 @@ from reports.wording import metric, multiple, number, rule, settings_text, utili
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02)
 
 
-def curve_figure(population: Population, rules: Sequence[str], epsilons: Sequence[float]) -> Figure | None:
-    """One panel an ε, those without a DP-SGD run left out; None where no panel is left."""
-    drawn = [e for e in epsilons if population.best("dpsgd", e) is not None]
+@dataclass(frozen=True)
+class Panel:
+    """Settings that are held against one DP-SGD: those of one ε, and in a stream of one period.
+
+    `value` tells it from the panels beside it, `where` names it in a sentence.
+    """
+
+    value: float | int
+    where: str
+    population: Population
+    epsilon: float
+
+    @property
+    def reference(self) -> Setting | None:
+        """The best DP-SGD."""
+        return self.population.best("dpsgd", self.epsilon)
+
+
+def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:
+    """A panel an ε."""
+    return [Panel(epsilon, f"ε = {number(epsilon)}", population, epsilon) for epsilon in epsilons]
+
+
+def by_period(population: Population, periods: Sequence[int]) -> list[Panel]:
+    """A panel a streaming period, at the population's main ε."""
+    epsilon = population.main_epsilon
+    return [
+        Panel(days, f"period of {days} day{'s' * (days > 1)}", population.at(days), epsilon)
+        for days in periods
+        if epsilon is not None
+    ]
+
+
+def curve_figure(panels: Sequence[Panel], rules: Sequence[str]) -> Figure | None:
+    """The panels in rows of three, those without a DP-SGD run left out; None where none is left."""
+    drawn = [panel for panel in panels if panel.reference is not None]
     if not drawn:
         return None
-    figure = canvas(WIDTH if len(drawn) > 1 else 4.8, 3.0)
-    panels = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
+    columns, lines = min(len(drawn), 3), math.ceil(len(drawn) / 3)
+    figure = canvas(WIDTH if columns > 1 else 4.8, 0.5 + 2.5 * lines)
+    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     right = 1.1 * THRESHOLDS[-1]
-    for axes, epsilon in zip(panels, drawn, strict=True):
+    for axes in grid.flat[len(drawn) :]:
+        axes.set_visible(False)
+    for axes, panel in zip(grid.flat, drawn, strict=False):
+        population, epsilon = panel.population, panel.epsilon
         log_axis(axes, "y")
-        axes.set_title(f"ε = {number(epsilon)}")
+        axes.set_title(panel.where)
         for algorithm in rules:
-            _curve(axes, population, population.of(algorithm, epsilon), right)
+            _curve(axes, population, algorithm, epsilon, right)
         axes.set_xlim(-0.02 * right, right)
         axes.set_xticks((0, *THRESHOLDS[1:]), [number(x) for x in (0, *THRESHOLDS[1:])])
         axes.set_xlabel(f"loss of validation {metric(population)} ≤")
         axes.set_ylim(0.7, max(axes.get_ylim()[1], 100))
         axes.axhline(1, color=COLOUR["dpsgd"], linestyle=DASH["dpsgd"], linewidth=1.0)
         _frozen(axes, population, epsilon, right)
-    panels[0].set_ylabel("best gradient size reduction (×)")
+    for axes in grid[:, 0]:
+        axes.set_ylabel("best gradient size reduction (×)")
     figure.legend(
-        handles=_legend(population, rules, drawn, right), loc="outside upper center",
-        ncols=3 if len(drawn) > 1 else 2, columnspacing=1.2,
+        handles=_legend(drawn, rules, right), loc="outside upper center",
+        ncols=3 if columns > 1 else 2, columnspacing=1.2,
     )  # fmt: skip
     return figure
 
 
-def _legend(
-    population: Population, rules: Sequence[str], epsilons: Sequence[float], right: float
-) -> list[Line2D | Patch]:
+def _legend(panels: Sequence[Panel], rules: Sequence[str], right: float) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = []
+
+    def pairs(name: str) -> list[tuple[Population, Setting]]:
+        return [(panel.population, s) for panel in panels for s in panel.population.of(name, panel.epsilon)]
+
     for algorithm in rules:
-        settings = [s for e in epsilons for s in population.of(algorithm, e)]
-        if settings:
-            drawn = any(_loss_of(population, setting) <= right for setting in settings)
+        if settings := pairs(algorithm):
+            drawn = any(_loss_of(population, setting) <= right for population, setting in settings)
             label = rule(algorithm) + ("" if drawn else f" (none within {THRESHOLDS[-1]:g})")
             handles.append(key(label, algorithm))
     handles.append(key(rule("dpsgd"), "dpsgd", linestyle=DASH["dpsgd"], marker=""))
-    frozen = [s for e in epsilons if (s := population.best("frozen", e)) is not None]
-    if any(_loss_of(population, setting) < right for setting in frozen):
+    frozen = [(panel.population, s) for panel in panels if (s := panel.population.best("frozen", panel.epsilon))]
+    if any(_loss_of(population, setting) < right for population, setting in frozen):
         shade = Patch(label="frozen embeddings do as well", facecolor=SHADE, edgecolor=COLOUR["frozen"])
         handles.append(shade)
-    if any(population.worse_than_frozen(s) for a in rules for e in epsilons for s in population.of(a, e)):
+    if any(population.worse_than_frozen(s) for a in rules for population, s in pairs(a)):
         handles.append(key("test worse than frozen"))
     return handles
 
@@ -77,8 +117,9 @@ def _loss_of(population: Population, setting: Setting) -> float:
     return max(reference.validation - setting.validation, 0.0)
 
 
-def _curve(axes: Axes, population: Population, settings: list[Setting], right: float) -> None:
+def _curve(axes: Axes, population: Population, algorithm: str, epsilon: float, right: float) -> None:
     """The staircase of best reductions, a marker where a new setting takes over."""
+    settings = population.of(algorithm, epsilon)
     # From the most reduced setting, hence from the largest loss.
     steps = [(_loss_of(population, setting), setting) for setting in reversed(pareto(settings))]
     # Of several that are no worse than DP-SGD only the most reduced one is ever best.
@@ -86,7 +127,7 @@ def _curve(axes: Axes, population: Population, settings: list[Setting], right: f
     stairs = free + sorted((step for step in steps if 0.0 < step[0] <= right), key=lambda step: step[0])
     if not stairs:
         return
-    colour, marker = COLOUR[settings[0].algorithm], MARKER[settings[0].algorithm]
+    colour, marker = COLOUR[algorithm], MARKER[algorithm]
     ceiling = 10 * max([s.reduction for _, s in stairs if math.isfinite(s.reduction)] or [1.0])
     losses = [loss for loss, _ in stairs]
     heights = [min(setting.reduction, ceiling) for _, setting in stairs]
@@ -119,12 +160,17 @@ def curve_caption(population: Population) -> str:
     )
 
 
-def threshold_table(population: Population, rules: Sequence[str], epsilons: Sequence[float]) -> Table:
-    """The chosen setting of each rule at each threshold, chosen on validation, with its test loss."""
-    name = metric(population)
+EPSILON = Column("epsilon", "ε", number)
+
+
+def threshold_table(panels: Sequence[Panel], rules: Sequence[str], name: str, first: Column = EPSILON) -> Table:
+    """The chosen setting of each rule at each threshold, chosen on validation, with its test loss.
+
+    `name` is the metric's, `first` the column that tells one panel from another.
+    """
     table = Table(
         [
-            Column("epsilon", "ε", number),
+            first,
             Column("loss_threshold", "loss ≤", number),
             Column("rule", "rule", rule),
             Column("reduction", "best reduction", multiple),
@@ -137,32 +183,26 @@ def threshold_table(population: Population, rules: Sequence[str], epsilons: Sequ
             Column("settings", "settings"),
         ]
     )
-    for epsilon in epsilons:
-        reference = population.best("dpsgd", epsilon)
+    for panel in panels:
+        reference = panel.reference
         if reference is None:
             continue
         for threshold in THRESHOLDS:
             for algorithm in (*rules, "frozen"):
-                settings = population.of(algorithm, epsilon)
+                settings = panel.population.of(algorithm, panel.epsilon)
                 if settings:
                     chosen = best_reduction(settings, reference, threshold)
-                    table.rows.append(_row(population, epsilon, threshold, algorithm, reference, chosen))
+                    table.rows.append(_row(panel, threshold, algorithm, reference, chosen))
     return table
 
 
-def _row(
-    population: Population,
-    epsilon: float,
-    threshold: float,
-    algorithm: str,
-    reference: Setting,
-    chosen: Setting | None,
-) -> Sequence[Any]:
+def _row(panel: Panel, threshold: float, algorithm: str, reference: Setting, chosen: Setting | None) -> Sequence[Any]:
     if chosen is None:
-        return (epsilon, threshold, algorithm, *[None] * 7, "no setting within this loss")
-    worse = None if population.best("frozen", epsilon) is None else population.worse_than_frozen(chosen)
+        return (panel.value, threshold, algorithm, *[None] * 7, "no setting within this loss")
+    population = panel.population
+    worse = None if population.best("frozen", panel.epsilon) is None else population.worse_than_frozen(chosen)
     return (
-        epsilon,
+        panel.value,
         threshold,
         algorithm,
         chosen.reduction,
@@ -180,10 +220,10 @@ def _loss(value: float) -> str:
     return f"{value:+.4f}"
 
 
-def without_reference(population: Population, epsilons: Sequence[float]) -> list[str]:
-    """A sentence for every ε at which no loss can be measured."""
+def without_reference(panels: Sequence[Panel]) -> list[str]:
+    """A sentence for every panel in which no loss can be measured."""
     return [
-        f"No utility loss at ε = {number(e)}: there is no DP-SGD run to measure it against."
-        for e in epsilons
-        if population.best("dpsgd", e) is None
+        f"No utility loss at {panel.where}: there is no DP-SGD run to measure it against."
+        for panel in panels
+        if panel.reference is None
     ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from reports.artifact import Artifact
-from reports.artifacts import audit, fig1b, fig2, fig3, fig4, fig7, fig8, fig9, frontier
+from reports.artifacts import audit, fig1b, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, frontier, tab_streaming
 
 ARTIFACTS: tuple[Artifact, ...] = tuple(
-    module.ARTIFACT for module in (fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, audit)
+    module.ARTIFACT
+    for module in (fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, fig5, fig6, tab_streaming, audit)
 )

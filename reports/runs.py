@@ -74,6 +74,7 @@ class Run:
     # Fingerprint of the data and model sections: runs on different data or models are never pooled.
     material: str = ""
     source: str | None = None  # data.path, where the data have one
+    period: int | None = None  # days of a streaming period; None where the data are no stream
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         hyperparameters=_hyperparameters(summary, config),
         source=(config.get("data") or {}).get("path"),
         material=_fingerprint({"data": config.get("data"), "model": config.get("model")}),
+        period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
     )
 
 

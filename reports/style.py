@@ -30,6 +30,9 @@ COLOUR = {
     "exponential": "#AA4499",
     "frozen": "#777777",
     "lora_embedding": "#E69F00",
+    "fest/first_day": "#E69F00",
+    "fest/all_days": "#56B4E9",
+    "fest/streaming": "#0072B2",
 }
 MARKER = {
     "nonprivate": "P",
@@ -40,6 +43,9 @@ MARKER = {
     "exponential": "^",
     "frozen": "X",
     "lora_embedding": "v",
+    "fest/first_day": "v",
+    "fest/all_days": "^",
+    "fest/streaming": "s",
 }
 # Reference lines, which are not rules for sparsity: one dash pattern each.
 DASH: dict[str, Any] = {"nonprivate": ":", "dpsgd": (0, (5, 2)), "frozen": (0, (4, 1.5, 1, 1.5))}

@@ -17,6 +17,9 @@ RULE = {
     "exponential": "Exponential selection",
     "frozen": "Frozen embeddings",
     "lora_embedding": "LoRA on embeddings",
+    "fest/first_day": "DP-FEST (first day)",
+    "fest/all_days": "DP-FEST (all days)",
+    "fest/streaming": "DP-FEST (streaming)",
 }
 
 METRIC = {"auc": "AUC", "accuracy": "accuracy"}
@@ -32,6 +35,8 @@ SYMBOL = {
     "algorithm.selection.mechanism": "selection",
     "algorithm.selection.noise_multiplier": "selection σ",
     "algorithm.selection.epsilon": "selection ε",
+    "algorithm.selection.source": "days counted",
+    "stream.period": "period",
     "algorithm.rank": "rank",
     "optimizer.dense.learning_rate": "dense lr",
     "optimizer.tables.learning_rate": "table lr",

@@ -56,6 +56,8 @@ class LineBlocks:
         lines: Lines given out so far.
     """
 
+    unit = "line"
+
     def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
         self.path = path
         self.bytes_read = 0

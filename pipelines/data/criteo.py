@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from dpfest.errors import UserError
 from pipelines.data.blocks import LineBlocks
 from pipelines.data.criteo_lines import ParsedLines, parse_block
-from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock
+from pipelines.data.parquet import ParquetLines, is_parquet
+from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock, RowSource, fingerprint
 from pipelines.data.split import SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 
@@ -38,20 +39,41 @@ class CriteoKaggleConfig:
             dataset.json.
     """
 
+    is_stream: ClassVar[Literal[False]] = False
+
     name: str = "criteo_kaggle"
     path: str = "???"
     on_bad_row: str = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
 
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        check_on_bad_row(self.on_bad_row)
+
+    def identity(self) -> dict[str, Any]:
+        """What the rows are made from."""
+        return {"files": [fingerprint(path) for path in CriteoFiles([Path(self.path)], self.on_bad_row).paths]}
+
+    def source(self, scratch: Path) -> RowSource:
+        """The rows."""
+        return CriteoFiles([Path(self.path)], self.on_bad_row)
+
+
+def check_on_bad_row(choice: str) -> None:
+    """Raise UserError unless it says what to do with malformed rows."""
+    if choice not in ("stop", "skip"):
+        raise UserError(f"data.on_bad_row must be stop or skip, not {choice!r}.")
+
 
 class CriteoFiles:
-    """Rows of files in Criteo's text format; each file is one day.
+    """Rows of files in Criteo's text format, or of its columns as Parquet; each file is one day.
 
     Args:
-        paths: The files, day 0 first.
+        paths: The files, in the order of their days.
         on_bad_row: ``stop`` or ``skip``.
         generated: The files were made for this one reading and are not kept.
+        first_day: Day of the first file.
 
     Raises:
         UserError: A file is not there, or is a folder.
@@ -62,7 +84,7 @@ class CriteoFiles:
     numeric_transform = NUMERIC_TRANSFORM
     published_sizes: tuple[int, ...] = PUBLISHED_SIZES
 
-    def __init__(self, paths: Sequence[Path], on_bad_row: str, generated: bool = False) -> None:
+    def __init__(self, paths: Sequence[Path], on_bad_row: str, generated: bool = False, first_day: int = 0) -> None:
         self.paths = [Path(path) for path in paths]
         for path in self.paths:
             if not path.is_file():
@@ -72,6 +94,7 @@ class CriteoFiles:
         self.excluded = RefusedRows()
         self._on_bad_row = on_bad_row
         self._generated = generated
+        self._first_day = first_day
         self._files: list[dict[str, Any]] = []
 
     def files(self) -> list[dict[str, Any]]:
@@ -88,15 +111,15 @@ class CriteoFiles:
         total = sum(path.stat().st_size for path in self.paths)
         done = 0
         for file, path in enumerate(self.paths):
-            reader = LineBlocks(path)
+            reader = ParquetLines(path) if is_parquet(path) else LineBlocks(path)
             start = 0
             for block in reader:
                 parsed = parse_block(block)
-                self._judge(parsed, path, start)
+                self._judge(parsed, f"{path}, {reader.unit}", start)
                 yield RowBlock(
                     file=file,
                     row=(parsed.line + start).astype(np.uint64),
-                    day=np.full(len(parsed.line), file, np.int32),
+                    day=np.full(len(parsed.line), self._first_day + file, np.int32),
                     label=parsed.label,
                     numeric=transform(parsed.integers),
                     keys=parsed.keys,
@@ -107,9 +130,9 @@ class CriteoFiles:
             place = {"generated": path.name} if self._generated else {"path": str(path.absolute())}
             self._files.append({**place, "bytes": reader.bytes_read, "sha256": reader.sha256})
 
-    def _judge(self, parsed: ParsedLines, path: Path, start: int) -> None:
+    def _judge(self, parsed: ParsedLines, where: str, start: int) -> None:
         for line, error in parsed.bad:
-            place = f"{path}, line {start + line + 1}: {error}"
+            place = f"{where} {start + line + 1}: {error}"
             if self._on_bad_row == "stop":
                 raise UserError(
                     f"{place}. Mend the file, or have such lines left out and counted: data.on_bad_row=skip."

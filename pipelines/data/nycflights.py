@@ -16,15 +16,16 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.hashing import BLANK_KEY
 from pipelines.data.nycflights_features import CROSSES, SCALES, departure_features
-from pipelines.data.source import Progress, RefusedRows, RowBlock, fingerprint
+from pipelines.data.source import Progress, RefusedRows, RowBlock, RowSource, fingerprint
 from pipelines.data.split import SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 
@@ -41,9 +42,22 @@ SCHEDULE_COLUMNS = (
 class NycflightsConfig:
     """The 327,346 flights of 2013 whose arrival delay is known."""
 
+    is_stream: ClassVar[Literal[False]] = False
+
     name: str = "nycflights"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
+
+    def check(self) -> None:
+        """Nothing of its own to check."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the rows are made from."""
+        return Nycflights().identity()
+
+    def source(self, scratch: Path) -> RowSource:
+        """The rows."""
+        return Nycflights()
 
 
 def data_folder() -> Path:
@@ -93,14 +107,12 @@ class Nycflights:
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
         """All flights with a known arrival delay; the others are counted as excluded."""
-        flights = self._read("flights.csv.zip").select(*SCHEDULE_COLUMNS, "arr_delay").with_row_index("row")
-        progress(1, 3)
-        table = departure_features(flights.drop("arr_delay"), self._read("planes.csv"), self._read("weather.csv"))
-        table = table.with_columns(flights.get_column("arr_delay"))
-        known = table.filter(pl.col("arr_delay").is_not_null()).sort("date", "row")
+        progress(0, 2)
+        table = self.flights()
+        known = table.filter(pl.col("arr_delay").is_not_null())
         self.excluded = RefusedRows()
         self.excluded.add("no arrival delay: cancelled or diverted", count=table.height - known.height)
-        progress(2, 3)
+        progress(1, 2)
         keys = [category_keys(known, columns) for columns, _ in CROSSES.values()]
         scaled = [
             ((pl.col(name).cast(pl.Float64) - centre) / scale).clip(-5, 5).fill_null(0).cast(pl.Float32)
@@ -109,12 +121,22 @@ class Nycflights:
         yield RowBlock(
             file=0,
             row=known.get_column("row").to_numpy().astype(np.uint64),
-            day=known.get_column("date").to_numpy().astype(np.int32),
+            day=self.day_of(known),
             label=(known.get_column("arr_delay") > LATE_MINUTES).to_numpy().astype(np.float32),
             numeric=known.select(scaled).to_numpy(),
             keys=np.stack(keys, axis=1),
         )
-        progress(3, 3)
+        progress(2, 2)
+
+    def flights(self) -> pl.DataFrame:
+        """Every flight with its features, and its arrival delay (``arr_delay``, null where there was none), by date."""
+        flights = self._read("flights.csv.zip").select(*SCHEDULE_COLUMNS, "arr_delay").with_row_index("row")
+        table = departure_features(flights.drop("arr_delay"), self._read("planes.csv"), self._read("weather.csv"))
+        return table.with_columns(flights.get_column("arr_delay")).sort("date", "row")
+
+    def day_of(self, flights: pl.DataFrame) -> NDArray[np.int32]:
+        """Day of each flight: its date, from 0 to 364."""
+        return flights.get_column("date").to_numpy().astype(np.int32)
 
     def _read(self, name: str) -> pl.DataFrame:
         content = (self.folder / name).read_bytes()
@@ -123,7 +145,7 @@ class Nycflights:
         return pl.read_csv(content, null_values=["NA", ""], infer_schema_length=None)
 
 
-def category_keys(table: pl.DataFrame, columns: tuple[str, ...]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+def category_keys(table: pl.DataFrame, columns: tuple[str, ...]) -> NDArray[np.uint64]:
     """Keys of the values of one or several columns together, shape [n].
 
     The text of the value (several joined by ``|``) becomes 8 hexadecimal digits, its BLAKE2b of 4 bytes, and

@@ -7,6 +7,7 @@ blocks, alike for all.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -93,11 +94,18 @@ def fingerprint(path: Path) -> dict[str, Any]:
     The folder is left out, so that moving the data does not make it a new dataset.
     """
     try:
-        size = path.stat().st_size
-        with path.open("rb") as stream:
-            digest = hashlib.sha256(stream.read(1 << 20))
-            stream.seek(max(0, size - (1 << 20)))
-            digest.update(stream.read(1 << 20))
+        stat = path.stat()
+        ends = _sha256_of_ends(path, stat.st_size, stat.st_mtime_ns)
     except OSError as error:
         raise UserError(f"The data file {path} cannot be read: {error.strerror}.") from error
-    return {"name": path.name, "bytes": size, "sha256_of_ends": digest.hexdigest()}
+    return {"name": path.name, "bytes": stat.st_size, "sha256_of_ends": ends}
+
+
+@functools.lru_cache(maxsize=1024)
+def _sha256_of_ends(path: Path, size: int, changed: int) -> str:
+    """Remembered while size and time of the last change stay: a sweep asks for each run, and a stream has many days."""
+    with path.open("rb") as stream:
+        digest = hashlib.sha256(stream.read(1 << 20))
+        stream.seek(max(0, size - (1 << 20)))
+        digest.update(stream.read(1 << 20))
+    return digest.hexdigest()

@@ -35,8 +35,10 @@ class SplitConfig:
             raise UserError(f"data.split.seed must be between 0 and 2**63 - 1, but it is {self.seed}.")
 
 
-def split_of(block: RowBlock, config: SplitConfig) -> NDArray[np.int64]:
-    """Index into :data:`SPLITS` for each row of the block, shape [n]."""
+def split_of(block: RowBlock, config: SplitConfig | None) -> NDArray[np.int64]:
+    """Index into :data:`SPLITS` for each row of the block, shape [n]; all rows train where there is no split."""
+    if config is None:
+        return np.zeros(len(block.label), np.int64)
     edges = [config.train, config.train + config.validation]
     split = np.searchsorted(edges, row_uniforms(block.row, block.file, config.seed), side="right")
     if config.test == 0:  # 0.8 + 0.2 may be a hair under 1

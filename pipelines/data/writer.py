@@ -90,7 +90,7 @@ def write_dataset(
     source: RowSource,
     name: str,
     vocabulary: VocabularyConfig,
-    split: SplitConfig,
+    split: SplitConfig | None,
     made_with: dict[str, Any],
     progress: Progress,
 ) -> None:
@@ -101,18 +101,19 @@ def write_dataset(
         source: Where the rows come from; read twice where the vocabulary is learnt from them.
         name: The dataset's name.
         vocabulary: From keys to table rows.
-        split: From rows to splits.
+        split: From rows to splits; None for a day of a stream, which is ``train`` alone.
         made_with: The data configuration, recorded in dataset.json.
         progress: Told how far the reading is.
 
     Raises:
         UserError: The source is malformed, or holds no row to train on.
     """
+    parts = SPLITS if split else SPLITS[:1]
     rows_of = _vocabulary(source, vocabulary, split, progress)
-    per_day: dict[str, Counter[int]] = {part: Counter() for part in SPLITS}
+    per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context((folder / f"{part}.rows").open("wb")) for part in SPLITS]
+        streams = [stack.enter_context((folder / f"{part}.rows").open("wb")) for part in parts]
         for block in source.blocks(progress):
             _write_block(block, rows_of, split, streams, per_day, positives)
     if not per_day["train"]:
@@ -143,7 +144,7 @@ def write_dataset(
                 "positives": positives[part],
                 "rows_per_day": {str(day): per_day[part][day] for day in sorted(per_day[part])},
             }
-            for part in SPLITS
+            for part in parts
         },
         "rejected_rows": source.rejected.as_json(),
         "excluded_rows": source.excluded.as_json(),
@@ -154,7 +155,9 @@ def write_dataset(
     (folder / "dataset.json").write_text(text, encoding="utf-8")
 
 
-def _vocabulary(source: RowSource, config: VocabularyConfig, split: SplitConfig, progress: Progress) -> Vocabulary:
+def _vocabulary(
+    source: RowSource, config: VocabularyConfig, split: SplitConfig | None, progress: Progress
+) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
     train_keys = (block.keys[split_of(block, split) == 0] for block in source.blocks(progress))
@@ -164,7 +167,7 @@ def _vocabulary(source: RowSource, config: VocabularyConfig, split: SplitConfig,
 def _write_block(
     block: RowBlock,
     vocabulary: Vocabulary,
-    split: SplitConfig,
+    split: SplitConfig | None,
     streams: Sequence[BinaryIO],
     per_day: dict[str, Counter[int]],
     positives: Counter[str],
@@ -175,7 +178,7 @@ def _write_block(
     records["numeric"] = block.numeric
     records["categorical"] = vocabulary.rows(block.keys)
     parts = split_of(block, split)
-    for index, part in enumerate(SPLITS):
+    for index, part in enumerate(per_day):
         mine = records[parts == index]
         streams[index].write(mine.tobytes())
         days, counts = np.unique(mine["day"], return_counts=True)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from reports.artifact import Artifact, Content
 from reports.comparison import Population
-from reports.reduction_curve import curve_caption, curve_figure, threshold_table, without_reference
+from reports.reduction_curve import by_epsilon, curve_caption, curve_figure, threshold_table, without_reference
+from reports.wording import metric
 
 RULES = ("fest", "adafest", "exponential")
 
 
 def content(population: Population) -> Content:
     epsilons = [population.main_epsilon] if population.main_epsilon is not None else []
+    panels = by_epsilon(population, epsilons)
     return Content(
         curve_caption(population),
-        curve_figure(population, RULES, epsilons),
-        threshold_table(population, RULES, epsilons),
-        without_reference(population, epsilons),
-        epsilons,
+        curve_figure(panels, RULES),
+        threshold_table(panels, RULES, metric(population)),
+        without_reference(panels),
+        epsilons=epsilons,
     )
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from reports.artifact import Artifact, Content
 from reports.comparison import Population
-from reports.reduction_curve import curve_caption, curve_figure, threshold_table, without_reference
+from reports.reduction_curve import by_epsilon, curve_caption, curve_figure, threshold_table, without_reference
+from reports.wording import metric
 
 RULES = ("fest", "adafest", "adafest_plus")
 
 
 def content(population: Population) -> Content:
-    epsilons = population.epsilons
+    panels = by_epsilon(population, population.epsilons)
     return Content(
         curve_caption(population),
-        curve_figure(population, RULES, epsilons),
-        threshold_table(population, RULES, epsilons),
-        without_reference(population, epsilons),
+        curve_figure(panels, RULES),
+        threshold_table(panels, RULES, metric(population)),
+        without_reference(panels),
     )
 
 

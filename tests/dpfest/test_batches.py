@@ -5,6 +5,8 @@ Statistical tests at a fixed seed, false-alarm rate 1e-4 each.
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -52,6 +54,36 @@ def test_shuffled_epochs_cover_everything_once() -> None:
     assert not np.array_equal(first, second)
     resumed = ShuffledBatches(100, 10, KEY)
     assert np.array_equal(resumed.indices(13), batches.indices(13))
+
+
+@pytest.mark.parametrize("examples", [1, 2, 3, 7, 64, 1000])
+def test_an_epoch_is_a_permutation_of_any_number_of_examples(examples: int) -> None:
+    batches = ShuffledBatches(examples, 1, KEY)
+    for epoch in range(3):
+        drawn = [int(batches.indices(epoch * examples + step)[0]) for step in range(examples)]
+        assert sorted(drawn) == list(range(examples))
+
+
+def test_an_epochs_order_is_as_good_as_random() -> None:
+    """Where an example stands, and who its neighbour is, are uniform over epochs."""
+    examples, epochs = 12, 6000
+    batches = ShuffledBatches(examples, 1, KEY)
+    orders = np.array([[batches.indices(e * examples + s)[0] for s in range(examples)] for e in range(epochs)])
+    for first, second in ((0, 1), (3, 7), (10, 11)):
+        pairs = np.zeros((examples, examples))
+        np.add.at(pairs, (orders[:, first], orders[:, second]), 1)
+        observed = pairs[~np.eye(examples, dtype=bool)]
+        assert observed.sum() == epochs and stats.chisquare(observed).pvalue > FALSE_ALARM
+
+
+def test_an_epoch_of_a_billion_examples_is_not_held_in_memory() -> None:
+    batches = ShuffledBatches(10**9, 1000, KEY)
+    tracemalloc.start()
+    drawn = np.concatenate([batches.indices(step) for step in (0, 1, 999_999)])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(np.unique(drawn)) == 3000 and drawn.max() < 10**9 and peak < 2**20
+    assert stats.kstest(drawn / 1e9, "uniform").pvalue > FALSE_ALARM
 
 
 @pytest.mark.parametrize("kind", [PoissonBatches, ShuffledBatches])

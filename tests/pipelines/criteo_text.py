@@ -59,6 +59,13 @@ def some_lines(count: int) -> list[bytes]:
     return lines
 
 
-def run(data: Any, folder: Path) -> Path:
+def run(data: Any, folder: Path, jobs: int = 1) -> Path:
     """The preprocess stage with its datasets in ``folder``."""
-    return preprocess(SimpleNamespace(data=data, paths=SimpleNamespace(data=str(folder))))
+    return preprocess(settings(data, folder, jobs))
+
+
+def settings(data: Any, folder: Path, jobs: int = 1, day: int | None = None) -> Any:
+    """The part of a configuration that the preprocess stage reads."""
+    return SimpleNamespace(
+        data=data, paths=SimpleNamespace(data=str(folder)), preprocess=SimpleNamespace(jobs=jobs, day=day)
+    )

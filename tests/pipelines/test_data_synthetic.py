@@ -23,7 +23,7 @@ def _quietly(done: int, total: int) -> None:
 
 def _files(folder: Path, config: CriteoSyntheticConfig, compress: bool = False) -> list[Path]:
     folder.mkdir()
-    return write_criteo_files(folder, config, _quietly, compress)
+    return write_criteo_files(folder, config, config.rows_of_days(), _quietly, compress)
 
 
 def _parsed(folder: Path, config: CriteoSyntheticConfig) -> list[ParsedLines]:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from pipelines import progress as module
-from pipelines.progress import progress
+from pipelines.progress import duration, progress
 
 TITLE = "criteo_kaggle/adafest_plus/0123456789ab"
 WORDS = "12,345 examples/s  loss 0.4321  reduction 48,719.1x  epsilon 0.912 of 1 (rigorous, poisson, delta 3.8e-06)"
@@ -62,3 +62,11 @@ def test_work_that_fails_is_not_done(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(KeyError), progress("run"):
         raise KeyError
     assert _said(capsys) == ["run …"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.4, "0 s"), (59, "59 s"), (320, "5 min 20 s"), (7_830, "2 h 10 min"), (273_600, "3 d 4 h")],
+)
+def test_a_span_of_time_is_told_in_the_units_that_matter(seconds: float, said: str) -> None:
+    assert duration(seconds) == said

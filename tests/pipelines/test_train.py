@@ -51,8 +51,12 @@ def config(tmp_path: Path, *more: str) -> Config:
 
 
 def start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
+    return launch(tmp_path, overrides(tmp_path, *more))
+
+
+def launch(tmp_path: Path, overrides: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", ENTRY, "train", *overrides(tmp_path, *more)],
+        [sys.executable, "-c", ENTRY, "train", *overrides],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(HOME)},
         stdout=subprocess.PIPE,

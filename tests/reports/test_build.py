@@ -18,7 +18,7 @@ from dpfest.errors import UserError
 from reports.build import build, listing
 from reports.commands import Commands
 from reports.registry import ARTIFACTS
-from tests.reports.synthetic import write_audit, write_comparison, write_run
+from tests.reports.synthetic import write_audit, write_comparison, write_run, write_streaming
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +27,7 @@ ROOT = Path(__file__).parents[2]
 def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("runs")
     write_comparison(runs, epsilons=(1.0,), seeds=(0,))
+    write_streaming(runs, periods=(1, 4))
     return runs
 
 

@@ -1,0 +1,44 @@
+"""`dpfest preprocess`: here, or, for a stream and with a Hydra launcher, each missing day as a task of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cli import tasks
+from cli.launch import HydraLine, launch
+
+
+def run_preprocess(arguments: Sequence[str]) -> None:
+    """Make the dataset or stream that `arguments` describe, and print its folder.
+
+    Raises:
+        UserError: as the stage.
+    """
+    line = HydraLine.read(arguments)
+    with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
+    if with_launcher and not (line.multirun or line.only_shows):
+        _launched(line)
+    else:
+        launch(tasks.preprocess, arguments)
+
+
+def _launched(line: HydraLine) -> None:
+    from pipelines.compose import Composer
+    from pipelines.config import typed
+    from pipelines.preprocess import dataset_folder, finished_stream, preprocess
+    from pipelines.preprocess_stream import days_to_make, forget_failures, raise_failed
+
+    config = typed(Composer(line.config_dir).compose([text for text in line.overrides if not text.startswith("hydra")]))
+    if not config.data.is_stream:
+        print(preprocess(config))  # one file: there is nothing to share out
+        return
+    folder = dataset_folder(config)
+    to_make = days_to_make(folder, config.data)
+    if days := list(to_make.hashes):
+        print(to_make.foretell(config.preprocess.jobs), flush=True)
+        forget_failures(folder, days)
+        flags = ["--config-dir", str(line.config_dir)] if line.config_dir else []
+        each = f"preprocess.day={','.join(map(str, days))}"
+        launch(tasks.day_job, ["--multirun", *flags, *line.overrides, each])
+        raise_failed(folder, days)
+    print(finished_stream(folder, made=len(days)))

@@ -1,0 +1,70 @@
+"""The area under the ROC curve of any number of scores, in memory that does not grow with them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+
+_KEPT_BITS = 20
+
+
+class RocAuc:
+    """Counts scores of each label in 2^20 bins, and ranks the bins.
+
+    A bin holds the float32 scores that share sign, exponent and 11 leading bits of their fraction: they differ by less
+    than 1 part in 2,000 and count as equal, which moves the area in its seventh digit.
+    """
+
+    def __init__(self) -> None:
+        self._counts = np.zeros((2, 1 << _KEPT_BITS), np.int64)
+
+    def add(self, labels: NDArray[np.floating], scores: NDArray[np.float32]) -> None:
+        """Count examples, labels (0 or 1) and scores of shape [n] each.
+
+        Raises:
+            UserError: a score is not finite.
+        """
+        if not np.isfinite(scores).all():
+            raise UserError(
+                "The model gives scores that are not finite: lower optimizer.dense.learning_rate or "
+                "optimizer.tables.learning_rate."
+            )
+        bits = np.ascontiguousarray(scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
+        # The order of floats as that of unsigned integers: all bits of negative ones turned, else the sign's.
+        ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
+        np.add.at(self._counts, (labels.astype(np.int64), ordered >> (32 - _KEPT_BITS)), 1)
+
+    @property
+    def positives(self) -> int:
+        """Examples of label 1."""
+        return int(self._counts[1].sum())
+
+    @property
+    def examples(self) -> int:
+        """All examples."""
+        return int(self._counts.sum())
+
+    @property
+    def value(self) -> float | None:
+        """Probability that a positive scores above a negative one, ties counted half; None without one of each."""
+        negatives, positives = self._counts
+        pairs = self.positives * (self.examples - self.positives)
+        if not pairs:
+            return None
+        below = np.cumsum(negatives) - negatives
+        return float((positives * (below + 0.5 * negatives)).sum() / pairs)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the value, over a finite sample (Hanley and McNeil, 1982, equation 1)."""
+        if (auc := self.value) is None:
+            return None
+        positives, negatives = self.positives, self.examples - self.positives
+        both_positive, both_negative = auc / (2 - auc), 2 * auc**2 / (1 + auc)
+        variance = auc * (1 - auc)
+        variance += (positives - 1) * (both_positive - auc**2) + (negatives - 1) * (both_negative - auc**2)
+        return math.sqrt(variance / (positives * negatives))

@@ -1,0 +1,36 @@
+"""fig6: both rules combined against either alone, in the shortest streaming period (in the paper one day)."""
+
+from __future__ import annotations
+
+from reports.artifact import Artifact, Content
+from reports.artifacts.fig5 import PERIOD, absent
+from reports.comparison import Population
+from reports.reduction_curve import by_period, curve_caption, curve_figure, threshold_table, without_reference
+from reports.stream_claims import reductions
+from reports.wording import metric
+
+RULES = ("fest/streaming", "adafest", "adafest_plus")
+
+
+def content(population: Population) -> Content:
+    panels = by_period(population, population.periods[:1])
+    notes = [note for panel in panels for note in reductions(panel, "adafest_plus", RULES[:2], factor=1)]
+    return Content(
+        curve_caption(population) + " The model is updated once in each streaming period, and frequencies are those of "
+        "the days that have come in.",
+        curve_figure(panels, RULES),
+        threshold_table(panels, RULES, metric(population), PERIOD),
+        without_reference(panels) + absent(panels, RULES),
+        [panel.epsilon for panel in panels],
+        notes,
+    )
+
+
+ARTIFACT = Artifact(
+    "fig6",
+    "The combined rule in a stream",
+    content,
+    experiment="streaming",
+    rules=("dpsgd", "frozen", "fest", "adafest", "adafest_plus"),
+    streams=True,
+)

@@ -1,0 +1,65 @@
+"""`dpfest preprocess` of a stream: here, a day a task through a Hydra launcher, and what is said when days fail."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import HOME, Command
+from tests.cli.test_launcher import PLUGIN
+from tests.pipelines.criteo_text import some_lines
+
+
+@pytest.fixture
+def days(tmp_path: Path) -> list[str]:
+    (tmp_path / "source").mkdir()
+    for day in range(3):
+        content = b"\n".join(some_lines(1_000 + day)) + b"\n"
+        (tmp_path / "source" / f"day_{day}.gz").write_bytes(gzip.compress(content, mtime=0))
+    return ["preprocess", "data=criteo_1tb", "data.path=source", "data.days=3"]
+
+
+def test_a_launcher_carries_a_day_a_task(dpfest: Command, tmp_path: Path, days: list[str]) -> None:
+    plugin = tmp_path / "plugins" / "hydra_plugins" / "told_launcher"
+    plugin.mkdir(parents=True)
+    (plugin / "__init__.py").write_text(PLUGIN)
+    path = {"PYTHONPATH": f"{HOME}:{tmp_path / 'plugins'}"}
+    packed = (tmp_path / "source" / "day_1.gz").read_bytes()
+    (tmp_path / "source" / "day_1.gz").write_bytes(packed[:-3_000])
+
+    failed = dpfest(*days, "hydra/launcher=told", **path)
+    assert failed.returncode == 2
+    assert (tmp_path / "launched").read_text() == "3\n"
+    assert (
+        "error: 1 of 3 days of data/criteo_1tb-" in failed.stderr
+        and "\n  day 1: source/day_1.gz is a trunc" in failed.stderr
+    )
+    (folder,) = (tmp_path / "data").iterdir()
+    assert {found.name for found in folder.glob("day_*")} == {"day_00", "day_01.failed", "day_02"}
+
+    (tmp_path / "source" / "day_1.gz").write_bytes(packed)
+    ended = dpfest(*days, "hydra/launcher=told", **path)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "launched").read_text() == "3\n1\n"
+    assert ended.stdout.splitlines()[-1].startswith("data/criteo_1tb-")
+    assert {found.name for found in tmp_path.iterdir()} == {"data", "source", "plugins", "launched", "runs"}
+
+
+def test_each_day_of_a_multirun_is_a_task(dpfest_here: Command, tmp_path: Path, days: list[str]) -> None:
+    ended = dpfest_here(*days, "--multirun", "preprocess.day=range(0,3)")
+    assert ended.returncode == 0, ended.stderr
+    (folder,) = (tmp_path / "data").iterdir()
+    assert {found.name for found in folder.iterdir()} == {"day_00", "day_01", "day_02", "stream.json"}
+    ended = dpfest_here(*days)
+    assert ended.returncode == 0 and ended.stdout.startswith("data/criteo_1tb-")
+    assert "(there already): 3,003 rows in 3 days; 0 malformed" in ended.stderr
+
+
+def test_a_day_that_fails_leaves_the_others_and_a_status(dpfest_here: Command, tmp_path: Path, days: list[str]) -> None:
+    (tmp_path / "source" / "day_0.gz").write_bytes(b"")
+    ended = dpfest_here(*days, "preprocess.jobs=2")
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert "day 0: source/day_0.gz is empty" in ended.stderr
+    assert len(list(tmp_path.glob("data/*/day_0[12]/dataset.json"))) == 2

@@ -1,0 +1,191 @@
+"""A stream's plan: each period its own noise, one ledger over disjoint days, the paper's rate and what it is worth."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+
+import dp_accounting
+import pytest
+import torch
+from dp_accounting.pld import PLDAccountant
+from torch import nn
+
+from dpfest import FEST, BudgetExceeded, NoiseKey, PrivacyConfig, PrivateTraining, SelectionConfig, UserError
+from dpfest.ledger import Ledger
+from dpfest.rules import DPSGD, AdaFESTPlus, Nonprivate
+from dpfest.stream import StreamPlan, period_key, plan_stream
+
+DAYS, BATCH = (400, 400, 420, 400, 300), 50
+
+
+def stream(algorithm=None, period=2, examples=DAYS, batch_size=BATCH, fidelity="rigorous", **more) -> StreamPlan:
+    algorithm = algorithm or DPSGD()
+    privacy = PrivacyConfig(fidelity=fidelity, noise_seed=1)
+    return plan_stream(
+        algorithm, privacy, examples=examples, period=period, batch_size=batch_size, features=[50, 60], **more
+    )
+
+
+def fest(source, mechanism="gaussian", kind=FEST):
+    return kind(selection=SelectionConfig(mechanism=mechanism, rows=10, noise_multiplier=5.0, source=source))
+
+
+@pytest.fixture(scope="module")
+def streaming():
+    return stream(fest("streaming"))
+
+
+def recounted(events, delta):
+    """The largest epsilon over kinds of examples, by dp_accounting's own events alone."""
+    costs = []
+    for leaf in (event["part"] for event in events):
+        accountant = PLDAccountant()
+        for event in events:
+            if event["part"] == leaf[: len(event["part"])]:
+                mechanism = dp_accounting.GaussianDpEvent(event["noise_multiplier"])
+                if event["sampling_probability"] < 1:
+                    mechanism = dp_accounting.PoissonSampledDpEvent(event["sampling_probability"], mechanism)
+                accountant.compose(mechanism, event["count"])
+        costs.append(accountant.get_epsilon(delta))
+    return max(costs)
+
+
+def test_each_period_samples_and_is_calibrated_on_its_own_examples():
+    plan = stream()
+    assert plan.days == (range(2), range(2, 4), range(4, 5))
+    assert [period.examples for period in plan.periods] == [800, 820, 300]
+    assert [period.steps for period in plan.periods] == [16, 17, 6]  # ceil(N_p / B): one pass
+    assert [period.step.sampling_probability for period in plan.periods] == [50 / 800, 50 / 820, 50 / 300]
+    assert plan.whole.delta == 1 / sum(DAYS) and plan.whole.examples == sum(DAYS) and plan.whole.steps == 39
+    sigmas = [period.noise_multiplier for period in plan.periods]
+    assert sigmas[2] > 1.2 * sigmas[0]  # the common noise would overspend in the short period
+    for period in plan.periods:
+        assert 0.999 < period.cost([replace(period.step, count=period.steps)], plan.whole.delta) <= 1
+    overspent = [replace(step, noise_multiplier=sigmas[0]) for step in plan.steps]
+    assert plan.whole.cost(overspent, plan.whole.delta) > 1.05
+
+
+def test_the_whole_ledger_is_the_largest_period_recounted_by_dp_accounting_alone(streaming):
+    book = streaming.ledger(finished=len(streaming.periods))
+    record = json.loads(json.dumps(book.to_json()))
+    assert record["epsilon"] == pytest.approx(recounted(record["events"], record["delta"]), rel=1e-6)
+    assert 0.999 < record["epsilon"] <= 1 and record["epsilon"] == book.epsilon()
+    assert [event["part"] for event in record["events"] if event["what"] == "row selection"] == [
+        ["period 1", "day 0"],
+        ["period 1", "day 1"],
+        ["period 2", "day 2"],
+        ["period 2", "day 3"],
+        ["period 3", "day 4"],
+    ]
+    assert Ledger.from_json(record).events == book.events
+
+
+def test_no_step_beyond_a_periods_plan_is_paid(streaming):
+    book = streaming.ledger(finished=1)
+    book.spend_step(17, budget=streaming.periods[1])
+    with pytest.raises(BudgetExceeded, match="training step on period 2 would"):
+        book.spend_step(budget=streaming.periods[1])
+    book.spend_step(6, budget=streaming.periods[2])
+
+
+def test_only_the_examples_that_a_histogram_counts_pay_for_it(streaming):
+    first_day, all_days = stream(fest("first_day")), stream(fest("all_days"))
+    assert [event.part for event in first_day.histograms] == [("period 1", "day 0")]
+    assert [event.part for event in all_days.histograms] == [()]
+    plain, counted = stream().periods[1], streaming.periods[1]
+    assert first_day.periods[1].noise_multiplier == plain.noise_multiplier < counted.noise_multiplier
+    assert all_days.periods[1].noise_multiplier == counted.noise_multiplier
+    for plan in (first_day, all_days, streaming):
+        assert 0.999 < plan.epsilon <= 1
+
+
+def test_the_papers_rate_is_worth_more_than_it_claims():
+    plan = stream(fidelity="paper", period=1)
+    sigmas = {period.noise_multiplier for period in plan.periods}
+    assert len(sigmas) == 1 and {step.sampling_probability for step in plan.steps} == {BATCH / sum(DAYS)}
+    book = plan.ledger(finished=len(plan.periods))
+    assert 0.99 < book.epsilon() <= 1 < plan.epsilon_at_own_rates() < book.sound_epsilon()
+    own = [
+        {**event, "sampling_probability": BATCH / examples}
+        for event, examples in zip(book.to_json()["events"], DAYS, strict=True)
+    ]
+    assert plan.epsilon_at_own_rates() == pytest.approx(recounted(own, plan.whole.delta), rel=1e-6)
+
+
+def test_at_kaggle_size_the_papers_rate_claims_1_where_it_spends_3_and_a_half():
+    examples, periods = 45_840_617, 18
+    plan = plan_stream(
+        DPSGD(),
+        PrivacyConfig(fidelity="paper"),
+        examples=[examples // periods] * periods,
+        period=1,
+        batch_size=2048,
+        features=26,
+    )
+    assert plan.periods[0].noise_multiplier == pytest.approx(0.5765, abs=2e-3)
+    assert plan.epsilon_at_own_rates() == pytest.approx(3.5, abs=0.1)
+
+
+def test_rigorous_epsilon_is_that_of_each_periods_own_rate(streaming):
+    assert streaming.epsilon_at_own_rates() == streaming.epsilon
+
+
+def test_without_privacy_there_is_nothing_to_pay():
+    plan = stream(Nonprivate())
+    assert plan.events == [] and plan.epsilon is None and [period.steps for period in plan.periods] == [16, 17, 6]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_size": 350}, r"Period 3 \(day 4\) has 300 examples, .*train\.batch_size=350"),
+        ({"examples": (400, 400, 0, 0), "batch_size": 1}, r"Period 2 \(days 2-3\) has 0 examples"),
+        ({"algorithm": fest("streaming", "gumbel")}, "mechanism=gumbel names rows and releases no counts"),
+        ({"algorithm": fest(None, "gumbel", AdaFESTPlus)}, "take gaussian or laplace, or .*first_day or all_days"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_in_a_sentence(settings, message):
+    with pytest.raises(UserError, match=message):
+        stream(**settings)
+
+
+class Scores(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.score = nn.Embedding(6, 3), nn.Linear(3, 1)
+
+    def forward(self, row):
+        return self.score(self.table(row)).squeeze(1)
+
+
+def test_rows_that_leave_or_enter_the_set_keep_their_values(streaming):
+    torch.manual_seed(0)
+    model = Scores()
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.5)
+    book, key, values = streaming.ledger(), NoiseKey.from_seed(1), [model.table.weight.detach().clone()]
+    for number, selected in enumerate([[0, 1, 2], [2, 3]]):
+        training = PrivateTraining(
+            model,
+            lambda batch: model(batch) ** 2,
+            optimizer,
+            fest("streaming"),
+            streaming.periods[number],
+            selected=torch.tensor(selected),
+            key=period_key(key, number),
+            ledger=book,
+        )
+        for step in range(training.budget.steps):
+            training.step([torch.from_numpy(training.indices(step) % 6)])
+        values.append(model.table.weight.detach().clone())
+    changed = [(after != before).any(1).tolist() for before, after in itertools.pairwise(values)]
+    assert changed == [[True, True, True, False, False, False], [False, False, True, True, False, False]]
+    assert 0.999 < book.epsilon() <= 1
+
+
+def test_no_two_periods_share_a_draw():
+    key = NoiseKey.from_seed(3)
+    draws = [period_key(key, number).normal("row noise", 0, 4).tolist() for number in range(3)]
+    assert len({tuple(draw) for draw in draws}) == 3
+    assert period_key(key, 1).secret == period_key(key, 1).secret and period_key(key, 0).fixed

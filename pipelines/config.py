@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfest.errors import UserError
 from dpfest.privacy import PrivacyConfig
+from pipelines.bench.config import BenchConfig
 from pipelines.schema import build, nearest, unknown_key
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class Config:
     train: TrainConfig
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    bench: BenchConfig = field(default_factory=BenchConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     seed: int = 0
     device: str = "auto"
@@ -180,7 +182,7 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Left out are paths, device, profile, experiment, budget, audit and sweep; of `train`, what only says when
+    Left out are paths, device, profile, experiment, budget, audit, bench and sweep; of `train`, what only says when
     something is written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
     `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from reports.artifact import Artifact
-from reports.artifacts import audit, fig1b, fig2, fig3, fig4, fig7, fig8, fig9, frontier
+from reports.artifacts import audit, fig1b, fig2, fig3, fig4, fig7, fig8, fig9, frontier, speed, tab_wallclock
 
 ARTIFACTS: tuple[Artifact, ...] = tuple(
-    module.ARTIFACT for module in (fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, audit)
+    module.ARTIFACT for module in (fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, tab_wallclock, speed, audit)
 )

@@ -35,9 +35,9 @@ def content(report: Path) -> Content:
     caption = (
         "Seconds of 100 steps of an embedding of dimension 64 at batch size 1,024 by its rows, and how many times less "
         "DP-AdaFEST takes than DP-SGD: the paper's figures (TensorFlow, its own machine) beside ours "
-        f"({section.machine}; medians, ratios within a turn). DP-AdaFEST is at its dearest: every touched row survives, "
-        "and half an untouched one is expected to. 'To the smallest': its time over that on the smallest table, in the "
-        "same turns. 'Working': memory on top of the table."
+        f"({section.machine}; medians, ratios within a turn). DP-AdaFEST is at its dearest: every touched row "
+        "survives, and half an untouched one is expected to. 'To the smallest': its time over that on the smallest "
+        "table, in the same turns. 'Working': memory on top of the table."
     )
     sizes = sorted(section.at("adafest").keys() | PAPER.keys())
     seconds = "{:.3f}".format

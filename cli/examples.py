@@ -44,6 +44,7 @@ EXAMPLES = {
     "bench": _examples(
         "dpfest bench step",
         "dpfest bench step --repeats 100 device=cuda",
+        "dpfest bench embedding bench.largest_rows=100000000",
     ),
     "budget": _examples(
         "dpfest budget budget.examples=45840617 privacy.epsilon=1",

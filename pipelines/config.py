@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfest.errors import UserError
 from dpfest.privacy import PrivacyConfig
+from pipelines.bench.config import BenchConfig
 from pipelines.schema import build, nearest, unknown_key
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class Config:
     stream: StreamConfig = field(default_factory=StreamConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    bench: BenchConfig = field(default_factory=BenchConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     preprocess: PreprocessStageConfig = field(default_factory=PreprocessStageConfig)
     seed: int = 0
@@ -226,10 +228,16 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
+<<<<<<< HEAD
     Left out are paths, device, profile, experiment, budget, audit, sweep and preprocess; of `train`, what only says
     when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under lazy noise
     evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none. Data enter
     as `pipelines.preprocess.data_hash` sees them, so a source file may move.
+=======
+    Left out are paths, device, profile, experiment, budget, audit, bench and sweep; of `train`, what only says when
+    something is written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
+    `pipelines.preprocess.data_hash` sees them, so a source file may move.
+>>>>>>> s4bench
     """
     train = dataclasses.asdict(config.train)
     for name in WITHOUT_EFFECT:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,36 @@ def write_audit(report: Path, **changed: Any) -> None:
     (report / "audit").mkdir(parents=True, exist_ok=True)
     text = json.dumps({"schema": 1, "audits": [frozen | changed, adafest]})
     (report / "audit" / "audit.json").write_text(text, encoding="utf-8")
+
+
+def write_bench(report: Path, section: str, times: Mapping[tuple[str, int], float | None], reference: str) -> None:
+    """A section as `dpfest bench` leaves it, from the seconds of each competitor at each size."""
+    records = [
+        {
+            "section": section,
+            "competitor": competitor,
+            "case": f"{rows:,} rows",
+            "reference": reference,
+            "table_rows": rows,
+            "median_seconds": seconds,
+            "ratio": None if seconds is None else seconds / (times[reference, rows] or 1),
+            "working_bytes": 2_000_000,
+            "note": None,
+        }
+        for (competitor, rows), seconds in times.items()
+    ]
+    machine = {"processor": "a processor", "threads": 2, "torch": "2.13", "device": "cpu"}
+    (report / "bench").mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"machine": machine, "records": records})
+    (report / "bench" / f"{section}.json").write_text(text, encoding="utf-8")
+
+
+def write_benches(report: Path) -> None:
+    """Sections `embedding`, at the paper's sizes, and `step`."""
+    times: dict[tuple[str, int], float | None] = {}
+    for rows in (100_000, 200_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000):
+        times |= {("dpsgd", rows): 1e-7 * rows, ("adafest", rows): 0.002}
+        if rows > 100_000:
+            times["adafest, smallest table", rows] = 0.0016
+    write_bench(report, "embedding", times | {("dpsgd", 20_000_000): None, ("adafest", 20_000_000): 0.002}, "adafest")
+    write_bench(report, "step", {("pytorch sparse", 338_782): 0.1, ("adafest", 338_782): 0.09}, "pytorch sparse")

@@ -18,7 +18,7 @@ from dpfest.errors import UserError
 from reports.build import build, listing
 from reports.commands import Commands
 from reports.registry import ARTIFACTS
-from tests.reports.synthetic import write_audit, write_comparison, write_run, write_streaming
+from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,6 +35,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def report(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     write_audit(folder)
+    write_benches(folder)
     build(comparison, folder)
     return folder
 
@@ -215,7 +216,7 @@ def test_listing_counts_the_runs_of_each_artifact(comparison: Path) -> None:
     lines = {line["id"]: line for line in listing(comparison, planned)}
     assert lines["fig9"]["runs_done"] == 20 and lines["fig9"]["runs_needed"] == 21
     assert lines["fig2"]["runs_needed"] == 0
-    without_runs = {"fig2", "audit"}
+    without_runs = {"fig2", "tab_wallclock", "speed", "audit"}
     assert {line["runs_needed"] for line in listing(comparison) if line["id"] not in without_runs} == {None}
 
 
@@ -258,5 +259,6 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
 @pytest.mark.slow
 def test_two_whole_reports_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
     write_audit(tmp_path / "report")
+    write_benches(tmp_path / "report")
     again = rebuilt(comparison, tmp_path / "report")
     assert {name for name, content in contents(report).items() if again[name] != content} == set()

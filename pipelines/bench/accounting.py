@@ -1,0 +1,71 @@
+"""Section `accounting`: the calibration of a run's noise at the size of Criteo Kaggle, cold, and when it is remembered.
+
+Each time is that of a fresh process: what counts is how long a command waits for its noise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+
+from dpfest.rules import ALGORITHMS
+from pipelines.bench.measure import Turn, take_turns
+from pipelines.bench.records import Record, records
+from pipelines.bench.worker import Worker
+from pipelines.budget import budget
+from pipelines.config import Config
+from pipelines.progress import progress
+
+EXAMPLES = 45_840_617
+RULES = ("dpsgd", "fest", "adafest", "exponential")
+COLD, CACHED = "cold", "cached"
+_REPEATS = 3
+
+
+def bench(config: Config, repeats: int) -> list[Record]:
+    """Cold and cached calibration of each rule; cold is the reference."""
+    found = []
+    with progress("accounting") as report:
+        for number, rule in enumerate(RULES):
+            report(number, len(RULES), rule)
+            found += _of(rule, config, min(repeats, _REPEATS))
+    return found
+
+
+def _of(rule: str, config: Config, repeats: int) -> list[Record]:
+    with tempfile.TemporaryDirectory() as folder:
+        asked = dataclasses.replace(
+            config,
+            algorithm=ALGORITHMS[rule](),
+            budget=dataclasses.replace(config.budget, examples=EXAMPLES),
+            train=dataclasses.replace(config.train, batch_size=2048, epochs=1.0, steps=None),
+        )
+
+        def turn(remembered: bool) -> Turn:
+            def take(number: int) -> float:
+                runs = Path(folder) / ("remembered" if remembered else f"cold-{number}")
+                settings = dataclasses.replace(asked, paths=dataclasses.replace(config.paths, runs=str(runs)))
+                with Worker(calibration, settings) as worker:
+                    return worker(0)
+
+            return take
+
+        turns = {COLD: turn(False), CACHED: turn(True)}
+        turns[CACHED](0)  # what is remembered is made here
+        times = take_turns(turns, COLD, repeats=repeats, seconds=config.bench.seconds, warm_up=0, least=1)
+    return records(
+        times, COLD, section="accounting", case=f"{rule}, {EXAMPLES:,} examples", batch_size=asked.train.batch_size
+    )
+
+
+def calibration(config: Config) -> Turn:
+    """`dpfest budget` under a configuration."""
+
+    def turn(number: int) -> float:
+        started = time.perf_counter()
+        budget(config)
+        return time.perf_counter() - started
+
+    return turn

@@ -1,0 +1,158 @@
+"""Section `embedding`: the embedding gradient and its update, as in the paper's table of wall-clock times.
+
+One table of dimension 64, batches of 1,024 ids drawn uniformly (hardly a row twice, and no row in a cache because the
+step before had it), a fixed gradient arriving at the embeddings; through the engine and its optimiser.
+
+DP-AdaFEST is taken at its dearest: the map's noise is so small (0.1) that every touched row survives and is noised.
+Its threshold is where half an untouched row is expected to survive, ``tau = sigma_1 * C1 * Psi^-1(1 / 2c)``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from scipy import special
+from torch import Tensor, nn
+
+from dpfest.engine import PrivateEngine
+from dpfest.noise import NoiseKey
+from dpfest.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm
+from pipelines.bench.measure import Turn, steps, take_turns
+from pipelines.bench.records import Record, records
+from pipelines.bench.worker import available_bytes, peak_of
+from pipelines.config import Config
+from pipelines.optimizers import RowSGD
+from pipelines.progress import progress
+from pipelines.train import device_of
+
+SIZES = (100_000, 200_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_000, 50_000_000, 100_000_000)
+DIMENSION, BATCH, SELECTED, LEARNING_RATE = 64, 1024, 10_000, 0.1
+MAP_NOISE = 0.1
+SURVIVORS = 0.5
+"""Untouched rows that are expected to survive a step of DP-AdaFEST."""
+
+RULES: dict[str, Callable[[int], Algorithm]] = {
+    "dpsgd": lambda rows: DPSGD(),
+    "fest": lambda rows: FEST(),
+    "adafest": lambda rows: AdaFEST(threshold=threshold(rows, MAP_NOISE)),
+    "adafest_plus": lambda rows: AdaFESTPlus(threshold=threshold(min(rows, SELECTED), MAP_NOISE)),
+}
+"""The private competitors: each one's algorithm, given the rows of the table."""
+
+ORDINARY, REFERENCE = "pytorch sparse", "adafest"
+SMALLEST = "adafest, smallest table"
+"""In turns with every larger table: how flat the time is, is a ratio within a turn, too."""
+
+_SHARE = 0.7  # of the memory at hand that a table may take
+_BATCHES = 64
+
+
+def bench(config: Config, repeats: int) -> list[Record]:
+    """Every competitor at every size, dense noise as far as `bench.dense_coordinates`."""
+    device, found = device_of(config.device), []
+    wanted = table_sizes(SIZES, config.bench.largest_rows)
+    held = table_sizes(wanted, _memory(device) // (4 * DIMENSION))
+    with progress("embedding") as report:
+        for number, rows in enumerate(held):
+            report(number, len(held), f"{rows:,} rows")
+            found += _at(rows, held[0], config, repeats, device, cut=held[-1] if rows not in wanted else None)
+    return found
+
+
+def table_sizes(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
+    """The sizes that are not larger, and, where some are, the largest one itself to two digits."""
+    if largest < sizes[-1]:
+        unit = 10 ** max(0, math.floor(math.log10(largest)) - 1)
+        largest = largest // unit * unit
+    return tuple(sorted({min(size, largest) for size in sizes}))
+
+
+def threshold(rows: int, deviation: float) -> float:
+    """``tau`` at which SURVIVORS untouched rows out of `rows` are expected to survive noise of this deviation."""
+    return -deviation * float(special.ndtri(min(SURVIVORS / rows, 0.5)))
+
+
+def _at(rows: int, smallest: int, config: Config, repeats: int, device: torch.device, cut: int | None) -> list[Record]:
+    names, notes = [*RULES, ORDINARY], {}
+    if cut:
+        notes[REFERENCE] = f"{cut:,} rows: the most that memory held"
+    if rows * DIMENSION > config.bench.dense_coordinates:
+        names.remove("dpsgd")
+        noise = 4 * rows * DIMENSION / 1e9
+        notes["dpsgd"] = f"not timed: {noise:.1f} GB of noise a step (bench.dense_coordinates)"
+    weight = table(rows, device)
+    turns = {name: competitor(name, weight) for name in names}
+    if rows != smallest:
+        turns[SMALLEST] = competitor(REFERENCE, table(smallest, device))
+    times = take_turns(turns, REFERENCE, repeats=repeats, seconds=config.bench.seconds)
+    del weight, turns  # the processes below have tables of their own
+    peaks = {name: peak_of(alone, name, rows, str(device), device=device) for name in names}
+    return records(
+        times,
+        REFERENCE,
+        peaks=peaks,
+        notes=notes,
+        section="embedding",
+        case=f"{rows:,} rows of {DIMENSION}",
+        table_rows=rows,
+        batch_size=BATCH,
+    )
+
+
+def table(rows: int, device: torch.device) -> Tensor:
+    """Weights ``[rows, 64]``, every page of them really there."""
+    return torch.empty(rows, DIMENSION, device=device).fill_(0.01)
+
+
+def alone(name: str, rows: int, device: str) -> Turn:
+    """A competitor with a table of its own."""
+    return competitor(name, table(rows, torch.device(device)))
+
+
+def competitor(name: str, weight: Tensor) -> Turn:
+    """Steps of a competitor on a table that others may use in their turns."""
+    rows, device = len(weight), weight.device
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(rows, (_BATCHES, BATCH), generator=generator).to(device)
+    arriving = nn.functional.normalize(torch.randn(BATCH, DIMENSION, generator=generator), dim=1).to(device)
+    layer = nn.Embedding(rows, DIMENSION, _weight=weight, sparse=name == ORDINARY)
+    optimizer: torch.optim.Optimizer
+
+    def losses(batch: Tensor) -> Tensor:
+        return (layer(batch) * arriving).sum(1)
+
+    if name == ORDINARY:
+        optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
+
+        def step(number: int) -> None:
+            losses(ids[number % _BATCHES]).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return steps(step, device)
+    algorithm = RULES[name](rows)
+    engine = PrivateEngine(
+        nn.Sequential(layer),
+        algorithm,
+        losses,
+        NoiseKey.fresh(),
+        gradient_noise_multiplier=1.0,
+        expected_batch_size=BATCH,
+        map_noise_multiplier=MAP_NOISE,
+        selected=torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None,
+    )
+    optimizer = RowSGD(layer.parameters(), lr=LEARNING_RATE)
+
+    def private_step(number: int) -> None:
+        engine.fill(engine.gradient([ids[number % _BATCHES]], number))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return steps(private_step, device)
+
+
+def _memory(device: torch.device) -> int:
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
+    return int(_SHARE * free)

@@ -1,0 +1,79 @@
+"""Turns: every competitor once, then every one again, so that a machine that drifts drifts for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+Turn = Callable[[int], float]
+"""Takes the turn of this number and returns the seconds of one step."""
+
+Times = dict[str, dict[int, float]]
+"""Of each competitor, the seconds of one step, by turn."""
+
+WARM_UP, LEAST_TURNS = 2, 3
+_TURN_SECONDS, _TURN_STEPS = 0.02, 100
+
+
+def take_turns(
+    competitors: Mapping[str, Turn],
+    reference: str,
+    *,
+    repeats: int,
+    seconds: float,
+    warm_up: int = WARM_UP,
+    least: int = LEAST_TURNS,
+) -> Times:
+    """Times of `repeats` turns after `warm_up` that do not count; each turn begins with another competitor.
+
+    A competitor that has run for `seconds` in all leaves after its `least`-th turn. The reference stays until all
+    others have left, because a ratio needs both in one turn. Of a competitor whose step takes a second, one turn of
+    warm-up is enough.
+    """
+    names = list(competitors)
+    times: Times = {name: {} for name in names}
+    spent = dict.fromkeys(names, 0.0)
+
+    def done(name: str) -> bool:
+        return len(times[name]) >= least and spent[name] >= seconds
+
+    for turn in range(warm_up + repeats):
+        start = turn % len(names)
+        for name in names[start:] + names[:start]:
+            if done(name) and (name != reference or all(map(done, names))):
+                continue
+            if 0 < turn < warm_up and spent[name] > 1:
+                continue
+            started = time.perf_counter()
+            taken = competitors[name](turn)
+            spent[name] += time.perf_counter() - started
+            if turn >= warm_up:
+                times[name][turn] = taken
+    return times
+
+
+def steps(step: Callable[[int], None], device: torch.device) -> Turn:
+    """A turn of so many steps, numbered on from turn to turn, that it can be timed; warm-up finds out how many."""
+    number, count = 0, 1
+
+    def turn(turn: int) -> float:
+        nonlocal number, count
+        _wait(device)
+        started = time.perf_counter()
+        for _ in range(count):
+            step(number)
+            number += 1
+        _wait(device)
+        taken = (time.perf_counter() - started) / count
+        if turn < WARM_UP:
+            count = max(1, min(_TURN_STEPS, round(_TURN_SECONDS / taken)))
+        return taken
+
+    return turn
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,167 @@
+"""The pCTR model as a benchmark trains it, at any number of rows, and the competitors that are plain PyTorch or ours.
+
+The embedding dimensions, and with them the network, stay those of the published vocabularies at every size: what grows
+is the tables alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpfest.engine import PrivateEngine
+from dpfest.noise import NoiseKey
+from dpfest.rules import ALGORITHMS, AdaFEST, Algorithm
+from pipelines.bench.embedding import threshold
+from pipelines.bench.measure import Turn, steps
+from pipelines.clicks import Batch
+from pipelines.data.criteo import PUBLISHED_SIZES
+from pipelines.data.source import NUMERIC_FEATURES
+from pipelines.models.pctr import PctrConfig, PctrModel, embedding_dim
+from pipelines.optimizers import OptimizerConfig, optimizers
+
+ORDINARY = "pytorch sparse"
+"""The floor: the same model, sparse embedding gradients, torch.optim as it comes, nothing private."""
+
+FUSED = "pytorch sparse, fused Adam"
+PRODUCTS = "matrix products"
+"""Under the floor: the products of the step's forward and backward pass, and nothing else."""
+
+RULES: dict[str, Callable[[], Algorithm]] = dict(ALGORITHMS)
+"""Ours by name."""
+
+PUBLISHED_ROWS = sum(PUBLISHED_SIZES)
+SCALES = (1, 5, 50)
+"""The published vocabularies (338,782 rows), and tables of so many times their rows: 1.7 and 17 million."""
+
+DIMENSIONS = tuple(embedding_dim(size) for size in PUBLISHED_SIZES)
+COORDINATES_PER_ROW = sum(v * d for v, d in zip(PUBLISHED_SIZES, DIMENSIONS, strict=True)) / PUBLISHED_ROWS
+SELECTED = 10_000
+MAP_NOISE = 5.0
+_BATCHES, _ZIPF = 8, 1.1
+
+
+def vocabularies(rows: int) -> list[int]:
+    """The published sizes scaled to about `rows` rows in all."""
+    return [max(1, round(size * rows / PUBLISHED_ROWS)) for size in PUBLISHED_SIZES]
+
+
+def tables(rows: int, device: torch.device) -> list[Tensor]:
+    """Weights of the 26 tables, in which competitors can take turns."""
+    sizes = zip(vocabularies(rows), DIMENSIONS, strict=True)
+    return [torch.empty(size, dim, device=device).fill_(0.01) for size, dim in sizes]
+
+
+def model_on(weights: Sequence[Tensor], config: PctrConfig, sparse: bool = False) -> PctrModel:
+    """A pCTR model with these tables and a network of its own."""
+    model = PctrModel(PUBLISHED_SIZES, NUMERIC_FEATURES, config, 0).to(weights[0].device)
+    for place, weight in enumerate(weights):
+        model.tables[place] = nn.Embedding(len(weight), weight.shape[1], _weight=weight, sparse=sparse)
+    return model
+
+
+def batches(sizes: Sequence[int], batch_size: int, device: torch.device) -> list[Batch]:
+    """Some batches in memory, as skewed as the generated click logs (Zipf), the same for every competitor."""
+    generator = np.random.default_rng(0)
+    shape = (_BATCHES, batch_size)
+    ids = np.empty((*shape, len(sizes)), np.int64)
+    for feature, size in enumerate(sizes):
+        shares = np.cumsum(np.arange(1, size + 1, dtype=np.float64) ** -_ZIPF)
+        places = np.searchsorted(shares, generator.random(shape) * shares[-1], side="right")
+        ids[:, :, feature] = np.minimum(places, size - 1)
+    numeric = generator.standard_normal((*shape, NUMERIC_FEATURES), dtype=np.float32)
+    labels = generator.integers(0, 2, shape).astype(np.float32)
+    parts = [torch.from_numpy(part).to(device) for part in (numeric, ids, labels)]
+    return [(numeric, ids, label) for numeric, ids, label in zip(*parts, strict=True)]
+
+
+def alone(name: str, rows: int, batch_size: int, config: PctrConfig, device: str) -> Turn:
+    """A competitor with tables of its own."""
+    return competitor(name, tables(rows, torch.device(device)), batch_size, config)
+
+
+def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: PctrConfig) -> Turn:
+    """Training steps of a competitor, weights updated, on tables that others may use in their turns."""
+    device = weights[0].device
+    if name == PRODUCTS:
+        return steps(_products(batch_size, config, device), device)
+    model = model_on(weights, config, sparse=name in (ORDINARY, FUSED))
+    given = batches([len(weight) for weight in weights], batch_size, device)
+
+    def losses(batch: Batch) -> Tensor:
+        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none")
+
+    if name in (ORDINARY, FUSED):
+        return steps(_ordinary(model, losses, given, fused=name == FUSED), device)
+    return steps(_private(name, model, losses, given), device)
+
+
+def _private(
+    name: str, model: PctrModel, losses: Callable[[Batch], Tensor], given: list[Batch]
+) -> Callable[[int], None]:
+    algorithm, rows = RULES[name](), sum(len(table.weight) for table in model.tables)  # type: ignore[arg-type, misc]
+    selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
+    if isinstance(algorithm, AdaFEST):
+        universe = rows if selected is None else len(selected)
+        algorithm.threshold = threshold(universe, MAP_NOISE * algorithm.contribution_clipping_norm)
+    engine = PrivateEngine(
+        model,
+        algorithm,
+        losses,
+        NoiseKey.fresh(),
+        gradient_noise_multiplier=1.0 if algorithm.private else 0.0,
+        expected_batch_size=len(given[0][2]),
+        map_noise_multiplier=MAP_NOISE,
+        epsilon_per_row=0.1,
+        selected=selected,
+    )
+    updates = optimizers(model, OptimizerConfig())
+
+    def step(number: int) -> None:
+        engine.fill(engine.gradient([given[number % len(given)]], number))
+        for optimizer in updates:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+def _ordinary(
+    model: PctrModel, losses: Callable[[Batch], Tensor], given: list[Batch], fused: bool
+) -> Callable[[int], None]:
+    settings = OptimizerConfig()
+    dense = torch.optim.Adam(model.network.parameters(), lr=settings.dense.learning_rate, fused=fused or None)
+    sparse = torch.optim.SGD(model.tables.parameters(), lr=settings.tables.learning_rate)
+
+    def step(number: int) -> None:
+        dense.zero_grad()
+        sparse.zero_grad()
+        losses(given[number % len(given)]).mean().backward()
+        dense.step()
+        sparse.step()
+
+    return step
+
+
+def _products(batch_size: int, config: PctrConfig, device: torch.device) -> Callable[[int], None]:
+    widths = [NUMERIC_FEATURES + sum(DIMENSIONS), *config.hidden, 1]
+    layers = [
+        (
+            torch.randn(batch_size, wide, device=device),
+            torch.randn(narrow, wide, device=device),
+            torch.randn(batch_size, narrow, device=device),
+        )
+        for wide, narrow in itertools.pairwise(widths)
+    ]
+
+    def step(number: int) -> None:
+        for inputs, weight, arriving in layers:
+            inputs @ weight.T
+            arriving.T @ inputs
+            arriving @ weight
+
+    return step

@@ -1,0 +1,110 @@
+"""What a benchmark leaves: the machine, and one record for each competitor at each size: one schema."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelines.bench.measure import Times
+from pipelines.bench.worker import Peak
+from pipelines.files import write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One competitor at one size. What was not measured is null, and `note` says why.
+
+    Attributes:
+        case: what all competitors of a run of turns had in common.
+        table_rows, batch_size: null where no table is trained.
+        median_seconds, min_seconds, max_seconds: of one step, over `repeats` turns.
+        reference, ratio: the median, over turns, of its time to the reference's in the same turn.
+        peak_bytes: of a process of its own: allocated on a GPU, else resident.
+        working_bytes: the part of it that came on top of what was there (tables, data) before the first step.
+        rows, bytes: that one step reads, of `preprocess`.
+    """
+
+    section: str
+    competitor: str
+    case: str
+    reference: str
+    table_rows: int | None = None
+    batch_size: int | None = None
+    median_seconds: float | None = None
+    min_seconds: float | None = None
+    max_seconds: float | None = None
+    repeats: int = 0
+    ratio: float | None = None
+    peak_bytes: int | None = None
+    working_bytes: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    note: str | None = None
+
+
+def records(
+    times: Times,
+    reference: str,
+    *,
+    peaks: Mapping[str, Peak] | None = None,
+    notes: Mapping[str, str] | None = None,
+    **common: Any,
+) -> list[Record]:
+    """A record of each competitor in `times` or `notes`; `common` are the fields that all share."""
+    found, peaks, notes = [], peaks or {}, notes or {}
+    for name in [*times, *(name for name in notes if name not in times)]:
+        taken = times.get(name, {})
+        shared = [seconds / times[reference][turn] for turn, seconds in taken.items() if turn in times[reference]]
+        peak = peaks.get(name)
+        found.append(
+            Record(
+                competitor=name,
+                reference=reference,
+                median_seconds=statistics.median(taken.values()) if taken else None,
+                min_seconds=min(taken.values(), default=None),
+                max_seconds=max(taken.values(), default=None),
+                repeats=len(taken),
+                ratio=statistics.median(shared) if shared else None,
+                peak_bytes=peak.total if peak else None,
+                working_bytes=peak.working if peak else None,
+                note=notes.get(name),
+                **common,
+            )
+        )
+    return found
+
+
+def write(report: Path, section: str, found: Sequence[Record], device: torch.device) -> Path:
+    """Write ``<report>/bench/<section>.json``."""
+    path = report / "bench" / f"{section}.json"
+    write_json(path, {"machine": machine(device), "records": [dataclasses.asdict(record) for record in found]})
+    return path
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """What the figures were taken on."""
+    return {
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

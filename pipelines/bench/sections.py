@@ -1,0 +1,33 @@
+"""The sections of `dpfest bench`, by name."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from dpfest.errors import UserError
+from pipelines.bench.records import Record, write
+from pipelines.config import Config
+from pipelines.memory import keep_freed_memory
+from pipelines.schema import nearest
+from pipelines.train import device_of
+
+SECTIONS = ("embedding", "step", "peers", "preprocess", "accounting")
+"""Each a module beside this one, with its function `bench(config, repeats)`."""
+
+
+def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[Record]]:
+    """Run a section and write ``<paths.report>/bench/<section>.json``.
+
+    Raises:
+        UserError: there is no such section.
+    """
+    if section not in SECTIONS:
+        guess = nearest(section, SECTIONS)
+        raise UserError(
+            f"there is no benchmark {section}; "
+            + (f"did you mean {guess}?" if guess else f"there is {', '.join(SECTIONS)}.")
+        )
+    keep_freed_memory()
+    found = import_module(f"pipelines.bench.{section}").bench(config, repeats)
+    return write(Path(config.paths.report), section, found, device_of(config.device)), found

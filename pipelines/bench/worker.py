@@ -1,0 +1,150 @@
+"""A competitor in a process of its own: its memory can be measured and limited, and nothing else dies with it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipelines.bench.measure import Turn
+from pipelines.memory import keep_freed_memory
+
+_PEAK_STEPS, _PEAK_SECONDS = 3, 2.0
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes at the peak, and how many of them came on top of what was there before the first step."""
+
+    total: int
+    working: int
+
+
+class WorkerError(Exception):
+    """The competitor could not do its work; the text says why."""
+
+
+class Worker:
+    """A competitor, made by ``make(*arguments)`` in its own process; a call takes a turn there.
+
+    Args:
+        make: a function of a module, so that the process finds it.
+        memory: bytes of data that the process may hold; None for no limit.
+
+    Raises:
+        WorkerError: the competitor cannot be made, or fails in a turn.
+    """
+
+    def __init__(self, make: Callable[..., Turn], *arguments: Any, memory: int | None = None) -> None:
+        # A server that has imported torch once makes each process in no time, and clean of what this one holds.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, make.__module__, "torch._dynamo"])  # the last: torch.optim wants it
+        self._connection, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, make, arguments, torch.get_num_threads(), memory), daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        try:
+            self._answer()
+        except WorkerError:
+            self.close()
+            raise
+
+    def __call__(self, turn: int) -> float:
+        """Take a turn; returns what it returns."""
+        return self._asked("turn", turn)
+
+    def peak(self, device: torch.device) -> Peak:
+        """Memory of a few steps."""
+        return self._asked("peak", device)
+
+    def close(self) -> None:
+        """End the process."""
+        with contextlib.suppress(OSError):
+            self._connection.send(None)
+        self._process.join()
+        self._connection.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _asked(self, *question: Any) -> Any:
+        with contextlib.suppress(BrokenPipeError):  # what it said before it went is still to be read
+            self._connection.send(question)
+        return self._answer()
+
+    def _answer(self) -> Any:
+        try:
+            fine, answer = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            raise WorkerError("its process was killed, as the system does where memory runs out") from None
+        if not fine:
+            raise WorkerError(answer)
+        return answer
+
+
+def peak_of(make: Callable[..., Turn], *arguments: Any, device: torch.device) -> Peak:
+    """Peak memory of a competitor in a fresh process."""
+    with Worker(make, *arguments) as worker:
+        return worker.peak(device)
+
+
+def available_bytes() -> int:
+    """Memory that a process could still take without anything being swapped out."""
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+
+
+def _serve(
+    connection: Connection, make: Callable[..., Turn], arguments: tuple[Any, ...], threads: int, memory: int | None
+) -> None:
+    if memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    try:
+        turn = make(*arguments)
+        connection.send((True, None))
+        while (question := connection.recv()) is not None:
+            kind, value = question
+            connection.send((True, turn(value) if kind == "turn" else _peak(turn, value)))
+    except Exception as error:
+        first = str(error).strip().splitlines()
+        connection.send((False, f"{type(error).__name__}: {first[0]}" if first else type(error).__name__))
+
+
+def _peak(turn: Turn, device: torch.device) -> Peak:
+    before = _allocated(device, "VmRSS")
+    with contextlib.suppress(OSError):  # forget the peak of making it
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    started = time.perf_counter()
+    for number in range(_PEAK_STEPS):
+        turn(number)
+        if time.perf_counter() - started > _PEAK_SECONDS:
+            break
+    total = _allocated(device, "VmHWM")
+    return Peak(total, max(0, total - before))
+
+
+def _allocated(device: torch.device, kind: str) -> int:
+    if device.type == "cuda":
+        measure = torch.cuda.max_memory_allocated if kind == "VmHWM" else torch.cuda.memory_allocated
+        return measure(device)
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{kind}:"))
+    except (OSError, StopIteration):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

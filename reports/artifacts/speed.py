@@ -1,0 +1,103 @@
+"""speed: 100 steps of an embedding against its rows, ours and the paper's; and the whole pCTR step of every rule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from reports.artifact import Artifact, Content
+from reports.artifacts.tab_wallclock import PAPER, hundred
+from reports.bench import Section, read
+from reports.style import COLOUR, MARKER, WIDTH, canvas, key, log_axis
+from reports.tables import Column, Table
+from reports.wording import rule
+
+COMMAND = "dpfest bench embedding"
+STEP_COMMAND = "dpfest bench step"
+# Competitor -> the rule whose look it has, its line, its name.
+_LOOK: dict[str, tuple[str, str, str]] = {
+    "dpsgd": ("dpsgd", "-", rule("dpsgd")),
+    "dpsgd lazy": ("dpsgd", "--", "DP-SGD, lazy noise"),
+    "fest": ("fest", "-", rule("fest")),
+    "adafest": ("adafest", "-", rule("adafest")),
+    "adafest_plus": ("adafest_plus", "-", rule("adafest_plus")),
+    "pytorch sparse": ("nonprivate", "-", "not private, plain PyTorch"),
+}
+
+
+def content(report: Path) -> Content:
+    embedding, step = read(report, "embedding"), read(report, "step")
+    missing = [
+        f"No benchmark yet: {command}"
+        for section, command in ((embedding, COMMAND), (step, STEP_COMMAND))
+        if section is None
+    ]
+    machine = next((section.machine for section in (embedding, step) if section), None)
+    if machine is None:
+        return Content("Nothing to show yet.", missing=missing)
+    caption = (
+        "Time of 100 steps of an embedding (dimension 64, batch size 1,024) against its rows: medians on "
+        f"{machine}, and the paper's own figures, hollow. The table is of the whole training step of the pCTR model: "
+        "its time over that of the same model's ordinary step (plain PyTorch, sparse gradients, not private), the "
+        f"median over turns. Remade by `{COMMAND}` and `{STEP_COMMAND}`."
+    )
+    return Content(
+        caption, None if embedding is None else _figure(embedding), None if step is None else _table(step), missing
+    )
+
+
+def _table(step: Section) -> Table:
+    cases = list(dict.fromkeys(record["case"] for record in step.records))
+    names = list(dict.fromkeys(record["competitor"] for record in step.records))
+    found = {(record["competitor"], record["case"]): record for record in step.records}
+
+    def cell(name: str, case: str) -> Any:
+        return found[name, case]["ratio"] if (name, case) in found else None
+
+    return Table(
+        [
+            Column("competitor", "step", rule),
+            *(Column(case, f"{case}, to the ordinary step", "{:.2f}×".format) for case in cases),
+        ],
+        [(name, *(cell(name, case) for case in cases)) for name in names],
+    )
+
+
+def _figure(section: Section) -> Figure:
+    figure = canvas(WIDTH, 3.4)
+    axes = figure.subplots()
+    handles = []
+    for name, (look, line, label) in _LOOK.items():
+        if found := section.at(name):
+            sizes = sorted(found)
+            axes.plot(
+                sizes,
+                [hundred(found[rows]) for rows in sizes],
+                linestyle=line,
+                color=COLOUR[look],
+                marker=MARKER[look],
+                markersize=4.6,
+            )
+            handles.append(key(label, look, linestyle=line))
+    for place, name in ((0, "dpsgd"), (1, "adafest")):
+        axes.plot(
+            list(PAPER),
+            [values[place] for values in PAPER.values()],
+            linestyle=":",
+            color=COLOUR[name],
+            marker=MARKER[name],
+            markersize=4.6,
+            markerfacecolor="white",
+        )
+        handles.append(key(f"{rule(name)}, the paper", name, linestyle=":", markerfacecolor="white"))
+    log_axis(axes, "x")
+    log_axis(axes, "y")
+    axes.set_xlabel("rows of the embedding")
+    axes.set_ylabel("seconds of 100 steps")
+    figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    return figure
+
+
+ARTIFACT = Artifact("speed", "Time of a step by vocabulary size", content, measured=COMMAND)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,12 +64,15 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
 
 
 def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Runs that each experiment plans under the chosen profile, by algorithm."""
+    """Runs that each experiment plans under the chosen profile, by algorithm; without those that have none of these
+    data, or whose data are elsewhere: the report then does not know how many runs they lack."""
     from pipelines.compose import Composer
     from pipelines.grid import plan
 
     assert isinstance(composer, Composer)
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
-    return {
-        name: plan(composer, [*own, f"experiment={name}"]).by_algorithm() for name in composer.choices("experiment")
-    }
+    planned = {}
+    for name in composer.choices("experiment"):
+        with suppress(UserError):
+            planned[name] = plan(composer, [*own, f"experiment={name}"]).by_algorithm()
+    return planned

@@ -122,7 +122,9 @@ def _sound(privacy: Mapping[str, Any]) -> str:
         return uncovered
     from reports.wording import epsilon
 
-    return f"{uncovered}; sound epsilon {epsilon(privacy['sound_epsilon'])}, nothing claimed for sampling"
+    own = privacy.get("epsilon_at_own_rates")
+    rates = f"; epsilon {epsilon(own)} at each period's own sampling rate" if own is not None else ""
+    return f"{uncovered}{rates}; sound epsilon {epsilon(privacy['sound_epsilon'])}, nothing claimed for sampling"
 
 
 def _number(value: float | None) -> str:

@@ -16,6 +16,7 @@ _HOME = {
     "noise": ("NoiseKey",),
     "privacy": ("PrivacyConfig",),
     "private": ("PrivateTraining",),
+    "stream": ("StreamPlan", "period_key", "plan_stream"),
     "rules": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen", "Nonprivate"),
     "topk": ("SelectionConfig", "select_rows"),
 }

@@ -29,7 +29,7 @@ from pipelines.grid import PlannedRun
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on
 # import.
-_PRELOADED = ["torch", "scipy.stats", "dp_accounting.pld", "sklearn.metrics"]
+_PRELOADED = ["torch", "scipy.stats", "dp_accounting.pld"]
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,23 @@ import json
 import signal
 import subprocess
 import time
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from dpfest.errors import UserError
 from dpfest.topk import most_frequent, rows_per_feature
 from pipelines.budget import budget
+from pipelines.clicks import ClickTask
 from pipelines.compose import Composer
 from pipelines.config import Config, run_folder, run_hash, typed
 from pipelines.course import course
-from pipelines.data.dataset import Dataset
+from pipelines.data.dataset import Dataset, Rows
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.select import StreamSelection, select
@@ -214,6 +218,32 @@ def test_budget_answers_from_the_days_or_from_a_number_of_examples(config: Any, 
         budget(config(elsewhere))
     table = str(budget(config(elsewhere, "budget.examples=1201", "privacy=paper")))
     assert "801" in table and "400" in table and "epsilon at each period's own q" in table
+
+
+class Generated:
+    """So many rows, made as they are read."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def chunks(self, size: int) -> Iterator[Rows]:
+        for start in range(0, self.count, size):
+            numbers = np.arange(start, min(start + size, self.count))
+            labels = (numbers % 3 == 0).astype(np.float32)
+            tens = (numbers % 60).astype(np.int32)
+            yield Rows(labels, tens, np.tile(labels[:, None], 13), np.tile(tens[:, None], 26))
+
+
+def test_evaluation_holds_no_day_in_memory(config: Any) -> None:
+    settings = config()
+    task = ClickTask(opened(settings), settings.model, 0, torch.device("cpu"))
+    peaks = []
+    for rows in (50_000, 500_000):
+        tracemalloc.start()
+        assert task.evaluate(Generated(rows))["auc"] is not None
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.02 * peaks[0]
 
 
 @pytest.mark.parametrize(

@@ -228,16 +228,10 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-<<<<<<< HEAD
-    Left out are paths, device, profile, experiment, budget, audit, sweep and preprocess; of `train`, what only says
-    when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under lazy noise
-    evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none. Data enter
-    as `pipelines.preprocess.data_hash` sees them, so a source file may move.
-=======
-    Left out are paths, device, profile, experiment, budget, audit, bench and sweep; of `train`, what only says when
-    something is written, and micro_batch_size, which moves sums by rounding and nothing else. Data enter as
-    `pipelines.preprocess.data_hash` sees them, so a source file may move.
->>>>>>> s4bench
+    Left out are paths, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, what only
+    says when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under lazy
+    noise evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none. Data
+    enter as `pipelines.preprocess.data_hash` sees them, so a source file may move.
     """
     train = dataclasses.asdict(config.train)
     for name in WITHOUT_EFFECT:

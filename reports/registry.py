@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from reports.artifact import Artifact
-<<<<<<< HEAD
-from reports.artifacts import audit, fig1b, fig2, fig3, fig4, fig5, fig6, fig7, fig8, fig9, frontier, tab_streaming
+from reports.artifacts import (
+    audit,
+    fig1b,
+    fig2,
+    fig3,
+    fig4,
+    fig5,
+    fig6,
+    fig7,
+    fig8,
+    fig9,
+    frontier,
+    speed,
+    tab_streaming,
+    tab_wallclock,
+)
 
 ARTIFACTS: tuple[Artifact, ...] = tuple(
     module.ARTIFACT
-    for module in (fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, fig5, fig6, tab_streaming, audit)
-=======
-from reports.artifacts import audit, fig1b, fig2, fig3, fig4, fig7, fig8, fig9, frontier, speed, tab_wallclock
-
-ARTIFACTS: tuple[Artifact, ...] = tuple(
-    module.ARTIFACT for module in (fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, tab_wallclock, speed, audit)
->>>>>>> s4bench
-)
+    for module in (
+        fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, fig5, fig6, tab_streaming, tab_wallclock, speed, audit
+    )
+)  # fmt: skip

@@ -35,6 +35,7 @@ SURVIVORS = 0.5
 
 RULES: dict[str, Callable[[int], Algorithm]] = {
     "dpsgd": lambda rows: DPSGD(),
+    "dpsgd, lazy noise": lambda rows: DPSGD(noise="lazy"),
     "fest": lambda rows: FEST(),
     "adafest": lambda rows: AdaFEST(threshold=threshold(rows, MAP_NOISE)),
     "adafest_plus": lambda rows: AdaFESTPlus(threshold=threshold(min(rows, SELECTED), MAP_NOISE)),
@@ -146,7 +147,10 @@ def competitor(name: str, weight: Tensor) -> Turn:
     optimizer = RowSGD(layer.parameters(), lr=LEARNING_RATE)
 
     def private_step(number: int) -> None:
-        engine.fill(engine.gradient([ids[number % _BATCHES]], number))
+        gradient = engine.gradient([ids[number % _BATCHES]], number)
+        engine.fill(gradient)
+        if engine.lazy:
+            engine.lazy.owe(gradient.owed, [LEARNING_RATE])
         optimizer.step()
         optimizer.zero_grad()
 

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.engine import PrivateEngine
+from dpfest.lazy import learning_rates
 from dpfest.noise import NoiseKey
-from dpfest.rules import ALGORITHMS, AdaFEST, Algorithm
+from dpfest.rules import ALGORITHMS, DPSGD, AdaFEST, Algorithm
 from pipelines.bench.embedding import threshold
 from pipelines.bench.measure import Turn, steps
 from pipelines.clicks import Batch
@@ -31,7 +32,8 @@ FUSED = "pytorch sparse, fused Adam"
 PRODUCTS = "matrix products"
 """Under the floor: the products of the step's forward and backward pass, and nothing else."""
 
-RULES: dict[str, Callable[[], Algorithm]] = dict(ALGORITHMS)
+LAZY = "dpsgd, lazy noise"
+RULES: dict[str, Callable[[], Algorithm]] = {**ALGORITHMS, LAZY: lambda: DPSGD(noise="lazy")}
 """Ours by name."""
 
 PUBLISHED_ROWS = sum(PUBLISHED_SIZES)
@@ -122,7 +124,10 @@ def _private(
     updates = optimizers(model, OptimizerConfig())
 
     def step(number: int) -> None:
-        engine.fill(engine.gradient([given[number % len(given)]], number))
+        gradient = engine.gradient([given[number % len(given)]], number)
+        engine.fill(gradient)
+        if engine.lazy:
+            engine.lazy.owe(gradient.owed, learning_rates(engine.lazy.tables, updates))
         for optimizer in updates:
             optimizer.step()
             optimizer.zero_grad()

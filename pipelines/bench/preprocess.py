@@ -49,7 +49,8 @@ def files(data: Path, rows: int) -> tuple[Path, Path]:
     folder = data / "bench" / f"{rows}-rows"
     if not folder.exists():
         with whole_folder(folder) as partial, progress(f"writing {rows:,} rows of text") as report:
-            write_criteo_files(partial, CriteoSyntheticConfig(rows=rows), report)
+            config = CriteoSyntheticConfig(rows=rows)
+            write_criteo_files(partial, config, config.rows_of_days(), report)
     plain, packed = folder / "day_0.txt", folder / "day_0.txt.gz"
     if not packed.exists():
         write_atomically(packed, lambda partial: _pack(plain, partial))

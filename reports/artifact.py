@@ -32,7 +32,8 @@ class Artifact:
 
     `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
     `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
-    `measured` is the command that measures what it shows into the report's own folder, which `content` then gets.
+    `measured` is the command (or several, joined by ` && `) that measures what it shows into the report's own folder,
+    which `content` then gets.
     """
 
     id: str
@@ -48,7 +49,8 @@ def remake(artifact: Artifact, population: Population | None, commands: Commands
     """The command that makes the artifact's runs and then the artifact."""
     report = commands.report(artifact.id, population)
     if artifact.experiment is None:
-        return f"{commands.measured(artifact.measured)} && {report}" if artifact.measured else report
+        measured = artifact.measured.split(" && ") if artifact.measured else []
+        return " && ".join([*map(commands.measured, measured), report])
     return f"{commands.sweep(artifact.experiment, population)} && {report}"
 
 

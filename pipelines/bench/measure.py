@@ -56,7 +56,7 @@ def take_turns(
 
 
 def steps(step: Callable[[int], None], device: torch.device) -> Turn:
-    """A turn of so many steps, numbered on from turn to turn, that it lasts: a short one the system's scheduler decides.
+    """A turn of so many numbered steps that it lasts: of a short one, the system's scheduler decides the time.
 
     How many is judged by the fastest turn so far, because a slow one may have waited for another process.
     """

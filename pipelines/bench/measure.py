@@ -40,10 +40,13 @@ def take_turns(
     def done(name: str) -> bool:
         return len(times[name]) >= least and spent[name] >= seconds
 
+    others = [name for name in names if name != reference] or names
     for turn in range(warm_up + repeats):
+        if all(map(done, others)):
+            break
         start = turn % len(names)
         for name in names[start:] + names[:start]:
-            if done(name) and (name != reference or all(map(done, names))):
+            if name in others and done(name):
                 continue
             if 0 < turn < warm_up and spent[name] > 1:
                 continue

@@ -32,10 +32,15 @@ class Content:
 class Artifact:
     """One figure or table.
 
-    `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
-    `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
-    `streams` says that it is drawn from runs on streams; others are drawn from runs that are none.
-    `measured` is the command that measures what it shows into the report's own folder, which `content` then gets.
+        `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
+        `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
+    <<<<<<< HEAD
+        `streams` says that it is drawn from runs on streams; others are drawn from runs that are none.
+        `measured` is the command that measures what it shows into the report's own folder, which `content` then gets.
+    =======
+        `measured` is the command (or several, joined by ` && `) that measures what it shows into the report's own folder,
+        which `content` then gets.
+    >>>>>>> s4bench
     """
 
     id: str
@@ -56,7 +61,8 @@ def remake(artifact: Artifact, population: Population | None, commands: Commands
     """The command that makes the artifact's runs and then the artifact."""
     report = commands.report(artifact.id, population)
     if artifact.experiment is None:
-        return f"{commands.measured(artifact.measured)} && {report}" if artifact.measured else report
+        measured = artifact.measured.split(" && ") if artifact.measured else []
+        return " && ".join([*map(commands.measured, measured), report])
     return f"{commands.sweep(artifact.experiment, population)} && {report}"
 
 

@@ -35,7 +35,7 @@ SURVIVORS = 0.5
 
 RULES: dict[str, Callable[[int], Algorithm]] = {
     "dpsgd": lambda rows: DPSGD(),
-    "dpsgd, lazy noise": lambda rows: DPSGD(noise="lazy"),
+    "dpsgd lazy": lambda rows: DPSGD(noise="lazy"),
     "fest": lambda rows: FEST(),
     "adafest": lambda rows: AdaFEST(threshold=threshold(rows, MAP_NOISE)),
     "adafest_plus": lambda rows: AdaFESTPlus(threshold=threshold(min(rows, SELECTED), MAP_NOISE)),

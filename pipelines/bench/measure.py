@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -14,7 +15,7 @@ Times = dict[str, dict[int, float]]
 """Of each competitor, the seconds of one step, by turn."""
 
 WARM_UP, LEAST_TURNS = 2, 3
-_TURN_SECONDS, _TURN_STEPS = 0.02, 100
+_TURN_SECONDS, _TURN_STEPS = 0.1, 100
 
 
 def take_turns(
@@ -39,10 +40,13 @@ def take_turns(
     def done(name: str) -> bool:
         return len(times[name]) >= least and spent[name] >= seconds
 
+    others = [name for name in names if name != reference] or names
     for turn in range(warm_up + repeats):
+        if all(map(done, others)):
+            break
         start = turn % len(names)
         for name in names[start:] + names[:start]:
-            if done(name) and (name != reference or all(map(done, names))):
+            if name in others and done(name):
                 continue
             if 0 < turn < warm_up and spent[name] > 1:
                 continue
@@ -55,11 +59,15 @@ def take_turns(
 
 
 def steps(step: Callable[[int], None], device: torch.device) -> Turn:
-    """A turn of so many steps, numbered on from turn to turn, that it can be timed; warm-up finds out how many."""
-    number, count = 0, 1
+    """A turn of so many numbered steps that it lasts: of a short one, the system's scheduler decides the time.
+
+    How many is judged by the fastest turn so far, because a slow one may have waited for another process.
+    """
+    number, fastest = 0, math.inf
 
     def turn(turn: int) -> float:
-        nonlocal number, count
+        nonlocal number, fastest
+        count = max(1, min(_TURN_STEPS, round(_TURN_SECONDS / fastest))) if number else 1
         _wait(device)
         started = time.perf_counter()
         for _ in range(count):
@@ -67,8 +75,7 @@ def steps(step: Callable[[int], None], device: torch.device) -> Turn:
             number += 1
         _wait(device)
         taken = (time.perf_counter() - started) / count
-        if turn < WARM_UP:
-            count = max(1, min(_TURN_STEPS, round(_TURN_SECONDS / taken)))
+        fastest = min(fastest, taken)
         return taken
 
     return turn

@@ -32,7 +32,7 @@ FUSED = "pytorch sparse, fused Adam"
 PRODUCTS = "matrix products"
 """Under the floor: the products of the step's forward and backward pass, and nothing else."""
 
-LAZY = "dpsgd, lazy noise"
+LAZY = "dpsgd lazy"
 RULES: dict[str, Callable[[], Algorithm]] = {**ALGORITHMS, LAZY: lambda: DPSGD(noise="lazy")}
 """Ours by name."""
 

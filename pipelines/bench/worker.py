@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import resource
 import sys
 import time
@@ -104,8 +105,7 @@ def peak_of(make: Callable[..., Turn], *arguments: Any, device: torch.device) ->
 
 def available_bytes() -> int:
     """Memory that a process could still take without anything being swapped out."""
-    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return _line("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _serve(
@@ -143,8 +143,14 @@ def _allocated(device: torch.device, kind: str) -> int:
     if device.type == "cuda":
         measure = torch.cuda.max_memory_allocated if kind == "VmHWM" else torch.cuda.memory_allocated
         return measure(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return _line("/proc/self/status", kind) or most
+
+
+def _line(path: str, name: str) -> int | None:
+    """Bytes that a line of Linux's tells in kB; None on other systems."""
     try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{kind}:"))
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
     except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+        return None

@@ -32,15 +32,11 @@ class Content:
 class Artifact:
     """One figure or table.
 
-        `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
-        `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
-    <<<<<<< HEAD
-        `streams` says that it is drawn from runs on streams; others are drawn from runs that are none.
-        `measured` is the command that measures what it shows into the report's own folder, which `content` then gets.
-    =======
-        `measured` is the command (or several, joined by ` && `) that measures what it shows into the report's own folder,
-        which `content` then gets.
-    >>>>>>> s4bench
+    `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
+    `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
+    `streams` says that it is drawn from runs on streams; others are drawn from runs that are none.
+    `measured` is the command (or several, joined by ` && `) that measures what it shows into the report's own folder,
+    which `content` then gets.
     """
 
     id: str

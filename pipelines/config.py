@@ -101,6 +101,8 @@ class StreamConfig:
     period: int = 1
 
     def __post_init__(self) -> None:
+        if self.train_days < 1:
+            raise ValueError(f"stream.train_days={self.train_days} must be 1 or more.")
         if not 1 <= self.period <= self.train_days:
             raise ValueError(
                 f"stream.period={self.period} must lie between 1 and stream.train_days={self.train_days}: a period is "
@@ -145,11 +147,12 @@ class SweepConfig:
 
 @dataclass
 class PreprocessStageConfig:
-    """How many days of a stream are made at once on this machine; and the one day to make, where it is a task of its
-    own."""
+    """How many days of a stream are made at once on this machine; the one day to make, where it is a task of its own;
+    and whether what is there is held to its checksums (which reads it whole)."""
 
     jobs: int = 1
     day: int | None = None
+    verify: bool = False
 
     def __post_init__(self) -> None:
         if self.jobs < 1:

@@ -83,7 +83,15 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
             rest = [text for key, (text, _) in given.items() if key not in chosen and key != "experiment"]
             lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
     if not lines:
-        raise UserError(f"experiment={composed.experiment.name} has no run with {' '.join(overrides)}.")
+        axes: dict[str, dict[str, None]] = {}
+        for product in products(composed):
+            for key in product.keys() & given.keys():
+                axes.setdefault(key, {}).update(dict.fromkeys(map(override_text, product[key])))
+        has = "; ".join(f"{key}={','.join(values)}" for key, values in sorted(axes.items()))
+        raise UserError(
+            f"experiment={composed.experiment.name} has no run with {' '.join(overrides)}: under profile="
+            f"{composed.profile} its grid has {has} alone."
+        )
     return lines
 
 

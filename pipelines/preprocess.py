@@ -19,7 +19,7 @@ from pipelines.data.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.stream import Stream, day_folder
 from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
 from pipelines.data.writer import made_once, write_dataset
-from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days
+from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
 from pipelines.progress import progress
 
 DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
@@ -78,7 +78,13 @@ def preprocess(config: PreprocessConfig) -> Path:
             days of a stream that could be made.
     """
     folder = dataset_folder(config)
-    return _make_stream(folder, config) if config.data.is_stream else _make_dataset(folder, config.data)
+    if config.data.is_stream:
+        return _make_stream(folder, config)
+    _make_dataset(folder, config.data)
+    if config.preprocess.verify:
+        Dataset.open(folder).verify()
+        _say(f"{folder}: every file is what was written.")
+    return folder
 
 
 def preprocess_day(config: PreprocessConfig) -> Path:
@@ -98,6 +104,8 @@ def preprocess_day(config: PreprocessConfig) -> Path:
 
 
 def _make_stream(folder: Path, config: PreprocessConfig) -> Path:
+    if config.preprocess.verify:
+        remove_damaged_days(folder)
     to_make = days_to_make(folder, config.data)
     _make_missing_days(to_make, config.preprocess.jobs)
     return finished_stream(folder, made=len(to_make.hashes))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import multiprocessing
+import shutil
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from dpfest.errors import UserError
+from pipelines.data.dataset import Dataset
 from pipelines.data.days import StreamConfig, day_hashes, make_day, share_day
 from pipelines.data.forecast import Forecast, check_disk, together
 from pipelines.data.source import Progress
@@ -78,6 +80,19 @@ def days_to_make(stream: Path, data: StreamConfig, only: int | None = None) -> D
         and not share_day(stream, data.name, day, day_hash)
     }
     return DaysToMake(stream, data, missing, data.day_forecasts(list(missing)))
+
+
+def remove_damaged_days(stream: Path) -> None:
+    """Hold every day that is there to its checksums, and remove those that are not what was written."""
+    whole = 0
+    for folder in sorted(stream.glob("day_*/")):
+        try:
+            Dataset.open(folder).verify()
+            whole += 1
+        except UserError as error:
+            print(f"{error} It is removed, to be made again.", file=sys.stderr, flush=True)
+            shutil.rmtree(folder)
+    print(f"{stream}: {days_in_words(whole)} verified.", file=sys.stderr, flush=True)
 
 
 def make_days(to_make: DaysToMake, at_once: int) -> None:

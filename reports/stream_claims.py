@@ -85,7 +85,8 @@ def frequencies(panels: Sequence[Panel]) -> list[str]:
     lost = mean([streaming[key] - everything[key] for key in shared])
     won = mean([streaming[key] - first[key] for key in shared])
     return [
-        f"Mean test {metric(panels[0].population)} over the {len(shared)} settings (period and k) that all three have: "
+        f"Mean test {metric(panels[0].population)} over the {len(shared)} "
+        f"setting{'s' * (len(shared) != 1)} (period and k) that all three have: "
         f"{listed}. Streaming frequencies nearly as good as all days (within {NEARLY:g}): {lost.above(-NEARLY)} "
         f"({lost}). Better than the first day: {won.above(0)} ({won}).{_error(panels[0].population)}"
     ]

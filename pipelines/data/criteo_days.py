@@ -89,12 +89,15 @@ class Criteo1TBConfig:
             problem = f"{folder} is a file, not a folder" if folder.exists() else f"There is no folder {folder}"
             raise UserError(f"{problem}: set data.path to the folder that holds day_0.gz, day_1.gz, ….")
         files: dict[int, Path] = {}
+        asked = set(self.day_numbers())
         for path in sorted(folder.iterdir()):
             if not (match := _DAY_FILE.fullmatch(path.name)):
                 continue
-            if path.is_dir():
-                raise UserError(f"{path} is a folder, but a day is one file.")
             day = int(match[1] or match[5])
+            if day in asked and path.is_dir():
+                raise UserError(f"{path} is a folder, but a day is one file.")
+            if day in files and day not in asked:
+                continue
             if day in files:
                 raise UserError(
                     f"Day {day} has two files, {files[day].name} and {path.name} in {folder}: move one of them away."

@@ -9,6 +9,7 @@ release.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -132,6 +133,21 @@ class Dataset:
                     f"{file} {there}, but {rows:,} rows take {wanted:,} bytes: delete {folder} and preprocess again."
                 )
         return dataset
+
+    def verify(self) -> None:
+        """Read every row file and hold it to the checksum that was taken when it was written.
+
+        Raises:
+            UserError: A file is not what was written.
+        """
+        for name, split in self.description["splits"].items():
+            with (self.folder / f"{name}.rows").open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != split.get("sha256", found):  # datasets of earlier versions have none
+                raise UserError(
+                    f"{file.name} is not what was written (sha256 {found[:12]}…, and dataset.json says "
+                    f"{split['sha256'][:12]}…): delete {self.folder} and preprocess again."
+                )
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import shutil
@@ -113,7 +114,7 @@ def write_dataset(
     per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context((folder / f"{part}.rows").open("wb")) for part in parts]
+        streams = [_Hashed(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in parts]
         for block in source.blocks(progress):
             _write_block(block, rows_of, split, streams, per_day, positives)
     if not per_day["train"]:
@@ -143,8 +144,9 @@ def write_dataset(
                 "rows": sum(per_day[part].values()),
                 "positives": positives[part],
                 "rows_per_day": {str(day): per_day[part][day] for day in sorted(per_day[part])},
+                "sha256": stream.sha256.hexdigest(),
             }
-            for part in parts
+            for part, stream in zip(parts, streams, strict=True)
         },
         "rejected_rows": source.rejected.as_json(),
         "excluded_rows": source.excluded.as_json(),
@@ -153,6 +155,17 @@ def write_dataset(
     }
     text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     (folder / "dataset.json").write_text(text, encoding="utf-8")
+
+
+class _Hashed:
+    """A file whose content is hashed as it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self.sha256 = file, hashlib.sha256()
+
+    def write(self, content: bytes) -> None:
+        self._file.write(content)
+        self.sha256.update(content)
 
 
 def _vocabulary(
@@ -168,7 +181,7 @@ def _write_block(
     block: RowBlock,
     vocabulary: Vocabulary,
     split: SplitConfig | None,
-    streams: Sequence[BinaryIO],
+    streams: Sequence[_Hashed],
     per_day: dict[str, Counter[int]],
     positives: Counter[str],
 ) -> None:

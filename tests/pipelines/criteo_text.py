@@ -64,8 +64,10 @@ def run(data: Any, folder: Path, jobs: int = 1) -> Path:
     return preprocess(settings(data, folder, jobs))
 
 
-def settings(data: Any, folder: Path, jobs: int = 1, day: int | None = None) -> Any:
+def settings(data: Any, folder: Path, jobs: int = 1, day: int | None = None, verify: bool = False) -> Any:
     """The part of a configuration that the preprocess stage reads."""
     return SimpleNamespace(
-        data=data, paths=SimpleNamespace(data=str(folder)), preprocess=SimpleNamespace(jobs=jobs, day=day)
+        data=data,
+        paths=SimpleNamespace(data=str(folder)),
+        preprocess=SimpleNamespace(jobs=jobs, day=day, verify=verify),
     )

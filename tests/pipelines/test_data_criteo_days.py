@@ -177,7 +177,7 @@ def test_checksums_and_rejected_rows_are_recorded_by_day(tmp_path: Path) -> None
         (lambda folder: (folder / "day_1.gz").unlink(), r"no file for day 1: .* leave it out: data\.days=\[0,2\]"),
         (lambda folder: _write(folder, "day_1.tsv", _lines(1)), r"Day 1 has two files, day_1\.gz and day_1\.tsv"),
         (lambda folder: _write(folder, "day_01.gz", _lines(1)), r"Day 1 has two files, day_01\.gz and day_1\.gz"),
-        (lambda folder: (folder / "day_9.parquet").mkdir(), r"day_9\.parquet is a folder, but a day is one file"),
+        (lambda folder: (folder / "day_2.parquet").mkdir(), r"day_2\.parquet is a folder, but a day is one file"),
         (lambda folder: shutil.rmtree(folder), "There is no folder .*source: set data.path to the folder that holds"),
     ],
 )

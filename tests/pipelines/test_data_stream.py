@@ -19,7 +19,7 @@ from pipelines.data.source import RowSource
 from pipelines.data.stream import Stream
 from pipelines.data.synthetic import CriteoSyntheticStreamConfig
 from pipelines.data.vocabulary import VocabularyConfig
-from pipelines.preprocess import DATA_CONFIGS, preprocess_day
+from pipelines.preprocess import DATA_CONFIGS, preprocess, preprocess_day
 from tests.pipelines.criteo_text import run, settings
 
 SMALL = CriteoSyntheticStreamConfig(days=4, rows_per_day=300)
@@ -204,3 +204,16 @@ def test_settings_without_meaning_are_refused(tmp_path: Path, config: object, sa
 def test_a_data_configuration_says_whether_it_is_a_stream() -> None:
     streams = {name for name, config in DATA_CONFIGS.items() if config.is_stream}
     assert streams == {"nycflights_stream", "criteo_1tb", "criteo_synthetic_stream"}
+
+
+def test_a_damaged_day_is_found_by_its_checksum_and_made_again(tmp_path: Path) -> None:
+    stream = run(SMALL, tmp_path)
+    rows = stream / "day_01" / "train.rows"
+    whole, before = rows.read_bytes(), _times(stream)
+    rows.write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
+    with pytest.raises(UserError, match=r"train\.rows is not what was written"):
+        Stream.open(stream).days[1].verify()
+    preprocess(settings(SMALL, tmp_path, verify=True))
+    after = _times(stream)
+    assert rows.read_bytes() == whole
+    assert [day for day in sorted(before) if before[day] != after[day]] == ["day_01"]

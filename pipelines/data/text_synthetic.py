@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpfest.errors import UserError
-from pipelines.data.text_sst2 import TextConfig
+from pipelines.data.text_glue import TextConfig
 from pipelines.data.text_tokens import TextTokenizer
 from pipelines.data.text_tsv import TsvFile, TsvFormat
 

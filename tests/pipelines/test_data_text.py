@@ -101,6 +101,31 @@ def test_texts_are_cut_into_tokens_once_wherever_the_files_lie(here: Path, monke
 
 
 @pytest.mark.parametrize(
+    ("name", "header", "lines", "labels"),
+    [
+        ("qnli", "index\tquestion\tsentence\tlabel", ["0\ta\tb ab\tnot_entailment", "1\tc\tc\tentailment"], [1, 0]),
+        (
+            "qqp",
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+            ["7\t1\t2\ta\tb ab\t0", "8\t3\t4\tc\tc\t1"],
+            [0, 1],
+        ),
+    ],
+)
+def test_pairs_of_texts_stand_behind_one_another(
+    here: Path, name: str, header: str, lines: list[str], labels: list[int]
+) -> None:
+    (here / "pairs").mkdir()
+    for file in ("train.tsv", "dev.tsv"):
+        (here / "pairs" / file).write_text("\n".join([header, *lines, ""]))
+    data = made(here, f"data={name}", f"data.path={here}/pairs", "data.max_length=7")
+    rows = data.split("train").gather(np.arange(2))
+    assert rows.labels.tolist() == labels
+    assert rows.ids.tolist() == [[0, 4, 2, 2, 5, 7, 2], [0, 6, 2, 2, 6, 2, 1]]
+    assert data.rows["test"] == 2
+
+
+@pytest.mark.parametrize(
     ("line", "message"),
     [
         (b"a b c", r"train.tsv, line 6: 1 fields between tabs, 2 wanted"),

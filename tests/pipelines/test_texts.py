@@ -104,6 +104,38 @@ def test_clipped_sums_equal_those_of_one_example_at_a_time(task: Any, survivors:
             torch.testing.assert_close(sums[parameter], want[name], rtol=1e-9, atol=1e-12)
 
 
+def test_norms_equal_those_of_opacus(task: Any) -> None:
+    opacus = pytest.importorskip("opacus")
+    model = task.model.double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(1))
+    batch = some_texts(task)
+    engine = PrivateEngine(
+        model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
+    )
+    recording = engine.record(batch)
+    recording.backward()
+    everything = Survivors(engine.layout, None)
+    tables = [torch.zeros(shape, dtype=torch.float64) for shape in everything.shapes]
+    weight = clip_and_sum(recording, everything, 1e-6, tables, 1.0, dense=True)  # so small that it clips every example
+
+    sampled = opacus.GradSampleModule(model, loss_reduction="sum", strict=False)
+    for layer in engine.recorder.layers.values():
+        layer.train()  # Opacus looks at no others; dropout, elsewhere, stays off
+    ids, mask, labels = batch
+    logits = sampled(input_ids=ids, attention_mask=mask).logits
+    torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
+    squares = torch.zeros(5, dtype=torch.float64)
+    for parameter in engine.recorder.trainable.values():
+        theirs = parameter.grad_sample
+        if parameter is model.get_input_embeddings().weight:
+            theirs[:, 1] = 0  # Opacus counts padding as a look-up; torch does not
+        squares += theirs.flatten(1).square().sum(1)
+    torch.testing.assert_close(1e-6 / weight, squares.sqrt(), rtol=1e-9, atol=0)
+
+
 def test_the_map_counts_a_token_once_a_text_and_padding_never(task: Any) -> None:
     ids, mask, _ = batch = some_texts(task)
     engine = PrivateEngine(

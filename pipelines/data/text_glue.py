@@ -1,4 +1,4 @@
-"""SST-2 of GLUE: is a sentence of a film review positive?  From the folder of its official TSV files."""
+"""Labelled texts: what all have in common, and the tasks of GLUE from the folders of their official TSV files."""
 
 from __future__ import annotations
 
@@ -65,17 +65,14 @@ class TextConfig:
 
 
 @dataclass
-class Sst2Config(TextConfig):
-    """The Stanford Sentiment Treebank's sentences (67,349 to train on, 872 in dev.tsv; test.tsv has no labels).
+class GlueConfig(TextConfig):
+    """A task of GLUE, from the folder of its official files; dev.tsv is the test split, since test.tsv has no labels.
 
     Attributes:
         path: The folder of train.tsv and dev.tsv. Required.
         tokenizer: The folder of the model whose tokenizer is used.
     """
 
-    columns: ClassVar[TsvFormat] = TsvFormat(("sentence",), "label", ("0", "1"))
-
-    name: str = "sst2"
     path: str = "???"
     tokenizer: str | None = TOKENIZER_OF_THE_MODEL
 
@@ -106,3 +103,30 @@ class Sst2Config(TextConfig):
         if not path.is_file():
             raise UserError(f"There is no file {path}: set data.path to the folder of GLUE's train.tsv and dev.tsv.")
         return path
+
+
+@dataclass
+class Sst2Config(GlueConfig):
+    """The Stanford Sentiment Treebank: is a sentence of a film review positive? 67,349 of them, 872 in dev.tsv."""
+
+    columns: ClassVar[TsvFormat] = TsvFormat(("sentence",), "label", ("0", "1"))
+
+    name: str = "sst2"
+
+
+@dataclass
+class QnliConfig(GlueConfig):
+    """Does the sentence answer the question?"""
+
+    columns: ClassVar[TsvFormat] = TsvFormat(("question", "sentence"), "label", ("entailment", "not_entailment"))
+
+    name: str = "qnli"
+
+
+@dataclass
+class QqpConfig(GlueConfig):
+    """Do two questions ask the same?"""
+
+    columns: ClassVar[TsvFormat] = TsvFormat(("question1", "question2"), "is_duplicate", ("0", "1"))
+
+    name: str = "qqp"

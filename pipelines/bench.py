@@ -65,6 +65,8 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
     """
     if section not in SECTIONS:
         raise UserError(f"there is no benchmark {section}; there is {', '.join(SECTIONS)}.")
+    if config.model.task != "clicks":
+        raise UserError(f"dpfest bench times the click model, and model={config.model.name} is none: use model=pctr.")
     keep_freed_memory()
     device, batch_size = device_of(config.device), config.train.batch_size
     names = [ORDINARY, *ALGORITHMS]

@@ -17,6 +17,7 @@ from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
 from dpfest.rules import DPSGD
 from dpfest.tables import Survivors
+from pipelines.bench import bench
 from pipelines.compose import Composer
 from pipelines.config import Config, run_folder, run_hash, typed
 from pipelines.data.dataset import Dataset
@@ -270,6 +271,11 @@ def test_without_the_packages_a_sentence_says_what_to_install(
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(UserError, match=rf"needs the package {package}: pip install 'dpfest\[text\]'"):
             task_of(settings, data, torch.device("cpu"))
+
+
+def test_the_benchmark_of_click_models_refuses_a_model_of_texts(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="dpfest bench times the click model, and model=roberta is none"):
+        bench("step", config(tmp_path), repeats=1)
 
 
 @pytest.mark.parametrize("overrides", [["model=pctr"], ["data=criteo_synthetic", "model=roberta"]])

@@ -12,6 +12,15 @@ from dpfest.errors import UserError
 _KEPT_BITS = 20
 
 
+def refuse_not_finite(scores: NDArray[np.floating]) -> None:
+    """Raise UserError where a score is not finite."""
+    if not np.isfinite(scores).all():
+        raise UserError(
+            "The model gives scores that are not finite: lower optimizer.dense.learning_rate or "
+            "optimizer.tables.learning_rate."
+        )
+
+
 class RocAuc:
     """Counts scores of each label in 2^20 bins, and ranks the bins.
 
@@ -28,11 +37,7 @@ class RocAuc:
         Raises:
             UserError: a score is not finite.
         """
-        if not np.isfinite(scores).all():
-            raise UserError(
-                "The model gives scores that are not finite: lower optimizer.dense.learning_rate or "
-                "optimizer.tables.learning_rate."
-            )
+        refuse_not_finite(scores)
         bits = np.ascontiguousarray(scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
         # The order of floats as that of unsigned integers: all bits of negative ones turned, else the sign's.
         ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))

@@ -195,6 +195,8 @@ def _examples_of_days(config: Config, stream: Stream | None) -> list[int]:
 
 
 def _features(config: Config, data: Dataset | Stream | None) -> list[int] | int:
-    """Vocabulary sizes where they are known, else the number of features."""
+    """Vocabulary sizes where they are known, else the number of features; a text is one."""
+    if data is None and config.data.task == "text":
+        return 1
     sizes = data.vocabulary_sizes if data else config.data.vocabulary.sizes
     return list(sizes) if sizes else CATEGORICAL_FEATURES

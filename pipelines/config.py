@@ -34,8 +34,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "criteo_1tb": "pipelines.data.criteo_days:Criteo1TBConfig",
         "criteo_synthetic": "pipelines.data.synthetic:CriteoSyntheticConfig",
         "criteo_synthetic_stream": "pipelines.data.synthetic:CriteoSyntheticStreamConfig",
+        "sst2": "pipelines.data.text_glue:Sst2Config",
+        "qnli": "pipelines.data.text_glue:QnliConfig",
+        "qqp": "pipelines.data.text_glue:QqpConfig",
+        "text_synthetic": "pipelines.data.text_synthetic:TextSyntheticConfig",
     },
-    "model": {"pctr": "pipelines.models.pctr:PctrConfig"},
+    "model": {"pctr": "pipelines.models.pctr:PctrConfig", "roberta": "pipelines.models.roberta:RobertaConfig"},
     "algorithm": {
         "nonprivate": "dpfest.rules:Nonprivate",
         "frozen": "dpfest.rules:Frozen",
@@ -52,6 +56,10 @@ PLAIN_SCHEMAS = {
     "train": "pipelines.config:TrainConfig",
     "stream": "pipelines.config:StreamConfig",
 }
+
+TOKENIZER = "tokenizer"
+"""An `algorithm.selection.prior` that is no file: what the tokenizer of the texts says of its tokens, which the hash of
+the data covers."""
 
 # Settings of `train` that change no result: they only say when something is written, or how a logical batch
 # is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
@@ -201,6 +209,12 @@ class Config:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1.")
+        if self.data.task != self.model.task:
+            fitting = {"clicks": "pctr", "text": "roberta"}[self.data.task]
+            raise ValueError(
+                f"model={self.model.name} does not read what data={self.data.name} holds: choose model={fitting}, or "
+                "other data."
+            )
         selection = self.algorithm.selection
         if selection is not None and selection.source is not None and not self.data.is_stream:
             raise ValueError(
@@ -234,7 +248,8 @@ def run_hash(config: Config) -> str:
     Left out are paths, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, what only
     says when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under lazy
     noise evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none. Data
-    enter as `pipelines.preprocess.data_hash` sees them, so a source file may move.
+    enter as `pipelines.preprocess.data_hash` sees them and a model as its `identity` says, so source files and weights
+    may move.
     """
     train = dataclasses.asdict(config.train)
     for name in WITHOUT_EFFECT:
@@ -244,7 +259,8 @@ def run_hash(config: Config) -> str:
         "data": _load("pipelines.preprocess:data_hash")(config.data),
         "train": train,
         "seed": config.seed,
-        **{name: dataclasses.asdict(getattr(config, name)) for name in ("model", "algorithm", "privacy", "optimizer")},
+        "model": config.model.identity(),
+        **{name: dataclasses.asdict(getattr(config, name)) for name in ("algorithm", "privacy", "optimizer")},
     }
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
@@ -264,7 +280,7 @@ def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
     settings = dataclasses.asdict(selection)
     if selection.source in (None, "streaming") or selection.prior is not None:
         del settings["source"]  # no choice, what a stream takes unless told otherwise, or no look at the days
-    if selection.prior is not None:
+    if selection.prior is not None and selection.prior != TOKENIZER:
         try:
             settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()
         except OSError as error:

@@ -18,11 +18,15 @@ from pipelines.data.nycflights import NycflightsConfig
 from pipelines.data.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.stream import Stream, day_folder
 from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
+from pipelines.data.text_glue import QnliConfig, QqpConfig, Sst2Config
+from pipelines.data.text_synthetic import TextSyntheticConfig
+from pipelines.data.text_writer import write_text_dataset
 from pipelines.data.writer import made_once, write_dataset
 from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
 from pipelines.progress import progress
 
-DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig
+TextConfig = Sst2Config | QnliConfig | QqpConfig | TextSyntheticConfig
+DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig | TextConfig
 StreamConfig = NycflightsStreamConfig | Criteo1TBConfig | CriteoSyntheticStreamConfig
 DataConfig = DatasetConfig | StreamConfig
 
@@ -33,6 +37,10 @@ DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "criteo_1tb": Criteo1TBConfig,
     "criteo_synthetic": CriteoSyntheticConfig,
     "criteo_synthetic_stream": CriteoSyntheticStreamConfig,
+    "sst2": Sst2Config,
+    "qnli": QnliConfig,
+    "qqp": QqpConfig,
+    "text_synthetic": TextSyntheticConfig,
 }
 """Datasets and streams by name, each with the type of its configuration; ``is_stream`` tells one from the other."""
 
@@ -139,14 +147,18 @@ def _make_dataset(folder: Path, data: DatasetConfig) -> Path:
                 scratch = partial / "source"
                 with progress(f"reading {data.name}") as report:
                     made_with = dataclasses.asdict(data)
-                    source = data.source(scratch)
-                    write_dataset(partial, source, data.name, data.vocabulary, data.split, made_with, report)
+                    if isinstance(data, TextConfig):
+                        write_text_dataset(partial, scratch, data, made_with, report)
+                    else:
+                        source = data.source(scratch)
+                        write_dataset(partial, source, data.name, data.vocabulary, data.split, made_with, report)
                 shutil.rmtree(scratch, ignore_errors=True)
     dataset = Dataset.open(folder)
     rows = ", ".join(f"{rows:,} {name}" for name, rows in dataset.rows.items())
     _say(f"{folder} ({how}): {rows} rows; {_left_out(*(dataset.description[kind]['total'] for kind in LEFT_OUT))}.")
-    for part in ("validation", "test"):
-        _warn_where_auc_is_unknown(dataset, part, getattr(data.split, part))
+    if not isinstance(data, TextConfig):
+        for part in ("validation", "test"):
+            _warn_where_auc_is_unknown(dataset, part, getattr(data.split, part))
     return folder
 
 
@@ -163,6 +175,8 @@ def _warn_where_auc_is_unknown(dataset: Dataset, part: str, share: float) -> Non
 
 def _check(data: DataConfig) -> None:
     data.check()
+    if isinstance(data, TextConfig):
+        return
     data.vocabulary.check()
     if not data.is_stream:
         data.split.check()

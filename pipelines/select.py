@@ -30,9 +30,10 @@ from dpfest.topk import (
     select_rows,
     selection_events,
 )
-from pipelines.config import Config, selection_settings
+from pipelines.config import TOKENIZER, Config, selection_settings
 from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream, split_days
+from pipelines.data.text_writer import PRIOR_FILE
 from pipelines.files import whole_folder, write_array, write_json
 from pipelines.preprocess import data_hash, preprocess
 
@@ -60,27 +61,29 @@ def select(config: Config) -> Path:
         stream = Stream.open(folder)
         released = StreamSelection(config, stream).release()
         training, _ = split_days(stream, config.stream.train_days)
-        examples, sizes = sum(day.examples for day in training), stream.vocabulary_sizes
+        examples, sizes, per_example = sum(day.examples for day in training), stream.vocabulary_sizes, 1
     else:
         dataset = Dataset.open(folder)
-        released = _select_once(config, dataset.vocabulary_sizes, data_hash(config.data), dataset.histogram)
-        examples, sizes = dataset.examples, dataset.vocabulary_sizes
-    print(cost_in_words(config, sizes, examples), file=sys.stderr, flush=True)
+        released = _select_within(config, dataset)
+        examples, sizes, per_example = dataset.examples, dataset.vocabulary_sizes, dataset.rows_per_example
+    print(cost_in_words(config, sizes, examples, per_example), file=sys.stderr, flush=True)
     return released
 
 
-def cost_in_words(config: Config, sizes: Sequence[int], examples: int) -> str:
+def cost_in_words(config: Config, sizes: Sequence[int], examples: int, rows_per_example: int = 1) -> str:
     """The mechanism of a selection from tables of these sizes, its noise and its cost alone, in full sentences."""
     selection: SelectionConfig = config.algorithm.selection
     if selection.mechanism == "public":
-        return f"The rows come from the public counts in {selection.prior}: selecting them costs no privacy."
+        known = "the order of the tokenizer's vocabulary" if selection.prior == TOKENIZER else selection.prior
+        return f"The rows come from the public counts in {known}: selecting them costs no privacy."
     events = selection_events(selection, sizes)
     delta = config.privacy.delta or 1 / examples
     multiplier, scale = selection.noise_multiplier, len(sizes) / selection.epsilon
-    deviation = multiplier * math.sqrt(len(sizes))  # one example moves the joint histogram by this root
+    # One example moves the joint histogram by this root.
+    deviation = multiplier * math.sqrt(len(sizes) * rows_per_example)
     noise = {
         "gaussian": f"Gaussian noise of standard deviation {deviation:,.4g} (multiplier {multiplier:g})",
-        "laplace": f"Laplace noise of scale {scale:,.4g}",
+        "laplace": f"Laplace noise of scale {rows_per_example * scale:,.4g}",
         "gumbel": f"Gumbel noise of scale {scale:,.4g}",
     }[selection.mechanism]
     cost = f"epsilon {accounting.epsilon(events, delta):.4g} at delta {delta:.3g}"
@@ -95,8 +98,10 @@ def cost_in_words(config: Config, sizes: Sequence[int], examples: int) -> str:
         "streaming": f" of each of {config.stream.train_days} days, noised once and summed up to a period's last day",
     }
     counted = days[selection.source or "streaming"] if config.data.is_stream else ""
+    most = f", at most {rows_per_example} rows an example" if rows_per_example > 1 else ""
+    of = f"all {len(sizes)} features" if len(sizes) > 1 else "each row"
     return (
-        f"The rows are the most frequent ones after {noise} on the counts of all {len(sizes)} features{counted}. "
+        f"The rows are the most frequent ones after {noise} on the counts of {of}{counted}{most}. "
         f"Alone, the selection costs {cost} ({source}){claim}; training within these rows composes that with its "
         "steps, inside its own privacy.epsilon. Asking for the same selection again costs nothing more."
     )
@@ -106,8 +111,15 @@ def selected_rows(config: Config, dataset: Dataset) -> NDArray[np.int64] | None:
     """Sorted global rows that ``config.algorithm`` trains within, or None where it selects none."""
     if config.algorithm.selection is None:
         return None
-    folder = _select_once(config, dataset.vocabulary_sizes, data_hash(config.data), dataset.histogram)
-    return np.load(folder / "rows.npy", allow_pickle=False)
+    return np.load(_select_within(config, dataset) / "rows.npy", allow_pickle=False)
+
+
+def _select_within(config: Config, dataset: Dataset) -> Path:
+    """The release of rows selected from the counts of a dataset."""
+    counted = data_hash(config.data)
+    return _select_once(
+        config, dataset.vocabulary_sizes, counted, dataset.histogram, dataset.rows_per_example, dataset.folder
+    )
 
 
 class StreamSelection:
@@ -174,14 +186,21 @@ def _added(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
     return np.split(total, np.cumsum(sizes)[:-1])
 
 
-def _select_once(config: Config, sizes: Sequence[int], data: str, histogram: Callable[[], Counts]) -> Path:
-    """The release of rows selected from the counts of the data of this hash."""
+def _select_once(
+    config: Config,
+    sizes: Sequence[int],
+    data: str,
+    histogram: Callable[[], Counts],
+    rows_per_example: int = 1,
+    dataset: Path | None = None,
+) -> Path:
+    """The release of rows selected from the counts of the data of this hash, which lie in the folder ``dataset``."""
     selection: SelectionConfig = config.algorithm.selection
     settings = {"data": data, "selection": selection_settings(selection)}
 
     def fill(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
-        counts = _public_counts(selection.prior, sizes) if selection.prior else histogram()
-        chosen = select_rows(counts, selection, generator)
+        counts = _public_counts(selection.prior, sizes, dataset) if selection.prior else histogram()
+        chosen = select_rows(counts, selection, generator, rows_per_example=rows_per_example)
         write_array(folder / "rows.npy", chosen.rows)
         spent = [accounting.to_record(event) for event in chosen.events]
         return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
@@ -206,10 +225,14 @@ def _release(
     return folder
 
 
-def _public_counts(path: str, sizes: Sequence[int]) -> Counts:
-    """Public counts of every table's rows, end to end in one .npy file, cut into tables."""
+def _public_counts(path: str, sizes: Sequence[int], dataset: Path | None) -> Counts:
+    """Public counts of every table's rows, end to end in one .npy file (of texts, the tokenizer's own), cut into
+    tables."""
+    own = None if dataset is None else dataset / PRIOR_FILE
+    if path == TOKENIZER and (own is None or not own.exists()):
+        raise UserError(f"algorithm.selection.prior={path} is for texts; give a .npy file of public counts.")
     try:
-        counts = np.load(path, allow_pickle=False)
+        counts = np.load(own if own and path == TOKENIZER else path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise UserError(f"algorithm.selection.prior={path} cannot be read as a .npy file ({error}).") from error
     plain = np.issubdtype(counts.dtype, np.integer) or np.issubdtype(counts.dtype, np.floating)

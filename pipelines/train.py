@@ -25,7 +25,6 @@ from dpfest.errors import UserError
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
-from pipelines.clicks import ClickTask
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
 from pipelines.course import Course, Period, course
@@ -36,6 +35,7 @@ from pipelines.progress import Report, progress
 from pipelines.run_directory import RunDirectory
 from pipelines.signals import StopRequest, stop_requests
 from pipelines.summary import summarize
+from pipelines.task import task_of
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Run:
         lengths = [period.budget.steps for period in course.periods]
         self._ends = list(accumulate(lengths))
         self.steps = self._ends[-1]
-        self.task = ClickTask(course.data, config.model, config.seed, device_of(config.device))
+        self.task = task_of(config, course.data, device_of(config.device))
         self.optimizers = optimizers(self.task.model, config.optimizer)
         self.seconds, self.waited, self.examples_seen = 0.0, 0.0, 0
         self.evaluations: list[dict[str, Any]] = []

@@ -20,7 +20,7 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
     """Run a section and write ``<paths.report>/bench/<section>.json``.
 
     Raises:
-        UserError: there is no such section.
+        UserError: there is no such section, or the model is not the one that it times.
     """
     if section not in SECTIONS:
         guess = nearest(section, SECTIONS)
@@ -28,6 +28,8 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
             f"there is no benchmark {section}; "
             + (f"did you mean {guess}?" if guess else f"there is {', '.join(SECTIONS)}.")
         )
+    if config.model.task != "clicks":
+        raise UserError(f"dpfest bench times the click model, and model={config.model.name} is none: use model=pctr.")
     keep_freed_memory()
     found = import_module(f"pipelines.bench.{section}").bench(config, repeats)
     return write(Path(config.paths.report), section, found, device_of(config.device)), found

@@ -40,6 +40,7 @@ class CriteoKaggleConfig:
     """
 
     is_stream: ClassVar[Literal[False]] = False
+    task: ClassVar[str] = "clicks"
 
     name: str = "criteo_kaggle"
     path: str = "???"

@@ -29,6 +29,7 @@ class Criteo1TBConfig:
     """
 
     is_stream: ClassVar[Literal[True]] = True
+    task: ClassVar[str] = "clicks"
 
     name: str = "criteo_1tb"
     path: str = "???"

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
+from pipelines.data.text_rows import TextRows
 from pipelines.files import write_array
 
 SCHEMA = 1
@@ -61,29 +62,37 @@ class Rows:
         # np.ascontiguousarray would not copy a single row, and so give out the read-only file itself.
         return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
 
+    def counted(self, feature: int, most: int) -> NDArray[np.int32]:
+        """The table rows of a feature in every example, end to end: one each, so ``most`` binds nothing."""
+        return self.categorical[:, feature]
+
 
 class RowFile:
-    """The records of one split, on disk."""
+    """The records of one split, on disk; its rows are :class:`Rows`, or :class:`TextRows` where the records are texts.
+
+    The two are Any to the type checker: the task that a dataset is for knows which it reads.
+    """
 
     def __init__(self, path: Path, rows: int, record: np.dtype[Any]) -> None:
+        self._rows: type[Any] = TextRows if "ids" in (record.names or ()) else Rows
         # An empty file cannot be mapped.
         self._records = np.memmap(path, dtype=record, mode="r", shape=(rows,)) if rows else np.empty(0, record)
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def gather(self, indices: NDArray[np.integer[Any]]) -> Rows:
+    def gather(self, indices: NDArray[np.integer[Any]]) -> Any:
         """The rows at ``indices`` (shape [b], 0..len-1), in that order; rising order reads the disk best.
 
         Raises:
             IndexError: An index is len(self) or more.
         """
-        return Rows.of(self._records[indices])
+        return self._rows.of(self._records[indices])
 
-    def chunks(self, size: int) -> Iterator[Rows]:
+    def chunks(self, size: int) -> Iterator[Any]:
         """All rows in order, ``size`` at a time (the last chunk may be shorter)."""
         for start in range(0, len(self), size):
-            yield Rows.of(self._records[start : start + size])
+            yield self._rows.of(self._records[start : start + size])
 
 
 @dataclass(frozen=True)
@@ -180,6 +189,11 @@ class Dataset:
         return [str(name) for name in self.description["numeric_features"]]
 
     @property
+    def rows_per_example(self) -> int:
+        """Most distinct table rows of one feature in which the histogram counts one example."""
+        return int(self.description.get("rows_per_example", 1))
+
+    @property
     def data_dependent_vocabulary(self) -> bool:
         """Whether the vocabulary was read off the training rows, which no ε covers."""
         return bool(self.description["vocabulary"]["data_dependent_vocabulary"])
@@ -200,7 +214,7 @@ class Dataset:
 
     def histogram(self) -> list[NDArray[np.int64]]:
         """How many training rows hold each table row: one array of shape [V_f] for each categorical feature
-        f.
+        f. Of a text its first :attr:`rows_per_example` distinct tokens are counted.
 
         Read once in bounded memory, then cached in the folder. These are raw counts: what is released from
         them must be made private first.
@@ -209,7 +223,8 @@ class Dataset:
         path = self.folder / "histogram.npy"
         try:
             counts = np.load(path, allow_pickle=False)
-            whole = counts.shape == (sum(sizes),) and counts.sum() == self.examples * len(sizes)
+            once = self.rows_per_example > 1 or counts.sum() == self.examples * len(sizes)
+            whole = counts.shape == (sum(sizes),) and once
         except (OSError, ValueError):
             whole = False
         if not whole:
@@ -222,6 +237,6 @@ class Dataset:
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         for chunk in self.split("train").chunks(100_000):
             for feature, start in enumerate(starts):
-                seen = np.bincount(chunk.categorical[:, feature])
+                seen = np.bincount(chunk.counted(feature, self.rows_per_example))
                 counts[start : start + len(seen)] += seen
         return counts

@@ -15,12 +15,13 @@ def content_hash(data: Any, source: dict[str, Any]) -> str:
     """64 hexadecimal digits that change with whatever changes the rows.
 
     Args:
-        data: The data configuration. Where the files lie is left out: data may be moved. So are the days that a
-            stream has: what each is made from says more.
+        data: The data configuration. Where the files lie is left out: data and tokenizers may be moved. So are the
+            days that a stream has: what each is made from says more.
         source: What the rows are made from.
     """
     settings = dataclasses.asdict(data)
-    settings.pop("path", None)
+    for place in ("path", "tokenizer"):
+        settings.pop(place, None)
     if data.is_stream:
         settings.pop("days")
     made_of = {"schema": SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": source}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +12,9 @@ from pipelines.data.dataset import Rows
 
 
 class ChunkedRows(Protocol):
-    """Rows that can be read in order."""
+    """Rows that can be read in order: :class:`Rows`, or another kind that the dataset's task knows."""
 
-    def chunks(self, size: int) -> Iterator[Rows]:
+    def chunks(self, size: int) -> Iterator[Any]:
         """All rows in order, at most ``size`` at a time."""
 
 
@@ -23,7 +23,7 @@ class RowReader(ChunkedRows, Protocol):
 
     def __len__(self) -> int: ...
 
-    def gather(self, indices: NDArray[np.int64]) -> Rows:
+    def gather(self, indices: NDArray[np.int64]) -> Any:
         """The rows at ``indices`` (shape [b]), which rise."""
 
 

@@ -43,6 +43,7 @@ class NycflightsConfig:
     """The 327,346 flights of 2013 whose arrival delay is known."""
 
     is_stream: ClassVar[Literal[False]] = False
+    task: ClassVar[str] = "clicks"
 
     name: str = "nycflights"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)

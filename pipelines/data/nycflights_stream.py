@@ -33,6 +33,7 @@ class NycflightsStreamConfig:
     """
 
     is_stream: ClassVar[Literal[True]] = True
+    task: ClassVar[str] = "clicks"
 
     name: str = "nycflights_stream"
     days: int = 24

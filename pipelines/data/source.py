@@ -60,6 +60,12 @@ class RefusedRows:
         if example is not None and len(self.examples) < 10:
             self.examples.append(example)
 
+    def merge(self, others: RefusedRows) -> None:
+        """Count those of another file, too."""
+        for reason, count in others.counts.items():
+            self.add(reason, count=count)
+        self.examples = [*self.examples, *others.examples][:10]
+
     def as_json(self) -> dict[str, Any]:
         """Total, counts by reason, and the examples, for dataset.json."""
         return {"total": sum(self.counts.values()), "by_reason": self.counts, "first": self.examples}

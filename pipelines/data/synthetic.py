@@ -79,6 +79,7 @@ class CriteoSyntheticConfig(GeneratorConfig):
     """
 
     is_stream: ClassVar[Literal[False]] = False
+    task: ClassVar[str] = "clicks"
 
     name: str = "criteo_synthetic"
     rows: int = 200_000
@@ -114,6 +115,7 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
     """
 
     is_stream: ClassVar[Literal[True]] = True
+    task: ClassVar[str] = "clicks"
 
     name: str = "criteo_synthetic_stream"
     days: int = 24

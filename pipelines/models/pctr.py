@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ class PctrConfig:
         embedding_scale: standard deviation of the initial embeddings.
     """
 
+    task: ClassVar[str] = "clicks"
+
     name: str = "pctr"
     hidden: list[int] = field(default_factory=lambda: [598, 598, 598, 598])
     embedding_scale: float = 0.05
@@ -27,6 +30,10 @@ class PctrConfig:
             raise ValueError(f"model.hidden={list(self.hidden)} must be a list of positive widths")
         if not self.embedding_scale >= 0:
             raise ValueError(f"model.embedding_scale={self.embedding_scale} must not be negative")
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the initial model."""
+        return asdict(self)
 
 
 def embedding_dim(vocabulary: int) -> int:

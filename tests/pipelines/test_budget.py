@@ -21,7 +21,7 @@ from pipelines.config import BudgetConfig, PathsConfig, PrivacyConfig, TrainConf
 def config(tmp_path):
     vocabulary = SimpleNamespace(sizes=[100] * 26)
     return SimpleNamespace(
-        data=SimpleNamespace(name="anything", vocabulary=vocabulary, is_stream=False),
+        data=SimpleNamespace(name="anything", vocabulary=vocabulary, is_stream=False, task="clicks"),
         algorithm=ALGORITHMS["adafest"](),
         privacy=PrivacyConfig(),
         train=TrainConfig(batch_size=5_000, epochs=10),

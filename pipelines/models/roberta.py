@@ -1,0 +1,206 @@
+"""Encoders of the BERT family (BERT, RoBERTa, XLM-R) from a local folder, or a tiny one of random weights.
+
+What is trained is LoRA on the query and value of every attention block, the classifier and the word embedding; all
+else stays as it came.  Weights are never fetched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from dpfest.errors import UserError
+from dpfest.rules import positive
+from pipelines.data.dataset import Dataset
+from pipelines.data.source import fingerprint
+from pipelines.data.text_tokens import INSTALL
+
+ADAPTED = ("query", "value")
+
+
+@dataclass
+class RobertaConfig:
+    """Which encoder, and the rank of what is trained in it.
+
+    Attributes:
+        path: folder with the config.json, weights and tokenizer.json of a pretrained model; null for a random one of
+            the shape below, with the vocabulary of the data.
+        lora_rank: of the two factors at the query and the value of every block.
+        lora_scale: their product counts so many times.
+        layers, width, heads: of a random model; its feed-forward layers are four times as wide.
+    """
+
+    task: ClassVar[str] = "text"
+
+    name: str = "roberta"
+    path: str | None = None
+    lora_rank: int = 16
+    lora_scale: float = 1.0
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("lora_rank", "lora_scale", "layers", "width", "heads"):
+            positive(f"model.{name}", getattr(self, name))
+        if self.width % self.heads:
+            raise ValueError(f"model.width={self.width} must be a multiple of model.heads={self.heads}")
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the initial model: the content of its folder, wherever it lies, or its shape."""
+        settings = asdict(self)
+        if self.path is not None:
+            files = sorted(path for path in Path(self.path).glob("*") if path.suffix in (".safetensors", ".bin"))
+            settings["path"] = [fingerprint(path) for path in (Path(self.path) / "config.json", *files)]
+            for shape in ("layers", "width", "heads"):
+                del settings[shape]
+        return settings
+
+
+def text_classifier(config: RobertaConfig, data: Dataset, seed: int) -> nn.Module:
+    """The model, in which exactly LoRA, classifier and word embedding are trainable.
+
+    Args:
+        config: which.
+        data: its labels, padding, vocabulary and longest text decide the rest.
+        seed: of the weights that do not come from the folder.
+
+    Raises:
+        UserError: a package is missing, or the folder holds no model that fits.
+    """
+    text, rows = data.description["text"], data.vocabulary_sizes[0]
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _random(config, text, rows) if config.path is None else _pretrained(Path(config.path), text)
+        _fits(model, text, rows)
+        _adapt(model, config)
+    # Dropout would be drawn from a state that no checkpoint holds; clipping and noise regularise enough.
+    return model.eval()
+
+
+def trainable_set(model: nn.Module) -> dict[str, list[str]]:
+    """Names of the trainable parameters of a :func:`text_classifier`: LoRA, classifier, word embedding.
+
+    Raises:
+        UserError: they are not exactly those.
+    """
+    table = model.get_input_embeddings().weight  # type: ignore[operator]
+    named = dict(model.named_parameters())
+    wanted = {
+        "LoRA": [name for name in named if ".lora_A." in name or ".lora_B." in name],
+        "classifier": [name for name in named if name.startswith("classifier.")],
+        "word embedding": [name for name, parameter in named.items() if parameter is table],
+    }
+    trained = {name for name, parameter in named.items() if parameter.requires_grad}
+    shape: Any = model.config
+    layers = shape.num_hidden_layers
+    whole = len(wanted["LoRA"]) == 2 * len(ADAPTED) * layers and wanted["classifier"] and len(wanted["word embedding"])
+    if not whole or trained != {name for names in wanted.values() for name in names}:
+        raise UserError(
+            f"{type(model).__name__} does not have query and value in each of its {layers} blocks, a classifier and a "
+            "word embedding where BERT, RoBERTa and XLM-R have them: it cannot be trained here."
+        )
+    return wanted
+
+
+def _pretrained(folder: Path, text: dict[str, Any]) -> nn.Module:
+    transformers = _package("transformers")
+    try:
+        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            num_labels=len(text["labels"]),
+            local_files_only=True,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"model.path={folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    if missing := sorted(name for name in found["missing_keys"] if not name.startswith("classifier.")):
+        raise UserError(f"The weights in {folder} lack {missing[0]} and {len(missing) - 1} more: they are not whole.")
+    return model
+
+
+def _random(config: RobertaConfig, text: dict[str, Any], rows: int) -> nn.Module:
+    transformers = _package("transformers")
+    shape = transformers.RobertaConfig(
+        vocab_size=rows,
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        max_position_embeddings=text["max_length"] + text["padding"] + 1,
+        type_vocab_size=1,
+        pad_token_id=text["padding"],
+        num_labels=len(text["labels"]),
+    )
+    return transformers.RobertaForSequenceClassification(shape)
+
+
+def _fits(model: nn.Module, text: dict[str, Any], rows: int) -> None:
+    """Refuse a model that is not of the tokenizer, or whose positions are too few."""
+    table = model.get_input_embeddings()  # type: ignore[operator]
+    if (table.num_embeddings, table.padding_idx) != (rows, text["padding"]):
+        raise UserError(
+            f"The word embedding has {table.num_embeddings:,} rows, padding at {table.padding_idx}; the texts were cut "
+            f"into tokens for {rows:,} rows, padding at {text['padding']}: model.path and data.tokenizer must be one "
+            "folder."
+        )
+    shape: Any = model.config
+    # RoBERTa and its kin count positions from behind the padding's.
+    first = text["padding"] + 1 if "roberta" in shape.model_type else 0
+    if text["max_length"] > (most := shape.max_position_embeddings - first):
+        raise UserError(f"data.max_length={text['max_length']} is more than the {most} tokens that the model takes.")
+
+
+def _adapt(model: nn.Module, config: RobertaConfig) -> None:
+    """Freeze everything, put LoRA in, and thaw what is to be trained beside it."""
+    peft = _package("peft")
+    model.requires_grad_(False)
+    scale = config.lora_rank * config.lora_scale
+    peft.inject_adapter_in_model(
+        peft.LoraConfig(r=config.lora_rank, lora_alpha=scale, lora_dropout=0.0, target_modules=list(ADAPTED)), model
+    )
+    model.get_input_embeddings().requires_grad_(True)  # type: ignore[operator]
+    model.classifier.requires_grad_(True)
+    trained = trainable_set(model)
+    named = dict(model.named_parameters())
+    sizes = {part: sum(named[name].numel() for name in names) for part, names in trained.items()}
+    frozen = sum(parameter.numel() for parameter in named.values()) - sum(sizes.values())
+    rows, width = model.get_input_embeddings().weight.shape  # type: ignore[operator]
+    print(
+        f"{type(model).__name__}: trained are LoRA of rank {config.lora_rank} at {' and '.join(ADAPTED)} of "
+        f"{len(trained['LoRA']) // 4} blocks ({sizes['LoRA']:,} parameters), the classifier ({sizes['classifier']:,}) "
+        f"and the word embedding ({rows:,} x {width}); {frozen:,} parameters are frozen.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _package(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise UserError(f"model=roberta needs the package {name}: {INSTALL}.") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What the weights lack is judged here, and said in one sentence; the package need not say it, too."""
+    logging = _package("transformers").utils.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,52 @@
+"""What is learnt from a dataset: a configuration's data and its model name one task, and must name the same."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipelines.config import Config
+from pipelines.data.dataset import Dataset
+from pipelines.data.joined import ChunkedRows, RowReader
+from pipelines.data.stream import Stream
+
+
+class Task(Protocol):
+    """A model, and how it is fed, judged and named.
+
+    Attributes:
+        metric: the key of :meth:`evaluate` that settings are chosen by; larger is better.
+        table_names: of the model's embedding tables, in its order.
+    """
+
+    metric: str
+    table_names: list[str]
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Any]:
+        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
+
+    def losses(self, batch: Any) -> Tensor:
+        """The loss of each example of a micro-batch, ``[b]``."""
+
+    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+        """The metric, its ``standard_error`` and the mean ``loss`` over rows."""
+
+
+def task_of(config: Config, data: Dataset | Stream, device: torch.device) -> Task:
+    """The task of a configuration on its data, with the model's initial weights."""
+    if config.data.task == "text":
+        from pipelines.texts import TextTask  # imports packages that click data do without
+
+        assert isinstance(data, Dataset)
+        return TextTask(data, config.model, config.seed, device)
+    from pipelines.clicks import ClickTask
+
+    return ClickTask(data, config.model, config.seed, device)

@@ -1,0 +1,82 @@
+"""The text task: an encoder's classes of texts, their loss, and its accuracy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from pipelines.auc import refuse_not_finite
+from pipelines.data.dataset import Dataset
+from pipelines.data.joined import ChunkedRows, RowReader
+from pipelines.data.text_rows import TextRows
+from pipelines.models.roberta import RobertaConfig, text_classifier
+
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Token ids ``[b, L]``, which of them are no padding ``[b, L]``, and labels ``[b]``, on the model's device."""
+
+EVALUATION_CHUNK, EVALUATION_BATCH = 4096, 128
+
+
+class TextTask:
+    """Model, batches, losses and metric of a classification of texts.
+
+    Args:
+        data: whose texts the model reads.
+        config: which model.
+        seed: of the weights that are not pretrained.
+        device: where it is trained.
+    """
+
+    metric = "accuracy"
+
+    def __init__(self, data: Dataset, config: RobertaConfig, seed: int, device: torch.device) -> None:
+        self.device = device
+        self.model = text_classifier(config, data, seed).to(device)
+        self.table_names = data.categorical_names
+
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Batch]:
+        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``: short texts first, so that a
+        micro-batch is only as long as the longest text in it."""
+        return self._batches(rows.gather(indices), size or max(len(indices), 1))
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Cross-entropy of each example, ``[b]``."""
+        ids, mask, labels = batch
+        return nn.functional.cross_entropy(self._logits(ids, mask), labels, reduction="none")
+
+    @torch.no_grad()
+    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+        """Accuracy, its standard error and the mean loss over rows; None where there are none."""
+        right, examples, loss = 0, 0, 0.0
+        for chunk in rows.chunks(EVALUATION_CHUNK):
+            for ids, mask, labels in self._batches(chunk, EVALUATION_BATCH):
+                logits = self._logits(ids, mask)
+                refuse_not_finite(logits.cpu().numpy())
+                loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+                right += int((logits.argmax(1) == labels).sum())
+                examples += len(labels)
+        if not examples:
+            return {"accuracy": None, "standard_error": None, "loss": None}
+        accuracy = right / examples
+        error = math.sqrt(accuracy * (1 - accuracy) / examples)
+        return {"accuracy": accuracy, "standard_error": error, "loss": loss / examples}
+
+    def _logits(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.model(input_ids=ids, attention_mask=mask).logits
+
+    def _batches(self, rows: TextRows, size: int) -> list[Batch]:
+        order = np.argsort(rows.lengths, kind="stable")
+        parts = (order[start : start + size] for start in range(0, len(order), size))
+        return [self._to_device(rows, part) for part in parts]
+
+    def _to_device(self, rows: TextRows, chosen: NDArray[np.int64]) -> Batch:
+        lengths = rows.lengths[chosen]
+        ids = rows.ids[chosen, : lengths.max()].astype(np.int64)
+        mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+        labels = rows.labels[chosen].astype(np.int64)
+        found = [torch.from_numpy(part).to(self.device) for part in (ids, mask, labels)]
+        return found[0], found[1], found[2]

@@ -17,7 +17,7 @@ from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
 from dpfest.rules import DPSGD
 from dpfest.tables import Survivors
-from pipelines.bench import bench
+from pipelines.bench.sections import bench
 from pipelines.compose import Composer
 from pipelines.config import Config, run_folder, run_hash, typed
 from pipelines.data.dataset import Dataset

@@ -26,6 +26,7 @@ METRIC = {"auc": "AUC", "accuracy": "accuracy"}
 
 SYMBOL = {
     "algorithm.noise_ratio": "σ₁/σ₂",
+    "algorithm.noise": "noise",
     "algorithm.threshold": "τ",
     "algorithm.contribution_clipping_norm": "C₁",
     "algorithm.clipping_norm": "C₂",
@@ -68,7 +69,8 @@ def settings_text(setting: Setting, population: Population) -> str:
     for key, value in mine.items():
         if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
             continue
-        own = key.startswith("algorithm.") and key != "algorithm.name"
+        usual = key == "algorithm.name" or (key, value) == ("algorithm.noise", "dense")
+        own = key.startswith("algorithm.") and not usual
         varies = any(key in other and other[key] != value for other in others) and key != "algorithm.name"
         if value is not None and (own or varies):
             shown.append(f"{_symbol(algorithm, key)}={number(value)}")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from dpfest.capture import Recorder, Recording
 from dpfest.errors import UserError
 from dpfest.lazy import LazyNoise
-from dpfest.noise import BLOCK, NoiseKey
+from dpfest.noise import NoiseKey
 from dpfest.rules import Algorithm, StepContext
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
@@ -124,18 +123,14 @@ class PrivateEngine:
             self.lazy.begin(step)
         parameters = self.recorder.dense_parameters
         shapes = [parameter.shape for parameter in parameters.values()]
-        much = sum(map(math.prod, shapes)) > BLOCK
-        with ThreadPoolExecutor(1) as beside:
-            # The dense noise waits for no data: much of it is drawn beside the forward pass.
-            drawing = beside.submit(self._normal, "dense noise", step, shapes) if much else None
-            batch = LogicalBatch(self, microbatches)
-            context = StepContext(
-                step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row
-            )
-            survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
-            divisor = self.expected_batch_size or max(batch.examples, 1)
-            rows = self._scaled(self._normal("row noise", step, survivors.shapes, owed=bool(self.lazy)), divisor)
-            dense = self._scaled(drawing.result() if drawing else self._normal("dense noise", step, shapes), divisor)
+        batch = LogicalBatch(self, microbatches)
+        context = StepContext(
+            step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row
+        )
+        survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
+        divisor = self.expected_batch_size or max(batch.examples, 1)
+        rows = self._scaled(self._normal("row noise", step, survivors.shapes, owed=bool(self.lazy)), divisor)
+        dense = self._scaled(self._normal("dense noise", step, shapes), divisor)
         sums: dict[Tensor, Tensor] = dict(zip(parameters.values(), dense, strict=True))
 
         examples, loss = 0, 0.0

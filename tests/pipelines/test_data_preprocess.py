@@ -232,6 +232,7 @@ def test_a_dataset_is_made_once_and_moved_files_are_known_again(
 @pytest.mark.parametrize("name", DATA_CONFIGS)
 def test_the_configuration_files_say_what_the_code_does(name: str) -> None:
     written = yaml.safe_load((REPOSITORY / "conf" / "data" / f"{name}.yaml").read_text())
+    written.pop("defaults", None)  # which model texts go with
     assert written == dataclasses.asdict(DATA_CONFIGS[name]())
 
 

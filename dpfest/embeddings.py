@@ -54,17 +54,14 @@ class Lookups:
             self._first.append(first)
             self._sizes.append(sum(len(one[0]) for one in found))
             parts += [_by_example(found)] if len(found) > 1 else found
-        example, row, source = (torch.cat(same) for same in zip(*(part[:3] for part in parts), strict=True))
+        example, row, source, coefficient = _joined(parts)
         bits = len(row).bit_length()
         keys = _sorted((row << bits) | torch.arange(len(row), device=row.device))
         order, row = keys & ((1 << bits) - 1), keys >> bits
         self.example, self._source = example.index_select(0, order), source.index_select(0, order)
-        self._coefficient: Tensor | None = None
+        self._coefficient = None if coefficient is None else coefficient[order]
         self._runs: Tensor | None = None  # where each pair begins, unless each look-up is one
         if any(len(made) > 1 or any(_many(layer, call) for layer, call in made) for made in calls):
-            if any(part[3] is not None for part in parts):
-                given = [torch.ones_like(p[0], dtype=torch.float32) if p[3] is None else p[3] for p in parts]
-                self._coefficient = torch.cat(given)[order]
             new = torch.ones_like(row, dtype=torch.bool)
             new[1:] = (row[1:] != row[:-1]) | (self.example[1:] != self.example[:-1])
             self._runs = torch.nonzero(new).squeeze(1)
@@ -199,12 +196,20 @@ def _many(layer: Table, call: Call) -> bool:
     return isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2
 
 
+def _joined(parts: Sequence[_Parts]) -> _Parts:
+    """Several lists of look-ups end to end."""
+    example, row, source = (torch.cat(same) for same in zip(*(part[:3] for part in parts), strict=True))
+    if all(part[3] is None for part in parts):
+        return example, row, source, None
+    given = [torch.ones_like(part[0], dtype=torch.float32) if part[3] is None else part[3] for part in parts]
+    return example, row, source, torch.cat(given)
+
+
 def _by_example(found: Sequence[_Parts]) -> _Parts:
-    """Several calls' look-ups as one, an example's together."""
-    order = torch.sort(torch.cat([one[0] for one in found]), stable=True).indices
-    coefficients = [torch.ones(len(one[0]), device=order.device) if one[3] is None else one[3] for one in found]
-    example, row, source = (torch.cat(same)[order] for same in zip(*(one[:3] for one in found), strict=True))
-    return example, row, source, torch.cat(coefficients)[order]
+    """Several calls' look-ups as one list, an example's together."""
+    example, row, source, coefficient = _joined(found)
+    order = torch.sort(example, stable=True).indices
+    return example[order], row[order], source[order], None if coefficient is None else coefficient[order]
 
 
 def _sorted(keys: Tensor) -> Tensor:

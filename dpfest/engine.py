@@ -90,7 +90,7 @@ class PrivateEngine:
         selected: Tensor | None = None,
     ) -> None:
         self.recorder = Recorder(model)
-        self.lazy = LazyNoise(list(self.recorder.tables.values()), key) if algorithm.lazy else None
+        self.lazy = LazyNoise(list(self.recorder.tables.values())) if algorithm.lazy else None
         self.recorder.before_read = self.lazy.read if self.lazy else None
         self.algorithm, self.losses, self.key = algorithm, losses, key
         self.gradient_noise_multiplier = gradient_noise_multiplier
@@ -120,7 +120,7 @@ class PrivateEngine:
             step: number of the step; the same step under the same key draws the same noise.
         """
         if self.lazy:
-            self.lazy.begin(step)
+            self.lazy.begin(self.key, step)
         parameters = self.recorder.dense_parameters
         shapes = [parameter.shape for parameter in parameters.values()]
         batch = LogicalBatch(self, microbatches)
@@ -212,10 +212,13 @@ class LogicalBatch:
 
     def contributions(self) -> Contributions:
         """Who touched what."""
-        examples, example = 0, []
+        if self._only is not None:
+            found = self._only.lookups
+            return Contributions(found.rows, found.row_of, found.example, self.examples)
         empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
-        rows, row_of, touched = [empty], [empty], 0
-        with torch.set_grad_enabled(self._only is not None):
+        rows, row_of, example = [empty], [empty], [empty]
+        touched = examples = 0
+        with torch.no_grad():
             for recording in self.recordings():
                 found = recording.lookups
                 example.append(found.example + examples)
@@ -224,10 +227,8 @@ class LogicalBatch:
                 touched += len(found.rows)
                 examples += len(recording.losses)
         self.examples = examples
-        if self._only is not None:
-            return Contributions(found.rows, found.row_of, found.example, examples)
         distinct, place = torch.unique(torch.cat(rows), return_inverse=True)
-        return Contributions(distinct, place[torch.cat(row_of)], torch.cat([empty, *example]), examples)
+        return Contributions(distinct, place[torch.cat(row_of)], torch.cat(example), examples)
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
         """Touched rows, sorted ``[u]``, and the norm ``[u]`` of each one's sum of per-example embedding gradients,

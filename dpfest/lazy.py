@@ -28,18 +28,16 @@ class LazyNoise:
 
     Args:
         tables: the model's, in the order of their layout.
-        key: where the noise comes from.
     """
 
-    def __init__(self, tables: Sequence[Table], key: NoiseKey) -> None:
-        self.tables, self.key = tables, key
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tables
         self.owed = [0.0] * len(tables)
         self.settled = [torch.zeros(len(t.weight), dtype=torch.float64, device=t.weight.device) for t in tables]
-        self._step, self._reads = 0, 0
 
-    def begin(self, step: int) -> None:
+    def begin(self, key: NoiseKey, step: int) -> None:
         """The reads that follow belong to ``step``; the same reads under the same key draw the same noise."""
-        self._step, self._reads = step, 0
+        self._key, self._step, self._reads = key, step, 0
 
     def read(self, table: int, ids: Tensor) -> None:
         """Settle the rows ``ids`` (any shape, int) of a table, before they are looked up."""
@@ -53,9 +51,9 @@ class LazyNoise:
         """Owe every row of each table noise of this standard deviation, times the table's learning rate."""
         self.owed = [owed + (deviation * rate) ** 2 for owed, rate in zip(self.owed, learning_rates, strict=True)]
 
-    def flush(self, step: int) -> None:
+    def flush(self, key: NoiseKey, step: int) -> None:
         """Settle every row, in bounded memory; to be called before the weights are used for anything but a step."""
-        self._step = step
+        self.begin(key, step)
         for number, table in enumerate(self.tables):
             size = max(1, _AT_ONCE // table.embedding_dim)
             rows = torch.arange(len(table.weight), device=table.weight.device)
@@ -70,7 +68,7 @@ class LazyNoise:
         if len(rows) == 0:
             return
         weight = self.tables[table].weight
-        noise = self.key.normal(
+        noise = self._key.normal(
             f"lazy noise {table} {purpose}", self._step, rows.numel() * weight.shape[1], weight.device
         )
         deviation = variance[variance > 0].sqrt().unsqueeze(1)

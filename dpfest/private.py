@@ -80,9 +80,8 @@ class PrivateTraining:
             model, algorithm, losses, key or NoiseKey.fresh(), selected=self.selected, **budget.noise
         )
         refuse_optimizers(self.optimizers, self.engine.recorder, algorithm)
-        self.ledger, self._own_ledger = ledger or Ledger(budget), ledger is None
+        self.ledger, self._own_ledger = Ledger(budget) if ledger is None else ledger, ledger is None
         self.steps_done = 0
-        self._sizes: dict[int, int] = {}  # of the batches drawn and not yet stepped
         self._draw_batches()
 
     def _refuse_what_was_not_planned(
@@ -120,6 +119,7 @@ class PrivateTraining:
     def _draw_batches(self) -> None:
         poisson = self.engine.algorithm.private and self.budget.fidelity == "rigorous"
         kind = PoissonBatches if poisson else ShuffledBatches
+        self._sizes: dict[int, int] = {}  # of the batches drawn and not yet stepped
         self._batches: Batches = kind(self.budget.examples, self.budget.batch_size, self.engine.key)
 
     def batches(
@@ -185,7 +185,7 @@ class PrivateTraining:
         Nothing happens under any other noise.  The last step of the budget does it of itself.
         """
         if self.engine.lazy:
-            self.engine.lazy.flush(self.steps_done)
+            self.engine.lazy.flush(self.engine.key, self.steps_done)
 
     def state_dict(self) -> dict[str, Any]:
         """All that :meth:`load_state_dict` needs to go on as if nothing had happened, the secret key among it.
@@ -234,7 +234,6 @@ class PrivateTraining:
             raise UserError(f"The state is of another model or other optimisers: {error}") from error
         self.engine.key = key
         if self.engine.lazy:
-            self.engine.lazy.key = key
             self.engine.lazy.load_state_dict(state["lazy"])
         self._draw_batches()
         if self._own_ledger:

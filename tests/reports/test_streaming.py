@@ -104,6 +104,7 @@ def test_the_table_stands_beside_the_papers_and_names_the_runs_that_it_lacks(tmp
     rows = {row[0]: dict(zip(names, row, strict=True)) for row in content.table.rows}
     assert sorted(rows) == [1, 2, 4, 8, 16, 18]
     assert rows[4]["epsilon_1"] == pytest.approx(0.714) and rows[4]["epsilon_1_paper"] == 0.7314
+    assert rows[4]["epsilon_1_difference"] == pytest.approx(-0.0174) and rows[2]["epsilon_1_difference"] is None
     assert rows[18]["nonprivate_paper"] == 0.7848 and rows[18]["nonprivate_error"] == 0.002
     assert (rows[2]["epsilon_1"], rows[2]["epsilon_1_paper"]) == (None, 0.7313)
     assert (rows[4]["epsilon_3"], rows[4]["epsilon_8"]) == (0.75, None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from reports.artifact import Artifact, Content
 from reports.comparison import Population
 from reports.published import TAB_STREAMING
-from reports.stream_claims import longer_periods
 from reports.tables import Column, Table
 from reports.wording import metric, number, rule, utility
 
@@ -43,7 +42,7 @@ def content(population: Population) -> Content:
         f"without privacy: of the setting that is best on validation. Ours are of {population.dataset}, the paper's of "
         f"{TAB_STREAMING.data}: its claim is in how they move with the period."
     )
-    return Content(caption, table=table, missing=missing, notes=longer_periods(population))
+    return Content(caption, table=table, missing=missing)
 
 
 def _name(epsilon: float | None) -> str:

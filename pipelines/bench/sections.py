@@ -12,7 +12,7 @@ from pipelines.memory import keep_freed_memory
 from pipelines.schema import nearest
 from pipelines.train import device_of
 
-SECTIONS = ("embedding", "step", "peers", "preprocess", "accounting")
+SECTIONS = ("embedding", "step", "peers", "preprocess", "accounting", "corrections", "bias")
 """Each a module beside this one, with its function `bench(config, repeats)`."""
 
 

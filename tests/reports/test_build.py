@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from dpfest.errors import UserError
-from reports.build import build, listing
+from reports.build import build
 from reports.commands import Commands
 from reports.registry import ARTIFACTS
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
@@ -209,14 +209,6 @@ def test_an_unknown_artifact_is_answered_with_the_nearest(tmp_path: Path) -> Non
     with pytest.raises(UserError, match="did you mean frontier"):
         build(tmp_path, tmp_path / "report", only=["frontir"])
     assert not (tmp_path / "report").exists()
-
-
-def test_listing_counts_the_runs_of_each_artifact(comparison: Path) -> None:
-    planned = {"comparison": {"adafest": 20, "frozen": 1, "dpsgd": 3, "nonprivate": 1}}
-    lines = {line["id"]: line for line in listing(comparison, planned)}
-    assert lines["fig9"]["runs_done"] == 20 and lines["fig9"]["runs_needed"] == 21
-    assert lines["fig2"]["runs_needed"] == 0
-    assert {line["runs_needed"] for line in listing(comparison) if line["experiment"]} == {None}
 
 
 BUILD = """

@@ -3,20 +3,29 @@ PYTHON  ?= python3
 PROFILE ?= demo
 JOBS    ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 SEEDS   ?= 1
-# Further Hydra overrides for `make reproduce`, e.g. ARGS="data.path=/data/criteo/train.txt".
-ARGS    ?=
+# The paper's own data, for PROFILE=paper: Kaggle's train.txt, the folder of day_0.gz ... day_23.gz, GLUE's, a RoBERTa.
+CRITEO     ?=
+CRITEO_1TB ?=
+GLUE       ?=
+ROBERTA    ?=
+# Hydra's launcher that carries the runs (joblib, submitit_slurm, ...), JOBS at once; empty: this machine alone.
+LAUNCHER ?=
+# Further Hydra overrides of the comparison, of the streams, of the texts.
+ARGS        ?=
 STREAM_ARGS ?=
+TEXT_ARGS   ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint reproduce clean
+.PHONY: help setup test lint reproduce foretell clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
-	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  ARGS='any Hydra override'  STREAM_ARGS=... belong to reproduce;"
+	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  LAUNCHER=joblib  ARGS='any Hydra override'  STREAM_ARGS=  TEXT_ARGS="
+	@echo "  CRITEO=train.txt  CRITEO_1TB=folder  GLUE=folder  ROBERTA=folder belong to reproduce and foretell;"
 	@echo "  PYTHON=python3.12 and PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu to setup."
 
 setup: $(READY)  ## make the virtual environment (.venv)
@@ -35,14 +44,47 @@ lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# ARGS concern the comparison, STREAM_ARGS the streams: their data are others.
-reproduce: $(READY)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
-	$(BIN)/dpfest sweep experiment=comparison profile=$(PROFILE) sweep.jobs=$(JOBS) \
-		"seed=range($(SEEDS))" train.save_model=false $(ARGS)
-	$(BIN)/dpfest sweep experiment=streaming profile=$(PROFILE) sweep.jobs=$(JOBS) \
-		"seed=range($(SEEDS))" train.save_model=false $(STREAM_ARGS)
-	$(BIN)/dpfest audit profile=$(PROFILE) privacy.noise_seed=0 $(ARGS)
-	$(BIN)/dpfest report profile=$(PROFILE) $(ARGS)
+# What each experiment is given, and the experiments: in the paper's profile those whose data are named.
+comparison := $(strip $(if $(CRITEO),"data.path=$(CRITEO)") $(ARGS))
+streaming  := $(strip $(if $(CRITEO_1TB),"data.path=$(CRITEO_1TB)") $(STREAM_ARGS))
+text       := $(strip $(if $(GLUE),"data.path=$(GLUE)") $(if $(ROBERTA),"model.path=$(ROBERTA)") $(TEXT_ARGS))
+TEXTS      := $(patsubst conf/experiment/%.yaml,%,$(wildcard conf/experiment/text*.yaml))
+given       = $(if $(filter text%,$(1)),$(text),$($(1)))
+ifeq ($(PROFILE),paper)
+EXPERIMENTS := $(if $(comparison),comparison) $(if $(streaming),streaming) $(if $(text),$(TEXTS))
+else
+EXPERIMENTS := comparison streaming $(TEXTS)
+# A short benchmark: a minute for the paper's table of times, another for whole steps.
+QUICK := profile=$(PROFILE)
+BENCH := --repeats 3 bench.seconds=1
+endif
+SHARED := profile=$(PROFILE) "seed=range($(SEEDS))" sweep.jobs=$(JOBS)
+
+# The empty line ends each command where several are made.
+define foretold
+@$(BIN)/dpfest report --list experiment=$(1) $(SHARED) $(call given,$(1)) | grep '^experiment='
+
+endef
+define swept
+$(BIN)/dpfest sweep experiment=$(1) $(SHARED) train.save_model=false $(if $(LAUNCHER),hydra/launcher=$(LAUNCHER)) $(call given,$(1))
+
+endef
+
+foretell: $(READY)  ## how many runs `make reproduce` makes with the same variables, and how long they take
+	@test -n "$(strip $(EXPERIMENTS))" || \
+		{ echo "PROFILE=paper needs the paper's data: CRITEO=train.txt, CRITEO_1TB=, GLUE=, ROBERTA=folder" >&2; exit 2; }
+	@test "$(PROFILE)" != paper || test -e report/bench/step.json || \
+		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
+	$(foreach name,$(EXPERIMENTS),$(call foretold,$(name)))
+
+reproduce: foretell  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
+	$(foreach name,$(EXPERIMENTS),$(call swept,$(name)))
+	$(BIN)/dpfest bench embedding $(QUICK) $(BENCH)
+	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(filter demo,$(PROFILE)),bench.largest_rows=338782)
+	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)
+	$(BIN)/dpfest bench bias $(QUICK) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
+	$(BIN)/dpfest audit $(QUICK) privacy.noise_seed=0 $(ARGS)
+	$(BIN)/dpfest report profile=$(PROFILE) $(comparison)
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -129,8 +129,10 @@ class PrivateEngine:
         )
         survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
         divisor = self.expected_batch_size or max(batch.examples, 1)
-        rows = self._scaled(self._normal("row noise", step, survivors.shapes, owed=bool(self.lazy)), divisor)
-        dense = self._scaled(self._normal("dense noise", step, shapes), divisor)
+        sigma = self.gradient_noise_multiplier
+        deviation = self.algorithm.clipping_norm * sigma / divisor if sigma > 0 else 0.0
+        rows = self._noise("row noise", step, survivors.shapes, 0.0 if self.lazy else deviation)
+        dense = self._noise("dense noise", step, shapes, deviation)
         sums: dict[Tensor, Tensor] = dict(zip(parameters.values(), dense, strict=True))
 
         examples, loss = 0, 0.0
@@ -147,7 +149,7 @@ class PrivateEngine:
                 value[table.padding_idx if local is None else local == table.padding_idx] = 0
         tables = [RowGradient(local, value) for local, value in zip(survivors.local, rows, strict=True)]
         noised = list(self.layout.rows) if self.lazy else [len(value) for value in rows]
-        owed = self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor if self.lazy else 0.0
+        owed = deviation if self.lazy else 0.0
         mean_loss = loss / examples if examples else math.nan
         return NoisedGradient(dict(zip(parameters, dense, strict=True)), tables, noised, owed, examples, mean_loss)
 
@@ -173,20 +175,14 @@ class PrivateEngine:
         recording.look_up()
         return recording
 
-    def _normal(self, purpose: str, step: int, shapes: Sequence[Sequence[int]], owed: bool = False) -> list[Tensor]:
-        """Standard normal variates in the given shapes, from one draw; zeros where there is no noise, or it is owed."""
+    def _noise(self, purpose: str, step: int, shapes: Sequence[Sequence[int]], deviation: float) -> list[Tensor]:
+        """Gaussian noise of this standard deviation in the given shapes, from one draw; zeros where there is none."""
         sizes = [math.prod(shape) for shape in shapes]
-        if self.gradient_noise_multiplier > 0 and not owed:
-            flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
+        if deviation > 0:
+            flat = self.key.normal(purpose, step, sum(sizes), self.device, deviation).to(self.dtype)
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
         return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-
-    def _scaled(self, normal: list[Tensor], divisor: float) -> list[Tensor]:
-        """Gaussian noise of standard deviation ``C2 * sigma_2 / divisor``, in place."""
-        if self.gradient_noise_multiplier > 0 and normal:
-            torch._foreach_mul_(normal, self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor)
-        return normal
 
 
 class LogicalBatch:

@@ -69,7 +69,7 @@ class LazyNoise:
             rows, variance = rows[due], variance[due]
         weight, purpose = self.tables[table].weight, f"lazy noise {table} {purpose}"
         noise = self._key.normal(purpose, self._step, len(rows) * weight.shape[1], weight.device)
-        noise = noise.view(len(rows), -1).mul_(variance.sqrt_().to(noise.dtype).unsqueeze(1))
+        noise = noise.view(len(rows), weight.shape[1]).mul_(variance.sqrt_().to(noise.dtype).unsqueeze(1))
         weight.index_add_(0, rows, noise.to(weight.dtype))
         self.settled[table].index_fill_(0, rows, self.owed[table])
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfest.capture import Recorder, Recording
+from dpfest.capture import LookupsVary, Recorder, Recording
 from dpfest.errors import UserError
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
@@ -116,11 +116,18 @@ class PrivateEngine:
 
         Args:
             microbatches: none for an empty batch.  With several, a rule that reads the batch costs an extra forward
-                pass each.
+                pass each, as far as the model's last look-up where their number does not vary.
             step: number of the step; the same step under the same key draws the same noise.
         """
         if self.lazy:
             self.lazy.begin(self.key, step)
+        try:
+            return self._gradient(microbatches, step)
+        except LookupsVary:  # nothing is released yet: the same draws serve anew
+            self.recorder.table_calls = 0
+            return self._gradient(microbatches, step)
+
+    def _gradient(self, microbatches: Sequence[Any], step: int) -> NoisedGradient:
         parameters = self.recorder.dense_parameters
         shapes = [parameter.shape for parameter in parameters.values()]
         batch = LogicalBatch(self, microbatches)
@@ -168,9 +175,9 @@ class PrivateEngine:
             else:
                 weight.grad = None
 
-    def record(self, batch: Any) -> Recording:
-        """Run the forward pass of one micro-batch and keep its factors."""
-        with self.recorder.record() as recording:
+    def record(self, batch: Any, *, lookups_only: bool = False) -> Recording:
+        """Run the forward pass of one micro-batch and keep its factors, or run it as far as it looks rows up."""
+        with self.recorder.record(lookups_only=lookups_only) as recording:
             recording.losses = self.losses(batch)
         recording.look_up()
         return recording
@@ -215,13 +222,14 @@ class LogicalBatch:
         rows, row_of, example = [empty], [empty], [empty]
         touched = examples = 0
         with torch.no_grad():
-            for recording in self.recordings():
+            for batch in self._microbatches:
+                recording = self._engine.record(batch, lookups_only=True)
                 found = recording.lookups
                 example.append(found.example + examples)
                 row_of.append(found.row_of + touched)
                 rows.append(found.rows)
                 touched += len(found.rows)
-                examples += len(recording.losses)
+                examples += recording.examples
         self.examples = examples
         distinct, place = torch.unique(torch.cat(rows), return_inverse=True)
         return Contributions(distinct, place[torch.cat(row_of)], torch.cat(example), examples)

@@ -37,6 +37,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "sst2": "pipelines.data.text_glue:Sst2Config",
         "qnli": "pipelines.data.text_glue:QnliConfig",
         "qqp": "pipelines.data.text_glue:QqpConfig",
+        "xnli": "pipelines.data.text_glue:XnliConfig",
         "text_synthetic": "pipelines.data.text_synthetic:TextSyntheticConfig",
     },
     "model": {"pctr": "pipelines.models.pctr:PctrConfig", "roberta": "pipelines.models.roberta:RobertaConfig"},

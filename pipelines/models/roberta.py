@@ -49,7 +49,7 @@ class RobertaConfig:
     lora_rank: int = 16
     lora_scale: float = 4.0
     head: str = "unit"
-    head_gain: float = 5.0
+    head_gain: float = 10.0
     layers: int = 2
     width: int = 64
     heads: int = 4

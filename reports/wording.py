@@ -77,6 +77,14 @@ def settings_text(setting: Setting, population: Population) -> str:
     return ", ".join(shown) or "—"
 
 
+def said(setting: Setting, population: Population) -> str:
+    """A setting with its values, as a marker says it under the pointer."""
+    return (
+        f"{rule(setting.rule)}: test {metric(population)} {utility(setting.test, setting.spread)}, "
+        f"reduction {multiple(setting.reduction)} ({settings_text(setting, population)})"
+    )
+
+
 def _symbol(algorithm: str, key: str) -> str:
     if algorithm == "exponential":
         key = {"algorithm.clipping_norm": "S₂", "algorithm.noise_ratio": "noise ratio"}.get(key, key)

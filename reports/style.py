@@ -163,7 +163,8 @@ def dress(figure: Drawing, footer: str, notes: list[str]) -> None:
     y = (lines * line + 0.03) / (height + extra)
     for number, (text, colour, weight) in enumerate(blocks):
         words = figure.text(0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top")
-        words.set(linespacing=1.15, gid=f"footer_{number}")
+        # Drawn last: a picture without its footer lacks nothing that the rest of an SVG refers to.
+        words.set(linespacing=1.15, gid=f"footer_{number}", zorder=100)
         y -= len(text) * line / (height + extra)
 
 

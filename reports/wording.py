@@ -41,6 +41,8 @@ SYMBOL = {
     "algorithm.rank": "rank",
     "optimizer.dense.learning_rate": "dense lr",
     "optimizer.tables.learning_rate": "table lr",
+    "optimizer.dense.name": "dense optimizer",
+    "optimizer.tables.name": "table optimizer",
 }
 
 
@@ -52,7 +54,7 @@ SELECTION_COST = {
 
 
 def rule(algorithm: str) -> str:
-    return RULE.get(algorithm, algorithm)
+    return RULE.get(algorithm) or RULE.get(algorithm.partition("/")[0], algorithm)
 
 
 def metric(population: Population) -> str:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from reports.comparison import Population, Setting, best_reduction, pareto
-from reports.style import COLOUR, DASH, MARKER, SHADE, WIDTH, Drawing, canvas, hover, key, log_axis
+from reports.style import BREADTH, COLOUR, DASH, MARKER, SHADE, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import metric, multiple, number, rule, said, settings_text, utility
 
@@ -130,11 +130,13 @@ def _curve(axes: Axes, population: Population, algorithm: str, epsilon: float, r
     ceiling = 10 * max([s.reduction for _, s in stairs if math.isfinite(s.reduction)] or [1.0])
     losses = [loss for loss, _ in stairs]
     heights = [min(setting.reduction, ceiling) for _, setting in stairs]
-    axes.step([*losses, right], [*heights, heights[-1]], where="post", color=colour, linewidth=1.3, zorder=2)
+    breadth = BREADTH.get(algorithm, 1.0)
+    look: dict[str, Any] = {"color": colour, "linewidth": 1.3 * breadth, "zorder": 2.4 - breadth / 10}
+    axes.step([*losses, right], [*heights, heights[-1]], where="post", **look)
     for loss, height, (_, setting) in zip(losses, heights, stairs, strict=True):
         face = "white" if population.worse_than_frozen(setting) else colour
-        (mark,) = axes.plot(loss, height, marker, color=colour, markersize=4.6, zorder=3, clip_on=False)
-        mark.set_markerfacecolor(face)
+        (mark,) = axes.plot(loss, height, marker, color=colour, zorder=3.4 - breadth / 10, clip_on=False)
+        mark.set(markerfacecolor=face, markersize=4.6 + 2 * (breadth - 1))
         hover(mark, [said(setting, population)])
 
 

@@ -48,6 +48,8 @@ MARKER = {
     "fest/all_days": "^",
     "fest/streaming": "s",
 }
+# Rules that often do exactly alike are nested, the broad below the narrow, so that none hides another.
+BREADTH = {"fest/first_day": 3.4, "fest/all_days": 2.2}
 # Reference lines, which are not rules for sparsity: one dash pattern each.
 DASH: dict[str, Any] = {"nonprivate": ":", "dpsgd": (0, (5, 2)), "frozen": (0, (4, 1.5, 1, 1.5))}
 NOTE_COLOUR = "#B02A00"

@@ -16,16 +16,17 @@ def register(claims: Sequence[Mapping[str, Any]], artifacts: Collection[str]) ->
     if not claims:
         return ""
     counts = Counter(claim["verdict"] for claim in claims)
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    summary = " · ".join(f"{verdict}: {count}" for verdict, count in counts.items())
+    head = "".join(f'<th scope="col" role="columnheader">{name}</th>' for name in ("claim", "verdict", "evidence"))
     rows = "\n".join(_row(claim, artifacts) for claim in claims)
     table = (
-        "<table><caption>The paper's claims and what the runs at hand say of them</caption>"
-        '<thead><tr><th scope="col">claim</th><th scope="col">verdict</th><th scope="col">evidence</th></tr></thead>'
-        f"<tbody>\n{rows}\n</tbody></table>"
+        # On a phone its rows stand one under the other; the roles say that it is a table still.
+        '<table role="table"><caption>Claims of the paper and what the runs at hand say of them</caption>'
+        f'<thead role="rowgroup"><tr role="row">{head}</tr></thead><tbody role="rowgroup">\n{rows}\n</tbody></table>'
     )
     return (
         '<section aria-labelledby="claims"><h2 id="claims">The paper\'s claims</h2>'
-        f"<p>{escape(summary)}.</p>{scrolled(table, 'claims', 'claims')}</section>"
+        f"<p>{escape(summary)}</p>{scrolled(table, 'claims', 'claims')}</section>"
     )
 
 
@@ -36,8 +37,9 @@ def _row(claim: Mapping[str, Any], artifacts: Collection[str]) -> str:
     links = f' <span class="quiet">{", ".join(shown)}</span>' if shown else ""
     said = markup(claim.get("statement") or claim["id"])
     return (
-        f'<tr id="claim-{escape(claim["id"])}"><th scope="row">{said}{where}</th>'
-        f"<td>{badge(claim['verdict'])}</td><td>{markup(_worded(claim['evidence']))}{links}</td></tr>"
+        f'<tr id="claim-{escape(claim["id"])}" role="row"><th scope="row" role="rowheader">{said}{where}</th>'
+        f'<td role="cell">{badge(claim["verdict"])}</td>'
+        f'<td role="cell">{markup(_worded(claim["evidence"]))}{links}</td></tr>'
     )
 
 

@@ -17,6 +17,8 @@ from reports.wording import number
 
 Entry = Mapping[str, Any]
 
+_CLAIMS = '<li><a href="#claims"><b>claims</b> <span>The paper\'s claims and their verdicts</span></a></li>'
+
 
 def page(
     report: Path,
@@ -33,7 +35,7 @@ def page(
     return Template(_resource("page.html")).substitute(
         parts,
         about=_about(entries, groups),
-        contents="\n".join(_link(entry) for entry in entries),
+        contents="\n".join([*(_CLAIMS for _ in claims[:1]), *(_link(entry) for entry in entries)]),
         filters=_filters(entries, groups),
         claims=register(claims, {entry["id"] for entry in entries}),
         artifacts="\n".join(article(entry, report) for entry in entries),

@@ -133,7 +133,7 @@ def test_runs_that_would_make_it_too_large_are_linked(
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
     document = Document(page(report, [entry], CLAIMS, [], []))
-    assert "1 holds, 1 not enough runs." in document.text
+    assert "holds: 1 · not enough runs: 1" in document.text
     assert "A < B & so on. §4" in document.text and "One seed. No stream." in document.text
     links = [a["href"] for a in document.all("a")]
     assert "#fig8" in links and "#none" not in links

@@ -233,7 +233,7 @@ def test_the_shipped_limits_are_the_papers() -> None:
 def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) -> None:
     settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
     path, found = bench("text", settings, repeats=1)
-    assert path == tmp_path / "bench" / "text.json"
+    assert path.name == "text.json"
     assert {record.competitor for record in found} == {text.ORDINARY, *RULES}
     assert {record.case for record in found} == {"text_synthetic, 500 rows, 8 texts in micro-batches of 4"}
     assert all(record.median_seconds and record.working_bytes for record in found)

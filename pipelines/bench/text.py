@@ -6,6 +6,7 @@ The trainable set is the same for all: LoRA, classifier and word embedding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,9 @@ from pipelines.preprocess import preprocess
 from pipelines.progress import progress
 from pipelines.texts import Batch, TextTask
 from pipelines.train import device_of
+
+with suppress(ImportError):  # the model says what is missing
+    import peft  # noqa: F401  here, so that the server of the processes that are measured imports it once
 
 ORDINARY = "pytorch sparse"
 """The floor: plain PyTorch on the same micro-batches, the word embedding's gradient sparse."""

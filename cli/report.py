@@ -15,6 +15,8 @@ from dpfest.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from reports.pace import PlannedRuns
+
 
 def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool) -> None:
     """Build the report, or list its artifacts.
@@ -34,6 +36,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     cfg = composer.compose(line.overrides)
     moved = elsewhere(cfg)
     runs, planned = Path(cfg.paths.runs), planned_runs(composer, line.overrides)
+    counts = {name: plan.by_algorithm() for name, plan in planned.items()}
     # Listing needs no runs; but a folder that was named must be there.
     if not runs.is_dir() and (not listing or "paths.runs" in moved):
         raise UserError(
@@ -41,18 +44,16 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
             "or point paths.runs at them."
         )
     if listing:
-        from reports.build import listing as list_artifacts
+        from reports.listing import listing as list_artifacts
 
-        for entry in list_artifacts(runs, planned):
-            needed = entry["runs_needed"] if entry["runs_needed"] is not None else "?"
-            print(f"{entry['id']:<12} {entry['runs_done']:>4} of {needed:>4} runs  {entry['title']}")
+        print(list_artifacts(runs, Path(cfg.paths.report), planned, int(cfg.sweep.jobs), str(cfg.profile)))
         return
     from reports.build import build
     from reports.commands import Commands
 
     chosen = [name for names in only or () for name in names.split(",") if name]
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset)
-    print(build(runs, Path(cfg.paths.report), chosen or None, dataset, planned, commands))
+    print(build(runs, Path(cfg.paths.report), chosen or None, dataset, counts, commands))
 
 
 def elsewhere(cfg: DictConfig) -> dict[str, str]:
@@ -63,16 +64,20 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
     return {f"paths.{name}": str(path) for name, path in cfg.paths.items() if str(path) != default.get(name)}
 
 
-def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Runs that each experiment plans under the chosen profile, by algorithm; without those that have none of these
-    data, or whose data are elsewhere: the report then does not know how many runs they lack."""
+def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, PlannedRuns]:
+    """The runs that each experiment plans under the chosen profile, or the one that is named; without experiments that
+    have none of these data, or whose data are elsewhere: the report then does not know how many runs they lack."""
     from pipelines.compose import Composer
     from pipelines.grid import plan
+    from pipelines.length import steps
+    from reports.pace import PlannedRuns
 
     assert isinstance(composer, Composer)
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
+    named = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
     planned = {}
-    for name in composer.choices("experiment"):
+    for name in named or composer.choices("experiment"):
         with suppress(UserError):
-            planned[name] = plan(composer, [*own, f"experiment={name}"]).by_algorithm()
+            runs = [run.config for run in plan(composer, [*own, f"experiment={name}"]).runs]
+            planned[name] = PlannedRuns([(run.data.name, run.algorithm.name, steps(run)) for run in runs])
     return planned

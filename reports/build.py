@@ -88,20 +88,6 @@ def build(
     return Report(report, list(built.values()), skipped, sweeps)
 
 
-def listing(runs: Path, planned: Planned | None = None) -> list[dict[str, Any]]:
-    """For each artifact: id, title, experiment, runs done, and runs needed (None where that is not known)."""
-    groups = populations(load_runs(runs)[0])
-    return [
-        {
-            "id": a.id,
-            "title": a.title,
-            "experiment": a.experiment,
-            **_counts(a, _main(a, groups), planned),
-        }
-        for a in ARTIFACTS
-    ]
-
-
 def _chosen(only: Sequence[str] | None) -> list[Artifact]:
     known = {artifact.id: artifact for artifact in ARTIFACTS}
     for name in only or ():

@@ -5,6 +5,9 @@ from __future__ import annotations
 from reports.artifact import Artifact
 from reports.artifacts import (
     audit,
+    bias_variance,
+    corrections,
+    fig1a,
     fig1b,
     fig2,
     fig3,
@@ -17,12 +20,14 @@ from reports.artifacts import (
     frontier,
     speed,
     tab_streaming,
+    tab_vocab,
     tab_wallclock,
 )
 
 ARTIFACTS: tuple[Artifact, ...] = tuple(
     module.ARTIFACT
     for module in (
-        fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, fig5, fig6, tab_streaming, tab_wallclock, speed, audit
+        fig8, fig3, fig4, frontier, fig7, fig9, fig1a, fig1b, tab_vocab, fig2, fig5, fig6, tab_streaming, tab_wallclock,
+        speed, audit, corrections, bias_variance
     )
 )  # fmt: skip

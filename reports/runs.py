@@ -75,6 +75,7 @@ class Run:
     material: str = ""
     source: str | None = None  # data.path, where the data have one
     period: int | None = None  # days of a streaming period; None where the data are no stream
+    wall_seconds: float | None = field(default=None, compare=False)  # in training steps
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         source=(config.get("data") or {}).get("path"),
         material=_fingerprint({"data": config.get("data"), "model": config.get("model")}),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
+        wall_seconds=_optional((summary.get("throughput") or {}).get("wall_seconds")),
     )
 
 

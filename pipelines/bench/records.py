@@ -30,6 +30,7 @@ class Record:
         peak_bytes: of a process of its own: allocated on a GPU, else resident.
         working_bytes: the part of it that came on top of what was there (tables, data) before the first step.
         rows, bytes: that one step reads, of `preprocess`.
+        values: what a section finds that is no time, by name.
     """
 
     section: str
@@ -47,6 +48,7 @@ class Record:
     working_bytes: int | None = None
     rows: int | None = None
     bytes: int | None = None
+    values: dict[str, Any] | None = None
     note: str | None = None
 
 

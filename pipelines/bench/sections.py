@@ -12,7 +12,7 @@ from pipelines.memory import keep_freed_memory
 from pipelines.schema import nearest
 from pipelines.train import device_of
 
-SECTIONS = ("embedding", "step", "text", "peers", "preprocess", "accounting")
+SECTIONS = ("embedding", "step", "text", "peers", "preprocess", "accounting", "corrections", "bias")
 """Each a module beside this one, with its function `bench(config, repeats)`."""
 
 _TEXTS = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"

@@ -1,0 +1,114 @@
+"""bias_variance: the paper's inequality of section 3.4, with h, D and γ as they were measured in training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from reports.artifact import Artifact, Content
+from reports.bench import read
+from reports.tables import Column, Table
+from reports.wording import number
+
+COMMAND = "dpfest bench bias algorithm.clipping_norm=10 optimizer.tables.learning_rate=3"
+
+
+@dataclass(frozen=True)
+class Inequality:
+    """sqrt(L² (1 + γ)² + h σ²) + γ L sqrt(T) < sqrt(L² + D σ'²), in units of C₂.
+
+    Attributes:
+        bound: L. 1 is what clipping guarantees.
+        coordinates, parameters: h, D.
+        noise, dense_noise: standard deviation of one coordinate's noise, of DP-AdaFEST (σ) and of DP-SGD (σ').
+        steps: T.
+    """
+
+    bound: float
+    coordinates: float
+    parameters: float
+    noise: float
+    dense_noise: float
+    steps: int
+
+    def left(self, truncated: float) -> float:
+        """DP-AdaFEST's side, at γ = `truncated`."""
+        spread = math.hypot(self.bound * (1 + truncated), math.sqrt(self.coordinates) * self.noise)
+        return spread + truncated * self.bound * math.sqrt(self.steps)
+
+    @property
+    def right(self) -> float:
+        """DP-SGD's side."""
+        return math.hypot(self.bound, math.sqrt(self.parameters) * self.dense_noise)
+
+    @property
+    def most_truncated(self) -> float | None:
+        """The largest γ, up to 1, for which it holds; None where it holds for none."""
+        if self.left(0.0) >= self.right:
+            return None
+        low, high = 0.0, 1.0
+        if self.left(high) < self.right:
+            return high
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.left(middle) < self.right else (low, middle)
+        return low
+
+
+def content(report: Path) -> Content:
+    section = read(report, "bias")
+    records = [record for record in section.records if record.get("values")] if section else []
+    if not records:
+        return Content("Nothing to show yet.", missing=[f"Nothing measured yet: {COMMAND}"])
+    first = records[0]
+    caption = (
+        "When is a gradient that is truncated and noised in h coordinates better than one noised in all D? The paper: "
+        "when √(L²(1 + γ)² + hσ²) + γL√T < √(L² + Dσ²). Measured on "
+        f"{first['case']} of DP-AdaFEST at ε = {number(first['values']['epsilon'])}, σ₁/σ₂ = "
+        f"{number(first['values']['noise_ratio'])}, C₂ = {number(first['values']['clipping_norm'])}: γ is the norm of "
+        "what the mask takes from the mean clipped gradient, a fraction of it; σ each rule's own. Sides are in units "
+        "of C₂, for L = C₂, which is what clipping guarantees, and for L = the norm of the mean clipped gradient, "
+        "which is what training meets. 'γ up to': the largest fraction for which the inequality holds. It is of convex "
+        "losses, an explanation and not a guarantee."
+    )
+    side, share = "{:.3f}".format, "{:.4f}".format
+    word = lambda value: "**yes**" if value else "no"  # noqa: E731
+    table = Table(
+        [
+            Column("threshold", "τ", number),
+            Column("truncated", "γ", share),
+            Column("coordinates", "h", "{:,.0f}".format),
+            Column("parameters", "D", "{:,}".format),
+            *(
+                column
+                for name, symbol in (("clipped", "L = C₂"), ("measured", "L measured"))
+                for column in (
+                    Column(f"{name}_bound", f"{symbol}: L", share),
+                    Column(f"{name}_left", "left side", side),
+                    Column(f"{name}_right", "right side", side),
+                    Column(f"{name}_holds", "holds", word),
+                    Column(f"{name}_most", "γ up to", share),
+                )
+            ),
+        ]
+    )
+    for record in records:
+        values, cells = record["values"], []
+        for bound in (1.0, values["gradient_norm"] / values["clipping_norm"]):
+            sides = Inequality(
+                bound,
+                values["coordinates"],
+                values["parameters"],
+                values["noise_multiplier"] / record["batch_size"],
+                values["dpsgd_noise_multiplier"] / record["batch_size"],
+                values["steps"],
+            )
+            left = sides.left(values["truncated"])
+            cells += [bound, left, sides.right, left < sides.right, sides.most_truncated]
+        measured = [values[name] for name in ("threshold", "truncated", "coordinates", "parameters")]
+        table.rows.append((*measured, *cells))
+    return Content(caption, table=table)
+
+
+ARTIFACT = Artifact("bias_variance", "Bias against variance, measured", content, figure=False, measured=COMMAND)

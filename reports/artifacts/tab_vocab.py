@@ -1,0 +1,60 @@
+"""tab_vocab: the vocabulary sizes of the 26 categorical features, the paper's beside ours."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from reports.artifact import Artifact, Content
+from reports.comparison import Population
+from reports.published import TAB_VOCAB
+from reports.tables import Column, Table
+
+
+def content(population: Population) -> Content:
+    tables = next((run.tables for run in population.runs if run.tables), ())
+    same = population.dataset.startswith("criteo")
+    caption = (
+        f"Vocabulary size of each categorical feature: the paper's on {TAB_VOCAB.data} beside ours on "
+        f"{population.dataset}. "
+        + (
+            "Categories are hashed into the published sizes, so nothing about the data leaks through them."
+            if same
+            else "These data are not the paper's: features stand beside each other by their place alone, and a "
+            "difference says how much larger or smaller our tables are."
+        )
+    )
+    size = "{:,}".format
+    columns = [
+        Column("paper_feature", "feature, paper"),
+        Column("paper", "paper", size),
+        Column("feature", "feature, ours"),
+        Column("ours", "ours", size),
+        Column("difference", "ours − paper", "{:+,}".format),
+        Column("dimension", "dimension, ours"),
+    ]
+    if not tables:
+        return Content(caption, table=Table(columns), missing=["The runs do not tell their tables."], epsilons=[])
+    rows = [
+        (
+            published and published[0],
+            published and published[1][0],
+            ours and ours.name,
+            ours and ours.rows,
+            ours.rows - int(published[1][0]) if ours and published else None,
+            ours and ours.dimension,
+        )
+        for published, ours in zip_longest(TAB_VOCAB.rows.items(), tables)
+    ]
+    theirs, mine = sum(int(size) for (size,) in TAB_VOCAB.rows.values()), sum(table.rows for table in tables)
+    rows.append(("all", theirs, f"all {len(tables)}", mine, mine - theirs, None))
+    return Content(caption, table=Table(columns, list(rows)), epsilons=[])
+
+
+ARTIFACT = Artifact(
+    "tab_vocab",
+    "Vocabulary sizes",
+    content,
+    experiment="comparison",
+    rules=("nonprivate",),
+    figure=False,
+)

@@ -1,0 +1,89 @@
+"""What `dpfest report --list` says: runs done and needed, and how long the rest takes at this machine's pace."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from reports.bench import read
+from reports.listing import Line, listing
+from reports.pace import Pace, PlannedRuns, duration, seconds
+from reports.runs import load_runs
+from tests.reports.synthetic import write_bench, write_benches, write_comparison, write_run
+
+
+def comparison(**algorithms: int) -> dict[str, PlannedRuns]:
+    """An experiment of so many runs an algorithm, 128 steps each."""
+    runs = [("nycflights", algorithm, 128) for algorithm, count in algorithms.items() for _ in range(count)]
+    return {"comparison": PlannedRuns(runs)}
+
+
+def lines(folder: Path, planned: dict[str, PlannedRuns] | None = None, jobs: int = 1) -> dict[str, Line]:
+    found = listing(folder, folder / "report", planned, jobs)
+    return {line.name: line for line in [*found.artifacts, *found.experiments]}
+
+
+def test_runs_of_each_artifact_are_counted(tmp_path: Path) -> None:
+    write_comparison(tmp_path, epsilons=(1.0,), seeds=(0,))
+    found = lines(tmp_path, comparison(adafest=20, frozen=1, dpsgd=3, nonprivate=1))
+    assert (found["fig9"].done, found["fig9"].needed) == (20, 21)
+    assert found["fig9"].runs == "  20 of   21 runs"
+    assert found["fig2"].runs == "needs no runs" and found["fig2"].time == ""
+    assert {line.needed for line in lines(tmp_path).values() if line.source == "comparison"} == {None}
+    assert "unknown" in str(listing(tmp_path, tmp_path))
+
+
+def test_the_rest_takes_as_long_as_what_is_done_took(tmp_path: Path) -> None:
+    for norm in (1.0, 2.0):
+        write_run(tmp_path, "dpsgd", test=0.7, settings={"clipping_norm": norm})  # 20 s of 128 steps each
+    write_run(tmp_path, "frozen", test=0.7, throughput={"wall_seconds": 10.0})
+    planned = comparison(dpsgd=8, frozen=3)
+    found = lines(tmp_path, planned)
+    assert found["experiment=comparison"].left == pytest.approx(6 * 20 + 2 * 10)
+    assert found["fig7"].left is None or found["fig7"].needed == 11
+    assert lines(tmp_path, planned, jobs=2)["experiment=comparison"].left == pytest.approx(70)
+    # Twice as many steps take twice as long; an algorithm that never ran, nobody knows how long.
+    long = {"comparison": PlannedRuns([("nycflights", "dpsgd", 256)] * 3)}
+    assert lines(tmp_path, long)["experiment=comparison"].left == pytest.approx(40)
+    assert lines(tmp_path, comparison(dpsgd=2, adafest=1))["experiment=comparison"].time == "unknown"
+    assert lines(tmp_path, comparison(dpsgd=2))["experiment=comparison"].time == ""
+
+
+def test_a_run_took_what_its_files_say_unless_they_were_copied(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dpsgd", test=0.7)
+    (run,) = load_runs(tmp_path)[0]
+    for end, taken in ((33.0, 33.0), (2.0, 20.0), (5000.0, 20.0)):
+        os.utime(folder / "config.yaml", (1000.0, 1000.0))
+        os.utime(folder / "summary.json", (1000.0 + end, 1000.0 + end))
+        assert seconds(run) == taken
+
+
+def test_before_the_first_run_the_benchmark_foretells(tmp_path: Path) -> None:
+    times = {("adafest", 338_782): 0.5, ("adafest", 1_693_910): 0.9}
+    write_bench(tmp_path / "report", "step", times, "adafest")
+    plan = {"comparison": PlannedRuns([("criteo_kaggle", "adafest", 17_907)] * 4)}
+    left = lines(tmp_path, plan, jobs=2)["experiment=comparison"].left
+    assert left == pytest.approx(2 * 17_907 * 0.5)
+    assert "the rest takes 5.0 h with 2 at once" in str(listing(tmp_path, tmp_path / "report", plan, 2))
+    assert Pace([], read(tmp_path / "report", "step")).step("criteo_kaggle", "dpsgd") is None
+
+
+def test_what_is_measured_says_whether_it_is(tmp_path: Path) -> None:
+    assert lines(tmp_path)["speed"].runs == "to be measured"
+    assert "(dpfest bench corrections)" in str(listing(tmp_path, tmp_path))
+    write_benches(tmp_path / "report")
+    assert lines(tmp_path)["speed"].runs == "measured"
+
+
+def test_runs_of_another_profile_are_no_part_of_this_one(tmp_path: Path) -> None:
+    write_run(tmp_path, "dpsgd", test=0.7)
+    plan = comparison(dpsgd=1)
+    counts = {profile: listing(tmp_path, tmp_path, plan, profile=profile).experiments for profile in ("demo", "paper")}
+    assert {profile: line.done for profile, (line,) in counts.items()} == {"demo": 1, "paper": 0}
+
+
+def test_durations_are_in_the_unit_that_one_would_say() -> None:
+    said = [duration(value) for value in (None, 40.0, 720.0, 9000.0, 1e6)]
+    assert said == ["unknown", "40 s", "12 min", "2.5 h", "12 days"]

@@ -17,6 +17,8 @@ from typing import Any
 
 from dpfest.errors import UserError
 from reports.artifact import Artifact, Content, absent_rules, placeholder, provenance, remake
+from reports.claims import register
+from reports.claims.claim import Evidence
 from reports.commands import Commands
 from reports.comparison import Population, populations
 from reports.index import index, section
@@ -72,10 +74,11 @@ def build(
     entries |= built
     ordered = [entries[a.id] for a in ARTIFACTS if a.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
-    write(
-        report / "report.json",
-        json.dumps({"artifacts": ordered, "skipped": left_out}, indent=2, ensure_ascii=False) + "\n",
-    )
+    claims = register.judge(Evidence(groups, report))
+    write(report / "tables" / "claims.csv", register.table(claims).csv())
+    write(report / "tables" / "claims.md", register.table(claims).markdown())
+    made = {"artifacts": ordered, "claims": claims, "skipped": left_out}
+    write(report / "report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
     write(report / "index.md", index(ordered, left_out, report))
     write(report / "index.html", page(report, ordered, [], left_out, groups))
     incomplete = {
@@ -126,7 +129,7 @@ def _main(artifact: Artifact, groups: list[Population]) -> Population | None:
 def _build_artifact(
     artifact: Artifact, groups: list[Population], report: Path, planned: Planned | None, commands: Commands
 ) -> dict[str, Any]:
-    groups = [group for group in groups if artifact.shows(group)]
+    everything, groups = groups, [group for group in groups if artifact.shows(group)]
     if groups and groups[0].profile != commands.profile:
         planned = None  # another profile's grid
     if not groups:
@@ -142,6 +145,7 @@ def _build_artifact(
             report,
             _undone(artifact, main, planned) if name == artifact.id else [],
             commands,
+            Evidence(sorted(everything, key=lambda group: group is not population), report),
         )
         for name, population in shown
     ]
@@ -165,6 +169,7 @@ def _build_variant(
     report: Path,
     undone: list[str],
     commands: Commands,
+    evidence: Evidence,
 ) -> dict[str, Any]:
     command = remake(artifact, population, commands)
     with style():
@@ -172,6 +177,7 @@ def _build_variant(
             content = Content("Nothing to show yet.")
         else:
             content = artifact.content(report if artifact.measured else population)  # type: ignore[arg-type]
+        content.notes += register.notes(artifact.id, evidence)
         missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:
             content.figure = placeholder(artifact.title)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from reports.artifact import Artifact, Content
+from reports.claims.streams import SOURCES
 from reports.comparison import Population
 from reports.reduction_curve import Panel, by_period, curve_caption, curve_figure, threshold_table, without_reference
-from reports.stream_claims import SOURCES, frequencies, reductions
 from reports.tables import Column
 from reports.wording import metric, rule
 
@@ -15,9 +15,6 @@ PERIOD = Column("period", "period (days)")
 
 def content(population: Population) -> Content:
     panels = by_period(population, population.periods)
-    notes = frequencies(panels)
-    # The paper: "more than twice the gradient reduction at the same level of utility".
-    notes += [note for panel in panels for note in reductions(panel, "adafest", SOURCES, factor=2)]
     return Content(
         curve_caption(population) + " Each panel is a streaming period; the model is updated once in each, on the days "
         "that it holds, and judged on the held-out days.",
@@ -25,7 +22,6 @@ def content(population: Population) -> Content:
         threshold_table(panels, RULES, metric(population), PERIOD),
         without_reference(panels) + absent(panels, RULES),
         sorted({panel.epsilon for panel in panels}),
-        notes,
     )
 
 

@@ -6,7 +6,6 @@ from reports.artifact import Artifact, Content
 from reports.artifacts.fig5 import PERIOD, absent
 from reports.comparison import Population
 from reports.reduction_curve import by_period, curve_caption, curve_figure, threshold_table, without_reference
-from reports.stream_claims import reductions
 from reports.wording import metric
 
 RULES = ("fest/streaming", "adafest", "adafest_plus")
@@ -14,7 +13,6 @@ RULES = ("fest/streaming", "adafest", "adafest_plus")
 
 def content(population: Population) -> Content:
     panels = by_period(population, population.periods[:1])
-    notes = [note for panel in panels for note in reductions(panel, "adafest_plus", RULES[:2], factor=1)]
     return Content(
         curve_caption(population) + " The model is updated once in each streaming period, and frequencies are those of "
         "the days that have come in.",
@@ -22,7 +20,6 @@ def content(population: Population) -> Content:
         threshold_table(panels, RULES, metric(population), PERIOD),
         without_reference(panels) + absent(panels, RULES),
         [panel.epsilon for panel in panels],
-        notes,
     )
 
 

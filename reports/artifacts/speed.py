@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from reports.artifact import Artifact, Content
-from reports.artifacts.tab_wallclock import PAPER, hundred
+from reports.artifacts.tab_wallclock import hundred
 from reports.bench import Section, read
+from reports.published import TAB_WALLCLOCK
 from reports.style import COLOUR, MARKER, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import rule
@@ -81,8 +82,8 @@ def _figure(section: Section) -> Drawing:
             handles.append(key(label, look, linestyle=line))
     for place, name in ((0, "dpsgd"), (1, "adafest")):
         axes.plot(
-            list(PAPER),
-            [values[place] for values in PAPER.values()],
+            list(TAB_WALLCLOCK.rows),
+            [values[place] for values in TAB_WALLCLOCK.rows.values()],
             linestyle=":",
             color=COLOUR[name],
             marker=MARKER[name],

@@ -1,0 +1,126 @@
+"""Tests of what the paper says of AdaFEST's σ₁/σ₂ and τ, on the grid in which nothing else varies."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable
+
+from reports.ablation import Grid, largest_grid
+from reports.claims.claim import Finding
+from reports.claims.estimate import FAILS, HOLDS, OPEN, Difference, between, slope
+from reports.claims.tradeoff import TOLERABLE
+from reports.comparison import Population, Setting
+from reports.wording import metric, number
+
+BEST_RATIOS = (5.0, 10.0)
+
+
+def on_grid(test: Callable[[Population, Grid], Finding]) -> Callable[[Population], Finding]:
+    """A test of the fullest grid at the main ε."""
+
+    def made(population: Population) -> Finding:
+        grid = largest_grid(population, population.main_epsilon)
+        return Finding(OPEN, "No DP-AdaFEST runs yet.") if grid is None else test(population, grid)
+
+    return made
+
+
+def larger_ratio_better(population: Population, grid: Grid) -> Finding:
+    """At the same τ, utility rises with the logarithm of σ₁/σ₂."""
+    lines = {
+        threshold: [(math.log10(ratio), run.test) for ratio, setting in line for run in setting.runs]
+        for threshold, line in _lines(grid, across=True).items()
+    }
+    gained = slope(lines.values()) if lines else None
+    if gained is None:
+        return Finding(OPEN, "No two noise ratios at the same τ yet.")
+    said = f"Test {metric(population)} moves by {gained} with a tenfold σ₁/σ₂ at the same τ ({_shape(lines)})."
+    return Finding(gained.above(0), said)
+
+
+def five_or_ten_best(population: Population, grid: Grid) -> Finding:
+    """The best ratio is 5 or 10: that setting against the best one with another ratio, both chosen on validation."""
+    named = [setting for (ratio, _), setting in grid.cells.items() if ratio in BEST_RATIOS]
+    others = [setting for (ratio, _), setting in grid.cells.items() if ratio not in BEST_RATIOS]
+    if not named or not others:
+        return Finding(OPEN, "No runs with a ratio of 5 or 10 and with another one yet.")
+    best, other = (max(settings, key=lambda s: (s.validation, s.key)) for settings in (named, others))
+    gained = between(best, other)
+    ratios = [number(setting.parameter("noise_ratio")) for setting in (best, other)]
+    return Finding(
+        gained.above(0),
+        f"The best with σ₁/σ₂ = {ratios[0]} is {gained} test {metric(population)} from the best with another ratio "
+        f"({ratios[1]}).",
+    )
+
+
+def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
+    """At the same τ, a larger σ₁/σ₂ leaves more coordinates: of each two neighbouring ratios, the larger one does."""
+    pairs = [
+        (one.coordinates, other.coordinates)
+        for line in _lines(grid, across=True).values()
+        for (_, one), (_, other) in itertools.pairwise(line)
+    ]
+    if not pairs:
+        return Finding(OPEN, "No two noise ratios at the same τ yet.")
+    denser = sum(more > less for less, more in pairs)
+    # Sizes are means over all steps: their own scatter is far below what is compared.
+    verdict = HOLDS if denser == len(pairs) else FAILS
+    return Finding(
+        verdict, f"Of {len(pairs)} pairs of neighbouring σ₁/σ₂ at the same τ, the larger is denser in {denser}."
+    )
+
+
+def small_threshold_harmless(population: Population, grid: Grid) -> Finding:
+    """Among small τ (the lower half of those tried), raising it moves utility by nothing to speak of."""
+    limit = statistics.median(grid.thresholds)
+    lines = [[cell for cell in line if cell[0] <= limit] for line in _lines(grid, across=False).values()]
+    lines = [line for line in lines if len(line) > 1]
+    if not lines:
+        return Finding(OPEN, "No two small τ at the same σ₁/σ₂ yet.")
+    line = max(lines, key=lambda cells: (len(cells), cells[-1][1].validation))
+    (low, first), (high, last) = line[0], line[-1]
+    moved = between(last, first)
+    said = f"From τ = {number(low)} to {number(high)}, test {metric(population)} moves by {moved}."
+    return Finding(moved.none(), said)
+
+
+def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
+    """Utility drops at the largest τ; where it does not, that decides only if τ came to half the batch (in the
+    paper, 500 of 1,024)."""
+    drops: dict[float, tuple[float, Difference]] = {}
+    for ratio, line in _lines(grid, across=False).items():
+        best = max((setting for _, setting in line[:-1]), key=lambda s: (s.validation, s.key))
+        drops[ratio] = line[-1][0], between(best, line[-1][1])
+    if not drops:
+        return Finding(OPEN, "No two τ at the same σ₁/σ₂ yet.")
+    verdicts = [drop.above(TOLERABLE) for _, drop in drops.values()]
+    batch = population.of("adafest", population.main_epsilon)[0].runs[0].batch_size
+    reached = max(threshold for threshold, _ in drops.values())
+    verdict = HOLDS if HOLDS in verdicts else OPEN
+    if set(verdicts) == {FAILS} and reached >= batch / 2:
+        verdict = FAILS
+    told = "; ".join(
+        f"{drop} at τ = {number(threshold)} with σ₁/σ₂ = {number(ratio)}" for ratio, (threshold, drop) in drops.items()
+    )
+    return Finding(
+        verdict,
+        f"Loss of test {metric(population)} from the best smaller τ to the largest: {told}; beyond "
+        f"{number(TOLERABLE)} is sharp. The batch size is {batch:,}.",
+    )
+
+
+def _lines(grid: Grid, across: bool) -> dict[float, list[tuple[float, Setting]]]:
+    """Cells in lines of two or more: by τ along the ratios (`across`), or by ratio along τ."""
+    lines: dict[float, list[tuple[float, Setting]]] = {}
+    for (ratio, threshold), setting in sorted(grid.cells.items()):
+        line, place = (threshold, ratio) if across else (ratio, threshold)
+        lines.setdefault(line, []).append((place, setting))
+    return {line: cells for line, cells in sorted(lines.items()) if len(cells) > 1}
+
+
+def _shape(lines: dict[float, list[tuple[float, float]]]) -> str:
+    count = sum(len(points) for points in lines.values())
+    return f"{count} runs at {len(lines)} τ"

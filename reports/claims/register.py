@@ -1,0 +1,207 @@
+"""All claims of the paper that runs can bear out, in its order, and their verdicts on what is at hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.claims import knobs, streams, tradeoff
+from reports.claims.claim import Claim, Evidence, on
+from reports.claims.knobs import on_grid
+from reports.claims.texts import larger_vocabulary_gains
+from reports.claims.timing import factor_at
+from reports.reduction_curve import by_epsilon
+from reports.tables import Column, Table
+
+CLICKS, TEXT, STREAM = ("clicks",), ("text",), ("stream",)
+STATIC = ("clicks", "text")
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "adafest_ahead_of_fest",
+        "DP-AdaFEST cuts the gradient more than DP-FEST at the same level of utility.",
+        "§4.2, figure 3",
+        ("fig3", "fig8", "frontier"),
+        on(STATIC, lambda population: tradeoff.leads(by_epsilon(population, population.epsilons), "adafest", ["fest"])),
+    ),
+    Claim(
+        "adafest_half_a_million",
+        "DP-AdaFEST cuts the gradient more than 5·10⁵ times at a loss of AUC below 0.005 (Criteo-Kaggle, ε = 1).",
+        "§4.2, figure 3",
+        ("fig3", "fig8", "frontier"),
+        on(CLICKS, tradeoff.reaches("adafest", 5e5)),
+    ),
+    Claim(
+        "combined_million",
+        "DP-AdaFEST+ improves the best reduction to more than 10⁶ times at a comparable AUC.",
+        "abstract, §4.2, figure 4",
+        ("fig4", "frontier"),
+        on(CLICKS, tradeoff.reaches("adafest_plus", 1e6)),
+    ),
+    Claim(
+        "combined_ahead_of_both",
+        "DP-AdaFEST+ is ahead of DP-FEST and of DP-AdaFEST alone, at every ε.",
+        "§4.2, figure 4",
+        ("fig4", "frontier"),
+        on(
+            STATIC,
+            lambda population: tradeoff.leads(
+                by_epsilon(population, population.epsilons), "adafest_plus", ["fest", "adafest"]
+            ),
+        ),
+    ),
+    Claim(
+        "exponential_fails",
+        "DP-SGD with exponential selection fails to achieve a tolerable loss of utility in all configurations.",
+        "§4.2, figures 3 and 8",
+        ("fig3", "fig8", "frontier"),
+        on(STATIC, tradeoff.exponential_loses),
+    ),
+    Claim(
+        "adafest_beats_dpsgd",
+        "DP-AdaFEST sometimes has a higher utility than DP-SGD when little of the gradient is cut.",
+        "§3.4, §4.2",
+        ("fig8", "bias_variance"),
+        on(STATIC, tradeoff.beats_dpsgd),
+    ),
+    Claim(
+        "streaming_frequencies_suffice",
+        "In a stream, frequencies of the days so far are almost as good for DP-FEST as those of all days.",
+        "§4.3, figure 5",
+        ("fig5",),
+        on(STREAM, streams.streaming_suffices),
+    ),
+    Claim(
+        "streaming_ahead_of_first_day",
+        "In a stream, frequencies of the days so far are better for DP-FEST than those of the first day.",
+        "§4.3, figure 5",
+        ("fig5",),
+        on(STREAM, streams.streaming_beats_first_day),
+    ),
+    Claim(
+        "adafest_twice_fest_in_streams",
+        "In streams, DP-AdaFEST cuts the gradient more than twice as much as DP-FEST at the same level of utility.",
+        "§4.3, figure 5",
+        ("fig5",),
+        on(STREAM, streams.twice_fest),
+    ),
+    Claim(
+        "combined_ahead_in_streams",
+        "In streams, too, DP-AdaFEST+ is ahead of either alone.",
+        "§4.3, figure 6",
+        ("fig6",),
+        on(STREAM, streams.combined_leads),
+    ),
+    Claim(
+        "lora_behind",
+        "On word embeddings, DP-AdaFEST cuts the gradient more than LoRA at the same level of utility.",
+        "§4.4, table 1",
+        ("tab_lora",),
+        on(TEXT, lambda population: tradeoff.leads(by_epsilon(population, [1.0]), "adafest", ["lora_embedding"])),
+    ),
+    Claim(
+        "larger_vocabulary_gains_more",
+        "DP-AdaFEST cuts the gradient more where the vocabulary is larger.",
+        "§4.4, table 2",
+        ("tab_large_vocab",),
+        larger_vocabulary_gains,
+    ),
+    Claim(
+        "larger_ratio_better",
+        "A larger σ₁/σ₂ leads to a higher utility.",
+        "§4.5, figures 7 and 9",
+        ("fig7", "fig9"),
+        on(STATIC, on_grid(knobs.larger_ratio_better)),
+    ),
+    Claim(
+        "ratio_five_or_ten",
+        "A σ₁/σ₂ of 5 or 10 has the best utility.",
+        "§4.5, figure 7",
+        ("fig7", "fig9"),
+        on(STATIC, on_grid(knobs.five_or_ten_best)),
+    ),
+    Claim(
+        "larger_ratio_denser",
+        "A larger σ₁/σ₂ leads to a denser gradient.",
+        "§4.5, figures 7 and 9",
+        ("fig7", "fig9"),
+        on(STATIC, on_grid(knobs.larger_ratio_denser)),
+    ),
+    Claim(
+        "small_threshold_harmless",
+        "While τ is small, raising it does not significantly change the utility.",
+        "§4.5, figure 7",
+        ("fig7", "fig9"),
+        on(STATIC, on_grid(knobs.small_threshold_harmless)),
+    ),
+    Claim(
+        "large_threshold_cliff",
+        "An excessively high τ causes a sharp drop of utility.",
+        "§4.5, figure 7",
+        ("fig7", "fig9"),
+        on(STATIC, on_grid(knobs.large_threshold_cliff)),
+    ),
+    Claim(
+        "wallclock_ten_million",
+        "With a vocabulary of ten million rows, a step takes more than 150 times less time than DP-SGD's.",
+        "appendix D.2.1, tab:comparison",
+        ("tab_wallclock", "speed"),
+        factor_at(10_000_000, 150),
+    ),
+    Claim(
+        "wallclock_criteo",
+        "With one to two million rows, as Criteo has, a step takes at least 20 times less (20 to 40 in the paper).",
+        "appendix D.2.1, tab:comparison",
+        ("tab_wallclock", "speed"),
+        factor_at(1_000_000, 20),
+    ),
+    Claim(
+        "private_rises_with_period",
+        "The utility of DP-SGD rises with the streaming period, at every ε.",
+        "appendix D.2.2, tab:auc_streaming",
+        ("tab_streaming",),
+        on(STREAM, streams.rises_with_period),
+    ),
+    Claim(
+        "nonprivate_unmoved_by_period",
+        "Without privacy, the utility does not depend on the streaming period.",
+        "appendix D.2.2, tab:auc_streaming",
+        ("tab_streaming",),
+        on(STREAM, streams.unmoved_by_period),
+    ),
+    Claim(
+        "training_embeddings_helps",
+        "Training the word embeddings improves the utility of private training over frozen ones, at every ε.",
+        "appendix D.2.3, tab:dp_train_vs_frozen",
+        ("tab_frozen",),
+        on(TEXT, tradeoff.embeddings_help),
+    ),
+    Claim(
+        "training_embeddings_helps_clicks",
+        "On click data, too, training the embeddings privately is better than leaving them frozen, at every ε.",
+        "not in the paper: the control of every comparison here",
+        ("frontier", "fig8"),
+        on(CLICKS, tradeoff.embeddings_help),
+    ),
+)
+
+
+def judge(evidence: Evidence) -> list[dict[str, Any]]:
+    """Every claim with its verdict, as report.json has them."""
+    return [claim.judged(evidence) for claim in CLAIMS]
+
+
+def notes(artifact: str, evidence: Evidence) -> list[str]:
+    """What the claims that an artifact shows come to on this evidence, a sentence or more each."""
+    found = [claim.judged(evidence) for claim in CLAIMS if artifact in claim.artifacts]
+    return [f"{claim['statement']} **{claim['verdict'].capitalize()}.** {claim['evidence']}" for claim in found]
+
+
+def table(judged: list[dict[str, Any]]) -> Table:
+    """The register as a table."""
+    names = ("id", "statement", "where", "verdict", "evidence", "artifacts")
+    columns = [Column(name, name) for name in names]
+    return Table(columns, [tuple(_cell(claim[name]) for name in names) for claim in judged])
+
+
+def _cell(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else value

@@ -1,0 +1,39 @@
+"""The test of what the paper says of vocabularies: it compares two models."""
+
+from __future__ import annotations
+
+from reports.claims.claim import Evidence, Finding, untestable
+from reports.claims.estimate import OPEN
+from reports.claims.tradeoff import LOSSES, ahead, main_panel, reach, where_told
+from reports.comparison import Population
+from reports.wording import number
+
+
+def larger_vocabulary_gains(evidence: Evidence) -> Finding:
+    """At the same loss, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
+    found = evidence.of("text")
+    if found and (why := untestable(found[0])):
+        return Finding(OPEN, f"{found[0].dataset}: {why}.")
+    by_size = {vocabulary(population): population for population in reversed(found) if vocabulary(population)}
+    panels = [(size, main_panel(by_size[size])) for size in sorted(by_size)]
+    told = [
+        (size, panel.population, panel.reference, panel.population.of("adafest", panel.epsilon))
+        for size, panel in panels
+        if panel is not None and panel.reference is not None
+    ]
+    if len(told) < 2:
+        return Finding(OPEN, "No runs of DP-AdaFEST and DP-SGD on texts with two vocabularies yet.")
+    (small, few, first, ours), (large, many, second, theirs) = told[0], told[-1]
+    assert first is not None and second is not None
+    pairs = [(loss, reach(theirs, second, loss), reach(ours, first, loss)) for loss in LOSSES]
+    values = "; ".join(f"within {number(loss)} {a} against {b}" for loss, a, b in pairs)
+    return Finding(
+        where_told([ahead(a, b) for _, a, b in pairs]),
+        f"{many.dataset} with {large:,} tokens against {few.dataset} with {small:,}, best reduction by loss (95% "
+        f"bounds): {values}.",
+    )
+
+
+def vocabulary(population: Population) -> int:
+    """Rows of the embedding tables."""
+    return sum(table.rows for table in population.runs[0].tables)

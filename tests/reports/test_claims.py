@@ -1,0 +1,278 @@
+"""Every claim of the register: it holds on runs in which it is so, fails where it is not, and is open on too few."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.build import build
+from reports.claims.claim import Evidence
+from reports.claims.estimate import FAILS, HOLDS, OPEN, Difference, mean, slope
+from reports.claims.register import CLAIMS, judge
+from reports.comparison import populations
+from reports.runs import load_runs
+from tests.reports.synthetic import PARAMETERS, write_bench, write_comparison, write_run
+
+WOBBLE = (0.0002, -0.0001, -0.0001)
+"""What training again does to the utility, by seed."""
+
+Spec = tuple[str, dict[str, Any], float, float]
+"""Algorithm, its settings, its loss against 0.72, its reduction."""
+
+BASE: list[Spec] = [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, 0.03, float("inf"))]
+
+
+def fest(k: int, loss: float, reduction: float, source: str | None = None) -> Spec:
+    return "fest", {"selection": {"mechanism": "gaussian", "rows": k, "source": source}}, loss, reduction
+
+
+def adafest(threshold: float, loss: float, reduction: float, ratio: float = 5.0) -> Spec:
+    return "adafest", {"threshold": threshold, "noise_ratio": ratio}, loss, reduction
+
+
+def plus(threshold: float, loss: float, reduction: float) -> Spec:
+    return "adafest_plus", {"threshold": threshold, "selection": {"rows": 3000, "source": None}}, loss, reduction
+
+
+def grid(*cells: tuple[float, float, float, float]) -> list[Spec]:
+    """DP-AdaFEST by (σ₁/σ₂, τ, loss, reduction)."""
+    return [adafest(threshold, loss, reduction, ratio) for ratio, threshold, loss, reduction in cells]
+
+
+def write(runs: Path, specs: list[Spec], seeds: tuple[int, ...] = (0, 1, 2), **shared: Any) -> None:
+    for (algorithm, settings, loss, reduction), seed in itertools.product(specs, seeds):
+        test = 0.72 - loss + WOBBLE[seed]
+        write_run(
+            runs, algorithm, test=test, coordinates=PARAMETERS / reduction, settings=settings, seed=seed,
+            **({"epsilon": None} if algorithm == "nonprivate" else {}) | shared,
+        )  # fmt: skip
+
+
+def write_texts(runs: Path, specs: list[Spec], dataset: str = "sst2", tokens: int = 50_265, **how: Any) -> None:
+    for spec, seed in itertools.product(specs, how.pop("seeds", (0, 1, 2))):
+        algorithm, settings, loss, reduction = spec
+        value = 0.92 - loss + WOBBLE[seed]
+        utility = {"metric": "accuracy", "value": value, "validation": value, "standard_error": 0.004}
+        gradient = {
+            "parameters": 768 * tokens,
+            "coordinates_mean": 768 * tokens / reduction,
+            "tables": [{"name": "words", "rows": tokens, "dim": 768, "rows_mean": tokens / reduction}],
+        }
+        write_run(
+            runs, algorithm, test=value, settings=settings, seed=seed, dataset=dataset, model="roberta",
+            utility=utility, embedding_gradient=gradient,
+        )  # fmt: skip
+
+
+def write_periods(runs: Path, private: tuple[float, ...], public: tuple[float, ...], rules: list[Spec]) -> None:
+    """Streams of 1, 4 and 18 days: losses of DP-SGD and without privacy by period, and rules against that DP-SGD."""
+    for days, lost, unmoved in zip((1, 4, 18), private, public, strict=True):
+        shared = {"dataset": "nycflights_stream", "period": days}
+        write(runs, [("nonprivate", {}, unmoved - 0.06, 50.0)], **shared)
+        write(runs, [(name, settings, loss + lost, cut) for name, settings, loss, cut in [*BASE, *rules]], **shared)
+
+
+def verdicts(runs: Path, report: Path | None = None) -> dict[str, str]:
+    judged = judge(Evidence(populations(load_runs(runs)[0]), report or runs))
+    assert all(claim["evidence"].endswith(".") for claim in judged)
+    return {claim["id"]: claim["verdict"] for claim in judged}
+
+
+FEW, MANY = (fest(300, 0.03, 900.0), fest(3000, 0.002, 90.0)), (adafest(50, 0.03, 50_000.0), adafest(5, 0.002, 5_000.0))
+
+CLICKS: dict[str, tuple[list[Spec], list[Spec]]] = {
+    "adafest_ahead_of_fest": (
+        [*FEW, *MANY],
+        [fest(300, 0.03, 9e4), fest(3000, 0.002, 9e3), adafest(50, 0.03, 500.0), adafest(5, 0.002, 50.0)],
+    ),
+    "adafest_half_a_million": ([adafest(50, 0.003, 6e5)], [adafest(50, 0.006, 6e5), adafest(5, 0.001, 4e5)]),
+    "combined_million": ([plus(50, 0.004, 2e6)], [plus(50, 0.02, 2e6), plus(5, 0.001, 9e5)]),
+    "combined_ahead_of_both": (
+        [*FEW, *MANY, plus(50, 0.03, 3e5), plus(5, 0.002, 3e4)],
+        [*FEW, *MANY, plus(50, 0.03, 3e5), plus(5, 0.002, 3e3)],
+    ),
+    "exponential_fails": (
+        [("exponential", {"rows_per_step": m}, 0.04 - m / 1e4, 1e4 / m) for m in (10, 100)],
+        [("exponential", {"rows_per_step": m}, 0.04 - m / 2000, 1e4 / m) for m in (10, 70)],
+    ),
+    "adafest_beats_dpsgd": (
+        [adafest(1, -0.004, 3.0), adafest(50, 0.02, 1e4)],
+        [adafest(1, 0.004, 3.0), adafest(50, -0.02, 1e4)],  # the sparse one does not count here
+    ),
+    "larger_ratio_better": (
+        grid((1, 5, 0.005, 90), (10, 5, 0.001, 50), (1, 20, 0.009, 900), (10, 20, 0.005, 500)),
+        grid((1, 5, 0.001, 90), (10, 5, 0.005, 50), (1, 20, 0.005, 900), (10, 20, 0.009, 500)),
+    ),
+    "ratio_five_or_ten": (
+        grid((1, 5, 0.005, 90), (5, 5, 0.002, 70), (10, 20, 0.004, 500)),
+        grid((1, 5, 0.001, 90), (5, 5, 0.004, 70), (10, 20, 0.004, 500)),
+    ),
+    "larger_ratio_denser": (
+        grid((1, 5, 0.005, 90), (10, 5, 0.001, 50), (1, 20, 0.009, 900), (10, 20, 0.005, 500)),
+        grid((1, 5, 0.005, 90), (10, 5, 0.001, 50), (1, 20, 0.009, 900), (10, 20, 0.005, 950)),
+    ),
+    "small_threshold_harmless": (
+        grid((5, 5, 0.001, 90), (5, 10, 0.002, 300), (5, 40, 0.02, 900), (5, 80, 0.05, 9e3)),
+        grid((5, 5, 0.001, 90), (5, 10, 0.012, 300), (5, 40, 0.02, 900), (5, 80, 0.05, 9e3)),
+    ),
+    "large_threshold_cliff": (
+        grid((5, 5, 0.001, 90), (5, 10, 0.002, 300), (5, 80, 0.05, 9e3)),
+        grid((5, 5, 0.001, 90), (5, 10, 0.002, 300), (5, 1024, 0.003, 9e3)),
+    ),
+}
+
+
+@pytest.mark.parametrize("claim", CLICKS)
+def test_a_claim_of_click_data_holds_where_it_is_so_and_fails_where_it_is_not(claim: str, tmp_path: Path) -> None:
+    for verdict, specs in zip((HOLDS, FAILS), CLICKS[claim], strict=True):
+        write(tmp_path / verdict, [*BASE, *specs])
+        assert verdicts(tmp_path / verdict)[claim] == verdict
+
+
+@pytest.mark.parametrize("claim", [claim for claim in CLICKS if not claim.startswith("larger_ratio")])
+def test_one_seed_decides_no_difference_that_other_test_rows_would_make(claim: str, tmp_path: Path) -> None:
+    near = [(name, settings, loss / 4, cut) for name, settings, loss, cut in [*BASE, *CLICKS[claim][0]]]
+    write(tmp_path, near, seeds=(0,))
+    assert verdicts(tmp_path)[claim] == OPEN
+
+
+def test_a_rule_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
+    assert verdicts(tmp_path)["adafest_ahead_of_fest"] == OPEN  # DP-FEST loses nothing yet where its grid ends
+    write(tmp_path, [fest(300, 0.03, 900.0)])
+    assert verdicts(tmp_path)["adafest_ahead_of_fest"] == HOLDS
+
+
+def test_no_cliff_among_thresholds_far_below_the_batch_decides_nothing(tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, *grid((5, 5, 0.001, 90), (5, 10, 0.002, 300))])
+    assert verdicts(tmp_path)["large_threshold_cliff"] == OPEN
+
+
+def test_a_claim_for_every_epsilon_fails_at_one(tmp_path: Path) -> None:
+    write(tmp_path, BASE)
+    assert verdicts(tmp_path)["training_embeddings_helps_clicks"] == HOLDS
+    write(tmp_path, [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, -0.01, float("inf"))], epsilon=8.0)
+    assert verdicts(tmp_path)["training_embeddings_helps_clicks"] == FAILS
+
+
+STREAM_CLAIMS = (
+    "streaming_frequencies_suffice",
+    "streaming_ahead_of_first_day",
+    "adafest_twice_fest_in_streams",
+    "combined_ahead_in_streams",
+    "private_rises_with_period",
+    "nonprivate_unmoved_by_period",
+)
+
+
+def of_days(first: float, streaming: float, everything: float) -> list[Spec]:
+    """DP-FEST by the days that are counted: a loss at k = 3000 each, and k = 300 out of all reach."""
+    losses = {"first_day": first, "streaming": streaming, "all_days": everything}
+    return [
+        spec
+        for source, loss in losses.items()
+        for spec in (fest(300, loss + 0.03, 900.0, source), fest(3000, loss, 90.0, source))
+    ]
+
+
+def test_claims_of_streams(tmp_path: Path) -> None:
+    so = [*of_days(0.008, 0.003, 0.002), *MANY, plus(5, 0.002, 3e4), plus(50, 0.03, 3e5)]
+    write_periods(tmp_path / "so", (0.002, 0.0015, 0.0), (0.0, 0.0, 0.0), so)
+    found = verdicts(tmp_path / "so")
+    assert {claim: found[claim] for claim in STREAM_CLAIMS} == dict.fromkeys(STREAM_CLAIMS, HOLDS)
+
+    other = [*of_days(0.002, 0.008, 0.001), adafest(5, 0.002, 100.0), adafest(50, 0.05, 5e4)]
+    other += [plus(5, 0.002, 50.0), plus(50, 0.03, 3e5)]
+    write_periods(tmp_path / "not so", (0.0, 0.001, 0.006), (0.0, 0.004, 0.02), other)
+    found = verdicts(tmp_path / "not so")
+    assert {claim: found[claim] for claim in STREAM_CLAIMS} == dict.fromkeys(STREAM_CLAIMS, FAILS)
+
+
+def test_single_runs_of_streams_that_scatter_leave_claims_open(tmp_path: Path) -> None:
+    for days, test in ((1, 0.6585), (4, 0.6433), (18, 0.6652)):
+        for name, epsilon in (("dpsgd", 1.0), ("nonprivate", None)):
+            write_run(tmp_path, name, test=test, epsilon=epsilon, period=days, dataset="nycflights_stream")
+    for source, test in (("first_day", 0.70), ("streaming", 0.72), ("all_days", 0.72)):
+        settings = fest(300, 0.0, 1.0, source)[1]
+        write_run(tmp_path, "fest", test=test, settings=settings, period=1, dataset="nycflights_stream")
+    found = verdicts(tmp_path)
+    assert {found[claim] for claim in STREAM_CLAIMS} == {OPEN}
+
+
+@pytest.mark.parametrize(("cut", "verdict"), [(5000.0, HOLDS), (5.0, FAILS)])
+def test_claims_of_texts(cut: float, verdict: str, tmp_path: Path) -> None:
+    rules: list[Spec] = [("lora_embedding", {"rank": rank}, 0.032 / rank, 400 / rank) for rank in (1, 16)]
+    base: list[Spec] = [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, 0.02 if verdict == HOLDS else -0.02, float("inf"))]
+    sparse = adafest(500, 0.04, 1e6)
+    write_texts(tmp_path, [*base, *rules, adafest(5, 0.002, cut), sparse])
+    write_texts(tmp_path, [base[0], adafest(5, 0.002, 500.0), sparse], dataset="xnli", tokens=250_002)
+    found = verdicts(tmp_path)
+    assert (found["lora_behind"], found["training_embeddings_helps"]) == (verdict, verdict)
+    # In the smaller vocabulary 5,000 times against 500 in the larger, or 5.
+    assert found["larger_vocabulary_gains_more"] == (FAILS if verdict == HOLDS else HOLDS)
+
+
+def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
+    write_texts(tmp_path, [*BASE, *MANY, ("lora_embedding", {"rank": 4}, 0.03, 2.0)], dataset="text_synthetic")
+    judged = {c["id"]: c for c in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))}
+    for claim in ("lora_behind", "training_embeddings_helps", "larger_vocabulary_gains_more"):
+        assert judged[claim]["verdict"] == OPEN and "untestable on synthetic text" in judged[claim]["evidence"]
+
+
+def test_runs_whose_numbers_have_no_meaning_test_no_claim(tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, *FEW, *MANY], profile="smoke")
+    assert set(verdicts(tmp_path).values()) == {OPEN}
+
+
+@pytest.mark.parametrize(("dense", "verdict"), [(0.5, HOLDS), (0.02, FAILS), (None, OPEN)])
+def test_claims_of_time(dense: float | None, verdict: str, tmp_path: Path) -> None:
+    times = {
+        (name, rows): seconds for rows in (10**6, 10**7) for name, seconds in (("dpsgd", dense), ("adafest", 0.002))
+    }
+    write_bench(tmp_path, "embedding", times, "adafest")
+    found = verdicts(tmp_path / "runs", tmp_path)
+    assert (found["wallclock_ten_million"], found["wallclock_criteo"]) == (verdict, verdict)
+
+
+def test_an_unsteady_turn_leaves_a_claim_of_time_open(tmp_path: Path) -> None:
+    write_bench(tmp_path, "embedding", {("dpsgd", 10**7): 0.5, ("adafest", 10**7): 0.002}, "adafest")
+    path = tmp_path / "bench" / "embedding.json"
+    path.write_text(path.read_text().replace('"median_seconds": 0.5', '"median_seconds": 0.5, "min_seconds": 0.1'))
+    assert verdicts(tmp_path / "runs", tmp_path)["wallclock_ten_million"] == OPEN
+
+
+def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    write_comparison(runs, epsilons=(1.0,), seeds=(0, 1))
+    build(runs, report, only=["fig3"])
+    claims = json.loads((report / "report.json").read_text(encoding="utf-8"))["claims"]
+    assert [claim["id"] for claim in claims] == [claim.id for claim in CLAIMS]
+    assert all(claim["verdict"] in (HOLDS, FAILS, OPEN) and claim["evidence"] for claim in claims)
+    listed = (report / "tables" / "claims.md").read_text(encoding="utf-8")
+    section = (report / "tables" / "fig3.md").read_text(encoding="utf-8")
+    (mine,) = [claim for claim in claims if claim["id"] == "exponential_fails"]
+    assert mine["evidence"] in listed and mine["evidence"] in section and "seeds 0, 1" in mine["evidence"]
+    written = (report / "tables" / "claims.csv").read_bytes()
+    assert written.startswith(b"id,statement,where,verdict")
+    build(runs, report, only=["fig8"])
+    assert (report / "tables" / "claims.csv").read_bytes() == written
+
+
+def test_every_claim_stands_once_and_says_where_the_paper_makes_it() -> None:
+    assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    assert all(claim.where and claim.artifacts and claim.statement.endswith(".") for claim in CLAIMS)
+
+
+def test_intervals_are_students() -> None:
+    # t(0.975, 2) = 4.3027: of 1, 2, 3 the standard error of the mean is 1 / √3.
+    assert mean([1.0, 2.0, 3.0]).half == pytest.approx(4.3027 / 3**0.5, rel=1e-4)
+    # Two parallel lines of slope 2 whose four points each lie 0.1 off: 4 - 2 - 1 degrees of freedom.
+    found = slope([[(0.0, 0.1), (1.0, 1.9)], [(0.0, 4.9), (1.0, 7.1)]])
+    assert found is not None and found.value == pytest.approx(2.0)
+    assert found.half == pytest.approx(12.706 * 0.2, rel=1e-3)
+    assert slope([[(1.0, 3.0), (1.0, 4.0)]]) is None
+    assert slope([[(0.0, 1.0), (1.0, 2.0)]]) == Difference(1.0, float("inf"))

@@ -65,7 +65,7 @@ def _variant(entry: Entry, variant: Entry, report: Path, heading: bool) -> str:
 
 def scrolled(content: str, label: str, kind: str) -> str:
     """A region that scrolls by itself, by keyboard too, where it is wider than the page."""
-    return f'<div class="scroll {kind}" role="region" aria-label="{escape(label)}" tabindex="0">{content}</div>'
+    return f'<div class="scroll {kind}" role="group" aria-label="{escape(label)}" tabindex="0">{content}</div>'
 
 
 def _choices(variant: Entry) -> str:

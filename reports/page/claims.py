@@ -10,6 +10,8 @@ from typing import Any
 from reports.markup import markup
 from reports.page.artifacts import badge, scrolled
 
+_LONG = 400  # characters of evidence that are shown at once
+
 
 def register(claims: Sequence[Mapping[str, Any]], artifacts: Collection[str]) -> str:
     """A table of claims; `artifacts` are those that the page can link to. Nothing where there are no claims."""
@@ -39,10 +41,14 @@ def _row(claim: Mapping[str, Any], artifacts: Collection[str]) -> str:
     return (
         f'<tr id="claim-{escape(claim["id"])}" role="row"><th scope="row" role="rowheader">{said}{where}</th>'
         f'<td role="cell">{badge(claim["verdict"])}</td>'
-        f'<td role="cell">{markup(_worded(claim["evidence"]))}{links}</td></tr>'
+        f'<td role="cell">{_evidence(claim["evidence"])}{links}</td></tr>'
     )
 
 
-def _worded(evidence: Any) -> str:
-    """Evidence is a sentence, or several."""
-    return evidence if isinstance(evidence, str) else " ".join(map(str, evidence))
+def _evidence(evidence: Any) -> str:
+    """A sentence, or several; a long one opens from where its first sentence ends."""
+    text = evidence if isinstance(evidence, str) else " ".join(map(str, evidence))
+    end = text.find(". ", 60)
+    if len(text) <= _LONG or end < 0:
+        return markup(text)
+    return f"<details><summary>{markup(text[: end + 1])}</summary>{markup(text[end + 2 :])}</details>"

@@ -58,7 +58,7 @@ def _file(path: Path, label: str, report: Path, room: int) -> str:
     if len(text) > room:
         link = Path(os.path.relpath(path, report)).as_posix()
         return f'<p><a href="{escape(link)}">{path.name}</a></p>'
-    return f'<h4>{path.name}</h4><pre tabindex="0" role="region" aria-label="{escape(label)}">{text}</pre>'
+    return f'<h4>{path.name}</h4><pre tabindex="0" role="group" aria-label="{escape(label)}">{text}</pre>'
 
 
 def _reduction(run: Run) -> float:

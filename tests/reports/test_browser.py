@@ -147,6 +147,8 @@ def test_the_keyboard_reaches_the_results_first_and_every_region_has_a_name(tab:
     assert {"banner", "navigation", "main", "contentinfo", "table", "columnheader"} <= roles
     named = {"image", "region", "link", "button", "combobox", "table"}
     assert [role for role, name in found if role in named and not name] == []
+    scrolling = "[...document.querySelectorAll('.scroll, pre')].filter(e => !(e.tabIndex === 0 && e.ariaLabel)).length"
+    assert tab.run(scrolling) == 0
 
 
 def test_print_shows_whole_tables_on_white_without_controls(tab: Page, url: str) -> None:

@@ -20,6 +20,11 @@ from tests.reports.synthetic import write_audit, write_benches, write_comparison
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 CLAIMS = [
     {"id": "one", "statement": "A < B & so on.", "where": "§4", "verdict": "holds", "evidence": "0.01 ± 0.002"},
+    {
+        "id": "long",
+        "verdict": "holds",
+        "evidence": "At first, a sentence of some length, and then others. " + 30 * "More and more. ",
+    },
     {"id": "two", "verdict": "not enough runs", "evidence": ["One seed.", "No stream."], "artifacts": ["fig8", "none"]},
 ]
 
@@ -133,11 +138,16 @@ def test_runs_that_would_make_it_too_large_are_linked(
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
     document = Document(page(report, [entry], CLAIMS, [], []))
-    assert "holds: 1 · not enough runs: 1" in document.text
+    assert "holds: 2 · not enough runs: 1" in document.text
     assert "A < B & so on. §4" in document.text and "One seed. No stream." in document.text
+    assert "More and more." in document.text and len(document.all("details")) == 1  # only what is long is folded
     links = [a["href"] for a in document.all("a")]
     assert "#fig8" in links and "#none" not in links
-    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][1:3] == ["holds", "not enough runs"]
+    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][1:4] == [
+        "holds",
+        "holds",
+        "not enough runs",
+    ]
 
 
 def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ EXAMPLES = {
         "dpfest bench step",
         "dpfest bench step --repeats 100 device=cuda",
         "dpfest bench embedding bench.largest_rows=100000000",
+        "dpfest bench text data=text_synthetic",
     ),
     "budget": _examples(
         "dpfest budget budget.examples=45840617 privacy.epsilon=1",

@@ -103,11 +103,11 @@ def report(
 def bench(
     ctx: typer.Context,
     section: Annotated[
-        str, typer.Argument(help="embedding, step, peers, preprocess, accounting, corrections or bias.")
+        str, typer.Argument(help="embedding, step, text, peers, preprocess, accounting, corrections or bias.")
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Counted turns.")] = 30,
 ) -> None:
-    """Time private training against its competitors, in turns: an embedding's step, the pCTR model's, Opacus's."""
+    """Time private training against its competitors, in turns: an embedding's step, a whole model's, Opacus's."""
     from cli.bench import run_bench
 
     # Where no section is named, the first override stands in its place.

@@ -73,17 +73,27 @@ class Recorder:
         self.dtype, self.device = dtypes.pop(), next(iter(self.trainable.values())).device
         self.before_read: Callable[[int, Tensor], None] | None = None  # called with a table and the ids to be looked up
         self.independent = False  # whether the examples have been seen not to mix
+        self.table_calls: int | None = None  # look-ups' calls in a micro-batch; 0 where they vary
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
+        self._buffered = [(name, module) for name, module in model.named_modules() if module._buffers]
 
-    def record(self) -> Recording:
+    def buffer_versions(self) -> dict[str, tuple[int, int]]:
+        """What tells, of each buffer of the model, whether it was written to or replaced."""
+        buffers = {f"{name}.{key}": b for name, module in self._buffered for key, b in module._buffers.items()}
+        return {name.lstrip("."): (id(b), b._version) for name, b in buffers.items() if b is not None}
+
+    def record(self, *, lookups_only: bool = False) -> Recording:
         """A recording of one micro-batch, to be used as a context manager.
 
+        With ``lookups_only`` the forward pass ends with its last look-up, once it is known how many there are.
+
         Raises:
+            LookupsVary: by :meth:`Recording.look_up`, where a complete pass makes another number of them.
             UserError: parameters were frozen, unfrozen or replaced since.
         """
         if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
-        return Recording(self)
+        return Recording(self, lookups_only)
 
 
 class Recording:
@@ -94,8 +104,9 @@ class Recording:
     every per-example gradient.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, lookups_only: bool = False) -> None:
+        self.recorder, self._lookups_only, self._ended = recorder, lookups_only, False
+        self._table_calls = self.examples = 0
         self.losses = torch.empty(0)
         self.factors: list[Factors] = []
         self._calls: dict[str, list[Call]] = {}
@@ -103,7 +114,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         self._handles = []
-        self._buffers = _versions(self.recorder.model)
+        self._buffers = self.recorder.buffer_versions()
         for name, layer in self.recorder.layers.items():
             own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
             self._handles.append(layer.register_forward_pre_hook(self._before(own), with_kwargs=True))
@@ -112,10 +123,10 @@ class Recording:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    ) -> bool:
         for handle in self._handles:
             handle.remove()
-        after = _versions(self.recorder.model)
+        after = self.recorder.buffer_versions()
         _hold(self.recorder.trainable.values(), out=False)
         if kind is None and (
             changed := [name for name, version in self._buffers.items() if version != after.get(name)]
@@ -124,6 +135,8 @@ class Recording:
                 f"The forward pass changes the buffer {changed[0]}: what it keeps of the examples would leave with the "
                 "model, without noise. Compute it from public data, or not at all."
             )
+        self._ended = kind is _LookedUp
+        return self._ended
 
     def _before(self, own: list[nn.Parameter]) -> Any:
         table, read = self.recorder.table_of.get(id(own[0])), self.recorder.before_read
@@ -136,11 +149,18 @@ class Recording:
         return hold
 
     def _hook(self, name: str, own: list[nn.Parameter]) -> Any:
+        is_table = id(own[0]) in self.recorder.table_of
+
         def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
             _hold(own, out=False)
             if torch.is_grad_enabled() and not output.requires_grad:
                 output.requires_grad_(True)
             self._calls.setdefault(name, []).append(Call(args, kwargs, output))
+            if is_table:
+                self._table_calls += 1
+                self.examples = len(output)
+                if self._lookups_only and self._table_calls == self.recorder.table_calls:
+                    raise _LookedUp
 
         return record
 
@@ -151,6 +171,21 @@ class Recording:
             UserError: the losses are not one an example, or a layer's first dimension does not count the examples:
                 its gradients could not be told apart by example, and clipping would not bound them.
         """
+        if not self._ended:
+            self._check_shapes()
+            self.examples = len(self.losses)
+            if self.recorder.table_calls is None:
+                self.recorder.table_calls = self._table_calls
+            elif self.recorder.table_calls not in (0, self._table_calls):
+                raise LookupsVary
+        made: list[list[tuple[Table, Call]]] = [[] for _ in self.recorder.tables]
+        for name, calls in self._calls.items():
+            layer = self.recorder.layers[name]
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                made[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
+        self.lookups = Lookups(self.recorder.layout, made, torch.arange(self.examples, device=self.recorder.device))
+
+    def _check_shapes(self) -> None:
         if not isinstance(self.losses, Tensor) or self.losses.dim() != 1:
             shape = tuple(self.losses.shape) if isinstance(self.losses, Tensor) else type(self.losses).__name__
             raise UserError(
@@ -165,12 +200,6 @@ class Recording:
                         f"The layer {name} gives {tuple(output.shape)} for {len(self.losses)} examples: its first "
                         "dimension must count the examples. Expand what they share (position ids, say) to the batch."
                     )
-        made: list[list[tuple[Table, Call]]] = [[] for _ in self.recorder.tables]
-        for name, calls in self._calls.items():
-            layer = self.recorder.layers[name]
-            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-                made[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
-        self.lookups = Lookups(self.recorder.layout, made, torch.arange(len(self.losses), device=self.recorder.device))
 
     def backward(self) -> None:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.
@@ -227,13 +256,17 @@ class Recording:
         self.recorder.independent = True
 
 
+class LookupsVary(Exception):
+    """The model looks rows up more often in one micro-batch than in another: what a shortened pass saw is not all."""
+
+
+class _LookedUp(BaseException):
+    """Ends a forward pass of which only the look-ups are wanted; no model's `except Exception` holds it up."""
+
+
 def _hold(parameters: Any, *, out: bool) -> None:
     for parameter in parameters:
         parameter.requires_grad_(not out)
-
-
-def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
 
 
 def _same(table: Table, other: nn.Module) -> bool:

@@ -56,7 +56,7 @@ class Lookups:
             parts += [_by_example(found)] if len(found) > 1 else found
         example, row, source, coefficient = _joined(parts)
         bits = len(row).bit_length()
-        keys = _sorted((row << bits) | torch.arange(len(row), device=row.device))
+        keys = ascending((row << bits) | torch.arange(len(row), device=row.device))
         order, row = keys & ((1 << bits) - 1), keys >> bits
         self.example, self._source = example.index_select(0, order), source.index_select(0, order)
         self._coefficient = None if coefficient is None else coefficient[order]
@@ -212,7 +212,8 @@ def _by_example(found: Sequence[_Parts]) -> _Parts:
     return example[order], row[order], source[order], None if coefficient is None else coefficient[order]
 
 
-def _sorted(keys: Tensor) -> Tensor:
+def ascending(keys: Tensor) -> Tensor:
+    """Whole numbers ``[n]``, sorted."""
     # numpy's sort of integers is vectorised: five times torch's on a CPU.
     return torch.from_numpy(np.sort(keys.numpy())) if keys.device.type == "cpu" else keys.sort().values
 

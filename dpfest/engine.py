@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfest.capture import Recorder, Recording
+from dpfest.capture import LookupsVary, Recorder, Recording
 from dpfest.errors import UserError
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
@@ -116,11 +116,18 @@ class PrivateEngine:
 
         Args:
             microbatches: none for an empty batch.  With several, a rule that reads the batch costs an extra forward
-                pass each.
+                pass each, as far as the model's last look-up where their number does not vary.
             step: number of the step; the same step under the same key draws the same noise.
         """
         if self.lazy:
             self.lazy.begin(self.key, step)
+        try:
+            return self._gradient(microbatches, step)
+        except LookupsVary:  # nothing is released yet: the same draws serve anew
+            self.recorder.table_calls = 0
+            return self._gradient(microbatches, step)
+
+    def _gradient(self, microbatches: Sequence[Any], step: int) -> NoisedGradient:
         parameters = self.recorder.dense_parameters
         shapes = [parameter.shape for parameter in parameters.values()]
         batch = LogicalBatch(self, microbatches)
@@ -129,8 +136,10 @@ class PrivateEngine:
         )
         survivors = Survivors(self.layout, self.algorithm.survivors(batch, context))
         divisor = self.expected_batch_size or max(batch.examples, 1)
-        rows = self._scaled(self._normal("row noise", step, survivors.shapes, owed=bool(self.lazy)), divisor)
-        dense = self._scaled(self._normal("dense noise", step, shapes), divisor)
+        sigma = self.gradient_noise_multiplier
+        deviation = self.algorithm.clipping_norm * sigma / divisor if sigma > 0 else 0.0
+        rows = self._noise("row noise", step, survivors.shapes, 0.0 if self.lazy else deviation)
+        dense = self._noise("dense noise", step, shapes, deviation)
         sums: dict[Tensor, Tensor] = dict(zip(parameters.values(), dense, strict=True))
 
         examples, loss = 0, 0.0
@@ -147,7 +156,7 @@ class PrivateEngine:
                 value[table.padding_idx if local is None else local == table.padding_idx] = 0
         tables = [RowGradient(local, value) for local, value in zip(survivors.local, rows, strict=True)]
         noised = list(self.layout.rows) if self.lazy else [len(value) for value in rows]
-        owed = self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor if self.lazy else 0.0
+        owed = deviation if self.lazy else 0.0
         mean_loss = loss / examples if examples else math.nan
         return NoisedGradient(dict(zip(parameters, dense, strict=True)), tables, noised, owed, examples, mean_loss)
 
@@ -166,27 +175,21 @@ class PrivateEngine:
             else:
                 weight.grad = None
 
-    def record(self, batch: Any) -> Recording:
-        """Run the forward pass of one micro-batch and keep its factors."""
-        with self.recorder.record() as recording:
+    def record(self, batch: Any, *, lookups_only: bool = False) -> Recording:
+        """Run the forward pass of one micro-batch and keep its factors, or run it as far as it looks rows up."""
+        with self.recorder.record(lookups_only=lookups_only) as recording:
             recording.losses = self.losses(batch)
         recording.look_up()
         return recording
 
-    def _normal(self, purpose: str, step: int, shapes: Sequence[Sequence[int]], owed: bool = False) -> list[Tensor]:
-        """Standard normal variates in the given shapes, from one draw; zeros where there is no noise, or it is owed."""
+    def _noise(self, purpose: str, step: int, shapes: Sequence[Sequence[int]], deviation: float) -> list[Tensor]:
+        """Gaussian noise of this standard deviation in the given shapes, from one draw; zeros where there is none."""
         sizes = [math.prod(shape) for shape in shapes]
-        if self.gradient_noise_multiplier > 0 and not owed:
-            flat = self.key.normal(purpose, step, sum(sizes), self.device).to(self.dtype)
+        if deviation > 0:
+            flat = self.key.normal(purpose, step, sum(sizes), self.device, deviation).to(self.dtype)
         else:
             flat = torch.zeros(sum(sizes), device=self.device, dtype=self.dtype)
         return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-
-    def _scaled(self, normal: list[Tensor], divisor: float) -> list[Tensor]:
-        """Gaussian noise of standard deviation ``C2 * sigma_2 / divisor``, in place."""
-        if self.gradient_noise_multiplier > 0 and normal:
-            torch._foreach_mul_(normal, self.algorithm.clipping_norm * self.gradient_noise_multiplier / divisor)
-        return normal
 
 
 class LogicalBatch:
@@ -219,13 +222,14 @@ class LogicalBatch:
         rows, row_of, example = [empty], [empty], [empty]
         touched = examples = 0
         with torch.no_grad():
-            for recording in self.recordings():
+            for batch in self._microbatches:
+                recording = self._engine.record(batch, lookups_only=True)
                 found = recording.lookups
                 example.append(found.example + examples)
                 row_of.append(found.row_of + touched)
                 rows.append(found.rows)
                 touched += len(found.rows)
-                examples += len(recording.losses)
+                examples += recording.examples
         self.examples = examples
         distinct, place = torch.unique(torch.cat(rows), return_inverse=True)
         return Contributions(distinct, place[torch.cat(row_of)], torch.cat(example), examples)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpfest.embeddings import Table
+from dpfest.embeddings import Table, ascending
 from dpfest.noise import NoiseKey
 
 _AT_ONCE = 1 << 22  # variates of a flush that are held at a time
@@ -42,7 +42,7 @@ class LazyNoise:
     def read(self, table: int, ids: Tensor) -> None:
         """Settle the rows ``ids`` (any shape, int) of a table, before they are looked up."""
         if self.owed[table] > 0:
-            rows = torch.unique(ids)
+            rows = torch.unique_consecutive(ascending(ids.reshape(-1)))
             padding = self.tables[table].padding_idx
             self._settle(table, rows if padding is None else rows[rows != padding], f"read {self._reads}")
         self._reads += 1
@@ -63,17 +63,15 @@ class LazyNoise:
 
     @torch.no_grad()
     def _settle(self, table: int, rows: Tensor, purpose: str) -> None:
-        variance = (self.owed[table] - self.settled[table][rows]).clamp_min(0)
-        rows = rows[variance > 0]
-        if len(rows) == 0:
-            return
-        weight = self.tables[table].weight
-        noise = self._key.normal(
-            f"lazy noise {table} {purpose}", self._step, rows.numel() * weight.shape[1], weight.device
-        )
-        deviation = variance[variance > 0].sqrt().unsqueeze(1)
-        weight.index_add_(0, rows, (noise.view(len(rows), -1) * deviation).to(weight.dtype))
-        self.settled[table][rows] = self.owed[table]
+        variance = self.owed[table] - self.settled[table].index_select(0, rows)
+        due = variance > 0
+        if not bool(due.all()):
+            rows, variance = rows[due], variance[due]
+        weight, purpose = self.tables[table].weight, f"lazy noise {table} {purpose}"
+        noise = self._key.normal(purpose, self._step, len(rows) * weight.shape[1], weight.device)
+        noise = noise.view(len(rows), weight.shape[1]).mul_(variance.sqrt_().to(noise.dtype).unsqueeze(1))
+        weight.index_add_(0, rows, noise.to(weight.dtype))
+        self.settled[table].index_fill_(0, rows, self.owed[table])
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`load_state_dict` needs; private."""

@@ -7,10 +7,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpfest.tables import TableLayout
 from pipelines.auc import RocAuc
 from pipelines.data.dataset import Dataset, Rows
 from pipelines.data.joined import ChunkedRows, RowReader
 from pipelines.data.stream import Stream
+from pipelines.models.low_rank_table import EmbeddingSize
 from pipelines.models.pctr import PctrConfig, PctrModel
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -35,6 +37,10 @@ class ClickTask:
         self.device = device
         self.model = PctrModel(data.vocabulary_sizes, len(data.numeric_names), config, seed).to(device)
         self.table_names = data.categorical_names
+
+    def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
+        """See :class:`pipelines.task.Task`."""
+        return EmbeddingSize(layout, layout.coordinates)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Batch]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""

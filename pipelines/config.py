@@ -37,6 +37,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "sst2": "pipelines.data.text_glue:Sst2Config",
         "qnli": "pipelines.data.text_glue:QnliConfig",
         "qqp": "pipelines.data.text_glue:QqpConfig",
+        "xnli": "pipelines.data.text_glue:XnliConfig",
         "text_synthetic": "pipelines.data.text_synthetic:TextSyntheticConfig",
     },
     "model": {"pctr": "pipelines.models.pctr:PctrConfig", "roberta": "pipelines.models.roberta:RobertaConfig"},
@@ -48,6 +49,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "adafest": "dpfest.rules:AdaFEST",
         "adafest_plus": "dpfest.rules:AdaFESTPlus",
         "exponential": "dpfest.rules:Exponential",
+        "lora_embedding": "pipelines.models.low_rank_table:LoraEmbedding",
     },
 }
 PLAIN_SCHEMAS = {
@@ -214,6 +216,11 @@ class Config:
             raise ValueError(
                 f"model={self.model.name} does not read what data={self.data.name} holds: choose model={fitting}, or "
                 "other data."
+            )
+        if self.algorithm.name == "lora_embedding" and self.data.task != "text":
+            raise ValueError(
+                f"algorithm=lora_embedding puts factors in a word embedding's stead, and data={self.data.name} holds "
+                "no texts: take algorithm=dpsgd, or data of texts."
             )
         selection = self.algorithm.selection
         if selection is not None and selection.source is not None and not self.data.is_stream:

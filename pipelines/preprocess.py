@@ -18,14 +18,14 @@ from pipelines.data.nycflights import NycflightsConfig
 from pipelines.data.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.stream import Stream, day_folder
 from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
-from pipelines.data.text_glue import QnliConfig, QqpConfig, Sst2Config
+from pipelines.data.text_glue import QnliConfig, QqpConfig, Sst2Config, XnliConfig
 from pipelines.data.text_synthetic import TextSyntheticConfig
 from pipelines.data.text_writer import write_text_dataset
 from pipelines.data.writer import made_once, write_dataset
 from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
 from pipelines.progress import progress
 
-TextConfig = Sst2Config | QnliConfig | QqpConfig | TextSyntheticConfig
+TextConfig = Sst2Config | QnliConfig | QqpConfig | XnliConfig | TextSyntheticConfig
 DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig | TextConfig
 StreamConfig = NycflightsStreamConfig | Criteo1TBConfig | CriteoSyntheticStreamConfig
 DataConfig = DatasetConfig | StreamConfig
@@ -40,6 +40,7 @@ DATA_CONFIGS: dict[str, type[DataConfig]] = {
     "sst2": Sst2Config,
     "qnli": QnliConfig,
     "qqp": QqpConfig,
+    "xnli": XnliConfig,
     "text_synthetic": TextSyntheticConfig,
 }
 """Datasets and streams by name, each with the type of its configuration; ``is_stream`` tells one from the other."""

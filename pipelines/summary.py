@@ -9,9 +9,9 @@ from typing import Any
 from dpfest.accounting import to_record
 from dpfest.budget import Budget
 from dpfest.ledger import Ledger
-from dpfest.tables import TableLayout
 from pipelines.config import Config
 from pipelines.course import Course
+from pipelines.models.low_rank_table import EmbeddingSize
 
 SCHEMA = 1
 
@@ -21,7 +21,7 @@ def summarize(
     course: Course,
     ledger: Ledger,
     *,
-    layout: TableLayout,
+    size: EmbeddingSize,
     table_names: Sequence[str],
     mean_rows: Sequence[float],
     metric: str,
@@ -42,7 +42,7 @@ def summarize(
     """
     budget, validation, test = course.budget, evaluations[-1]["validation"], evaluations[-1]["test"]
     sections = ("algorithm", "optimizer", "train", *(["stream"] if course.plan else []))
-    coordinates = layout.coordinates_of(mean_rows)
+    layout, coordinates = size.layout, size.coordinates(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
     return {
         "schema": SCHEMA,
@@ -64,9 +64,9 @@ def summarize(
             "loss": test["loss"],
         },
         "embedding_gradient": {
-            "parameters": layout.coordinates,
+            "parameters": size.whole,
             "coordinates_mean": coordinates,
-            "reduction": layout.coordinates / coordinates if coordinates else None,
+            "reduction": size.whole / coordinates if coordinates else None,
             "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
         },
         "privacy": _privacy(course, ledger) if config.algorithm.private else None,

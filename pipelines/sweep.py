@@ -27,9 +27,9 @@ from pipelines.config import Config, run_folder
 from pipelines.files import write_json
 from pipelines.grid import PlannedRun
 
-# Imported once, in the server that every run's process is forked from; none of them starts a thread on
-# import.
-_PRELOADED = ["torch", "scipy.stats", "dp_accounting.pld"]
+# Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
+# torch's optimisers import torch._dynamo on first use: a second a run.
+_PRELOADED = ["torch", "torch._dynamo", "scipy.stats", "dp_accounting.pld"]
 
 
 @dataclass(frozen=True)

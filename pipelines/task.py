@@ -9,10 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpfest.tables import TableLayout
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.joined import ChunkedRows, RowReader
 from pipelines.data.stream import Stream
+from pipelines.models.low_rank_table import EmbeddingSize, LoraEmbedding
 
 
 class Task(Protocol):
@@ -33,6 +35,9 @@ class Task(Protocol):
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Any]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
 
+    def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
+        """By which the size of the embeddings' gradient is reckoned; ``layout`` is that of the tables trained."""
+
     def losses(self, batch: Any) -> Tensor:
         """The loss of each example of a micro-batch, ``[b]``."""
 
@@ -46,7 +51,8 @@ def task_of(config: Config, data: Dataset | Stream, device: torch.device) -> Tas
         from pipelines.texts import TextTask  # imports packages that click data do without
 
         assert isinstance(data, Dataset)
-        return TextTask(data, config.model, config.seed, device)
+        rank = config.algorithm.rank if isinstance(config.algorithm, LoraEmbedding) else None
+        return TextTask(data, config.model, config.seed, device, rank)
     from pipelines.clicks import ClickTask
 
     return ClickTask(data, config.model, config.seed, device)

@@ -9,10 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpfest.tables import TableLayout
 from pipelines.auc import refuse_not_finite
 from pipelines.data.dataset import Dataset
 from pipelines.data.joined import ChunkedRows, RowReader
 from pipelines.data.text_rows import TextRows
+from pipelines.models.low_rank_table import EmbeddingSize, LowRankTable
 from pipelines.models.roberta import RobertaConfig, text_classifier
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -29,14 +31,22 @@ class TextTask:
         config: which model.
         seed: of the weights that are not pretrained.
         device: where it is trained.
+        table_rank: of factors that are trained in the word embedding's stead; None for the embedding itself.
     """
 
     metric = "accuracy"
 
-    def __init__(self, data: Dataset, config: RobertaConfig, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, data: Dataset, config: RobertaConfig, seed: int, device: torch.device, table_rank: int | None = None
+    ) -> None:
         self.device = device
-        self.model = text_classifier(config, data, seed).to(device)
+        self.model = text_classifier(config, data, seed, table_rank).to(device)
         self.table_names = data.categorical_names
+
+    def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
+        """See :class:`pipelines.task.Task`."""
+        table = self.model.get_input_embeddings()  # type: ignore[operator]
+        return table.size(layout) if isinstance(table, LowRankTable) else EmbeddingSize(layout, layout.coordinates)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Batch]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``: short texts first, so that a

@@ -124,6 +124,7 @@ class _Run:
         self.number = 0 if saved is None else saved["period"]
         self.training = self._begin(course.ledger(self.number))
         self.layout = self.training.engine.layout
+        self.size = self.task.embedding_size(self.layout)
         self.rows = torch.zeros(len(self.layout.names), dtype=torch.float64)
         if saved is not None:
             self._restore(saved)
@@ -208,7 +209,7 @@ class _Run:
     def _log(self, gradient: NoisedGradient, report: Report) -> None:
         if self.step % self.config.train.log_every and self.step != self.steps:
             return
-        coordinates = self.layout.coordinates_of(gradient.rows_per_table)
+        coordinates = self.size.coordinates(gradient.rows_per_table)
         self._metrics(
             "train",
             loss=gradient.loss if gradient.examples else None,
@@ -225,8 +226,8 @@ class _Run:
         self.directory.log_metrics({"step": self.step, "split": split, **values})
 
     def _reduction(self) -> float | None:
-        mean = self.layout.coordinates_of((self.rows / max(self.step, 1)).tolist())
-        return self.layout.coordinates / mean if mean else None
+        mean = self.size.coordinates((self.rows / max(self.step, 1)).tolist())
+        return self.size.whole / mean if mean else None
 
     def _evaluate_period(self) -> None:
         """Judge the model at a period's end: on the days that it is to be trained on next, and of the held-out ones on
@@ -244,7 +245,7 @@ class _Run:
             self.config,
             self.course,
             self.training.ledger,
-            layout=self.layout,
+            size=self.size,
             table_names=self.task.table_names,
             mean_rows=(self.rows / self.steps).tolist(),
             metric=self.task.metric,

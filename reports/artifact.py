@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from reports.commands import Commands
 from reports.comparison import Population
-from reports.style import NOTE_COLOUR, WIDTH, canvas
+from reports.style import NOTE_COLOUR, WIDTH, Drawing, canvas
 from reports.tables import Table
 from reports.wording import delta, number, rule
 
@@ -21,7 +19,7 @@ class Content:
     paper's claims, a sentence an item."""
 
     caption: str
-    figure: Figure | None = None
+    figure: Drawing | None = None
     table: Table | None = None
     missing: list[str] = field(default_factory=list)
     epsilons: list[float] | None = None  # those shown, for the footer; None: all of the population
@@ -105,7 +103,7 @@ def absent_rules(artifact: Artifact, population: Population | None) -> list[str]
     return sentences
 
 
-def placeholder(title: str) -> Figure:
+def placeholder(title: str) -> Drawing:
     """The figure of an artifact that has nothing to show: it says so, and cannot be taken for a result."""
     figure = canvas(WIDTH, 1.2)
     axes = figure.add_subplot()

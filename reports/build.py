@@ -1,7 +1,8 @@
 """`dpfest report`: every artifact from the run directories alone, under `<report>`.
 
-Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md`, `report.json` and `index.md`. The population with the
-most runs has the plain names, another one `<id>--<dataset>`. Two builds on the same runs give the same bytes.
+Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and `index.html`, the page
+that needs no other file. The population with the most runs has the plain names, another one `<id>--<dataset>`. Two
+builds on the same runs give the same bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from reports.claims.claim import Evidence
 from reports.commands import Commands
 from reports.comparison import Population, populations
 from reports.index import index, section
+from reports.page.document import page
 from reports.published import other_data
 from reports.registry import ARTIFACTS
 from reports.runs import Run, Skipped, load_runs
@@ -50,7 +52,7 @@ class Report:
             first, more = self.skipped[0], len(self.skipped) - 1
             others = f"; and {more} more, listed at the end of the report" if more else ""
             lines.append(f"left out: {first.path}: {first.reason}{others}")
-        return "\n".join([*lines, f"{self.folder / 'index.md'}"])
+        return "\n".join([*lines, f"{self.folder / 'index.html'}"])
 
 
 def build(
@@ -82,6 +84,7 @@ def build(
     made = {"artifacts": ordered, "claims": claims, "skipped": left_out}
     write(report / "report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
     write(report / "index.md", index(ordered, left_out, report))
+    write(report / "index.html", page(report, ordered, [], left_out, groups))
     incomplete = {
         a.experiment: _main(a, groups) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"
     }
@@ -176,8 +179,11 @@ def _build_variant(
             dress(content.figure, "\n".join(filter(None, (where, command))), notes)
             paths += write_figure(report / "figures" / name, content.figure)
     if content.table is not None:
-        paths.append(report / "tables" / f"{name}.csv")
-        write(paths[-1], content.table.csv())
+        title = f"{artifact.id}: {artifact.title}"
+        forms = {"csv": content.table.csv(), "html": content.table.html(title), "tex": content.table.latex()}
+        for kind, text in forms.items():
+            paths.append(report / "tables" / f"{name}.{kind}")
+            write(paths[-1], text)
     paths.append(report / "tables" / f"{name}.md")
     write(paths[-1], section(artifact, content, missing, where, command))
     nothing = content.table is None if artifact.measured else artifact.experiment is not None and population is None
@@ -190,6 +196,9 @@ def _build_variant(
         "status": "missing" if nothing else "incomplete" if missing else "complete",
         "missing": missing,
         "caption": content.caption,
+        "notes": content.notes,
+        "provenance": where,
+        "epsilons": content.epsilons if content.epsilons is not None else population.epsilons if population else [],
         "command": command,
         "files": [path.relative_to(report).as_posix() for path in paths],
     }
@@ -256,7 +265,9 @@ def _remove_stale(id: str, files: list[str], report: Path) -> None:
 
 
 def _earlier(report: Path) -> dict[str, dict[str, Any]]:
+    """What an earlier build of this version left; an entry of another version is none."""
     try:
-        return {e["id"]: e for e in json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]}
+        entries = json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]
+        return {e["id"]: e for e in entries if all("provenance" in variant for variant in e["variants"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from reports.comparison import Population, Setting, best_reduction, pareto
-from reports.style import COLOUR, DASH, MARKER, SHADE, WIDTH, canvas, key, log_axis
+from reports.style import BREADTH, COLOUR, DASH, MARKER, SHADE, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import metric, multiple, number, rule, settings_text, utility
+from reports.wording import metric, multiple, number, rule, said, settings_text, utility
 
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02)
 
@@ -57,7 +56,7 @@ def by_period(population: Population, periods: Sequence[int]) -> list[Panel]:
     ]
 
 
-def curve_figure(panels: Sequence[Panel], rules: Sequence[str]) -> Figure | None:
+def curve_figure(panels: Sequence[Panel], rules: Sequence[str]) -> Drawing | None:
     """The panels in rows of three, those without a DP-SGD run left out; None where none is left."""
     drawn = [panel for panel in panels if panel.reference is not None]
     if not drawn:
@@ -131,10 +130,14 @@ def _curve(axes: Axes, population: Population, algorithm: str, epsilon: float, r
     ceiling = 10 * max([s.reduction for _, s in stairs if math.isfinite(s.reduction)] or [1.0])
     losses = [loss for loss, _ in stairs]
     heights = [min(setting.reduction, ceiling) for _, setting in stairs]
-    axes.step([*losses, right], [*heights, heights[-1]], where="post", color=colour, linewidth=1.3, zorder=2)
+    breadth = BREADTH.get(algorithm, 1.0)
+    look: dict[str, Any] = {"color": colour, "linewidth": 1.3 * breadth, "zorder": 2.4 - breadth / 10}
+    axes.step([*losses, right], [*heights, heights[-1]], where="post", **look)
     for loss, height, (_, setting) in zip(losses, heights, stairs, strict=True):
         face = "white" if population.worse_than_frozen(setting) else colour
-        axes.plot(loss, height, marker, color=colour, markerfacecolor=face, markersize=4.6, zorder=3, clip_on=False)
+        (mark,) = axes.plot(loss, height, marker, color=colour, zorder=3.4 - breadth / 10, clip_on=False)
+        mark.set(markerfacecolor=face, markersize=4.6 + 2 * (breadth - 1))
+        hover(mark, [said(setting, population)])
 
 
 def _frozen(axes: Axes, population: Population, epsilon: float, right: float) -> None:

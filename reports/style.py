@@ -6,11 +6,12 @@ Each rule keeps one colour (Okabe-Ito) and one marker in every figure: none reli
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -47,6 +48,8 @@ MARKER = {
     "fest/all_days": "^",
     "fest/streaming": "s",
 }
+# Rules that often do exactly alike are nested, the broad below the narrow, so that none hides another.
+BREADTH = {"fest/first_day": 3.4, "fest/all_days": 2.2}
 # Reference lines, which are not rules for sparsity: one dash pattern each.
 DASH: dict[str, Any] = {"nonprivate": ":", "dpsgd": (0, (5, 2)), "frozen": (0, (4, 1.5, 1, 1.5))}
 NOTE_COLOUR = "#B02A00"
@@ -77,6 +80,7 @@ _RC: dict[Any, Any] = {
     "lines.linewidth": 1.3,
     "lines.markersize": 5,
     "hatch.linewidth": 0.4,
+    "figure.dpi": 200,
     "savefig.dpi": 200,
     "text.usetex": False,
     "mathtext.fontset": "dejavusans",
@@ -96,8 +100,26 @@ def style() -> Iterator[None]:
         yield
 
 
-def canvas(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
+class Drawing(Figure):
+    """A figure that knows the words of its markers, by the id of their artist, and its footer's height in inches."""
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(figsize=(width, height), layout="constrained")
+        self.hovers: dict[str, list[str]] = {}
+        self.footer = 0.0
+
+
+def canvas(width: float, height: float) -> Drawing:
+    return Drawing(width, height)
+
+
+def hover(artist: Artist, words: Sequence[str]) -> None:
+    """Let the markers of an artist, one a word, say their values under the pointer in the SVG."""
+    figure = artist.get_figure(root=True)
+    assert isinstance(figure, Drawing)
+    name = f"values_{len(figure.hovers) + 1}"
+    artist.set_gid(name)
+    figure.hovers[name] = list(words)
 
 
 def key(label: str, algorithm: str | None = None, **look: Any) -> Line2D:
@@ -126,7 +148,7 @@ def decade(value: float) -> str:
     return power if mantissa == "1" else f"{mantissa}·{power}"
 
 
-def dress(figure: Figure, footer: str, notes: list[str]) -> None:
+def dress(figure: Drawing, footer: str, notes: list[str]) -> None:
     """Put the footer (what data, what ε, which command) and any notes of what is missing under the panels."""
     columns = int(figure.get_figwidth() * 16)  # of 8 pt type
     narrower = int(0.86 * columns)  # bold type is wider
@@ -137,12 +159,24 @@ def dress(figure: Figure, footer: str, notes: list[str]) -> None:
     width, height = figure.get_size_inches()
     extra = lines * line + 0.1
     figure.set_size_inches(width, height + extra)
+    figure.footer = extra
     share = extra / (height + extra)
     figure.set_layout_engine(ConstrainedLayoutEngine(rect=(0, share, 1, 1 - share)))
     y = (lines * line + 0.03) / (height + extra)
-    for text, colour, weight in blocks:
-        figure.text(0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top", linespacing=1.15)
+    for number, (text, colour, weight) in enumerate(blocks):
+        words = figure.text(0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top")
+        # Drawn last: a picture without its footer lacks nothing that the rest of an SVG refers to.
+        words.set(linespacing=1.15, gid=f"footer_{number}", zorder=100)
         y -= len(text) * line / (height + extra)
+
+
+def settle(figure: Figure) -> None:
+    """Lay the panels out once for all formats, to a grain far coarser than the last bits of the layout's solver."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(float(value), 5) for value in axes.get_position().bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def wrapped(text: str, columns: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A table, and the two forms in which it is written: CSV for machines, Markdown for readers."""
+"""A table, and the forms in which it is written: CSV for machines, Markdown, HTML and LaTeX for readers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
+
+from reports.latex import latex
+from reports.markup import markup
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name in the CSV, its heading in Markdown, and how a value is worded there."""
+    """A column: its name in the CSV, its heading for readers, and how a value is worded for them (`**bold**` is)."""
 
     name: str
     heading: str
@@ -35,10 +39,43 @@ class Table:
 
     def markdown(self) -> str:
         lines = [_line(column.heading for column in self.columns), _line("---" for _ in self.columns)]
-        for row in self.rows:
-            cells = zip(self.columns, row, strict=True)
-            lines.append(_line("—" if value is None else column.word(value) for column, value in cells))
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *(_line(words) for words in self._worded())]) + "\n"
+
+    def html(self, caption: str) -> str:
+        """A `<table>`; a row of one target ε says so in `data-epsilon`, for a page that filters."""
+        head = "".join(f'<th scope="col"{self._kind(i)}>{escape(c.heading)}</th>' for i, c in enumerate(self.columns))
+        lines = [f"<table><caption>{escape(caption)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
+        for row, words in zip(self.rows, self._worded(), strict=True):
+            cells = "".join(f"<td{self._kind(i)}>{markup(word)}</td>" for i, word in enumerate(words))
+            lines.append(f"<tr{self._epsilon(row)}>{cells}</tr>")
+        return "\n".join([*lines, "</tbody></table>"]) + "\n"
+
+    def latex(self) -> str:
+        """A `tabular` of plain ASCII that needs no package."""
+        kinds = "".join("r" if "number" in self._kind(i) else "l" for i in range(len(self.columns)))
+        rows = [[latex(column.heading) for column in self.columns]]
+        rows += [[latex(word) for word in words] for words in self._worded()]
+        head, *body = [" & ".join(row) + r" \\" for row in rows]
+        opening, rule, closing = rf"\begin{{tabular}}{{{kinds}}}", r"\hline", r"\end{tabular}"
+        return "\n".join([opening, rule, head, rule, *body, rule, closing, ""])
+
+    def _worded(self) -> list[list[str]]:
+        """Every cell in words."""
+        pairs = [zip(self.columns, row, strict=True) for row in self.rows]
+        return [["—" if value is None else str(column.word(value)) for column, value in cells] for cells in pairs]
+
+    def _kind(self, column: int) -> str:
+        """The attribute of a column of numbers, which are set to the right, or of long texts."""
+        values = [row[column] for row in self.rows if row[column] is not None]
+        numbers = values and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+        if numbers:
+            return ' class="number"'
+        return ' class="long"' if any(len(str(value)) > 30 for value in values) else ""
+
+    def _epsilon(self, row: Sequence[Any]) -> str:
+        values = dict(zip((column.name for column in self.columns), row, strict=True))
+        epsilon = values.get("epsilon")
+        return f' data-epsilon="{epsilon:g}"' if isinstance(epsilon, int | float) else ""
 
 
 def _line(cells: Any) -> str:

@@ -41,6 +41,8 @@ SYMBOL = {
     "algorithm.rank": "rank",
     "optimizer.dense.learning_rate": "dense lr",
     "optimizer.tables.learning_rate": "table lr",
+    "optimizer.dense.name": "dense optimizer",
+    "optimizer.tables.name": "table optimizer",
 }
 
 
@@ -52,7 +54,7 @@ SELECTION_COST = {
 
 
 def rule(algorithm: str) -> str:
-    return RULE.get(algorithm, algorithm)
+    return RULE.get(algorithm) or RULE.get(algorithm.partition("/")[0], algorithm)
 
 
 def metric(population: Population) -> str:
@@ -75,6 +77,14 @@ def settings_text(setting: Setting, population: Population) -> str:
         if value is not None and (own or varies):
             shown.append(f"{_symbol(algorithm, key)}={number(value)}")
     return ", ".join(shown) or "—"
+
+
+def said(setting: Setting, population: Population) -> str:
+    """A setting with its values, as a marker says it under the pointer."""
+    return (
+        f"{rule(setting.rule)}: test {metric(population)} {utility(setting.test, setting.spread)}, "
+        f"reduction {multiple(setting.reduction)} ({settings_text(setting, population)})"
+    )
 
 
 def _symbol(algorithm: str, key: str) -> str:

@@ -6,7 +6,8 @@ import io
 import os
 from pathlib import Path
 
-from matplotlib.figure import Figure
+from reports.style import Drawing, settle
+from reports.svg import tidy
 
 # Metadata that would differ between two builds, or between two machines, is left out.
 _METADATA: dict[str, dict[str, None]] = {
@@ -24,13 +25,15 @@ def write(path: Path, content: bytes | str) -> None:
     os.replace(draft, path)
 
 
-def write_figure(stem: Path, figure: Figure) -> list[Path]:
+def write_figure(stem: Path, figure: Drawing) -> list[Path]:
     """Write PNG, PDF and SVG under one name; call it inside `style()`."""
+    settle(figure)
     paths = []
     for kind, metadata in _METADATA.items():
         out = io.BytesIO()
         figure.savefig(out, format=kind, metadata=metadata)
         path = stem.with_name(f"{stem.name}.{kind}")
-        write(path, out.getvalue())
+        drawn = out.getvalue()
+        write(path, tidy(drawn, stem.name, figure.hovers, figure.footer) if kind == "svg" else drawn)
         paths.append(path)
     return paths

@@ -13,17 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.engine import PrivateEngine
-from dpfest.lazy import learning_rates
-from dpfest.noise import NoiseKey
-from dpfest.rules import ALGORITHMS, DPSGD, AdaFEST, Algorithm
-from pipelines.bench.embedding import threshold
 from pipelines.bench.measure import Turn, steps
+from pipelines.bench.rules import private_step
 from pipelines.clicks import Batch
 from pipelines.data.criteo import PUBLISHED_SIZES
 from pipelines.data.source import NUMERIC_FEATURES
 from pipelines.models.pctr import PctrConfig, PctrModel, embedding_dim
-from pipelines.optimizers import OptimizerConfig, optimizers
+from pipelines.optimizers import OptimizerConfig
 
 ORDINARY = "pytorch sparse"
 """The floor: the same model, sparse embedding gradients, torch.optim as it comes, nothing private."""
@@ -32,18 +28,12 @@ FUSED = "pytorch sparse, fused Adam"
 PRODUCTS = "matrix products"
 """Under the floor: the products of the step's forward and backward pass, and nothing else."""
 
-LAZY = "dpsgd lazy"
-RULES: dict[str, Callable[[], Algorithm]] = {**ALGORITHMS, LAZY: lambda: DPSGD(noise="lazy")}
-"""Ours by name."""
-
 PUBLISHED_ROWS = sum(PUBLISHED_SIZES)
 SCALES = (1, 5, 50)
 """The published vocabularies (338,782 rows), and tables of so many times their rows: 1.7 and 17 million."""
 
 DIMENSIONS = tuple(embedding_dim(size) for size in PUBLISHED_SIZES)
 COORDINATES_PER_ROW = sum(v * d for v, d in zip(PUBLISHED_SIZES, DIMENSIONS, strict=True)) / PUBLISHED_ROWS
-SELECTED = 10_000
-MAP_NOISE = 5.0
 _BATCHES, _ZIPF = 8, 1.1
 
 
@@ -99,40 +89,7 @@ def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: Pc
 
     if name in (ORDINARY, FUSED):
         return steps(_ordinary(model, losses, given, fused=name == FUSED), device)
-    return steps(_private(name, model, losses, given), device)
-
-
-def _private(
-    name: str, model: PctrModel, losses: Callable[[Batch], Tensor], given: list[Batch]
-) -> Callable[[int], None]:
-    algorithm, rows = RULES[name](), sum(len(table.weight) for table in model.tables)  # type: ignore[arg-type, misc]
-    selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
-    if isinstance(algorithm, AdaFEST):
-        universe = rows if selected is None else len(selected)
-        algorithm.threshold = threshold(universe, MAP_NOISE * algorithm.contribution_clipping_norm)
-    engine = PrivateEngine(
-        model,
-        algorithm,
-        losses,
-        NoiseKey.fresh(),
-        gradient_noise_multiplier=1.0 if algorithm.private else 0.0,
-        expected_batch_size=len(given[0][2]),
-        map_noise_multiplier=MAP_NOISE,
-        epsilon_per_row=0.1,
-        selected=selected,
-    )
-    updates = optimizers(model, OptimizerConfig())
-
-    def step(number: int) -> None:
-        gradient = engine.gradient([given[number % len(given)]], number)
-        engine.fill(gradient)
-        if engine.lazy:
-            engine.lazy.owe(gradient.owed, learning_rates(engine.lazy.tables, updates))
-        for optimizer in updates:
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return step
+    return steps(private_step(name, model, losses, [[batch] for batch in given], batch_size), device)
 
 
 def _ordinary(

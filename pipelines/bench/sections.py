@@ -12,15 +12,17 @@ from pipelines.memory import keep_freed_memory
 from pipelines.schema import nearest
 from pipelines.train import device_of
 
-SECTIONS = ("embedding", "step", "peers", "preprocess", "accounting", "corrections", "bias")
+SECTIONS = ("embedding", "step", "text", "peers", "preprocess", "accounting", "corrections", "bias")
 """Each a module beside this one, with its function `bench(config, repeats)`."""
+
+_TEXTS = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"
 
 
 def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[Record]]:
     """Run a section and write ``<paths.report>/bench/<section>.json``.
 
     Raises:
-        UserError: there is no such section, or the model is not the one that it times.
+        UserError: there is no such section, or the model is none that it times.
     """
     if section not in SECTIONS:
         guess = nearest(section, SECTIONS)
@@ -28,8 +30,12 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
             f"there is no benchmark {section}; "
             + (f"did you mean {guess}?" if guess else f"there is {', '.join(SECTIONS)}.")
         )
-    if config.model.task != "clicks":
-        raise UserError(f"dpfest bench times the click model, and model={config.model.name} is none: use model=pctr.")
+    if section == "text" and config.model.task != "text":
+        raise UserError(f"dpfest bench text times an encoder, and model={config.model.name} is none: {_TEXTS}.")
+    if section != "text" and config.model.task != "clicks":
+        raise UserError(
+            f"dpfest bench {section} times the click model, and model={config.model.name} is none: use model=pctr."
+        )
     keep_freed_memory()
     found = import_module(f"pipelines.bench.{section}").bench(config, repeats)
     return write(Path(config.paths.report), section, found, device_of(config.device)), found

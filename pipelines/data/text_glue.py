@@ -1,4 +1,4 @@
-"""Labelled texts: what all have in common, and the tasks of GLUE from the folders of their official TSV files."""
+"""Labelled texts: what all have in common, and the tasks of GLUE and XNLI from their official TSV files."""
 
 from __future__ import annotations
 
@@ -65,26 +65,31 @@ class TextConfig:
 
 
 @dataclass
-class GlueConfig(TextConfig):
-    """A task of GLUE, from the folder of its official files; dev.tsv is the test split, since test.tsv has no labels.
+class OfficialConfig(TextConfig):
+    """A task from the folder of its official files.
 
     Attributes:
-        path: The folder of train.tsv and dev.tsv. Required.
+        path: The folder. Required.
         tokenizer: The folder of the model whose tokenizer is used.
     """
 
     path: str = "???"
     tokenizer: str | None = TOKENIZER_OF_THE_MODEL
 
+    def parts(self) -> dict[str, tuple[str, TsvFormat]]:
+        """Of ``train`` and ``test``, the file within the folder, and what is read of it."""
+        raise TypeError(f"{type(self).__name__} names no files")
+
     def identity(self) -> dict[str, Any]:
         """What the rows are made from."""
-        files = [fingerprint(self._file(name)) for name in ("train.tsv", "dev.tsv")]
+        files = [fingerprint(self._file(name)) for name, _ in self.parts().values()]
         return {"files": files, **folder_identity(self._folder())}
 
     def files(self, scratch: Path) -> dict[str, TsvFile]:
         """See :meth:`TextConfig.files`."""
-        names = {"train": "train.tsv", "test": "dev.tsv"}
-        return {part: TsvFile(self._file(name), self.columns, self.on_bad_row) for part, name in names.items()}
+        return {
+            part: TsvFile(self._file(name), columns, self.on_bad_row) for part, (name, columns) in self.parts().items()
+        }
 
     def tokens(self) -> TextTokenizer:
         """See :meth:`TextConfig.tokens`."""
@@ -101,8 +106,18 @@ class GlueConfig(TextConfig):
     def _file(self, name: str) -> Path:
         path = Path(self.path) / name
         if not path.is_file():
-            raise UserError(f"There is no file {path}: set data.path to the folder of GLUE's train.tsv and dev.tsv.")
+            files = " and ".join(part for part, _ in self.parts().values())
+            raise UserError(f"There is no file {path}: set data.path to the folder of {files}.")
         return path
+
+
+@dataclass
+class GlueConfig(OfficialConfig):
+    """A task of GLUE; dev.tsv is the test split, since test.tsv has no labels."""
+
+    def parts(self) -> dict[str, tuple[str, TsvFormat]]:
+        """See :meth:`OfficialConfig.parts`."""
+        return {"train": ("train.tsv", self.columns), "test": ("dev.tsv", self.columns)}
 
 
 @dataclass
@@ -130,3 +145,34 @@ class QqpConfig(GlueConfig):
     columns: ClassVar[TsvFormat] = TsvFormat(("question1", "question2"), "is_duplicate", ("0", "1"))
 
     name: str = "qqp"
+
+
+XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
+
+
+@dataclass
+class XnliConfig(OfficialConfig):
+    """Does the premise entail the hypothesis? 392,702 pairs of MultiNLI in one of 15 languages, and the 5,010 of XNLI
+    in it to be reported. The folder holds both archives as they unpack, XNLI-1.0 and XNLI-MT-1.0.
+
+    Attributes:
+        language: In which it is trained and judged; all but English are machine translations in training.
+    """
+
+    columns: ClassVar[TsvFormat] = TsvFormat(("premise", "hypo"), "label", ("entailment", "neutral", "contradictory"))
+
+    name: str = "xnli"
+    language: str = "en"
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        super().check()
+        if self.language not in XNLI_LANGUAGES:
+            raise UserError(f"data.language={self.language} is none of XNLI's: {', '.join(XNLI_LANGUAGES)}.")
+
+    def parts(self) -> dict[str, tuple[str, TsvFormat]]:
+        """See :meth:`OfficialConfig.parts`."""
+        labels = (*self.columns.labels[:2], "contradiction")  # the two files name the third class differently
+        judged = TsvFormat(("sentence1", "sentence2"), "gold_label", labels, only=("language", self.language))
+        training = f"XNLI-MT-1.0/multinli/multinli.train.{self.language}.tsv"
+        return {"train": (training, self.columns), "test": ("XNLI-1.0/xnli.test.tsv", judged)}

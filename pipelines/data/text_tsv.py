@@ -1,4 +1,4 @@
-"""Labelled texts in the TSV files of GLUE: a line of column names, then one example a line, never quoted."""
+"""Labelled texts in the TSV files of GLUE and XNLI: a line of column names, then one example a line, never quoted."""
 
 from __future__ import annotations
 
@@ -15,11 +15,16 @@ from pipelines.data.source import Progress, RefusedRows
 
 @dataclass(frozen=True)
 class TsvFormat:
-    """Which columns hold an example: one text or two, and what the label column may say (labels count from 0)."""
+    """Which columns hold an example: one text or two, and what the label column may say (labels count from 0).
+
+    Attributes:
+        only: a column and what it must say of a line that is read; others are of another language, say.
+    """
 
     texts: tuple[str, ...]
     label: str
     labels: tuple[str, ...]
+    only: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class TsvFile:
                     except BadLineError as error:
                         self._judge(error, row)
                         continue
-                    yield LabelledText(row, texts, label)
+                    if texts:
+                        yield LabelledText(row, texts, label)
                     if row % 1000 == 0:
                         progress(done, total)
         except OSError as error:
@@ -82,23 +88,27 @@ class TsvFile:
     def _places(self, header: bytes) -> tuple[int, list[int]]:
         """How many columns there are, and where the texts and the label stand."""
         names = header.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n").split("\t")
-        wanted = (*self._format.texts, self._format.label)
+        only = self._format.only
+        wanted = (*self._format.texts, self._format.label, *(only[:1] if only else ()))
         if missing := [name for name in wanted if name not in names]:
             raise UserError(
-                f"{self.path}, line 1: no column {missing[0]} among {', '.join(names[:8])}; it must be GLUE's own "
-                f"file, whose first line names {', '.join(wanted)} between tabs."
+                f"{self.path}, line 1: no column {missing[0]} among {', '.join(names[:8])}; it must be the "
+                f"official file, whose first line names {', '.join(wanted)} between tabs."
             )
         return len(names), [names.index(name) for name in wanted]
 
     def _parse(self, line: bytes, columns: int, places: list[int]) -> tuple[tuple[str, ...], int]:
+        """Texts and label of a line; no text of one that is not to be read."""
         try:
             fields = line.decode("utf-8").split("\t")
         except UnicodeDecodeError as error:
             raise BadLineError("invalid UTF-8", f"invalid UTF-8 at byte {error.start + 1} of the line") from error
         if len(fields) != columns:
             raise BadLineError("wrong number of fields", f"{len(fields)} fields between tabs, {columns} wanted")
-        *texts, label = (fields[place] for place in places)
-        labels = self._format.labels
+        labels, only = self._format.labels, self._format.only
+        *texts, label = (fields[place] for place in places[: len(self._format.texts) + 1])
+        if only and fields[places[-1]] != only[1]:
+            return (), 0
         if label not in labels:
             shown = label if len(label) <= 40 else label[:40] + "…"
             raise BadLineError("unknown label", f"label {shown!r}, one of {', '.join(labels)} wanted")

@@ -1,7 +1,7 @@
 """Encoders of the BERT family (BERT, RoBERTa, XLM-R) from a local folder, or a tiny one of random weights.
 
-What is trained is LoRA on the query and value of every attention block, the classifier and the word embedding; all
-else stays as it came.  Weights are never fetched.
+What is trained is LoRA on the query and value of every attention block, the classifier and the word embedding (or two
+factors in its stead); all else stays as it came.  Weights are never fetched.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from dpfest.rules import positive
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import fingerprint
 from pipelines.data.text_tokens import INSTALL
+from pipelines.models.head import FirstToken, UnitHead
+from pipelines.models.low_rank_table import LowRankTable
 
 ADAPTED = ("query", "value")
 
@@ -34,6 +36,9 @@ class RobertaConfig:
             the shape below, with the vocabulary of the data.
         lora_rank: of the two factors at the query and the value of every block.
         lora_scale: their product counts so many times.
+        head: ``unit`` for one linear layer on the first token's output at length one (:class:`UnitHead`), or ``own``
+            for the classifier of the model's family, as the paper has it.
+        head_gain: length of a class's initial weights in the unit head.
         layers, width, heads: of a random model; its feed-forward layers are four times as wide.
     """
 
@@ -42,14 +47,18 @@ class RobertaConfig:
     name: str = "roberta"
     path: str | None = None
     lora_rank: int = 16
-    lora_scale: float = 1.0
+    lora_scale: float = 4.0
+    head: str = "unit"
+    head_gain: float = 10.0
     layers: int = 2
     width: int = 64
     heads: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("lora_rank", "lora_scale", "layers", "width", "heads"):
+        for name in ("lora_rank", "lora_scale", "head_gain", "layers", "width", "heads"):
             positive(f"model.{name}", getattr(self, name))
+        if self.head not in ("unit", "own"):
+            raise ValueError(f"model.head={self.head} must be unit or own")
         if self.width % self.heads:
             raise ValueError(f"model.width={self.width} must be a multiple of model.heads={self.heads}")
 
@@ -64,13 +73,14 @@ class RobertaConfig:
         return settings
 
 
-def text_classifier(config: RobertaConfig, data: Dataset, seed: int) -> nn.Module:
+def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank: int | None = None) -> nn.Module:
     """The model, in which exactly LoRA, classifier and word embedding are trainable.
 
     Args:
         config: which.
         data: its labels, padding, vocabulary and longest text decide the rest.
         seed: of the weights that do not come from the folder.
+        table_rank: of two factors that are trained in the word embedding's stead; None for the embedding itself.
 
     Raises:
         UserError: a package is missing, or the folder holds no model that fits.
@@ -78,9 +88,9 @@ def text_classifier(config: RobertaConfig, data: Dataset, seed: int) -> nn.Modul
     text, rows = data.description["text"], data.vocabulary_sizes[0]
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _random(config, text, rows) if config.path is None else _pretrained(Path(config.path), text)
+        model = _random(config, text, rows) if config.path is None else _pretrained(config, text)
         _fits(model, text, rows)
-        _adapt(model, config)
+        _adapt(model, config, table_rank)
     # Dropout would be drawn from a state that no checkpoint holds; clipping and noise regularise enough.
     return model.eval()
 
@@ -91,17 +101,19 @@ def trainable_set(model: nn.Module) -> dict[str, list[str]]:
     Raises:
         UserError: they are not exactly those.
     """
-    table = model.get_input_embeddings().weight  # type: ignore[operator]
+    table: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
+    learnt = [table.first.weight, table.second.weight] if isinstance(table, LowRankTable) else [*table.parameters()]
     named = dict(model.named_parameters())
     wanted = {
         "LoRA": [name for name in named if ".lora_A." in name or ".lora_B." in name],
         "classifier": [name for name in named if name.startswith("classifier.")],
-        "word embedding": [name for name, parameter in named.items() if parameter is table],
+        "word embedding": [name for name, parameter in named.items() if any(parameter is own for own in learnt)],
     }
     trained = {name for name, parameter in named.items() if parameter.requires_grad}
     shape: Any = model.config
     layers = shape.num_hidden_layers
-    whole = len(wanted["LoRA"]) == 2 * len(ADAPTED) * layers and wanted["classifier"] and len(wanted["word embedding"])
+    adapted = len(wanted["LoRA"]) == 2 * len(ADAPTED) * layers
+    whole = adapted and wanted["classifier"] and len(wanted["word embedding"]) == len(learnt)
     if not whole or trained != {name for names in wanted.values() for name in names}:
         raise UserError(
             f"{type(model).__name__} does not have query and value in each of its {layers} blocks, a classifier and a "
@@ -110,8 +122,8 @@ def trainable_set(model: nn.Module) -> dict[str, list[str]]:
     return wanted
 
 
-def _pretrained(folder: Path, text: dict[str, Any]) -> nn.Module:
-    transformers = _package("transformers")
+def _pretrained(config: RobertaConfig, text: dict[str, Any]) -> nn.Module:
+    transformers, folder = _package("transformers"), Path(str(config.path))
     try:
         model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder,
@@ -123,7 +135,8 @@ def _pretrained(folder: Path, text: dict[str, Any]) -> nn.Module:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"model.path={folder} cannot be loaded: {str(error).splitlines()[0]}") from error
-    if missing := sorted(name for name in found["missing_keys"] if not name.startswith("classifier.")):
+    made_here = ("classifier.", "bert.pooler.") if config.head == "unit" else ("classifier.",)
+    if missing := sorted(name for name in found["missing_keys"] if not name.startswith(made_here)):
         raise UserError(f"The weights in {folder} lack {missing[0]} and {len(missing) - 1} more: they are not whole.")
     return model
 
@@ -160,25 +173,34 @@ def _fits(model: nn.Module, text: dict[str, Any], rows: int) -> None:
         raise UserError(f"data.max_length={text['max_length']} is more than the {most} tokens that the model takes.")
 
 
-def _adapt(model: nn.Module, config: RobertaConfig) -> None:
+def _adapt(model: Any, config: RobertaConfig, table_rank: int | None) -> None:
     """Freeze everything, put LoRA in, and thaw what is to be trained beside it."""
     peft = _package("peft")
     model.requires_grad_(False)
+    if config.head == "unit":
+        model.classifier = UnitHead(model.config.hidden_size, model.config.num_labels, config.head_gain)
+        if getattr(model.base_model, "pooler", None) is not None:
+            model.base_model.pooler = FirstToken()
     scale = config.lora_rank * config.lora_scale
     peft.inject_adapter_in_model(
         peft.LoraConfig(r=config.lora_rank, lora_alpha=scale, lora_dropout=0.0, target_modules=list(ADAPTED)), model
     )
-    model.get_input_embeddings().requires_grad_(True)  # type: ignore[operator]
+    table = model.get_input_embeddings()
+    if table_rank is None:
+        table.requires_grad_(True)
+    else:
+        model.set_input_embeddings(LowRankTable(table, table_rank))
     model.classifier.requires_grad_(True)
     trained = trainable_set(model)
     named = dict(model.named_parameters())
     sizes = {part: sum(named[name].numel() for name in names) for part, names in trained.items()}
     frozen = sum(parameter.numel() for parameter in named.values()) - sum(sizes.values())
-    rows, width = model.get_input_embeddings().weight.shape  # type: ignore[operator]
+    factors = "" if table_rank is None else f", as factors of rank {table_rank}"
     print(
         f"{type(model).__name__}: trained are LoRA of rank {config.lora_rank} at {' and '.join(ADAPTED)} of "
         f"{len(trained['LoRA']) // 4} blocks ({sizes['LoRA']:,} parameters), the classifier ({sizes['classifier']:,}) "
-        f"and the word embedding ({rows:,} x {width}); {frozen:,} parameters are frozen.",
+        f"and the word embedding ({table.num_embeddings:,} x {table.embedding_dim}{factors}); {frozen:,} parameters "
+        "are frozen.",
         file=sys.stderr,
         flush=True,
     )

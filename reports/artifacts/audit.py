@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from reports.artifact import Artifact, Content
-from reports.style import COLOUR, MARKER, NOTE_COLOUR, WIDTH, canvas, key, log_axis
+from reports.style import COLOUR, MARKER, NOTE_COLOUR, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import delta, rule
 
@@ -67,7 +65,7 @@ def content(report: Path) -> Content:
     return Content(caption, _figure(audits), table)
 
 
-def _figure(audits: list[Mapping[str, Any]]) -> Figure:
+def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
     """Claims as lines, the engine's bounds in the rules' own colours, sabotages hollow."""
     figure = canvas(WIDTH, 3.3)
     axes = figure.subplots()
@@ -80,12 +78,12 @@ def _figure(audits: list[Mapping[str, Any]]) -> Figure:
             height = max(case["bound"], _LEAST)
             if case["sabotage"] is None:
                 name = audit["algorithm"]
-                axes.plot(place, height, MARKER[name], color=COLOUR[name], markersize=5, linestyle="none")
+                (mark,) = axes.plot(place, height, MARKER[name], color=COLOUR[name], markersize=5, linestyle="none")
                 share = f"{case['tightness']:.0%}"
                 axes.annotate(share, (place, height), xytext=(7, -1), textcoords="offset points", va="top", fontsize=8)
             else:
                 number = flaws.index(case["sabotage"])
-                axes.plot(
+                (mark,) = axes.plot(
                     place + 0.18 * (number - (len(flaws) - 1) / 2),
                     height,
                     _SABOTAGE_MARKERS[number % len(_SABOTAGE_MARKERS)],
@@ -93,6 +91,9 @@ def _figure(audits: list[Mapping[str, Any]]) -> Figure:
                     markerfacecolor="white",
                     markersize=5,
                 )
+            engine = case["sabotage"] or "as it is"
+            words = f"{rule(audit['algorithm'])}, {engine}: bound {case['bound']:.3f}, claim {audit['claim']:.3f}"
+            hover(mark, [words])
     log_axis(axes, "y")
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], ["0.1", "0.2", "0.5", "1", "2", "5", "10", "20"])
     heights = [case["bound"] for audit in audits for case in audit["cases"]] + [a["claim"] for a in audits]

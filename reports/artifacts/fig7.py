@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, Setting
-from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, key, log_axis
-from reports.wording import metric, number, rule
+from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, hover, key, log_axis
+from reports.wording import metric, number, rule, said
 
 MARKERS = "osD^vPX"
 REFERENCES = ("dpsgd", "frozen")
@@ -33,8 +33,8 @@ def content(population: Population) -> Content:
     )
     figure = canvas(WIDTH, 4.5)
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
-    _column(panels[:, 0], grid, grid.ratios, grid.thresholds, swap=False)
-    _column(panels[:, 1], grid, grid.thresholds, grid.ratios, swap=True)
+    _column(panels[:, 0], population, grid, grid.ratios, grid.thresholds, swap=False)
+    _column(panels[:, 1], population, grid, grid.thresholds, grid.ratios, swap=True)
     references = [best for name in REFERENCES if (best := population.best(name, epsilon)) is not None]
     for axes in panels[0]:
         for best in references:
@@ -64,16 +64,20 @@ def content(population: Population) -> Content:
     return Content(caption, figure, grid_table(population, grid), gaps(grid), [epsilon])
 
 
-def _column(panels: Sequence[Axes], grid: Grid, along: list[float], lines: list[float], swap: bool) -> None:
+def _column(
+    panels: Sequence[Axes], population: Population, grid: Grid, along: list[float], lines: list[float], swap: bool
+) -> None:
     for line, (_, look) in zip(lines, _looks(lines), strict=True):
         cells = [(x, grid.cells.get((line, x) if swap else (x, line))) for x in along]
         present = [(x, setting) for x, setting in cells if setting is not None]
-        panels[0].errorbar(
+        marks = panels[0].errorbar(
             [x for x, _ in present], [s.test for _, s in present], yerr=_spreads([s for _, s in present]),
             elinewidth=0.8, **look,
         )  # fmt: skip
+        hover(marks.lines[0], [said(setting, population) for _, setting in present])
         sized = [(x, setting.coordinates) for x, setting in present if setting.coordinates > 0]
-        panels[1].plot([x for x, _ in sized], [size for _, size in sized], **look)
+        (line_of,) = panels[1].plot([x for x, _ in sized], [size for _, size in sized], **look)
+        hover(line_of, [f"{size:,.1f} coordinates" for _, size in sized])
     log_axis(panels[1], "y")
     for axes in panels:
         axes.set_xscale("log" if min(along) > 0 else "linear")

@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, pareto
 from reports.settings_table import in_order, settings_table
-from reports.style import COLOUR, DASH, MARKER, WIDTH, canvas, key, log_axis
-from reports.wording import metric, number, rule
+from reports.style import COLOUR, DASH, MARKER, WIDTH, canvas, hover, key, log_axis
+from reports.wording import metric, number, rule, said
 
 SPARSE = ("fest", "adafest", "adafest_plus", "exponential")
 
@@ -87,10 +87,11 @@ def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float,
     below = [s for s in settings if s.test < bottom]
     for setting in inside:
         face = "none" if population.worse_than_frozen(setting) else colour
-        axes.errorbar(
+        marks = axes.errorbar(
             min(setting.reduction, infinite), setting.test, yerr=setting.spread, fmt=marker, color=colour,
             markerfacecolor=face, markeredgewidth=0.9, markersize=4.6, elinewidth=0.8, alpha=0.9, zorder=3,
         )  # fmt: skip
+        hover(marks.lines[0], [said(setting, population)])
     frontier = [s for s in pareto(settings) if s.test >= bottom]
     axes.plot(
         [min(s.reduction, infinite) for s in frontier], [s.test for s in frontier],
@@ -98,7 +99,7 @@ def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float,
     )  # fmt: skip
     if below:
         edge = [bottom + 0.012 * (axes.get_ylim()[1] - bottom)] * len(below)
-        axes.plot(
+        (marks_below,) = axes.plot(
             [min(s.reduction, infinite) for s in below],
             edge,
             "v",
@@ -107,6 +108,7 @@ def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float,
             clip_on=False,
             zorder=3,
         )
+        hover(marks_below, [said(setting, population) for setting in below])
     return len(below)
 
 
@@ -127,10 +129,11 @@ def _references(axes: Axes, population: Population, epsilon: float) -> None:
             continue
         axes.axhline(best.test, color=COLOUR[algorithm], linestyle=dashes, linewidth=1.0, zorder=1)
         if algorithm == "dpsgd":
-            axes.errorbar(
+            marks = axes.errorbar(
                 best.reduction, best.test, yerr=best.spread, fmt=MARKER[algorithm], color=COLOUR[algorithm],
                 markersize=9, elinewidth=0.8, zorder=4,
             )  # fmt: skip
+            hover(marks.lines[0], [said(best, population)])
 
 
 def _legend(population: Population) -> list[Line2D]:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from reports.artifact import Artifact, Content
 from reports.artifacts.tab_wallclock import hundred
 from reports.bench import Section, read
 from reports.published import TAB_WALLCLOCK
-from reports.style import COLOUR, MARKER, WIDTH, canvas, key, log_axis
+from reports.style import COLOUR, MARKER, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import rule
 
@@ -65,14 +63,14 @@ def _table(step: Section | None) -> Table:
     )
 
 
-def _figure(section: Section) -> Figure:
+def _figure(section: Section) -> Drawing:
     figure = canvas(WIDTH, 3.4)
     axes = figure.subplots()
     handles = []
     for name, (look, line, label) in _LOOK.items():
         if found := section.at(name):
             sizes = sorted(found)
-            axes.plot(
+            (line_of,) = axes.plot(
                 sizes,
                 [hundred(found[rows]) for rows in sizes],
                 linestyle=line,
@@ -80,6 +78,7 @@ def _figure(section: Section) -> Figure:
                 marker=MARKER[look],
                 markersize=4.6,
             )
+            hover(line_of, [f"{label}, {rows:,} rows: {hundred(found[rows]):.3f} s" for rows in sizes])
             handles.append(key(label, look, linestyle=line))
     for place, name in ((0, "dpsgd"), (1, "adafest")):
         axes.plot(

@@ -120,14 +120,18 @@ def reference_gradient(
             sums_by_name[name] += value * factor
 
     if gradient_noise_multiplier > 0:
-        std = algorithm.clipping_norm * gradient_noise_multiplier
+
+        def normal(purpose: str, size: int) -> Tensor:
+            std = algorithm.clipping_norm * gradient_noise_multiplier
+            return key.normal(purpose, step, size, deviation=std / divisor).double() * divisor
+
         dims = [t.embedding_dim for t in tables.values()]
         counts = [int(masks[name].sum()) for name in names]
-        draws = key.normal("row noise", step, sum(c * d for c, d in zip(counts, dims, strict=True))).double() * std
+        draws = normal("row noise", sum(c * d for c, d in zip(counts, dims, strict=True)))
         for name, part in zip(names, draws.split([c * d for c, d in zip(counts, dims, strict=True)]), strict=True):
             sums_by_name[name][masks[name]] += part.view(-1, sums_by_name[name].shape[1])
         dense = [name for name in sums_by_name if name not in names]
-        draws = key.normal("dense noise", step, sum(sums_by_name[n].numel() for n in dense)).double() * std
+        draws = normal("dense noise", sum(sums_by_name[n].numel() for n in dense))
         for name, part in zip(dense, draws.split([sums_by_name[n].numel() for n in dense]), strict=True):
             sums_by_name[name] += part.view_as(sums_by_name[name])
     for name, table in tables.items():

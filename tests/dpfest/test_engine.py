@@ -170,6 +170,49 @@ def test_step_equals_dense_reference(case: str, make: Any, splits: int) -> None:
         torch.testing.assert_close(got[name], value, rtol=1e-9, atol=1e-11)
 
 
+class ReadByWord(nn.Module):
+    """One look-up a position, as many as the longest text of the micro-batch has words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(12, 3, padding_idx=0), nn.Linear(3, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = max(1, int((tokens != 0).sum(1).max()))
+        return self.head(sum(torch.tanh(self.words(tokens[:, place])) for place in range(length))).squeeze(1)
+
+
+def test_look_ups_that_vary_between_micro_batches_are_all_seen() -> None:
+    """The map must hold the look-ups that no shortened pass waits for: more in the second micro-batch."""
+    torch.manual_seed(4)
+    tokens = torch.randint(1, 12, (6, 5))
+    tokens[:2, 1:], tokens[2:4, 3:] = 0, 0
+    batch, key = (tokens, torch.randint(0, 2, (6,)).double()), NoiseKey.from_seed(3)
+    model, (algorithm, settings) = ReadByWord().double(), CASES["adafest"]
+    losses = losses_of(model)
+    engine = PrivateEngine(model, algorithm, losses, key, expected_batch_size=10.0, **settings)
+    micro = list(zip(*(part.tensor_split(3) for part in batch), strict=True))
+    touched = [[set(map(int, line)) - {0} for line in tokens]]
+    for step in range(2):
+        got = dense(engine, micro, step)
+        want = reference_gradient(model, algorithm, losses, batch, touched, key, step, divisor=10.0, **settings)
+        for name, value in want.items():
+            torch.testing.assert_close(got[name], value, rtol=1e-9, atol=1e-11)
+
+
+def test_the_map_costs_no_second_forward_pass_of_the_dense_layers() -> None:
+    model, batch, _ = text(12)
+    algorithm, settings = CASES["adafest"]
+    engine = PrivateEngine(model, algorithm, losses_of(model), NoiseKey.fresh(), expected_batch_size=1.0, **settings)
+    passes = []
+    model.head.register_forward_pre_hook(lambda *_: passes.append(1))
+    micro = list(zip(*(part.tensor_split(4) for part in batch), strict=True))
+    engine.gradient(micro, 0)
+    assert len(passes) == 5  # the first tells how many look-ups there are
+    engine.gradient(micro, 1)
+    assert len(passes) == 9
+
+
 def test_clipping_binds_and_masking_comes_first() -> None:
     """With every row masked, the dense part alone fills the clipping norm: masked before clipped."""
     model, batch, _ = tabular(1)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfest.noise import BLOCK, NoiseKey
+from dpfest.noise import BLOCK, NoiseKey, _box_muller
 
 FALSE_ALARM = 1e-4
 
@@ -78,6 +78,23 @@ def test_tails_reach_as_far_as_the_law(limit: float, draws: int) -> None:
     expected = 2 * stats.norm.sf(limit) * draws
     assert stats.poisson.sf(beyond - 1, expected) > FALSE_ALARM
     assert stats.poisson.cdf(beyond, expected) > FALSE_ALARM
+
+
+def test_largest_radii_have_63_bits() -> None:
+    """Where the 32 bits of a radius are few, those drawn below them make it, down to the least number of 63 bits."""
+    coarse = np.array([0, 0, 5, 65_535, 65_536], np.uint32)
+    below = np.array([0, 2**31 - 1, 2**30, 7], np.uint64)
+    given = iter([np.concatenate([coarse, np.zeros(5, np.uint32)]).view(np.uint64), below << np.uint64(33)])
+    out = np.empty(10, np.float32)
+    _box_muller(lambda count: next(given), 2.0, out)  # angles of zero: cosines of one
+    uniform = np.array([2.0**-63, 2.0**-32, 5.5 * 2.0**-32, 65_535 * 2.0**-32, 2.0**-16])
+    np.testing.assert_allclose(out[:5], 2 * np.sqrt(-2 * np.log(uniform)), rtol=1e-6)
+    assert next(given, None) is None
+
+
+def test_deviation_scales_the_noise() -> None:
+    key = NoiseKey.from_seed(1)
+    torch.testing.assert_close(key.normal("x", 0, 1001, deviation=3e-25), 3e-25 * key.normal("x", 0, 1001))
 
 
 def test_the_key_is_not_printed() -> None:

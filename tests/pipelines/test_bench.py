@@ -13,10 +13,11 @@ import torch
 from scipy import stats
 
 from dpfest.errors import UserError
-from pipelines.bench import embedding, pctr, peers, preprocess, step
+from pipelines.bench import embedding, pctr, peers, preprocess, step, text
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
 from pipelines.bench.records import Record, records, write
+from pipelines.bench.rules import RULES
 from pipelines.bench.sections import bench
 from pipelines.bench.worker import Worker, WorkerError
 from pipelines.compose import Composer
@@ -88,7 +89,7 @@ def test_records_survive_json(tmp_path: Path) -> None:
 def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean embedding"):
         bench("embeding", config(tmp_path))
-    with pytest.raises(UserError, match="there is embedding, step, peers, preprocess, accounting"):
+    with pytest.raises(UserError, match="there is embedding, step, text, peers, preprocess, accounting"):
         bench("xyz", config(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -128,7 +129,7 @@ def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
 
 def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:
     found = by_name(step.bench(config(tmp_path), repeats=1))
-    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *pctr.RULES}
+    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *RULES}
     assert {record.reference for record in found.values()} == {pctr.ORDINARY}
     assert all(record.median_seconds and record.peak_bytes for record in found.values())
     assert {record.table_rows for record in found.values()} == {2000}
@@ -227,3 +228,14 @@ def test_the_shipped_limits_are_the_papers() -> None:
     shipped = typed(Composer().compose(["profile=paper", "data.path=x"])).bench
     assert shipped.dense_coordinates == 10_000_000 * embedding.DIMENSION
     assert dataclasses.asdict(shipped)["largest_rows"] == embedding.SIZES[-1]
+
+
+def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) -> None:
+    settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
+    path, found = bench("text", settings, repeats=1)
+    assert path.name == "text.json"
+    assert {record.competitor for record in found} == {text.ORDINARY, *RULES}
+    assert {record.case for record in found} == {"text_synthetic, 500 rows, 8 texts in micro-batches of 4"}
+    assert all(record.median_seconds and record.working_bytes for record in found)
+    with pytest.raises(UserError, match="bench text times an encoder, and model=pctr is none: use data=text_synthetic"):
+        bench("text", config(tmp_path))

@@ -125,6 +125,40 @@ def test_pairs_of_texts_stand_behind_one_another(
     assert data.rows["test"] == 2
 
 
+def xnli_folder(folder: Path) -> Path:
+    """Both archives, cut down: the columns of the files as they are published."""
+    (folder / "XNLI-MT-1.0" / "multinli").mkdir(parents=True)
+    (folder / "XNLI-1.0").mkdir()
+    for language, labels in (("en", ("neutral", "contradictory", "entailment")), ("de", ("entailment",))):
+        lines = ["premise\thypo\tlabel", *(f"a\tb ab\t{label}" for label in labels), ""]
+        (folder / "XNLI-MT-1.0" / "multinli" / f"multinli.train.{language}.tsv").write_text("\n".join(lines))
+    header = "language\tgold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1\tsentence2\tpromptID"
+    lines = ["de\tneutral\t\t\tc\tc\t1", "en\tcontradiction\t\t\ta\tb\t1", "en\tentailment\t\t\tc\ta\t2"]
+    (folder / "XNLI-1.0" / "xnli.test.tsv").write_text("\n".join([header, *lines, ""]))
+    return folder
+
+
+def test_xnli_is_trained_and_judged_in_one_language(here: Path) -> None:
+    folder = xnli_folder(here / "XNLI")
+    english = made(here, "data=xnli", f"data.path={folder}", "data.max_length=7")
+    assert english.rows == {"train": 3, "validation": 0, "test": 2}
+    assert english.split("train").gather(np.arange(3)).labels.tolist() == [1, 2, 0]
+    judged = english.split("test").gather(np.arange(2))
+    assert judged.labels.tolist() == [2, 0]
+    assert judged.ids.tolist() == [[0, 4, 2, 2, 5, 2, 1], [0, 6, 2, 2, 4, 2, 1]]
+    assert english.description["rejected_rows"]["total"] == 0
+    german = made(here, "data=xnli", f"data.path={folder}", "data.max_length=7", "data.language=de")
+    assert german.rows == {"train": 1, "validation": 0, "test": 1} and german.folder != english.folder
+
+
+def test_what_xnli_lacks_is_named(here: Path) -> None:
+    folder = xnli_folder(here / "XNLI")
+    with pytest.raises(UserError, match=r"multinli.train.fr.tsv: set data.path to the folder of XNLI-MT-1.0.* and XNL"):
+        made(here, "data=xnli", f"data.path={folder}", "data.language=fr")
+    with pytest.raises(UserError, match=r"data.language=it is none of XNLI's: ar, bg"):
+        made(here, "data=xnli", f"data.path={folder}", "data.language=it")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -155,7 +189,7 @@ def test_windows_line_ends_make_the_same_rows(here: Path) -> None:
 
 def test_other_files_and_folders_are_refused_in_a_sentence(here: Path) -> None:
     sst2_folder(here / "SST-2", header=b"text\tlabel")
-    with pytest.raises(UserError, match=r"train.tsv, line 1: no column sentence among text, label; it must be GLUE"):
+    with pytest.raises(UserError, match=r"train.tsv, line 1: no column sentence among text, label; it must be the off"):
         made(here)
     with pytest.raises(UserError, match=r"There is no file .*nowhere/train.tsv: set data.path to the folder"):
         made(here, f"data.path={here}/nowhere")

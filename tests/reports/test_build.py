@@ -55,7 +55,7 @@ def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_i
     assert list(built) == [artifact.id for artifact in ARTIFACTS]
     for artifact in ARTIFACTS:
         entry = built[artifact.id]
-        expected = {f"tables/{artifact.id}.md"}
+        expected = {f"tables/{artifact.id}.{kind}" for kind in ("md", "csv", "html", "tex")}
         if artifact.figure:
             expected |= {f"figures/{artifact.id}.{kind}" for kind in ("png", "pdf", "svg")}
         assert expected <= set(entry["files"])
@@ -200,9 +200,10 @@ def test_datasets_and_fidelities_have_files_of_their_own(tmp_path: Path) -> None
 
 
 def test_building_one_artifact_keeps_the_others_in_the_report(comparison: Path, report: Path) -> None:
-    before = (report / "report.json").read_bytes(), (report / "index.md").read_bytes()
+    names = ("report.json", "index.md", "index.html")
+    before = [(report / name).read_bytes() for name in names]
     build(comparison, report, only=["frontier"])
-    assert ((report / "report.json").read_bytes(), (report / "index.md").read_bytes()) == before
+    assert [(report / name).read_bytes() for name in names] == before
 
 
 def test_an_unknown_artifact_is_answered_with_the_nearest(tmp_path: Path) -> None:
@@ -244,7 +245,7 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
     first = contents(report)
     # Claims of time rest on benchmarks, which the second report does not have.
     files = [name for name in again if name.startswith(("figures", "tables")) and "claims" not in name]
-    assert len(files) == 12
+    assert len(files) == 18
     assert [name for name in files if first[name] != again[name]] == []
 
 

@@ -1,0 +1,85 @@
+"""One article an artifact: its figure, caption, table, status, and the command that remakes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from reports.markup import markup
+from reports.svg import inline
+from reports.wording import number
+
+Entry = Mapping[str, Any]
+
+
+def badge(status: str) -> str:
+    """A status or a verdict in a word; its colour says nothing that the word does not."""
+    return f'<span class="badge" data-status="{escape(status)}">{escape(status)}</span>'
+
+
+def article(entry: Entry, report: Path) -> str:
+    """An artifact with all that it shows: one part a population."""
+    name = escape(entry["id"])
+    parts = "\n".join(_variant(entry, variant, report, heading=i > 0) for i, variant in enumerate(entry["variants"]))
+    return (
+        f'<article id="{name}" aria-labelledby="{name}-title">\n'
+        f'<h3 id="{name}-title">{name}: {escape(entry["title"])} {badge(entry["status"])}{_counted(entry)}</h3>\n'
+        f"{parts}\n</article>"
+    )
+
+
+def _counted(entry: Entry) -> str:
+    if entry["experiment"] is None:
+        return ""
+    needed = "" if entry["runs_needed"] is None else f" of {entry['runs_needed']}"
+    return f' <span class="quiet">{entry["runs_done"]}{needed} runs</span>'
+
+
+def _variant(entry: Entry, variant: Entry, report: Path, heading: bool) -> str:
+    """What one population shows, or what there is without one."""
+    found = {Path(file).suffix: report / file for file in variant["files"]}
+    caption = f"<p>{markup(variant['caption'])}</p>"
+    if variant["provenance"]:
+        caption += f'<p class="quiet">{escape(variant["provenance"])}</p>'
+    parts = [f'<section class="variant"{_choices(variant)}>']
+    if heading:
+        about = (variant["dataset"], variant["model"], variant["fidelity"], variant["profile"])
+        parts.append(f"<h4>{escape(', '.join(filter(None, about)))}</h4>")
+    parts += [f'<p class="missing"><strong>Incomplete.</strong> {markup(text)}</p>' for text in variant["missing"]]
+    if ".svg" in found and variant["status"] != "missing":
+        label = f"{entry['title']}. " + ("Its values are in the table below." if ".html" in found else "")
+        picture = scrolled(inline(found[".svg"], label), f"figure {variant['name']}", "card")
+        parts.append(f"<figure>{picture}<figcaption>{caption}</figcaption></figure>")
+    else:
+        parts.append(caption)
+    if ".html" in found:
+        parts.append(scrolled(found[".html"].read_text(encoding="utf-8"), f"table {variant['name']}", "table"))
+    if variant["notes"]:
+        parts.append("<ul>" + "".join(f"<li>{markup(note)}</li>" for note in variant["notes"]) + "</ul>")
+    parts.append(f'<p class="command"><span>Remake:</span> <code>{escape(variant["command"])}</code></p>')
+    parts.append(_links(variant))
+    return "\n".join([*parts, "</section>"])
+
+
+def scrolled(content: str, label: str, kind: str) -> str:
+    """A region that scrolls by itself, by keyboard too, where it is wider than the page."""
+    return f'<div class="scroll {kind}" role="group" aria-label="{escape(label)}" tabindex="0">{content}</div>'
+
+
+def _choices(variant: Entry) -> str:
+    """By what the page's filter chooses."""
+    data = f' data-dataset="{escape(variant["dataset"])}"' if variant["dataset"] else ""
+    epsilons = " ".join(number(epsilon) for epsilon in variant["epsilons"])
+    return data + (f' data-epsilons="{escape(epsilons)}"' if epsilons else "")
+
+
+def _links(variant: Entry) -> str:
+    kinds = {".pdf": "PDF", ".svg": "SVG", ".png": "PNG", ".csv": "CSV", ".tex": "LaTeX", ".md": "Markdown"}
+    links = [
+        f'<a href="{escape(file)}">{kinds[Path(file).suffix]}</a>'
+        for file in variant["files"]
+        if Path(file).suffix in kinds
+    ]
+    return f'<p class="files quiet">Files: {" · ".join(links)}</p>'

@@ -1,0 +1,80 @@
+"""The whole page, from what is in `report.json`, the figures and tables beside it, and the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from reports.comparison import Population
+from reports.page.artifacts import article, badge
+from reports.page.claims import register
+from reports.page.runs import run_list
+from reports.wording import number
+
+Entry = Mapping[str, Any]
+
+_CLAIMS = '<li><a href="#claims"><b>claims</b> <span>The paper\'s claims and their verdicts</span></a></li>'
+
+
+def page(
+    report: Path,
+    entries: Sequence[Entry],
+    claims: Sequence[Entry],
+    left_out: Sequence[Mapping[str, str]],
+    groups: Sequence[Population],
+) -> str:
+    """One HTML document with its style, script and figures inside.
+
+    `entries`, `claims` and `left_out` are those of `report.json`; `groups` holds the runs that are shown one by one.
+    """
+    parts = {name: _resource(f"page.{name}") for name in ("css", "js")}
+    return Template(_resource("page.html")).substitute(
+        parts,
+        about=_about(entries, groups),
+        contents="\n".join([*(_CLAIMS for _ in claims[:1]), *(_link(entry) for entry in entries)]),
+        filters=_filters(entries, groups),
+        claims=register(claims, {entry["id"] for entry in entries}),
+        artifacts="\n".join(article(entry, report) for entry in entries),
+        runs=run_list(groups, report),
+        left_out=_left_out(left_out),
+    )
+
+
+def _resource(name: str) -> str:
+    return (files("reports.page") / name).read_text(encoding="utf-8")
+
+
+def _about(entries: Sequence[Entry], groups: Sequence[Population]) -> str:
+    complete = sum(entry["status"] == "complete" for entry in entries)
+    runs = len({run.path for group in groups for run in group.runs})
+    data = ", ".join(dict.fromkeys(group.dataset for group in groups)) or "no data yet"
+    return escape(f"{complete} of {len(entries)} figures and tables complete, from {runs} runs on {data}.")
+
+
+def _link(entry: Entry) -> str:
+    name, title = escape(entry["id"]), escape(entry["title"])
+    return f'<li><a href="#{name}"><b>{name}</b> <span>{title}</span></a> {badge(entry["status"])}</li>'
+
+
+def _filters(entries: Sequence[Entry], groups: Sequence[Population]) -> str:
+    """Two choices, of what there is to choose from."""
+    shown = {variant["dataset"] for entry in entries for variant in entry["variants"]} - {None}
+    data = sorted(shown | {group.dataset for group in groups})
+    epsilons = [number(epsilon) for epsilon in sorted({e for group in groups for e in group.epsilons})]
+    return _choice("dataset", "Data", data) + _choice("epsilon", "ε", epsilons)
+
+
+def _choice(name: str, label: str, values: Sequence[str]) -> str:
+    options = "".join(f'<option value="{escape(value)}">{escape(value)}</option>' for value in values)
+    return f'<label>{label} <select name="{name}"><option value="">all</option>{options}</select></label>'
+
+
+def _left_out(left_out: Sequence[Mapping[str, str]]) -> str:
+    if not left_out:
+        return ""
+    lines = "".join(f"<li><code>{escape(run['path'])}</code>: {escape(run['reason'])}</li>" for run in left_out)
+    return f'<section aria-labelledby="left-out"><h2 id="left-out">Run folders left out</h2><ul>{lines}</ul></section>'

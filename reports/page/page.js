@@ -1,0 +1,37 @@
+"use strict";
+// Without this script the page lacks the filter and the copy buttons, and nothing else.
+const filter = document.getElementById("filter");
+const shows = (element, dataset, epsilon) => {
+  const own = element.dataset.epsilons ?? element.dataset.epsilon;
+  const data = !dataset || !element.dataset.dataset || element.dataset.dataset === dataset;
+  return data && (!epsilon || !own || own.split(" ").includes(epsilon));
+};
+const choose = () => {
+  const {dataset, epsilon} = Object.fromEntries(new FormData(filter));
+  const runs = document.querySelectorAll(".run");
+  document.querySelectorAll(".variant, .variant tbody tr, .run").forEach((e) => { e.hidden = !shows(e, dataset, epsilon); });
+  document.querySelectorAll("article").forEach((e) => { e.hidden = !e.querySelector(".variant:not([hidden])"); });
+  const shown = document.querySelectorAll(".run:not([hidden])").length;
+  filter.querySelector("output").textContent = `${shown} of ${runs.length} runs`;
+};
+filter.addEventListener("change", choose);
+filter.addEventListener("submit", (event) => event.preventDefault());
+filter.hidden = false;
+choose();
+
+document.querySelectorAll(".command").forEach((command) => {
+  const code = command.querySelector("code");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {  // not allowed here: leave it selected, one keystroke from copied
+      getSelection().selectAllChildren(code);
+      button.textContent = "Selected";
+    }
+  });
+  command.append(button);
+});

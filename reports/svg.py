@@ -1,0 +1,81 @@
+"""SVG figures whose ids are their own, whose markers say their values, and which can stand in a page.
+
+Matplotlib makes ids from hashes of coordinates, and two figures share some. Here they are `<name>-<n>` in the order of
+the file: they collide with none in a page, and are the same wherever the picture is the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+_SVG = "http://www.w3.org/2000/svg"
+_LINK = "{http://www.w3.org/1999/xlink}href"
+_FOOTER = "data-footer"  # height of what `dress` put under the panels, in the viewBox's units
+_POINTS = 72.0  # an inch
+
+ElementTree.register_namespace("", _SVG)
+ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+
+
+def tidy(svg: bytes, name: str, hovers: Mapping[str, Sequence[str]], footer: float) -> str:
+    """The figure that matplotlib wrote, with ids `<name>-<n>` and a title on every marker that has words.
+
+    `hovers` holds words by the id of an artist, one for each of its markers; `footer` is in inches.
+    """
+    root = ElementTree.fromstring(svg)
+    for metadata in root.findall(f"{{{_SVG}}}metadata"):
+        root.remove(metadata)
+    for group in root.iter(f"{{{_SVG}}}g"):
+        _say(group, hovers.get(group.get("id", ""), ()))
+    _rename(root, name)
+    root.set(_FOOTER, f"{footer * _POINTS:.6g}")
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def inline(path: Path, label: str) -> str:
+    """A tidied figure as an element of a page that says caption, data and command itself: the footer is cut off."""
+    root = ElementTree.parse(path).getroot()
+    left, top, width, height = (float(value) for value in root.get("viewBox", "").split())
+    height -= float(root.attrib.pop(_FOOTER, "0"))
+    for attribute in ("width", "height", "version"):
+        root.attrib.pop(attribute, None)
+    root.set("viewBox", f"{left:g} {top:g} {width:g} {height:g}")
+    root.set("style", f"max-width:{1.6 * width:.0f}px")
+    root.set("role", "img")
+    root.set("aria-label", label)
+    for definitions in root.findall(f"{{{_SVG}}}defs"):
+        for rules in definitions.findall(f"{{{_SVG}}}style"):  # they would style the page
+            definitions.remove(rules)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.get("class") == "footer":
+                parent.remove(child)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _say(group: ElementTree.Element, words: Sequence[str]) -> None:
+    """Titles, which browsers show under the pointer. None where markers and words do not pair up."""
+    markers = [*group.iter(f"{{{_SVG}}}use")] or [group]
+    if len(markers) == len(words):
+        for marker, text in zip(markers, words, strict=True):
+            title = ElementTree.Element(f"{{{_SVG}}}title")
+            title.text = text
+            marker.insert(0, title)
+
+
+def _rename(root: ElementTree.Element, name: str) -> None:
+    with_id = [element for element in root.iter() if "id" in element.attrib]
+    renamed = {element.attrib["id"]: f"{name}-{number}" for number, element in enumerate(with_id, 1)}
+    for element in with_id:
+        if element.attrib["id"].startswith("footer"):
+            element.set("class", "footer")
+        element.set("id", renamed[element.attrib["id"]])
+    for element in root.iter():
+        for attribute, value in element.attrib.items():
+            if attribute == _LINK and value.startswith("#"):  # others hold a picture
+                element.set(attribute, "#" + renamed[value.removeprefix("#")])
+            elif "url(#" in value:
+                element.set(attribute, re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{renamed[m[1]]})", value))

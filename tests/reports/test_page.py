@@ -1,0 +1,186 @@
+"""index.html: nothing left out, nothing fetched, nothing escaped wrongly, the same bytes again."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.build import build
+from reports.comparison import populations
+from reports.page import runs as run_section
+from reports.page.document import page
+from reports.registry import ARTIFACTS
+from reports.runs import load_runs
+from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
+
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+CLAIMS = [
+    {"id": "one", "statement": "A < B & so on.", "where": "§4", "verdict": "holds", "evidence": "0.01 ± 0.002"},
+    {
+        "id": "long",
+        "verdict": "holds",
+        "evidence": "At first, a sentence of some length, and then others. " + 30 * "More and more. ",
+    },
+    {"id": "two", "verdict": "not enough runs", "evidence": ["One seed.", "No stream."], "artifacts": ["fig8", "none"]},
+]
+
+
+class Document(HTMLParser):
+    """The elements of a page in their order, with attributes and text; fails where tags do not pair up."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    def all(self, tag: str, **wanted: str) -> list[dict[str, str | None]]:
+        return [a for name, a in self.elements if name == tag and all(a.get(k) == v for k, v in wanted.items())]
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    write_comparison(folder, epsilons=(1.0, 3.0), seeds=(0,))
+    write_streaming(folder, periods=(1,))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    write_audit(folder)
+    write_benches(folder)
+    build(runs, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def document(report: Path) -> Document:
+    return Document((report / "index.html").read_text(encoding="utf-8"))
+
+
+def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(document: Document) -> None:
+    assert [a["id"] for a in document.all("article")] == [artifact.id for artifact in ARTIFACTS]
+    pictures = document.all("svg")
+    assert len(pictures) == sum(artifact.figure for artifact in ARTIFACTS)
+    assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
+    assert len(document.all("table")) == len(ARTIFACTS)
+    for artifact in ARTIFACTS:
+        assert f"{artifact.id}: {artifact.title}" in document.text
+        assert f"dpfest report --only {artifact.id}" in document.text
+
+
+def test_it_needs_no_other_file_and_no_network(document: Document) -> None:
+    """Links may lead away; what the page shows may not."""
+    for tag, attributes in document.elements:
+        for name, value in attributes.items():
+            if name in ("src", "srcset", "data", "action") or (name in ("href", "xlink:href") and tag != "a"):
+                assert (value or "").startswith(("#", "data:")), (tag, name, value)
+    assert "@import" not in document.text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", "".join(document.words)))
+
+
+def test_ids_are_unique_and_every_reference_is_to_one(report: Path, document: Document) -> None:
+    ids = [a["id"] for _, a in document.elements if a.get("id")]
+    assert len(ids) == len(set(ids))
+    text = (report / "index.html").read_text(encoding="utf-8")
+    referred = {a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)}
+    assert referred and referred <= set(ids)
+    for _, attributes in document.elements:
+        assert set((attributes.get("aria-labelledby") or "").split()) <= set(ids)
+
+
+def test_every_run_has_its_configuration_and_ledger_in_it(runs: Path, document: Document) -> None:
+    usable = load_runs(runs)[0]
+    listed = document.all("details", **{"class": "run"})
+    assert len(listed) == len(usable) == len({run.path for run in usable})
+    for run in usable:
+        words = " ".join((run.path / "config.yaml").read_text(encoding="utf-8").split())
+        assert words in document.text
+
+
+def test_runs_that_would_make_it_too_large_are_linked(
+    runs: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_section, "EMBEDDED", 3000)
+    listed = Document(run_section.run_list(populations(load_runs(runs)[0]), report))
+    links = [a["href"] for a in listed.all("a")]
+    assert len(listed.all("pre")) >= 1 and links
+    assert all((report / str(link)).resolve().is_file() for link in links)
+
+
+def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
+    entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
+    document = Document(page(report, [entry], CLAIMS, [], []))
+    assert "holds: 2 · not enough runs: 1" in document.text
+    assert "A < B & so on. §4" in document.text and "One seed. No stream." in document.text
+    assert "More and more." in document.text and len(document.all("details")) == 1  # only what is long is folded
+    links = [a["href"] for a in document.all("a")]
+    assert "#fig8" in links and "#none" not in links
+    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][1:4] == [
+        "holds",
+        "holds",
+        "not enough runs",
+    ]
+
+
+def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    evil = '</pre><script>alert("x")</script>&amp;'
+    folder = write_run(runs, "dpsgd", test=0.7, settings={"clipping_norm": evil})
+    (folder / "ledger.json").write_text(evil, encoding="utf-8")
+    (runs / "nycflights" / "dpsgd" / "<b>broken").mkdir()
+    build(runs, report, only=["frontier"])
+    document = Document((report / "index.html").read_text(encoding="utf-8"))
+    assert len(document.all("script")) == 1 and not document.all("b", id="broken")
+    assert document.text.count(evil) >= 3  # in a table, in the configuration, in the ledger
+    assert "nycflights/dpsgd/<b>broken: it has no status.json" in document.text
+
+
+def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    write_run(runs, "dpsgd", test=0.7)
+    build(runs, tmp_path / "report", only=["fig8", "fig5"])
+    document = Document((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
+    assert statuses[:2] == ["incomplete", "missing"]
+    assert "Incomplete. No DP-FEST (fest) runs yet." in document.text
+    assert len(document.all("svg")) == 1
+
+
+def test_latex_tables_are_ascii_and_have_as_many_cells_as_columns(report: Path) -> None:
+    tables: list[Any] = sorted((report / "tables").glob("*.tex"))
+    assert len(tables) == len(ARTIFACTS)
+    for path in tables:
+        head, *lines = path.read_text(encoding="ascii").splitlines()
+        columns = len(head.removeprefix(r"\begin{tabular}{").removesuffix("}"))
+        rows = [line for line in lines if line.endswith(r"\\")]
+        assert rows and all(len(re.findall(r"(?<!\\)&", row)) == columns - 1 for row in rows), path
+        assert all(not re.search(r"(?<!\\)[%#]", row) for row in rows), path
+        assert "[" not in path.read_text(encoding="ascii"), path  # no character that LaTeX got only by its name

@@ -34,8 +34,14 @@ def reproduce(tmp_path: Path, *variables: str, target: str = "reproduce") -> tup
 
 
 def started(calls: list[list[str]]) -> list[str]:
-    """Command and experiment, section or flag of each call."""
-    return [" ".join(call[:2]) if call[0] in ("sweep", "bench") else call[0] for call in calls]
+    """Command and experiment or section of each call."""
+    more = {"sweep": named, "bench": lambda call: call[1:2]}
+    return [" ".join([call[0], *more.get(call[0], lambda _: [])(call)]) for call in calls]
+
+
+def named(call: list[str]) -> list[str]:
+    """The experiment of a call."""
+    return [word for word in call if word.startswith("experiment=")]
 
 
 def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
@@ -60,17 +66,24 @@ def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_
     assert {"experiment=comparison", "data.path=/d/train.txt", "hydra/launcher=joblib"} <= set(one)
     assert {"experiment=streaming", "data.path=/d/1tb", "hydra/launcher=joblib"} <= set(other)
     foretold = [call for call in calls if "--list" in call]
-    assert [call[2] for call in foretold] == ["experiment=comparison", "experiment=streaming"]
+    assert [named(call) for call in foretold] == [["experiment=comparison"], ["experiment=streaming"]]
     assert "data.path=/d/1tb" in foretold[1] and calls.index(foretold[1]) < calls.index(one)
 
 
 def test_only_what_is_named_is_made_and_naming_nothing_is_refused(tmp_path: Path) -> None:
     ended, calls = reproduce(tmp_path / "one", "PROFILE=paper", "CRITEO_1TB=/d/1tb", target="foretell")
-    assert ended.returncode == 0 and [call[2] for call in calls if "--list" in call] == ["experiment=streaming"]
+    assert ended.returncode == 0 and [named(call) for call in calls if "--list" in call] == [["experiment=streaming"]]
     assert not any(call[0] == "sweep" for call in calls)
     ended, calls = reproduce(tmp_path / "none", "PROFILE=paper")
     assert ended.returncode != 0 and calls == []
     assert "PROFILE=paper needs the paper's data" in ended.stderr
+
+
+def test_glue_is_three_tasks_and_each_has_its_folder(tmp_path: Path) -> None:
+    _, calls = reproduce(tmp_path, "PROFILE=paper", "GLUE=/d/glue", "ROBERTA=/d/roberta")
+    sweeps = [set(call) for call in calls if call[0] == "sweep"]
+    assert [{"data=sst2", "data.path=/d/glue/SST-2"} <= sweep for sweep in sweeps] == [True, False, False]
+    assert all({"experiment=text", "model.path=/d/roberta", "profile=paper"} <= sweep for sweep in sweeps)
 
 
 @pytest.mark.parametrize("profile", ["smoke", "demo"])

@@ -24,12 +24,14 @@ class Section:
         return {record["table_rows"]: record for record in mine if record["median_seconds"] is not None}
 
 
-def read(report: Path, section: str) -> Section | None:
-    """A section as `dpfest bench` wrote it; None where it is not there or cannot be read."""
+def read(report: Path, section: str, values: set[str] | None = None) -> Section | None:
+    """A section as `dpfest bench` wrote it, of records with all of these `values`; None where it is not there, cannot
+    be read or has none."""
     try:
         text = (report / "bench" / f"{section}.json").read_text(encoding="utf-8")
         found = json.loads(text)
         records = [record for record in found["records"] if record.keys() >= _NEEDED]
+        records = [record for record in records if not values or (record.get("values") or {}).keys() >= values]
         machine = found["machine"]
         words = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}"
         if machine["device"] != "cpu":

@@ -57,11 +57,10 @@ class Inequality:
 
 
 def content(report: Path) -> Content:
-    section = read(report, "bias")
-    records = [record for record in section.records if record.get("values")] if section else []
-    if not records:
+    section = read(report, "bias", {"truncated", "coordinates", "parameters", "gradient_norm", "steps", "epsilon"})
+    if section is None:
         return Content("Nothing to show yet.", missing=[f"Nothing measured yet: {COMMAND}"])
-    first = records[0]
+    first = section.records[0]
     caption = (
         "When is a gradient that is truncated and noised in h coordinates better than one noised in all D? The paper: "
         "when √(L²(1 + γ)² + hσ²) + γL√T < √(L² + Dσ²). Measured on "
@@ -93,7 +92,7 @@ def content(report: Path) -> Content:
             ),
         ]
     )
-    for record in records:
+    for record in section.records:
         values, cells = record["values"], []
         for bound in (1.0, values["gradient_norm"] / values["clipping_norm"]):
             sides = Inequality(

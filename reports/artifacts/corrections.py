@@ -13,11 +13,11 @@ COMMAND = "dpfest bench corrections"
 
 
 def content(report: Path) -> Content:
-    section = read(report, "corrections")
-    if section is None or not section.records[0].get("values"):
+    section = read(report, "corrections", {"examples", "epsilon", "setting", "paper_noise", "noise"})
+    if section is None:
         return Content("Nothing to show yet.", missing=[f"No accounting yet: {COMMAND}"])
     first = section.records[0]
-    at = first.get("values") or {}
+    at = first["values"]
     caption = (
         "What is done otherwise than in the paper, and what it costs, by accounting alone: one epoch of "
         f"{at['examples']:,} examples (Criteo Kaggle has 45,840,617), batch size {first['batch_size']:,}, ε = "
@@ -40,7 +40,7 @@ def content(report: Path) -> Content:
         ]
     )
     for record in section.records:
-        values = record.get("values") or {}
+        values = record["values"]
         paper, corrected = values.get("paper_noise"), values.get("noise")
         table.rows.append(
             (

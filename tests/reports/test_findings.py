@@ -66,6 +66,9 @@ def test_corrections_say_how_much_more_noise_they_take(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("artifact", [corrections, bias_variance])
 def test_what_was_not_measured_names_the_command_that_measures_it(artifact: object, tmp_path: Path) -> None:
+    write_benches(tmp_path)
+    for section in ("bias", "corrections"):
+        write_findings(tmp_path, section, [{"setting": "of an earlier version"}])
     content = artifact.content(tmp_path)  # type: ignore[attr-defined]
     assert content.table is None and content.missing[0].endswith(artifact.COMMAND)  # type: ignore[attr-defined]
 

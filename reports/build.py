@@ -46,7 +46,7 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{entry['id']:<10} {entry['status']:<10} {_progress(entry)}" for entry in self.artifacts]
         verdicts = Counter(claim["verdict"] for claim in self.claims)
-        lines.append("claims: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
+        lines.append("claims: " + ", ".join(f"{count} × {verdict}" for verdict, count in sorted(verdicts.items())))
         lines += [f"more runs: {sweep}" for sweep in self.sweeps]
         if self.skipped:
             first, more = self.skipped[0], len(self.skipped) - 1

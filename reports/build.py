@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from reports.artifact import Artifact, Content, absent_rules, placeholder, provenance, remake
+from reports.artifact import TEXTS, Artifact, Content, absent_rules, placeholder, provenance, remake
 from reports.commands import Commands
 from reports.comparison import Population, populations
 from reports.index import index, section
 from reports.registry import ARTIFACTS
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
+from reports.texts import kind
 from reports.write import write, write_figure
 
 # Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
@@ -123,7 +124,7 @@ def _main(artifact: Artifact, groups: list[Population]) -> Population | None:
 def _build_artifact(
     artifact: Artifact, groups: list[Population], report: Path, planned: Planned | None, commands: Commands
 ) -> dict[str, Any]:
-    groups = [group for group in groups if artifact.shows(group)]
+    everything, groups = groups, [group for group in groups if artifact.shows(group)]
     if groups and groups[0].profile != commands.profile:
         planned = None  # another profile's grid
     if not groups:
@@ -131,11 +132,13 @@ def _build_artifact(
     else:
         shown = list(zip(_names(artifact.id, groups), groups, strict=True))
     main = groups[0] if groups else None
+    texts = [group for group in everything if kind(group) in TEXTS]
     variants = [
         _build_variant(
             artifact,
             name,
             population,
+            [group for group in texts if group is not population],
             report,
             _undone(artifact, main, planned) if name == artifact.id else [],
             commands,
@@ -159,6 +162,7 @@ def _build_variant(
     artifact: Artifact,
     name: str,
     population: Population | None,
+    texts: list[Population],
     report: Path,
     undone: list[str],
     commands: Commands,
@@ -168,7 +172,8 @@ def _build_variant(
         if population is None and artifact.experiment is not None:
             content = Content("Nothing to show yet.")
         else:
-            content = artifact.content(report if artifact.measured else population)  # type: ignore[arg-type]
+            shown: Any = report if artifact.measured else population
+            content = artifact.content([shown, *texts] if artifact.beside else shown)  # type: ignore[arg-type]
         missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:
             content.figure = placeholder(artifact.title)

@@ -16,6 +16,9 @@ from reports.artifacts import (
     fig9,
     frontier,
     speed,
+    tab_frozen,
+    tab_large_vocab,
+    tab_lora,
     tab_streaming,
     tab_wallclock,
 )
@@ -23,6 +26,7 @@ from reports.artifacts import (
 ARTIFACTS: tuple[Artifact, ...] = tuple(
     module.ARTIFACT
     for module in (
-        fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, fig5, fig6, tab_streaming, tab_wallclock, speed, audit
+        fig8, fig3, fig4, frontier, fig7, fig9, fig1b, fig2, fig5, fig6, tab_streaming,
+        tab_lora, tab_large_vocab, tab_frozen, tab_wallclock, speed, audit,
     )
 )  # fmt: skip

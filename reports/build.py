@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from reports.artifact import Artifact, Content, absent_rules, placeholder, provenance, remake
+from reports.artifact import TEXTS, Artifact, Content, absent_rules, placeholder, provenance, remake
 from reports.claims import register
 from reports.claims.claim import Evidence
 from reports.commands import Commands
@@ -26,6 +26,7 @@ from reports.page.document import page
 from reports.registry import ARTIFACTS
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
+from reports.texts import kind
 from reports.write import write, write_figure
 
 # Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
@@ -123,11 +124,13 @@ def _build_artifact(
     else:
         shown = list(zip(_names(artifact.id, groups), groups, strict=True))
     main = groups[0] if groups else None
+    texts = [group for group in everything if kind(group) in TEXTS]
     variants = [
         _build_variant(
             artifact,
             name,
             population,
+            [group for group in texts if group is not population],
             report,
             _undone(artifact, main, planned) if name == artifact.id else [],
             commands,
@@ -152,6 +155,7 @@ def _build_variant(
     artifact: Artifact,
     name: str,
     population: Population | None,
+    texts: list[Population],
     report: Path,
     undone: list[str],
     commands: Commands,
@@ -162,7 +166,8 @@ def _build_variant(
         if population is None and artifact.experiment is not None:
             content = Content("Nothing to show yet.")
         else:
-            content = artifact.content(report if artifact.measured else population)  # type: ignore[arg-type]
+            shown: Any = report if artifact.measured else population
+            content = artifact.content([shown, *texts] if artifact.beside else shown)  # type: ignore[arg-type]
         content.notes += register.notes(artifact.id, evidence)
         missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:

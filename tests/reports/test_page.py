@@ -15,6 +15,7 @@ from reports.page import runs as run_section
 from reports.page.document import page
 from reports.registry import ARTIFACTS
 from reports.runs import load_runs
+from reports.tables import Column, Table
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -170,8 +171,14 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     document = Document((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
     assert statuses[:2] == ["incomplete", "missing"]
-    assert "Incomplete. No DP-FEST (fest) runs yet." in document.text
+    assert "Incomplete." in document.text and "No DP-FEST (fest) runs yet." in document.text
     assert len(document.all("svg")) == 1
+
+
+def test_a_table_without_rows_says_so() -> None:
+    empty = Table([Column("a", "A"), Column("b", "B")])
+    assert "No rows yet." in Document(empty.html("t")).text
+    assert "No rows yet." not in Document(Table(empty.columns, [(1, "x")]).html("t")).text
 
 
 def test_latex_tables_are_ascii_and_have_as_many_cells_as_columns(report: Path) -> None:

@@ -27,7 +27,7 @@ from reports.registry import ARTIFACTS
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
 from reports.texts import kind
-from reports.write import write, write_figure
+from reports.write import write, write_figure, write_table
 
 # Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
 Planned = Mapping[str, Mapping[str, int]]
@@ -76,12 +76,12 @@ def build(
     ordered = [entries[a.id] for a in ARTIFACTS if a.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
     claims = register.judge(Evidence(groups, report))
-    write(report / "tables" / "claims.csv", register.table(claims).csv())
+    write_table(report / "tables" / "claims", register.table(claims), "The paper's claims")
     write(report / "tables" / "claims.md", register.table(claims).markdown())
     made = {"artifacts": ordered, "claims": claims, "skipped": left_out}
     write(report / "report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
     write(report / "index.md", index(ordered, left_out, report))
-    write(report / "index.html", page(report, ordered, [], left_out, groups))
+    write(report / "index.html", page(report, ordered, claims, left_out, groups))
     incomplete = {
         a.experiment: _main(a, groups) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"
     }
@@ -179,11 +179,7 @@ def _build_variant(
             dress(content.figure, "\n".join(filter(None, (where, command))), notes)
             paths += write_figure(report / "figures" / name, content.figure)
     if content.table is not None:
-        title = f"{artifact.id}: {artifact.title}"
-        forms = {"csv": content.table.csv(), "html": content.table.html(title), "tex": content.table.latex()}
-        for kind, text in forms.items():
-            paths.append(report / "tables" / f"{name}.{kind}")
-            write(paths[-1], text)
+        paths += write_table(report / "tables" / name, content.table, f"{artifact.id}: {artifact.title}")
     paths.append(report / "tables" / f"{name}.md")
     write(paths[-1], section(artifact, content, missing, where, command))
     nothing = content.table is None if artifact.measured else artifact.experiment is not None and population is None

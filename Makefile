@@ -3,8 +3,18 @@ PYTHON  ?= python3
 PROFILE ?= demo
 JOBS    ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu)
 SEEDS   ?= 1
-# Further Hydra overrides for `make reproduce`, e.g. ARGS="data.path=/data/criteo/train.txt".
-ARGS    ?=
+# The paper's own data, for PROFILE=paper: Kaggle's train.txt; the folder of day_0.gz ... day_23.gz; GLUE's folder (SST-2,
+# QNLI, QQP) with RoBERTa's; XNLI's with XLM-R's.
+CRITEO     ?=
+CRITEO_1TB ?=
+GLUE       ?=
+ROBERTA    ?=
+XNLI       ?=
+XLM_R      ?=
+# Hydra's launcher that carries the runs (joblib, submitit_slurm, ...), JOBS at once; empty: this machine alone.
+LAUNCHER ?=
+# Further Hydra overrides of the comparison, of the streams, of the texts, of those with a large vocabulary.
+ARGS        ?=
 STREAM_ARGS ?=
 TEXT_ARGS   ?=
 XNLI_ARGS   ?=
@@ -14,12 +24,12 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint reproduce clean
+.PHONY: help setup test lint reproduce foretell clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
-	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  ARGS='any Hydra override'  STREAM_ARGS=...  TEXT_ARGS=...  XNLI_ARGS=..."
-	@echo "  belong to reproduce;"
+	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  LAUNCHER=joblib  ARGS='any Hydra override'  STREAM_ARGS=  TEXT_ARGS="
+	@echo "  CRITEO=train.txt  CRITEO_1TB=  GLUE=  ROBERTA=  XNLI=  XLM_R=folder belong to reproduce and foretell;"
 	@echo "  PYTHON=python3.12 and PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu to setup."
 
 setup: $(READY)  ## make the virtual environment (.venv)
@@ -38,19 +48,50 @@ lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# ARGS concern the comparison, STREAM_ARGS the streams, TEXT_ARGS the texts, XNLI_ARGS those of a large vocabulary: their
-# data are others.
-reproduce: $(READY)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
-	$(BIN)/dpfest sweep experiment=comparison profile=$(PROFILE) sweep.jobs=$(JOBS) \
-		"seed=range($(SEEDS))" train.save_model=false $(ARGS)
-	$(BIN)/dpfest sweep experiment=streaming profile=$(PROFILE) sweep.jobs=$(JOBS) \
-		"seed=range($(SEEDS))" train.save_model=false $(STREAM_ARGS)
-	$(BIN)/dpfest sweep experiment=text profile=$(PROFILE) sweep.jobs=$(JOBS) \
-		"seed=range($(SEEDS))" train.save_model=false $(TEXT_ARGS)
-	$(BIN)/dpfest sweep experiment=text_large_vocabulary profile=$(PROFILE) sweep.jobs=$(JOBS) \
-		"seed=range($(SEEDS))" train.save_model=false $(XNLI_ARGS)
-	$(BIN)/dpfest audit profile=$(PROFILE) privacy.noise_seed=0 $(ARGS)
-	$(BIN)/dpfest report profile=$(PROFILE) $(ARGS)
+# Each piece of work: its experiment and what that is given. In the paper's profile, those whose data are named.
+comparison := experiment=comparison $(if $(CRITEO),"data.path=$(CRITEO)") $(ARGS)
+streaming  := experiment=streaming $(if $(CRITEO_1TB),"data.path=$(CRITEO_1TB)") $(STREAM_ARGS)
+text       := experiment=text $(TEXT_ARGS)
+sst2       := experiment=text data=sst2 "data.path=$(GLUE)/SST-2" "model.path=$(ROBERTA)" $(TEXT_ARGS)
+qnli       := experiment=text data=qnli "data.path=$(GLUE)/QNLI" "model.path=$(ROBERTA)" $(TEXT_ARGS)
+qqp        := experiment=text data=qqp "data.path=$(GLUE)/QQP" "model.path=$(ROBERTA)" $(TEXT_ARGS)
+xnli       := experiment=text_large_vocabulary "data.path=$(XNLI)" "model.path=$(XLM_R)" $(XNLI_ARGS)
+text_large_vocabulary := experiment=text_large_vocabulary $(XNLI_ARGS)
+ifeq ($(PROFILE),paper)
+WORK  := $(if $(CRITEO)$(ARGS),comparison) $(if $(CRITEO_1TB)$(STREAM_ARGS),streaming) $(if $(GLUE),sst2 qnli qqp) $(if $(XNLI),xnli)
+else
+WORK  := comparison streaming $(patsubst conf/experiment/%.yaml,%,$(wildcard conf/experiment/text*.yaml))
+# A short benchmark: a minute for the paper's table of times, another for whole steps.
+QUICK := profile=$(PROFILE)
+BENCH := --repeats 3 bench.seconds=1
+endif
+SHARED := profile=$(PROFILE) "seed=range($(SEEDS))" sweep.jobs=$(JOBS)
+
+# The empty line ends each command where several are made.
+define foretold
+@$(BIN)/dpfest report --list $(SHARED) $($(1)) | grep '^experiment='
+
+endef
+define swept
+$(BIN)/dpfest sweep $(SHARED) $($(1)) train.save_model=false $(if $(LAUNCHER),hydra/launcher=$(LAUNCHER))
+
+endef
+
+foretell: $(READY)  ## how many runs `make reproduce` makes with the same variables, and how long they take
+	@test -n "$(strip $(WORK))" || \
+		{ echo "PROFILE=paper needs the paper's data: CRITEO=, CRITEO_1TB=, GLUE= and ROBERTA=, XNLI= and XLM_R=" >&2; exit 2; }
+	@test "$(PROFILE)" != paper || test -e report/bench/step.json || \
+		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
+	$(foreach name,$(WORK),$(call foretold,$(name)))
+
+reproduce: foretell  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
+	$(foreach name,$(WORK),$(call swept,$(name)))
+	$(BIN)/dpfest bench embedding $(QUICK) $(BENCH)
+	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(filter demo,$(PROFILE)),bench.largest_rows=338782)
+	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)
+	$(BIN)/dpfest bench bias $(QUICK) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
+	$(BIN)/dpfest audit $(QUICK) privacy.noise_seed=0 $(ARGS)
+	$(BIN)/dpfest report profile=$(PROFILE) $(filter-out experiment=%,$(comparison))
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

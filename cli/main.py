@@ -102,7 +102,9 @@ def report(
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["bench"])
 def bench(
     ctx: typer.Context,
-    section: Annotated[str, typer.Argument(help="embedding, step, text, peers, preprocess or accounting.")] = "step",
+    section: Annotated[
+        str, typer.Argument(help="embedding, step, text, peers, preprocess, accounting, corrections or bias.")
+    ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Counted turns.")] = 30,
 ) -> None:
     """Time private training against its competitors, in turns: an embedding's step, a whole model's, Opacus's."""

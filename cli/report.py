@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,8 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     from pipelines.compose import Composer
 
     composer = Composer(line.config_dir)
-    cfg = composer.compose(line.overrides)
+    # A sweep's line lists what the sweep would make: seed=range(3) counts thrice, and its first value stands here.
+    _, cfg = next(iter(composer.expand([text for text in line.overrides if not text.startswith("hydra")])))
     moved = elsewhere(cfg)
     runs, planned = Path(cfg.paths.runs), planned_runs(composer, line.overrides)
     counts = {name: plan.by_algorithm() for name, plan in planned.items()}
@@ -66,7 +67,11 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
 
 def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, PlannedRuns]:
     """The runs that each experiment plans under the chosen profile, or the one that is named; without experiments that
-    have none of these data, or whose data are elsewhere: the report then does not know how many runs they lack."""
+    have none of these data, or whose data are elsewhere: the report then does not know how many runs they lack.
+
+    Raises:
+        UserError: the one that is named is among those.
+    """
     from pipelines.compose import Composer
     from pipelines.grid import plan
     from pipelines.length import steps
@@ -77,7 +82,7 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, Planne
     named = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
     planned = {}
     for name in named or composer.choices("experiment"):
-        with suppress(UserError):
+        with nullcontext() if named else suppress(UserError):
             runs = [run.config for run in plan(composer, [*own, f"experiment={name}"]).runs]
             planned[name] = PlannedRuns([(run.data.name, run.algorithm.name, steps(run)) for run in runs])
     return planned

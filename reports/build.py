@@ -23,6 +23,7 @@ from reports.commands import Commands
 from reports.comparison import Population, populations
 from reports.index import index, section
 from reports.page.document import page
+from reports.published import other_data
 from reports.registry import ARTIFACTS
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
@@ -41,9 +42,12 @@ class Report:
     artifacts: list[dict[str, Any]]
     skipped: list[Skipped]
     sweeps: list[str]
+    claims: list[dict[str, Any]]
 
     def __str__(self) -> str:
         lines = [f"{entry['id']:<10} {entry['status']:<10} {_progress(entry)}" for entry in self.artifacts]
+        verdicts = Counter(claim["verdict"] for claim in self.claims)
+        lines.append("claims: " + ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items())))
         lines += [f"more runs: {sweep}" for sweep in self.sweeps]
         if self.skipped:
             first, more = self.skipped[0], len(self.skipped) - 1
@@ -86,7 +90,7 @@ def build(
         a.experiment: _main(a, groups) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"
     }
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
-    return Report(report, list(built.values()), skipped, sweeps)
+    return Report(report, list(built.values()), skipped, sweeps, claims)
 
 
 def _chosen(only: Sequence[str] | None) -> list[Artifact]:
@@ -166,8 +170,13 @@ def _build_variant(
         if population is None and artifact.experiment is not None:
             content = Content("Nothing to show yet.")
         else:
+<<<<<<< HEAD
             shown: Any = report if artifact.measured else population
             content = artifact.content([shown, *texts] if artifact.beside else shown)  # type: ignore[arg-type]
+=======
+            content = artifact.content(report if artifact.measured else population)  # type: ignore[arg-type]
+        content.caption += other_data(artifact.id, population.dataset) if population else ""
+>>>>>>> claims
         content.notes += register.notes(artifact.id, evidence)
         missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:

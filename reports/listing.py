@@ -69,6 +69,8 @@ class Listing:
         ]
         for line in self.experiments:
             left = f"; the rest takes {line.time} with {self.jobs} at once" if line.time else ""
+            if line.time and line.left is None:
+                left = "; how long the rest takes shows once some are done"
             lines.append(f"{line.name}: {line.done} of {line.needed} runs{left}")
         return "\n".join(lines)
 

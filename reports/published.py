@@ -120,3 +120,27 @@ TABLES: Mapping[str, PublishedTable] = {
     "tab_frozen": TAB_FROZEN,
 }
 """By the id of the artifact that reproduces it."""
+
+DATA: Mapping[str, tuple[str, ...]] = {
+    "fig1b": ("criteo_kaggle",),
+    "fig3": ("criteo_kaggle", "sst2", "qnli", "qqp"),
+    "fig4": ("criteo_kaggle",),
+    "fig5": ("criteo_1tb",),
+    "fig6": ("criteo_1tb",),
+    "fig7": ("criteo_kaggle", "sst2"),
+    "fig8": ("criteo_kaggle",),
+    "fig9": ("criteo_kaggle",),
+}
+"""What the paper's figures were measured on; a table's data are its own."""
+
+NAMES = {"criteo_kaggle": "Criteo-Kaggle", "criteo_1tb": "Criteo-1TB", "sst2": "SST-2", "qnli": "QNLI", "qqp": "QQP"}
+
+
+def other_data(artifact: str, dataset: str) -> str:
+    """A sentence for the caption of a figure that is not of the paper's data; nothing where it is, or is none of the
+    paper's."""
+    theirs = DATA.get(artifact, (dataset,))
+    if dataset in theirs:
+        return ""
+    named = ", ".join(NAMES[name] for name in theirs)
+    return f" The paper's figure is of {named}, this one of {dataset}: shapes can be compared, numbers cannot."

@@ -59,6 +59,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
         for number, each in enumerate(corrections(config), 1):
             report(number, 3 + len(SELECTED) + len(RATIOS), each.what)
             values = {name: value for name, value in asdict(each).items() if name not in ("what", "algorithm", "note")}
+            values |= {"examples": config.budget.examples or EXAMPLES, "epsilon": config.privacy.epsilon}
             found.append(
                 Record(
                     section="corrections", case=each.what, competitor=each.algorithm, reference="the paper",

@@ -7,20 +7,23 @@ from pathlib import Path
 from reports.artifact import Artifact, Content
 from reports.bench import read
 from reports.tables import Column, Table
-from reports.wording import rule
+from reports.wording import number, rule
 
 COMMAND = "dpfest bench corrections"
 
 
 def content(report: Path) -> Content:
     section = read(report, "corrections")
-    if section is None:
+    if section is None or not section.records[0].get("values"):
         return Content("Nothing to show yet.", missing=[f"No accounting yet: {COMMAND}"])
+    first = section.records[0]
+    at = first.get("values") or {}
     caption = (
-        "What is done otherwise than in the paper, and what it costs: one epoch on as many examples as Criteo Kaggle "
-        "has (45,840,617, batch size 2,048, δ = 1/N), by accounting alone. Of the paper's way, its noise on the "
-        "gradient (σ₂), the ε that it claims with it and the ε that can be proven of it; of the corrected way, which "
-        "proves what it claims, its noise and how much more that is."
+        "What is done otherwise than in the paper, and what it costs, by accounting alone: one epoch of "
+        f"{at['examples']:,} examples (Criteo Kaggle has 45,840,617), batch size {first['batch_size']:,}, ε = "
+        f"{number(at['epsilon'])}, δ = 1/N. Of the paper's way, its noise on the gradient (σ₂), the ε that it claims "
+        "with it and the ε that can be proven of it; of the corrected way, which proves what it claims, its noise and "
+        "how much more that is."
     )
     noise, epsilon = "{:.4f}".format, "{:.3f}".format
     table = Table(

@@ -6,6 +6,7 @@ from typing import Any
 
 from reports.claims import knobs, streams, tradeoff
 from reports.claims.claim import Claim, Evidence, on
+from reports.claims.fidelities import as_good
 from reports.claims.knobs import on_grid
 from reports.claims.texts import larger_vocabulary_gains
 from reports.claims.timing import factor_at
@@ -181,6 +182,13 @@ CLAIMS: tuple[Claim, ...] = (
         "not in the paper: the control of every comparison here",
         ("frontier", "fig8"),
         on(CLICKS, tradeoff.embeddings_help),
+    ),
+    Claim(
+        "corrections_cost_no_utility",
+        "What is corrected in the paper's accounting costs no utility to speak of.",
+        "not in the paper: its fidelity and the rigorous one side by side",
+        ("corrections",),
+        as_good,
     ),
 )
 

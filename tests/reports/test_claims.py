@@ -159,6 +159,14 @@ def test_a_claim_for_every_epsilon_fails_at_one(tmp_path: Path) -> None:
     assert verdicts(tmp_path)["training_embeddings_helps_clicks"] == FAILS
 
 
+@pytest.mark.parametrize(("lost", "verdict"), [(0.001, HOLDS), (0.02, FAILS)])
+def test_the_two_fidelities_stand_side_by_side(lost: float, verdict: str, tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, *MANY])
+    assert verdicts(tmp_path)["corrections_cost_no_utility"] == OPEN
+    write(tmp_path, [("dpsgd", {}, lost, 1.0)], fidelity="paper")
+    assert verdicts(tmp_path)["corrections_cost_no_utility"] == verdict
+
+
 STREAM_CLAIMS = (
     "streaming_frequencies_suffice",
     "streaming_ahead_of_first_day",

@@ -13,6 +13,7 @@ from reports.published import (
     TAB_VOCAB,
     TAB_WALLCLOCK,
     TABLES,
+    other_data,
 )
 
 
@@ -48,3 +49,11 @@ def test_the_papers_factors_are_those_of_its_seconds() -> None:
 
 def test_data_are_hashed_into_the_vocabularies_of_the_papers_table() -> None:
     assert tuple(size for (size,) in TAB_VOCAB.rows.values()) == PUBLISHED_SIZES
+
+
+def test_a_figure_of_other_data_says_so_and_one_of_the_papers_does_not() -> None:
+    assert "Criteo-Kaggle, this one of nycflights" in other_data("fig8", "nycflights")
+    assert "Criteo-1TB" in other_data("fig5", "nycflights_stream")
+    assert (
+        other_data("fig3", "qnli") == other_data("fig8", "criteo_kaggle") == other_data("frontier", "nycflights") == ""
+    )

@@ -1,0 +1,99 @@
+"""`make reproduce`: what it calls, in which order, and that it foretells its work before it starts."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+HOME = Path(__file__).resolve().parents[1]
+STAND_IN = """#!/bin/sh
+echo "$@" >> "{log}"
+case "$*" in *--list*) echo "experiment=some: 0 of 9 runs; the rest takes 5 h with 2 at once";; esac
+"""
+
+
+def reproduce(tmp_path: Path, *variables: str, target: str = "reproduce") -> tuple[subprocess.CompletedProcess, list]:
+    """Run make with a stand-in for dpfest; returns how it ended, and the words of each call."""
+    log, environment = tmp_path / "log", tmp_path / "venv"
+    (environment / "bin").mkdir(parents=True)
+    dpfest = environment / "bin" / "dpfest"
+    dpfest.write_text(STAND_IN.format(log=log))
+    dpfest.chmod(0o755)
+    (environment / ".ready").touch()  # newer than what the environment is made from
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    ended = subprocess.run(
+        ["make", target, f"VENV={environment}", "JOBS=2", *variables],
+        cwd=HOME, env=clean, capture_output=True, text=True,
+    )  # fmt: skip
+    lines = log.read_text().splitlines() if log.exists() else []
+    return ended, [shlex.split(line) for line in lines]
+
+
+def started(calls: list[list[str]]) -> list[str]:
+    """Command and experiment or section of each call."""
+    more = {"sweep": named, "bench": lambda call: call[1:2]}
+    return [" ".join([call[0], *more.get(call[0], lambda _: [])(call)]) for call in calls]
+
+
+def named(call: list[str]) -> list[str]:
+    """The experiment of a call."""
+    return [word for word in call if word.startswith("experiment=")]
+
+
+def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
+    ended, calls = reproduce(tmp_path, "SEEDS=3")
+    assert ended.returncode == 0, ended.stderr
+    names = started(calls)
+    first = names.index("sweep experiment=comparison")
+    assert set(names[:first]) == {"report"} and all("--list" in call for call in calls[:first])
+    assert "0 of 9 runs; the rest takes 5 h" in ended.stdout
+    sections = ["embedding", "step", "corrections", "bias"]
+    assert names[-6:] == [*(f"bench {section}" for section in sections), "audit", "report"]
+    assert names[first + 1] == "sweep experiment=streaming"
+    sweeps = [call for call in calls if call[0] == "sweep"]
+    assert all({"seed=range(3)", "profile=demo", "sweep.jobs=2"} <= set(call) for call in sweeps)
+    assert "bench.seconds=1" in calls[-6]
+
+
+def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_is(tmp_path: Path) -> None:
+    ended, calls = reproduce(tmp_path, "PROFILE=paper", "CRITEO=/d/train.txt", "CRITEO_1TB=/d/1tb", "LAUNCHER=joblib")
+    assert ended.returncode == 0, ended.stderr
+    one, other = (call for call in calls if call[0] == "sweep")
+    assert {"experiment=comparison", "data.path=/d/train.txt", "hydra/launcher=joblib"} <= set(one)
+    assert {"experiment=streaming", "data.path=/d/1tb", "hydra/launcher=joblib"} <= set(other)
+    foretold = [call for call in calls if "--list" in call]
+    assert [named(call) for call in foretold] == [["experiment=comparison"], ["experiment=streaming"]]
+    assert "data.path=/d/1tb" in foretold[1] and calls.index(foretold[1]) < calls.index(one)
+
+
+def test_only_what_is_named_is_made_and_naming_nothing_is_refused(tmp_path: Path) -> None:
+    ended, calls = reproduce(tmp_path / "one", "PROFILE=paper", "CRITEO_1TB=/d/1tb", target="foretell")
+    assert ended.returncode == 0 and [named(call) for call in calls if "--list" in call] == [["experiment=streaming"]]
+    assert not any(call[0] == "sweep" for call in calls)
+    ended, calls = reproduce(tmp_path / "none", "PROFILE=paper")
+    assert ended.returncode != 0 and calls == []
+    assert "PROFILE=paper needs the paper's data" in ended.stderr
+
+
+def test_glue_is_three_tasks_and_each_has_its_folder(tmp_path: Path) -> None:
+    _, calls = reproduce(tmp_path, "PROFILE=paper", "GLUE=/d/glue", "ROBERTA=/d/roberta")
+    sweeps = [set(call) for call in calls if call[0] == "sweep"]
+    assert [{"data=sst2", "data.path=/d/glue/SST-2"} <= sweep for sweep in sweeps] == [True, False, False]
+    assert all({"experiment=text", "model.path=/d/roberta", "profile=paper"} <= sweep for sweep in sweeps)
+
+
+@pytest.mark.parametrize("profile", ["smoke", "demo"])
+def test_every_command_of_it_is_understood(tmp_path: Path, profile: str) -> None:
+    """Every line of the recipe composes: Hydra shows its configuration instead of doing the work."""
+    from pipelines.compose import Composer
+    from pipelines.config import typed
+
+    _, calls = reproduce(tmp_path, f"PROFILE={profile}")
+    for call in calls:
+        overrides = [word for word in call if "=" in word and not word.startswith("--")]
+        for _, cfg in Composer(None).expand(overrides):
+            typed(cfg)

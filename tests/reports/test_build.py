@@ -255,7 +255,7 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
     again = rebuilt(comparison, tmp_path / "report", "fig8", "fig9", "frontier")
     first = contents(report)
     files = [name for name in again if name.startswith(("figures", "tables"))]
-    assert len(files) == 16  # the frontier is also drawn from two populations of texts
+    assert len(files) == 14  # the frontier is also drawn from texts
     assert [name for name in files if first[name] != again[name]] == []
 
 

@@ -86,9 +86,8 @@ def build(
     write(report / "report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
     write(report / "index.md", index(ordered, left_out, report))
     write(report / "index.html", page(report, ordered, claims, left_out, groups))
-    incomplete = {
-        a.experiment: _main(a, groups) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"
-    }
+    shown = [(a, _main(a, groups)) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"]
+    incomplete = {a.experiment_on(main): main for a, main in shown}
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
     return Report(report, list(built.values()), skipped, sweeps, claims)
 
@@ -170,13 +169,9 @@ def _build_variant(
         if population is None and artifact.experiment is not None:
             content = Content("Nothing to show yet.")
         else:
-<<<<<<< HEAD
             shown: Any = report if artifact.measured else population
             content = artifact.content([shown, *texts] if artifact.beside else shown)  # type: ignore[arg-type]
-=======
-            content = artifact.content(report if artifact.measured else population)  # type: ignore[arg-type]
         content.caption += other_data(artifact.id, population.dataset) if population else ""
->>>>>>> claims
         content.notes += register.notes(artifact.id, evidence)
         missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:
@@ -236,7 +231,7 @@ def _counts(artifact: Artifact, population: Population | None, planned: Planned 
     if artifact.experiment is None:
         return {"runs_done": 0, "runs_needed": 0}
     runs: list[Run] = population.runs if population else []
-    grid = (planned or {}).get(artifact.experiment)
+    grid = (planned or {}).get(artifact.experiment_on(population) or "")
     return {
         "runs_done": sum(run.algorithm in artifact.rules for run in runs),
         "runs_needed": None if grid is None else sum(grid.get(rule, 0) for rule in artifact.rules),
@@ -248,7 +243,7 @@ def _undone(artifact: Artifact, population: Population | None, planned: Planned 
     if population is None or artifact.experiment is None:
         return []
     grid, done = (
-        (planned or {}).get(artifact.experiment, {}),
+        (planned or {}).get(artifact.experiment_on(population) or "", {}),
         Counter(run.algorithm for run in population.runs),
     )
     short = [f"{done[rule]} of {grid[rule]} {rule}" for rule in artifact.rules if 0 < done[rule] < grid.get(rule, 0)]

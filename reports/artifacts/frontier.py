@@ -29,5 +29,5 @@ ARTIFACT = Artifact(
     experiment="comparison",
     rules=RULES,
     figure=False,
-    texts=("text", "large_text"),
+    texts=("text",),
 )

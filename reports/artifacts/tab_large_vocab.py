@@ -26,7 +26,8 @@ def content(populations: list[Population]) -> Content:
         rows = vocabulary(population)
         columns.append(Column(f"ours_{place}", f"{population.dataset}, {rows:,} rows", multiple))
     columns += [
-        Column(f"paper_{place}", f"the paper, {about}", multiple) for place, about in enumerate(LARGE_VOCABULARY)
+        Column(f"paper_{place}", f"the paper, {about}", "{:.2f}×".format)
+        for place, about in enumerate(LARGE_VOCABULARY)
     ]
     table = Table(columns)
     for place, loss in enumerate(LOSSES):

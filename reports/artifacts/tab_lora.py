@@ -29,7 +29,7 @@ def content(population: Population) -> Content:
         columns += [
             Column(name, rule(name), multiple),
             Column(f"{name}_settings", "settings"),
-            Column(f"{name}_paper", f"{rule(name)}, the paper", multiple),
+            Column(f"{name}_paper", f"{rule(name)}, the paper", "{:.2f}×".format),
         ]
     table, pairs = Table(columns), []
     for place, loss in enumerate(LOSSES):

@@ -95,3 +95,14 @@ def test_each_kind_of_data_has_its_artifacts_and_its_experiment(tmp_path: Path) 
     assert "experiment=text " in commands["sst2"] and "data=sst2" in commands["sst2"]
     assert "experiment=comparison" in commands["nycflights"]
     assert "experiment=text_large_vocabulary" in built["tab_large_vocab"]["variants"][0]["command"]
+
+
+def test_runs_on_texts_are_held_against_the_grid_of_texts(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    write_texts(runs)
+    planned = {"text": {"dpsgd": 3, "adafest": 13, "frozen": 3}, "comparison": {"dpsgd": 99}}
+    report = build(runs, tmp_path / "report", only=["fig7"], planned=planned)
+    (entry,) = report.artifacts
+    assert (entry["runs_done"], entry["runs_needed"], entry["status"]) == (18, 19, "incomplete")
+    assert "12 of 13 adafest" in entry["variants"][0]["missing"][0]
+    assert len(report.sweeps) == 1 and "experiment=text " in report.sweeps[0]

@@ -10,6 +10,7 @@ from reports.commands import Commands
 from reports.comparison import Population
 from reports.style import NOTE_COLOUR, WIDTH, Drawing, canvas
 from reports.tables import Table
+from reports.texts import kind
 from reports.wording import delta, number, rule
 
 
@@ -33,31 +34,51 @@ class Artifact:
     `rules` are the algorithms that it compares: without a run of each the artifact is marked incomplete.
     `content` draws it from one population; an artifact without an experiment needs no runs and gets None.
     `streams` says that it is drawn from runs on streams; others are drawn from runs that are none.
+    `texts` are the kinds of texts (`reports.texts.kind`) that it is drawn from, too; `clicks` is false where it is
+    drawn from them alone. With `beside`, `content` gets all populations of texts, the one that it is drawn for first.
     `measured` is the command (or several, joined by ` && `) that measures what it shows into the report's own folder,
     which `content` then gets.
     """
 
     id: str
     title: str
-    content: Callable[[Population], Content] | Callable[[None], Content] | Callable[[Path], Content]
+    content: (
+        Callable[[Population], Content]
+        | Callable[[None], Content]
+        | Callable[[Path], Content]
+        | Callable[[list[Population]], Content]
+    )
     experiment: str | None = None
     rules: tuple[str, ...] = ()
     figure: bool = True  # whether it has one, and so needs a placeholder while there is nothing to draw
     measured: str | None = None
     streams: bool = False
+    texts: tuple[str, ...] = ()
+    clicks: bool = True
+    beside: bool = False
 
     def shows(self, population: Population) -> bool:
         """Whether it can be drawn from this population."""
-        return self.experiment is not None and bool(population.periods) == self.streams
+        others = ("stream" if self.streams else "clicks",) if self.clicks else ()
+        return self.experiment is not None and kind(population) in (*others, *self.texts)
+
+    def experiment_on(self, population: Population | None) -> str | None:
+        """The experiment that makes its runs on the population's kind of data."""
+        return self.experiment if population is None else TEXTS.get(kind(population), self.experiment)
+
+
+TEXTS = {"text": "text", "large_text": "text_large_vocabulary"}
+"""The experiment of each kind of texts."""
 
 
 def remake(artifact: Artifact, population: Population | None, commands: Commands) -> str:
     """The command that makes the artifact's runs and then the artifact."""
     report = commands.report(artifact.id, population)
-    if artifact.experiment is None:
+    experiment = artifact.experiment_on(population)
+    if experiment is None:
         measured = artifact.measured.split(" && ") if artifact.measured else []
         return " && ".join([*map(commands.measured, measured), report])
-    return f"{commands.sweep(artifact.experiment, population)} && {report}"
+    return f"{commands.sweep(experiment, population)} && {report}"
 
 
 def provenance(population: Population, content: Content) -> str:

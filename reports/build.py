@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from reports.artifact import Artifact, Content, absent_rules, placeholder, provenance, remake
+from reports.artifact import TEXTS, Artifact, Content, absent_rules, placeholder, provenance, remake
 from reports.claims import register
 from reports.claims.claim import Evidence
 from reports.commands import Commands
@@ -27,7 +27,8 @@ from reports.published import other_data
 from reports.registry import ARTIFACTS
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
-from reports.write import write, write_figure
+from reports.texts import kind
+from reports.write import write, write_figure, write_table
 
 # Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
 Planned = Mapping[str, Mapping[str, int]]
@@ -79,15 +80,14 @@ def build(
     ordered = [entries[a.id] for a in ARTIFACTS if a.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
     claims = register.judge(Evidence(groups, report))
-    write(report / "tables" / "claims.csv", register.table(claims).csv())
+    write_table(report / "tables" / "claims", register.table(claims), "The paper's claims")
     write(report / "tables" / "claims.md", register.table(claims).markdown())
     made = {"artifacts": ordered, "claims": claims, "skipped": left_out}
     write(report / "report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
     write(report / "index.md", index(ordered, left_out, report))
-    write(report / "index.html", page(report, ordered, [], left_out, groups))
-    incomplete = {
-        a.experiment: _main(a, groups) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"
-    }
+    write(report / "index.html", page(report, ordered, claims, left_out, groups))
+    shown = [(a, _main(a, groups)) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"]
+    incomplete = {a.experiment_on(main): main for a, main in shown}
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
     return Report(report, list(built.values()), skipped, sweeps, claims)
 
@@ -127,11 +127,13 @@ def _build_artifact(
     else:
         shown = list(zip(_names(artifact.id, groups), groups, strict=True))
     main = groups[0] if groups else None
+    texts = [group for group in everything if kind(group) in TEXTS]
     variants = [
         _build_variant(
             artifact,
             name,
             population,
+            [group for group in texts if group is not population],
             report,
             _undone(artifact, main, planned) if name == artifact.id else [],
             commands,
@@ -156,6 +158,7 @@ def _build_variant(
     artifact: Artifact,
     name: str,
     population: Population | None,
+    texts: list[Population],
     report: Path,
     undone: list[str],
     commands: Commands,
@@ -166,7 +169,8 @@ def _build_variant(
         if population is None and artifact.experiment is not None:
             content = Content("Nothing to show yet.")
         else:
-            content = artifact.content(report if artifact.measured else population)  # type: ignore[arg-type]
+            shown: Any = report if artifact.measured else population
+            content = artifact.content([shown, *texts] if artifact.beside else shown)  # type: ignore[arg-type]
         content.caption += other_data(artifact.id, population.dataset) if population else ""
         content.notes += register.notes(artifact.id, evidence)
         missing = absent_rules(artifact, population) + content.missing + undone
@@ -179,11 +183,7 @@ def _build_variant(
             dress(content.figure, "\n".join(filter(None, (where, command))), notes)
             paths += write_figure(report / "figures" / name, content.figure)
     if content.table is not None:
-        title = f"{artifact.id}: {artifact.title}"
-        forms = {"csv": content.table.csv(), "html": content.table.html(title), "tex": content.table.latex()}
-        for kind, text in forms.items():
-            paths.append(report / "tables" / f"{name}.{kind}")
-            write(paths[-1], text)
+        paths += write_table(report / "tables" / name, content.table, f"{artifact.id}: {artifact.title}")
     paths.append(report / "tables" / f"{name}.md")
     write(paths[-1], section(artifact, content, missing, where, command))
     nothing = content.table is None if artifact.measured else artifact.experiment is not None and population is None
@@ -231,7 +231,7 @@ def _counts(artifact: Artifact, population: Population | None, planned: Planned 
     if artifact.experiment is None:
         return {"runs_done": 0, "runs_needed": 0}
     runs: list[Run] = population.runs if population else []
-    grid = (planned or {}).get(artifact.experiment)
+    grid = (planned or {}).get(artifact.experiment_on(population) or "")
     return {
         "runs_done": sum(run.algorithm in artifact.rules for run in runs),
         "runs_needed": None if grid is None else sum(grid.get(rule, 0) for rule in artifact.rules),
@@ -243,7 +243,7 @@ def _undone(artifact: Artifact, population: Population | None, planned: Planned 
     if population is None or artifact.experiment is None:
         return []
     grid, done = (
-        (planned or {}).get(artifact.experiment, {}),
+        (planned or {}).get(artifact.experiment_on(population) or "", {}),
         Counter(run.algorithm for run in population.runs),
     )
     short = [f"{done[rule]} of {grid[rule]} {rule}" for rule in artifact.rules if 0 < done[rule] < grid.get(rule, 0)]

@@ -19,6 +19,9 @@ from reports.artifacts import (
     fig9,
     frontier,
     speed,
+    tab_frozen,
+    tab_large_vocab,
+    tab_lora,
     tab_streaming,
     tab_vocab,
     tab_wallclock,
@@ -27,7 +30,7 @@ from reports.artifacts import (
 ARTIFACTS: tuple[Artifact, ...] = tuple(
     module.ARTIFACT
     for module in (
-        fig8, fig3, fig4, frontier, fig7, fig9, fig1a, fig1b, tab_vocab, fig2, fig5, fig6, tab_streaming, tab_wallclock,
-        speed, audit, corrections, bias_variance
+        fig8, fig3, fig4, frontier, fig7, fig9, fig1a, fig1b, tab_vocab, fig2, fig5, fig6, tab_streaming,
+        tab_lora, tab_large_vocab, tab_frozen, tab_wallclock, speed, audit, corrections, bias_variance,
     )
 )  # fmt: skip

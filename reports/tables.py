@@ -48,6 +48,8 @@ class Table:
         for row, words in zip(self.rows, self._worded(), strict=True):
             cells = "".join(f"<td{self._kind(i)}>{markup(word)}</td>" for i, word in enumerate(words))
             lines.append(f"<tr{self._epsilon(row)}>{cells}</tr>")
+        if not self.rows:
+            lines.append(f'<tr><td colspan="{len(self.columns)}">No rows yet.</td></tr>')
         return "\n".join([*lines, "</tbody></table>"]) + "\n"
 
     def latex(self) -> str:

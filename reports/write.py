@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reports.style import Drawing, settle
 from reports.svg import tidy
+from reports.tables import Table
 
 # Metadata that would differ between two builds, or between two machines, is left out.
 _METADATA: dict[str, dict[str, None]] = {
@@ -37,3 +38,12 @@ def write_figure(stem: Path, figure: Drawing) -> list[Path]:
         write(path, tidy(drawn, stem.name, figure.hovers, figure.footer) if kind == "svg" else drawn)
         paths.append(path)
     return paths
+
+
+def write_table(stem: Path, table: Table, title: str) -> list[Path]:
+    """Write CSV, HTML and LaTeX under one name."""
+    forms = {"csv": table.csv(), "html": table.html(title), "tex": table.latex()}
+    paths = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in forms}
+    for kind, text in forms.items():
+        write(paths[kind], text)
+    return list(paths.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, pareto
 from reports.settings_table import RULES, in_order, settings_table
+from reports.texts import untestable
 from reports.wording import metric
 
 
@@ -18,7 +19,15 @@ def content(population: Population) -> Content:
         "the same ε. Reduction is embedding parameters over mean non-zero coordinates of the noised "
         "embedding gradient a step; ∞ means that no embedding is updated."
     )
-    return Content(caption, table=settings_table(population, frontier))
+    return Content(caption + untestable(population), table=settings_table(population, frontier))
 
 
-ARTIFACT = Artifact("frontier", "Every rule's frontier", content, experiment="comparison", rules=RULES, figure=False)
+ARTIFACT = Artifact(
+    "frontier",
+    "Every rule's frontier",
+    content,
+    experiment="comparison",
+    rules=RULES,
+    figure=False,
+    texts=("text",),
+)

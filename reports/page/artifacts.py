@@ -47,7 +47,9 @@ def _variant(entry: Entry, variant: Entry, report: Path, heading: bool) -> str:
     if heading:
         about = (variant["dataset"], variant["model"], variant["fidelity"], variant["profile"])
         parts.append(f"<h4>{escape(', '.join(filter(None, about)))}</h4>")
-    parts += [f'<p class="missing"><strong>Incomplete.</strong> {markup(text)}</p>' for text in variant["missing"]]
+    if variant["missing"]:
+        lacking = "<br>".join(markup(sentence) for sentence in variant["missing"])
+        parts.append(f'<p class="missing"><strong>Incomplete.</strong> {lacking}</p>')
     if ".svg" in found and variant["status"] != "missing":
         label = f"{entry['title']}. " + ("Its values are in the table below." if ".html" in found else "")
         picture = scrolled(inline(found[".svg"], label), f"figure {variant['name']}", "card")

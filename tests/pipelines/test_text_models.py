@@ -116,3 +116,11 @@ def test_a_table_of_low_rank_trains_and_its_reduction_is_the_papers(
 def test_the_low_rank_rule_is_refused_where_there_is_no_word_embedding() -> None:
     with pytest.raises(UserError, match="data=nycflights holds no texts: take algorithm=dpsgd"):
         typed(Composer().compose(["algorithm=lora_embedding"]))
+
+
+def test_texts_bring_the_settings_that_their_model_learns_with_and_the_command_line_goes_before_them() -> None:
+    text, clicks = (typed(Composer().compose([data])) for data in ("data=text_synthetic", "data=nycflights"))
+    assert (text.train.batch_size, text.train.micro_batch_size) == (512, 64)
+    assert (clicks.train.batch_size, clicks.optimizer.tables.learning_rate) == (2048, 30)
+    own = typed(Composer().compose(["data=text_synthetic", "train.batch_size=7", "optimizer.tables.learning_rate=2"]))
+    assert (own.train.batch_size, own.optimizer.tables.learning_rate) == (7, 2)

@@ -15,7 +15,7 @@ from dpfest.engine import PrivateEngine, clip_and_sum
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
-from dpfest.rules import DPSGD
+from dpfest.rules import DPSGD, AdaFEST
 from dpfest.tables import Survivors
 from pipelines.bench.sections import bench
 from pipelines.compose import Composer
@@ -149,6 +149,23 @@ def test_the_map_counts_a_token_once_a_text_and_padding_never(task: Any) -> None
     assert len(lookups.example) == len(counted)
     assert counted == want and 1 not in lookups.rows.tolist()
     assert any(len(set(row[m.bool()].tolist())) < int(m.sum()) for row, m in zip(ids, mask, strict=True))
+
+
+def surviving(task: Any, batch: Any, **settings: float) -> list[int]:
+    algorithm, key = AdaFEST(**settings), NoiseKey.from_seed(0)
+    noise = {"gradient_noise_multiplier": 0.0, "map_noise_multiplier": 0.3, "expected_batch_size": 1.0}
+    engine = PrivateEngine(task.model, algorithm, task.losses, key, **noise)
+    return engine.gradient([batch], 0).tables[0].rows.tolist()
+
+
+def test_a_contribution_norm_below_every_map_scales_the_threshold_and_nothing_else(task: Any) -> None:
+    batch = some_texts(task)
+    fewest = min(len(set(row[m.bool()].tolist())) for row, m in zip(*batch[:2], strict=True))
+    low, high = 0.5, 0.99 * fewest**0.5  # of maps as long as the root of their distinct tokens
+    want = surviving(task, batch, contribution_clipping_norm=low, threshold=2 * low)
+    assert want == surviving(task, batch, contribution_clipping_norm=high, threshold=2 * high)
+    # One that clips no map counts whole tokens, and what it adds is noise.
+    assert want != surviving(task, batch, contribution_clipping_norm=50, threshold=100)
 
 
 def test_a_step_moves_lora_classifier_and_surviving_rows_and_nothing_else(

@@ -19,6 +19,7 @@ from reports.build import build
 from reports.commands import Commands
 from reports.registry import ARTIFACTS
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
+from tests.reports.synthetic_texts import write_texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +29,8 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("runs")
     write_comparison(runs, epsilons=(1.0,), seeds=(0,))
     write_streaming(runs, periods=(1, 4))
+    write_texts(runs)
+    write_texts(runs, "xnli", 250_002)
     return runs
 
 
@@ -245,7 +248,7 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
     first = contents(report)
     # Claims of time rest on benchmarks, which the second report does not have.
     files = [name for name in again if name.startswith(("figures", "tables")) and "claims" not in name]
-    assert len(files) == 18
+    assert len(files) == 26  # the frontier is also drawn from two populations of texts
     assert [name for name in files if first[name] != again[name]] == []
 
 

@@ -15,6 +15,7 @@ from reports.page import runs as run_section
 from reports.page.document import page
 from reports.registry import ARTIFACTS
 from reports.runs import load_runs
+from reports.tables import Column, Table
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -90,7 +91,9 @@ def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(docum
     pictures = document.all("svg")
     assert len(pictures) == sum(artifact.figure for artifact in ARTIFACTS)
     assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
-    assert len(document.all("table")) == len(ARTIFACTS)
+    assert (
+        len(document.all("table")) == len(ARTIFACTS) - 2
+    )  # the claims, too; three are of texts, and there are no runs of texts
     for artifact in ARTIFACTS:
         assert f"{artifact.id}: {artifact.title}" in document.text
         assert f"dpfest report --only {artifact.id}" in document.text
@@ -170,13 +173,19 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     document = Document((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
     assert statuses[:2] == ["incomplete", "missing"]
-    assert "Incomplete. No DP-FEST (fest) runs yet." in document.text
+    assert "Incomplete." in document.text and "No DP-FEST (fest) runs yet." in document.text
     assert len(document.all("svg")) == 1
+
+
+def test_a_table_without_rows_says_so() -> None:
+    empty = Table([Column("a", "A"), Column("b", "B")])
+    assert "No rows yet." in Document(empty.html("t")).text
+    assert "No rows yet." not in Document(Table(empty.columns, [(1, "x")]).html("t")).text
 
 
 def test_latex_tables_are_ascii_and_have_as_many_cells_as_columns(report: Path) -> None:
     tables: list[Any] = sorted((report / "tables").glob("*.tex"))
-    assert len(tables) == len(ARTIFACTS)
+    assert len(tables) == len(ARTIFACTS) - 2  # the claims, too; three are of texts, and there are no runs of texts
     for path in tables:
         head, *lines = path.read_text(encoding="ascii").splitlines()
         columns = len(head.removeprefix(r"\begin{tabular}{").removesuffix("}"))

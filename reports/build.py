@@ -137,7 +137,7 @@ def _build_artifact(
             report,
             _undone(artifact, main, planned) if name == artifact.id else [],
             commands,
-            Evidence(sorted(everything, key=lambda group: group is not population), report),
+            Evidence(everything, report, population),
         )
         for name, population in shown
     ]

@@ -123,6 +123,7 @@ def _line(
 
 
 def _done(artifact: Artifact, groups: Sequence[Population]) -> Counter[str]:
-    """Runs by algorithm of the population that the artifact is drawn from."""
-    main = next((group for group in groups if artifact.shows(group)), None)
+    """Runs by algorithm of the population that the artifact's own experiment makes."""
+    shown = (group for group in groups if artifact.shows(group))
+    main = next((group for group in shown if artifact.experiment_on(group) == artifact.experiment), None)
     return Counter(run.algorithm for run in main.runs) if main else Counter()

@@ -9,6 +9,7 @@ from typing import Any
 
 from reports.claims.estimate import FAILS, HOLDS, OPEN
 from reports.comparison import Population
+from reports.texts import kind
 from reports.wording import number
 
 
@@ -22,16 +23,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is at hand: populations of runs, those that are to be asked first standing first, and the report's folder,
-    where benchmarks leave their times."""
+    """What is at hand: populations of runs, those that are to be asked first standing first; the report's folder,
+    where benchmarks leave their times; and the population that an artifact is `drawn` from, which goes before all."""
 
     populations: Sequence[Population]
     report: Path
+    drawn: Population | None = None
 
     def of(self, *kinds: str) -> list[Population]:
-        """The populations of these kinds, those that no claim can be tested on last."""
+        """The populations of these kinds (:func:`reports.texts.kind`), those that no claim can be tested on last."""
         found = [population for population in self.populations if kind(population) in kinds]
-        return sorted(found, key=lambda population: untestable(population) is not None)
+        return sorted(found, key=lambda population: (population is not self.drawn, untestable(population) is not None))
 
 
 Test = Callable[[Evidence], Finding]
@@ -66,15 +68,10 @@ class Claim:
         }
 
 
-def kind(population: Population) -> str:
-    """`stream`, `text` or `clicks`."""
-    return "stream" if population.periods else "text" if population.metric == "accuracy" else "clicks"
-
-
 def untestable(population: Population) -> str | None:
     """Why no claim of the paper can be tested on these runs; None where it can."""
     if "synthetic" in population.dataset:
-        return f"untestable on synthetic {'text' if kind(population) == 'text' else 'data'}"
+        return f"untestable on synthetic {'text' if 'text' in kind(population) else 'data'}"
     return "untestable under profile=smoke, whose numbers have no meaning" if population.profile == "smoke" else None
 
 

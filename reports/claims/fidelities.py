@@ -10,7 +10,9 @@ from reports.wording import metric, number, rule, utility
 
 def as_good(evidence: Evidence) -> Finding:
     """At every ε and of every rule, the best rigorous setting is as good as the best one of the paper's fidelity."""
-    usable = [population for population in evidence.of("clicks", "text") if untestable(population) is None]
+    usable = [
+        population for population in evidence.of("clicks", "text", "large_text") if untestable(population) is None
+    ]
     pairs = [
         (one, other)
         for one in usable

@@ -5,13 +5,13 @@ from __future__ import annotations
 from reports.claims.claim import Evidence, Finding, untestable
 from reports.claims.estimate import OPEN
 from reports.claims.tradeoff import LOSSES, ahead, main_panel, reach, where_told
-from reports.comparison import Population
+from reports.texts import vocabulary
 from reports.wording import number
 
 
 def larger_vocabulary_gains(evidence: Evidence) -> Finding:
     """At the same loss, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
-    found = evidence.of("text")
+    found = evidence.of("text", "large_text")
     if found and (why := untestable(found[0])):
         return Finding(OPEN, f"{found[0].dataset}: {why}.")
     by_size = {vocabulary(population): population for population in reversed(found) if vocabulary(population)}
@@ -32,8 +32,3 @@ def larger_vocabulary_gains(evidence: Evidence) -> Finding:
         f"{many.dataset} with {large:,} tokens against {few.dataset} with {small:,}, best reduction by loss (95% "
         f"bounds): {values}.",
     )
-
-
-def vocabulary(population: Population) -> int:
-    """Rows of the embedding tables."""
-    return sum(table.rows for table in population.runs[0].tables)

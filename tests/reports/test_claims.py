@@ -12,10 +12,11 @@ import pytest
 from reports.build import build
 from reports.claims.claim import Evidence
 from reports.claims.estimate import FAILS, HOLDS, OPEN, Difference, mean, slope
-from reports.claims.register import CLAIMS, judge
+from reports.claims.register import CLAIMS, judge, notes
 from reports.comparison import populations
 from reports.runs import load_runs
 from tests.reports.synthetic import PARAMETERS, write_bench, write_comparison, write_run
+from tests.reports.synthetic_texts import write_text_run
 
 WOBBLE = (0.0002, -0.0001, -0.0001)
 """What training again does to the utility, by seed."""
@@ -52,19 +53,11 @@ def write(runs: Path, specs: list[Spec], seeds: tuple[int, ...] = (0, 1, 2), **s
         )  # fmt: skip
 
 
-def write_texts(runs: Path, specs: list[Spec], dataset: str = "sst2", tokens: int = 50_265, **how: Any) -> None:
-    for spec, seed in itertools.product(specs, how.pop("seeds", (0, 1, 2))):
-        algorithm, settings, loss, reduction = spec
-        value = 0.92 - loss + WOBBLE[seed]
-        utility = {"metric": "accuracy", "value": value, "validation": value, "standard_error": 0.004}
-        gradient = {
-            "parameters": 768 * tokens,
-            "coordinates_mean": 768 * tokens / reduction,
-            "tables": [{"name": "words", "rows": tokens, "dim": 768, "rows_mean": tokens / reduction}],
-        }
-        write_run(
-            runs, algorithm, test=value, settings=settings, seed=seed, dataset=dataset, model="roberta",
-            utility=utility, embedding_gradient=gradient,
+def write_texts(runs: Path, specs: list[Spec], dataset: str = "sst2", tokens: int = 50_265) -> None:
+    for (algorithm, settings, loss, reduction), seed in itertools.product(specs, (0, 1, 2)):
+        write_text_run(
+            runs, algorithm, test=0.92 - loss + WOBBLE[seed], reduction=reduction, rows=tokens, settings=settings,
+            seed=seed, dataset=dataset,
         )  # fmt: skip
 
 
@@ -229,6 +222,15 @@ def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     judged = {c["id"]: c for c in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))}
     for claim in ("lora_behind", "training_embeddings_helps", "larger_vocabulary_gains_more"):
         assert judged[claim]["verdict"] == OPEN and "untestable on synthetic text" in judged[claim]["evidence"]
+
+
+def test_under_an_artifact_stands_what_its_own_runs_say(tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, *FEW, *MANY])
+    write_texts(tmp_path, [*BASE, *FEW, *MANY], dataset="text_synthetic")
+    everything = populations(load_runs(tmp_path)[0])
+    said = {p.dataset: notes("fig3", Evidence(everything, tmp_path, p))[0] for p in everything}
+    assert "**Holds.** nycflights" in said["nycflights"] and "untestable on synthetic text" in said["text_synthetic"]
+    assert judge(Evidence(everything, tmp_path))[0]["verdict"] == HOLDS
 
 
 def test_runs_whose_numbers_have_no_meaning_test_no_claim(tmp_path: Path) -> None:

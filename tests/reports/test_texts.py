@@ -12,7 +12,7 @@ from reports.artifact import Content
 from reports.artifacts import fig3, tab_frozen, tab_large_vocab, tab_lora
 from reports.build import build
 from reports.comparison import Population, populations
-from reports.published_text import FROZEN, LORA
+from reports.published import TAB_FROZEN
 from reports.runs import load_runs
 from reports.style import style
 from tests.reports.synthetic import write_run
@@ -35,23 +35,21 @@ def test_lora_stands_beside_adafest_and_the_paper(tmp_path: Path) -> None:
     content = tab_lora.content(population(tmp_path))
     rows = cells(content)
     assert [row["loss"] for row in rows] == [0.001, 0.005, 0.01]
-    assert [row["adafest_paper"] for row in rows] == list(LORA["adafest"])
+    assert [row["adafest_paper"] for row in rows] == [14.59, 53.90, 53.90]
+    assert rows[0]["adafest_difference"] == pytest.approx(rows[0]["adafest"] - 14.59)
     assert [row["lora_embedding"] for row in rows] == pytest.approx([11.82, 47.28, 189.1], rel=1e-3)
     assert "rank=16" in rows[1]["lora_embedding_settings"]
     assert rows[0]["adafest"] == pytest.approx(14 * 50_265 / 5e4)
-    assert content.notes == [
-        "The paper's claim does not hold here: at a loss of 0.01, DP-AdaFEST reduces no more than LoRA."
-    ]
     assert not content.missing
 
 
-def test_frozen_embeddings_stand_beside_trained_ones_and_a_difference_beside_its_error(tmp_path: Path) -> None:
+def test_frozen_embeddings_stand_beside_trained_ones_and_the_papers(tmp_path: Path) -> None:
     write_texts(tmp_path)
     content = tab_frozen.content(population(tmp_path))
     rows = {(row["rule"], row["epsilon"]): row for row in cells(content)}
-    assert rows.keys() == FROZEN.keys()
+    assert rows.keys() == TAB_FROZEN.rows.keys()
     assert rows["dpsgd", 3.0]["test"] == pytest.approx(0.928) and rows["dpsgd", 3.0]["sst2"] == 0.9243
-    assert "At ε = 1, training the word embeddings gains +0.0380 (more than noise, 0.0141)." in content.notes
+    assert rows["frozen", 1.0]["difference"] == pytest.approx(0.880 - 0.9143)
 
 
 def test_a_large_vocabulary_stands_beside_a_smaller_one(tmp_path: Path) -> None:
@@ -72,7 +70,6 @@ def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     with style():
         contents = [artifact.content(generated) for artifact in (fig3, tab_lora, tab_frozen)]
     assert all("cannot be tested here" in content.caption for content in contents)
-    assert not any(content.notes for content in contents)
 
 
 def test_each_kind_of_data_has_its_artifacts_and_its_experiment(tmp_path: Path) -> None:

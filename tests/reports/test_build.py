@@ -248,7 +248,7 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
     first = contents(report)
     # Claims of time rest on benchmarks, which the second report does not have.
     files = [name for name in again if name.startswith(("figures", "tables")) and "claims" not in name]
-    assert len(files) == 26  # the frontier is also drawn from two populations of texts
+    assert len(files) == 22, files
     assert [name for name in files if first[name] != again[name]] == []
 
 

@@ -75,7 +75,7 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, Planne
     from pipelines.compose import Composer
     from pipelines.grid import plan
     from pipelines.length import steps
-    from reports.pace import PlannedRuns
+    from reports.pace import PlannedRun, PlannedRuns
 
     assert isinstance(composer, Composer)
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
@@ -84,5 +84,7 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, Planne
     for name in named or composer.choices("experiment"):
         with nullcontext() if named else suppress(UserError):
             runs = [run.config for run in plan(composer, [*own, f"experiment={name}"]).runs]
-            planned[name] = PlannedRuns([(run.data.name, run.algorithm.name, steps(run)) for run in runs])
+            planned[name] = PlannedRuns(
+                [PlannedRun(run.data.name, run.model.name, run.algorithm.name, steps(run)) for run in runs]
+            )
     return planned

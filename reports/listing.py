@@ -85,7 +85,8 @@ def listing(
     """What is done and what is left, counted on the runs of `profile` (None: whatever is there), `jobs` at once."""
     usable = load_runs(runs)[0]
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
-    pace = Pace(usable, read(report, "step"))
+    # Runs of another profile are of another length, and what is not a step weighs differently in them.
+    pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))
     lines = [_line(artifact, groups, report, planned or {}, pace, jobs) for artifact in ARTIFACTS]
     experiments = []
     for name, plan in (planned or {}).items():
@@ -110,7 +111,7 @@ def _line(
         measured = artifact.measured is not None
         return Line(artifact.id, artifact.title, artifact.measured, measured, int(there), int(measured), None)
     done, plan = _done(artifact, groups), planned.get(artifact.experiment)
-    mine = None if plan is None else PlannedRuns([run for run in plan.runs if run[1] in artifact.rules])
+    mine = None if plan is None else PlannedRuns([run for run in plan.runs if run.algorithm in artifact.rules])
     return Line(
         artifact.id,
         artifact.title,

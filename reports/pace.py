@@ -6,60 +6,75 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reports.bench import Section
 from reports.runs import Run
 
+CLICK_MODEL = "pctr"
+"""The model that `dpfest bench step` times."""
+
+_ANY = ""
 _LIKELY = 10.0
 """A run is not believed to have taken more than so many times its training: its files were copied or touched."""
 
 
+class PlannedRun(NamedTuple):
+    """A run that an experiment plans; its steps are None where they are not known."""
+
+    data: str
+    model: str
+    algorithm: str
+    steps: int | None
+
+
 @dataclass(frozen=True)
 class PlannedRuns:
-    """What an experiment plans: of each run its data, its algorithm and its steps (None where they are not known)."""
+    """All runs that an experiment plans."""
 
-    runs: Sequence[tuple[str, str, int | None]]
+    runs: Sequence[PlannedRun]
 
     def by_algorithm(self) -> dict[str, int]:
         """How many runs each algorithm has."""
-        return dict(Counter(algorithm for _, algorithm, _ in self.runs))
+        return dict(Counter(run.algorithm for run in self.runs))
 
 
 class Pace:
-    """Seconds a step of each rule: of finished runs on the same data, else on any; else of `dpfest bench step`."""
+    """Seconds a step of each rule: of finished runs on the same data, else of any of the same model; else, of the click
+    model, what `dpfest bench step` measured."""
 
     def __init__(self, runs: Sequence[Run], step: Section | None = None) -> None:
-        self._steps: dict[tuple[str | None, str], list[float]] = {}
+        self._steps: dict[tuple[str, str, str], list[float]] = {}
         for run in runs:
             if run.steps and (taken := seconds(run)) is not None:
-                for data in (run.dataset, None):
-                    self._steps.setdefault((data, run.algorithm), []).append(taken / run.steps)
-        timed = step.records if step else []
-        smallest = min((record["table_rows"] for record in timed if record["table_rows"]), default=None)
+                for data in (run.dataset, _ANY):
+                    self._steps.setdefault((data, run.model, run.algorithm), []).append(taken / run.steps)
+        timed = [record for record in step.records if record["table_rows"]] if step else []
+        smallest = min((record["table_rows"] for record in timed), default=None)
         self._bench = {
             record["competitor"]: record["median_seconds"]
             for record in timed
             if record["table_rows"] == smallest and record["median_seconds"]
         }
 
-    def step(self, data: str, algorithm: str) -> float | None:
-        """Seconds; None where nothing tells."""
-        for known in ((data, algorithm), (None, algorithm)):
-            if known in self._steps:
-                return statistics.fmean(self._steps[known])
-        return self._bench.get(algorithm)
+    def step(self, run: PlannedRun) -> float | None:
+        """Seconds of a step of it; None where nothing tells."""
+        for data in (run.data, _ANY):
+            if found := self._steps.get((data, run.model, run.algorithm)):
+                return statistics.fmean(found)
+        return self._bench.get(run.algorithm) if run.model == CLICK_MODEL else None
 
     def left(self, planned: PlannedRuns, done: Mapping[str, int], jobs: int) -> float | None:
         """Seconds until all planned runs are done, `jobs` at once; None where the pace of one of them is not known."""
         waiting, total = Counter(done), 0.0
-        for data, algorithm, steps in planned.runs:
-            if waiting[algorithm] > 0:
-                waiting[algorithm] -= 1
+        for run in planned.runs:
+            if waiting[run.algorithm] > 0:
+                waiting[run.algorithm] -= 1
                 continue
-            pace = self.step(data, algorithm)
-            if pace is None or steps is None:
+            pace = self.step(run)
+            if pace is None or run.steps is None:
                 return None
-            total += steps * pace
+            total += run.steps * pace
         return total / jobs
 
 

@@ -9,15 +9,20 @@ import pytest
 
 from reports.bench import read
 from reports.listing import Line, listing
-from reports.pace import Pace, PlannedRuns, duration, seconds
+from reports.pace import Pace, PlannedRun, PlannedRuns, duration, seconds
 from reports.runs import load_runs
 from tests.reports.synthetic import write_bench, write_benches, write_comparison, write_run
 
 
 def comparison(**algorithms: int) -> dict[str, PlannedRuns]:
     """An experiment of so many runs an algorithm, 128 steps each."""
-    runs = [("nycflights", algorithm, 128) for algorithm, count in algorithms.items() for _ in range(count)]
-    return {"comparison": PlannedRuns(runs)}
+    return {
+        "comparison": PlannedRuns([run(algorithm) for algorithm, count in algorithms.items() for _ in range(count)])
+    }
+
+
+def run(algorithm: str, steps: int = 128, data: str = "nycflights", model: str = "pctr") -> PlannedRun:
+    return PlannedRun(data, model, algorithm, steps)
 
 
 def lines(folder: Path, planned: dict[str, PlannedRuns] | None = None, jobs: int = 1) -> dict[str, Line]:
@@ -45,7 +50,7 @@ def test_the_rest_takes_as_long_as_what_is_done_took(tmp_path: Path) -> None:
     assert found["fig7"].left is None or found["fig7"].needed == 11
     assert lines(tmp_path, planned, jobs=2)["experiment=comparison"].left == pytest.approx(70)
     # Twice as many steps take twice as long; an algorithm that never ran, nobody knows how long.
-    long = {"comparison": PlannedRuns([("nycflights", "dpsgd", 256)] * 3)}
+    long = {"comparison": PlannedRuns([run("dpsgd", 256)] * 3)}
     assert lines(tmp_path, long)["experiment=comparison"].left == pytest.approx(40)
     assert lines(tmp_path, comparison(dpsgd=2, adafest=1))["experiment=comparison"].time == "unknown"
     assert lines(tmp_path, comparison(dpsgd=2))["experiment=comparison"].time == ""
@@ -53,21 +58,23 @@ def test_the_rest_takes_as_long_as_what_is_done_took(tmp_path: Path) -> None:
 
 def test_a_run_took_what_its_files_say_unless_they_were_copied(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "dpsgd", test=0.7)
-    (run,) = load_runs(tmp_path)[0]
+    (found,) = load_runs(tmp_path)[0]
     for end, taken in ((33.0, 33.0), (2.0, 20.0), (5000.0, 20.0)):
         os.utime(folder / "config.yaml", (1000.0, 1000.0))
         os.utime(folder / "summary.json", (1000.0 + end, 1000.0 + end))
-        assert seconds(run) == taken
+        assert seconds(found) == taken
 
 
 def test_before_the_first_run_the_benchmark_foretells(tmp_path: Path) -> None:
     times = {("adafest", 338_782): 0.5, ("adafest", 1_693_910): 0.9}
     write_bench(tmp_path / "report", "step", times, "adafest")
-    plan = {"comparison": PlannedRuns([("criteo_kaggle", "adafest", 17_907)] * 4)}
+    plan = {"comparison": PlannedRuns([run("adafest", 17_907, "criteo_kaggle")] * 4)}
     left = lines(tmp_path, plan, jobs=2)["experiment=comparison"].left
     assert left == pytest.approx(2 * 17_907 * 0.5)
     assert "the rest takes 5.0 h with 2 at once" in str(listing(tmp_path, tmp_path / "report", plan, 2))
-    assert Pace([], read(tmp_path / "report", "step")).step("criteo_kaggle", "dpsgd") is None
+    pace = Pace([], read(tmp_path / "report", "step"))
+    assert pace.step(run("dpsgd")) is None
+    assert pace.step(run("adafest", model="roberta")) is None  # another model's steps take another time
 
 
 def test_what_is_measured_says_whether_it_is(tmp_path: Path) -> None:

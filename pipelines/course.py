@@ -21,7 +21,7 @@ from pipelines.data.stream import Stream, split_days
 from pipelines.data.writer import DATA_DEPENDENT_NOTE
 from pipelines.select import StreamSelection, selected_rows
 
-VALIDATION_EVERY = 6
+VALIDATION_EVERY = 8
 """Of the held-out days of a stream, every so many-th row chooses settings; the others are only reported."""
 
 

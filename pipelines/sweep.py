@@ -29,7 +29,7 @@ from pipelines.grid import PlannedRun
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.
-_PRELOADED = ["torch", "torch._dynamo", "scipy.stats", "dp_accounting.pld"]
+_PRELOADED = ["torch", "torch._dynamo", "scipy.stats", "dp_accounting.pld", "hydra"]
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def test_the_held_out_days_are_never_trained_on_and_divided_between_choice_and_r
     trained = np.concatenate([chunk.days for period in made.periods for chunk in period.rows.chunks(300)])
     assert np.unique(trained).tolist() == [0, 1, 2, 3, 4, 5] and len(trained) == 1200
     parts = [list(part.chunks(64)) for part in (made.validation, made.test)]
-    assert [sum(map(len, part)) for part in parts] == [67, 333]
+    assert [sum(map(len, part)) for part in parts] == [50, 350]
     held_out = np.concatenate([stream.days[day].split("train").gather(np.arange(200)).numeric for day in (6, 7)])
     read = np.concatenate([chunk.numeric for part in parts for chunk in part])
     assert {row.tobytes() for row in read} == {row.tobytes() for row in held_out}

@@ -11,7 +11,7 @@ from reports.comparison import Population
 from reports.style import NOTE_COLOUR, WIDTH, Drawing, canvas
 from reports.tables import Table
 from reports.texts import kind
-from reports.wording import delta, number, rule
+from reports.wording import delta, metric, number, rule
 
 
 @dataclass
@@ -106,17 +106,23 @@ def _resolution(population: Population) -> str:
         "validation": [run.validation_error for run in population.runs if run.validation_error is not None],
     }
     said = [f"{max(found):.4f} ({split})" for split, found in errors.items() if found]
-    return f"standard error of one {population.metric.upper()} " + ", ".join(said) if said else ""
+    return f"standard error of one {metric(population)} " + ", ".join(said) if said else ""
 
 
 def absent_rules(artifact: Artifact, population: Population | None) -> list[str]:
-    """A sentence for every rule that the artifact compares and that has no run at some ε."""
+    """A sentence for every rule that the artifact compares and that has no run at some ε.
+
+    Where only what rules are held against was trained, as for another artifact, there is nothing to compare.
+    """
     if population is None:
         return ["No runs yet."] if artifact.experiment else []
-    sentences = []
+    sentences, compared = [], set(artifact.rules) - {"nonprivate", "dpsgd", "frozen"} or set(artifact.rules)
+    epsilons = [
+        e for e in population.epsilons if any(s.epsilon == e for s in population.settings if s.algorithm in compared)
+    ]
     for algorithm in artifact.rules:
         present = {s.epsilon for s in population.settings if s.algorithm == algorithm}
-        lacking = [number(e) for e in population.epsilons if e not in present]
+        lacking = [number(e) for e in epsilons if e not in present]
         if not present:
             sentences.append(f"No {rule(algorithm)} ({algorithm}) runs yet.")
         elif lacking and algorithm != "nonprivate":

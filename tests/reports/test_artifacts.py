@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from reports.ablation import largest_grid
-from reports.artifacts import audit, fig1b, fig2, fig3, fig7, fig8
+from reports.artifact import absent_rules
+from reports.artifacts import audit, fig1b, fig2, fig3, fig7, fig8, tab_frozen
 from reports.comparison import Population, populations
 from reports.runs import load_runs
 from reports.style import dress, style
@@ -181,3 +182,20 @@ def test_an_audit_that_cannot_be_read_is_asked_for(tmp_path: Path, text: str) ->
     write_audit(tmp_path)
     (tmp_path / audit.FILE).write_text(text, encoding="utf-8")
     assert audit.content(tmp_path).missing == ["No audit yet: dpfest audit"]
+
+
+def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_comparison(tmp_path: Path) -> None:
+    """tab_frozen asks for DP-SGD and frozen embeddings at every ε; fig3 does not lack the others there."""
+    write_run(tmp_path, "nonprivate", test=0.80, epsilon=None)
+    for epsilon in (1.0, 8.0):
+        write_run(tmp_path, "dpsgd", test=0.72, epsilon=epsilon)
+        write_run(tmp_path, "frozen", test=0.70, coordinates=0.0, epsilon=epsilon)
+    for name in ("fest", "adafest", "exponential"):
+        write_run(tmp_path, name, test=0.71, coordinates=100.0, epsilon=1.0)
+    for artifact in (fig3.ARTIFACT, tab_frozen.ARTIFACT):
+        assert absent_rules(artifact, only_population(tmp_path)) == []
+    write_run(tmp_path, "fest", test=0.71, coordinates=100.0, epsilon=8.0)
+    assert absent_rules(fig3.ARTIFACT, only_population(tmp_path)) == [
+        "No DP-AdaFEST (adafest) runs at ε = 8 yet.",
+        "No Exponential selection (exponential) runs at ε = 8 yet.",
+    ]

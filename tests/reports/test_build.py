@@ -112,6 +112,7 @@ def test_missing_rules_leave_artifacts_visibly_incomplete(tmp_path: Path) -> Non
     write_run(runs, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0, "noise_ratio": 5.0})
     write_run(runs, "frozen", test=0.70, coordinates=0.0)
     write_run(runs, "dpsgd", test=0.73, epsilon=3.0)
+    write_run(runs, "adafest", test=0.72, coordinates=100.0, epsilon=3.0)
     build(runs, report, only=["fig4"])
     entry = entries(report)["fig4"]
     assert entry["status"] == "incomplete"

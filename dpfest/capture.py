@@ -75,12 +75,6 @@ class Recorder:
         self.independent = False  # whether the examples have been seen not to mix
         self.table_calls: int | None = None  # look-ups' calls in a micro-batch; 0 where they vary
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
-        self._buffered = [(name, module) for name, module in model.named_modules() if module._buffers]
-
-    def buffer_versions(self) -> dict[str, tuple[int, int]]:
-        """What tells, of each buffer of the model, whether it was written to or replaced."""
-        buffers = {f"{name}.{key}": b for name, module in self._buffered for key, b in module._buffers.items()}
-        return {name.lstrip("."): (id(b), b._version) for name, b in buffers.items() if b is not None}
 
     def record(self, *, lookups_only: bool = False) -> Recording:
         """A recording of one micro-batch, to be used as a context manager.
@@ -114,7 +108,7 @@ class Recording:
 
     def __enter__(self) -> Recording:
         self._handles = []
-        self._buffers = self.recorder.buffer_versions()
+        self._buffers = _versions(self.recorder.model)
         for name, layer in self.recorder.layers.items():
             own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
             self._handles.append(layer.register_forward_pre_hook(self._before(own), with_kwargs=True))
@@ -126,7 +120,7 @@ class Recording:
     ) -> bool:
         for handle in self._handles:
             handle.remove()
-        after = self.recorder.buffer_versions()
+        after = _versions(self.recorder.model)
         _hold(self.recorder.trainable.values(), out=False)
         if kind is None and (
             changed := [name for name, version in self._buffers.items() if version != after.get(name)]
@@ -267,6 +261,10 @@ class _LookedUp(BaseException):
 def _hold(parameters: Any, *, out: bool) -> None:
     for parameter in parameters:
         parameter.requires_grad_(not out)
+
+
+def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
 
 
 def _same(table: Table, other: nn.Module) -> bool:

@@ -13,7 +13,7 @@ part of the private state, and epsilon holds only while it stays secret.
 
 torch's own CPU generator will not do: its seed keeps 32 bits, few enough to try them all, and its float32 normals
 end at 5.77 standard deviations, so that an output beyond would betray an example with a probability far above delta.
-Here radii come from 63 bits and reach 9.3 standard deviations.
+Here radii come from 32 bits, large ones (one in 65,536) from 63, and reach 9.3 standard deviations.
 Philox is a good generator and not a proven cipher; that, like the rounding of floats (Mironov, 2012), is outside
 the guarantee.
 """
@@ -80,7 +80,7 @@ class NoiseKey:
     ) -> Tensor:
         """Normal variates of mean 0 and this standard deviation, float32, shape ``[size]``, on ``device``.
 
-        On the CPU by the method of Box and Muller (1958), radii from 63 bits; on a GPU by torch's Philox under a
+        On the CPU by the method of Box and Muller (1958), large radii from 63 bits; on a GPU by torch's Philox under a
         64-bit seed, in float64, whose tails reach 8.5 standard deviations, and then rounded.
         """
         if torch.device(device).type != "cpu":

@@ -90,6 +90,29 @@ def test_a_buffer_that_keeps_raw_data_is_refused() -> None:
         engine(model, model).gradient([torch.randn(5, 3)], 0)
 
 
+class KeepsLater(nn.Module):
+    """Has no buffer when it is wrapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if "mean" in dict(self.named_buffers()):
+            self.mean.add_(x.detach().mean(0))
+        else:
+            self.register_buffer("mean", torch.zeros(3))
+        return self.layer(x)
+
+
+def test_a_buffer_that_comes_after_wrapping_is_watched_too() -> None:
+    model, x = KeepsLater(), torch.randn(4, 3)
+    wrapped = engine(model, lambda x: model(x).squeeze(1).square())
+    wrapped.gradient([x], 0)
+    with pytest.raises(UserError, match="changes the buffer mean"):
+        wrapped.gradient([x], 1)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_parameters_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(UserError, match="float32"):

@@ -291,7 +291,7 @@ def test_without_the_packages_a_sentence_says_what_to_install(
 
 
 def test_the_benchmark_of_click_models_refuses_a_model_of_texts(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="dpfest bench step times the click model, and model=roberta is none"):
+    with pytest.raises(UserError, match="dpfest bench step is of clicks, and model=roberta reads none"):
         bench("step", config(tmp_path), repeats=1)
 
 

@@ -28,7 +28,6 @@ def summarize(
     evaluations: Sequence[Mapping[str, dict[str, float | None]]],
     seconds: float,
     waited: float,
-    examples_seen: int,
 ) -> dict[str, Any]:
     """The summary of a run that is done.
 
@@ -38,7 +37,6 @@ def summarize(
             `following`, those of the next period; after the last on `test`, those that are only reported.
         seconds: time in training steps.
         waited: of that, time in which a step waited for its batch.
-        examples_seen: sum of the batch sizes.
     """
     budget, validation, test = course.budget, evaluations[-1]["validation"], evaluations[-1]["test"]
     sections = ("algorithm", "optimizer", "train", *(["stream"] if course.plan else []))
@@ -75,7 +73,8 @@ def summarize(
         "throughput": {
             "wall_seconds": seconds,
             "waited_for_data_seconds": waited,
-            "examples_per_second": examples_seen / seconds if seconds else None,
+            # By the expected batch size: how many examples were drawn is private.
+            "examples_per_second": budget.steps * budget.batch_size / seconds if seconds else None,
         },
     }
 

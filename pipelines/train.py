@@ -117,7 +117,7 @@ class _Run:
         self.steps = self._ends[-1]
         self.task = task_of(config, course.data, device_of(config.device))
         self.optimizers = optimizers(self.task.model, config.optimizer)
-        self.seconds, self.waited, self.examples_seen = 0.0, 0.0, 0
+        self.seconds, self.waited = 0.0, 0.0
         self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
         self.key = self._key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
@@ -203,7 +203,6 @@ class _Run:
                 "optimizer.tables.learning_rate."
             )
         self.rows += torch.tensor(gradient.rows_per_table, dtype=torch.float64)
-        self.examples_seen += gradient.examples
         return gradient
 
     def _log(self, gradient: NoisedGradient, report: Report) -> None:
@@ -217,7 +216,8 @@ class _Run:
             coordinates=coordinates,
             rows=gradient.rows_per_table,
         )
-        words = [f"{self.examples_seen / max(self.seconds, 1e-9):,.0f} examples/s", f"loss {gradient.loss:.4f}"]
+        speed = self.step * self.config.train.batch_size / max(self.seconds, 1e-9)
+        words = [f"{speed:,.0f} examples/s", f"loss {gradient.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
         report(self.step, self.steps, "  ".join([*words, self.training.ledger.words()]))
@@ -252,7 +252,6 @@ class _Run:
             evaluations=self.evaluations,
             seconds=self.seconds,
             waited=self.waited,
-            examples_seen=self.examples_seen,
         )
         ledger = self.training.ledger.to_json()
         ledger["statements"] += self.course.statements
@@ -270,13 +269,13 @@ class _Run:
         return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, self.directory.path.name)
 
     def _save(self) -> None:
-        own = {"rows": self.rows, "examples_seen": self.examples_seen, "seconds": self.seconds, "waited": self.waited}
+        own = {"rows": self.rows, "seconds": self.seconds, "waited": self.waited}
         place = {"period": self.number, "evaluations": self.evaluations}
         key = torch.tensor(list(self.key.secret), dtype=torch.uint8)
         self.directory.save_state({"training": self.training.state_dict(), "key": key, **place, **own})
 
     def _restore(self, saved: dict[str, Any]) -> None:
-        self.examples_seen, self.seconds, self.waited = (saved[name] for name in ("examples_seen", "seconds", "waited"))
+        self.seconds, self.waited = saved["seconds"], saved["waited"]
         self.evaluations = saved["evaluations"]
         self.rows.copy_(saved["rows"])
         self.training.load_state_dict(saved["training"])

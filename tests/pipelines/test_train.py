@@ -176,6 +176,14 @@ def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path) -> N
     assert not (folder / "checkpoint" / "state.pt").exists()
 
 
+def test_a_summary_does_not_tell_how_many_examples_were_drawn(tmp_path: Path) -> None:
+    summary = train(config(tmp_path)).summary
+    speed = summary["throughput"]
+    # Under Poisson sampling the true number is another, and private: one example more or less moves it.
+    told = speed["examples_per_second"] * speed["wall_seconds"]
+    assert told == pytest.approx(summary["steps"] * summary["batch_size"])
+
+
 def test_two_secret_keys_give_two_results(tmp_path: Path) -> None:
     values = set()
     for name in ("one", "two"):

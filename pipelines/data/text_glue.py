@@ -16,6 +16,7 @@ from pipelines.data.text_file import TextColumns, TextFile
 from pipelines.data.text_parquet import ParquetFile
 from pipelines.data.text_tokens import TextTokenizer, folder_identity, folder_tokenizer
 from pipelines.data.text_tsv import TsvFile
+from pipelines.hub import TOKENIZER, HubConfig, Wanted, local_folder
 
 Parts = dict[str, tuple[str, TextColumns]]
 """Of ``train`` and ``test``, the file within a folder, and what is read of it."""
@@ -77,11 +78,15 @@ class OfficialConfig(TextConfig):
     """A task from a folder of its official files, or of the hub's.
 
     Attributes:
-        path: The folder. Required.
-        tokenizer: The folder of the model whose tokenizer is used.
+        on_hub: Name of the dataset on the Hugging Face hub.
+        hub: What may be fetched: nothing, unless the whole configuration says so.
+        path: The folder, or a name on the hub. Required.
+        tokenizer: The folder of the model whose tokenizer is used, or its name on the hub.
     """
 
     on_hub: ClassVar[str]
+
+    hub: ClassVar[HubConfig] = HubConfig()
 
     path: str = "???"
     tokenizer: str | None = TOKENIZER_OF_THE_MODEL
@@ -114,20 +119,25 @@ class OfficialConfig(TextConfig):
         if self.tokenizer is None:
             raise UserError(
                 f"data={self.name} is cut into tokens by the model's own tokenizer: set model.path to the folder of a "
-                "model. None is fetched."
+                "model, or to its name on the Hugging Face hub."
             )
-        return Path(self.tokenizer)
+        return local_folder(self.tokenizer, TOKENIZER, self.hub)
 
     def _found(self) -> dict[str, tuple[Path, TextColumns]]:
         """The files that the folder holds, the official ones where it holds both kinds."""
-        folder, layouts = Path(self.path), (self.official(), self.converted())
+        layouts = (self.official(), self.converted())
+        names = [tuple(name for name, _ in parts.values()) for parts in layouts]
+        folder = local_folder(self.path, Wanted("dataset", (names[1], names[0]), " ".join(names[1])), self.hub)
         for parts in layouts:
             found = {part: (folder / name, columns) for part, (name, columns) in parts.items()}
             if all(path.is_file() for path, _ in found.values()):
                 return found
-        lacking = next(path for name, _ in layouts[0].values() if not (path := folder / name).is_file())
-        kinds = [" and ".join(name for name, _ in parts.values()) for parts in layouts]
-        raise UserError(f"There is no file {lacking}: set data.path to the folder of {', or to one of '.join(kinds)}.")
+        lacking = next(path for name in names[0] if not (path := folder / name).is_file())
+        kinds = ", or of ".join(" and ".join(each) for each in names)
+        raise UserError(
+            f"There is no file {lacking}: set data.path to the folder of {kinds}; or to {self.on_hub}, its name on the "
+            "Hugging Face hub."
+        )
 
 
 @dataclass

@@ -84,7 +84,7 @@ def test_xnli_takes_the_folder_of_its_language(here: Path) -> None:
     assert np.array_equal(one.ids, other.ids) and np.array_equal(one.labels, other.labels)
     german = made(here, "data=xnli", f"data.path={hub}", "data.language=de")
     assert (german.split("train").gather(np.arange(1)).ids[0, :2] == [0, 6]).all()
-    with pytest.raises(UserError, match=r"train.fr.tsv: .* or to one of fr/train-00000-of-00001.parquet and fr/"):
+    with pytest.raises(UserError, match=r"train.fr.tsv: .* or of fr/train-00000-of-00001.parquet and fr/"):
         made(here, "data=xnli", f"data.path={hub}", "data.language=fr")
 
 

@@ -13,11 +13,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from dpfest.errors import UserError
-
-Kind = Literal["model", "dataset"]
+from pipelines.hub_client import INDEX, Kind, Repository
 
 _NAME = re.compile(r"(?P<repository>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[\w./-]+))?", re.ASCII)
 
@@ -51,78 +50,6 @@ class Wanted:
 _MODEL_FILES = "config.json tokenizer.json model.safetensors"
 TOKENIZER = Wanted("model", (("config.json", "tokenizer.json"),), _MODEL_FILES)
 WEIGHTS = Wanted("model", (("config.json", "model*.safetensors"), ("config.json", "pytorch_model*.bin")), _MODEL_FILES)
-_INDEX = "*.index.json"
-"""Which file holds what, where weights are in several."""
-
-
-@dataclass(frozen=True)
-class _Repository:
-    """A repository at a revision: a branch, a tag or a commit."""
-
-    kind: Kind
-    name: str
-    revision: str
-
-    def __str__(self) -> str:
-        return self.name if self.revision == "main" else f"{self.name}@{self.revision}"
-
-    @property
-    def client(self) -> Any:
-        """The hub's own package."""
-        try:
-            import huggingface_hub.errors
-        except ImportError as error:
-            from pipelines.data.text_tokens import INSTALL
-
-            raise UserError(
-                f"There is no folder {self}, and names on the Hugging Face hub need its package huggingface_hub: "
-                f"{INSTALL}."
-            ) from error
-        return huggingface_hub
-
-    def cached(self) -> Path | None:
-        """The folder of the revision in the local cache, whole or not; no request is made."""
-        try:
-            return self._snapshot(self.revision, [], local_files_only=True)
-        except (OSError, ValueError):  # there is none, or no repository can have such a name
-            return None
-
-    def fetch(self, commit: str | None, patterns: tuple[str, ...]) -> Path:
-        """The folder of the revision once files at a commit, or at its latest, have been fetched into it."""
-        source, revision = self.client.constants.ENDPOINT, commit or self.revision
-        print(f"{self}: downloading {', '.join(patterns)} from {source} …", file=sys.stderr, flush=True)
-        if not sys.stderr.isatty():
-            self.client.utils.disable_progress_bars()
-        try:
-            return self._snapshot(revision, [*patterns, _INDEX], local_files_only=False)
-        except Exception as error:  # the failures of a network have no type in common
-            reason = self._reason(error, revision)
-            raise UserError(f"{self} cannot be downloaded from {source}: {reason}.") from error
-
-    def _snapshot(self, revision: str, patterns: list[str], *, local_files_only: bool) -> Path:
-        folder = self.client.snapshot_download(
-            self.name,
-            repo_type=self.kind,
-            revision=revision,
-            allow_patterns=patterns,
-            local_files_only=local_files_only,
-        )
-        return Path(folder)
-
-    def _reason(self, error: BaseException, revision: str) -> str:
-        errors = self.client.errors
-        while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:
-            error = error.__cause__  # it is not in the cache, because it could not be fetched
-        if isinstance(error, errors.OfflineModeIsEnabled):
-            return "the environment variable HF_HUB_OFFLINE forbids it"
-        if isinstance(error, errors.GatedRepoError):
-            return "its owner's terms must be accepted on its page, and `hf auth login` be run here"
-        if isinstance(error, errors.RepositoryNotFoundError):
-            return f"there is no {self.kind} of that name (or it is private, and needs `hf auth login`)"
-        if isinstance(error, errors.RevisionNotFoundError):
-            return f"it has no revision {revision}"
-        said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        return f"{said}; files that have arrived whole are kept, and the same command goes on with the others"
 
 
 def local_folder(place: str, wanted: Wanted, hub: HubConfig) -> Path:
@@ -165,15 +92,15 @@ def pinned(section: Mapping[str, Any], path: Kind) -> dict[str, Any]:
     return settings
 
 
-def _named(place: str, kind: Kind) -> _Repository | None:
+def _named(place: str, kind: Kind) -> Repository | None:
     """The repository that a place names; None where it is a path that exists, or can be nothing but a path."""
     found = _NAME.fullmatch(place)
     if found is None or Path(place).exists():
         return None
-    return _Repository(kind, found["repository"], found["revision"] or "main")
+    return Repository(kind, found["repository"], found["revision"] or "main")
 
 
-def _fetched(repository: _Repository, folder: Path | None, wanted: Wanted) -> Path:
+def _fetched(repository: Repository, folder: Path | None, wanted: Wanted) -> Path:
     """The folder of the files, fetched; at the commit of which other files are there, so that all fit together."""
     for patterns in wanted.choices:
         folder = repository.fetch(folder.name if folder else None, patterns)
@@ -196,10 +123,10 @@ def _holds(folder: Path, pattern: str) -> bool:
     """Whether files of a pattern are there; of weights in several files all, and their index."""
     names = [path.name for path in folder.glob(pattern) if path.exists()]
     counts = [int(part[1]) for name in names if (part := re.search(r"-of-(\d+)\.(safetensors|bin)$", name))]
-    return bool(names) and (not counts or (len(counts) >= max(counts) and any(folder.glob(_INDEX))))
+    return bool(names) and (not counts or (len(counts) >= max(counts) and any(folder.glob(INDEX))))
 
 
-def _not_permitted(repository: _Repository, folder: Path | None, wanted: Wanted) -> UserError:
+def _not_permitted(repository: Repository, folder: Path | None, wanted: Wanted) -> UserError:
     cache = repository.client.constants.HF_HUB_CACHE
     held = "nothing" if folder is None else f"no {_lacking(folder, wanted)}"
     kind = " --repo-type dataset" if wanted.kind == "dataset" else ""

@@ -22,6 +22,7 @@ class FakeHub:
         url: where it listens.
         requests: method and path of every request, and the range that it asked for.
         cut: of these files, so many more answers break off half-way.
+        refused: status and error code of the answer to every request for these repositories.
     """
 
     def __init__(self) -> None:
@@ -29,6 +30,7 @@ class FakeHub:
         self.history: dict[str, Path] = {}
         self.requests: list[str] = []
         self.cut: dict[str, int] = {}
+        self.refused: dict[str, tuple[int, str]] = {}
         self.url = ""
 
     def add(self, kind: str, name: str, folder: Path) -> None:
@@ -98,17 +100,20 @@ class _Handler(BaseHTTPRequestHandler):
                 if (folder / inside).is_file():
                     self._send_file(folder / inside, revision, asked)
                 else:
-                    self._refuse("EntryNotFound", "Entry not found")
+                    self._refuse(404, "EntryNotFound")
         else:
-            self._refuse("", "Not found")
+            self._refuse(404, "")
 
     def _folder(self, kind: str, name: str, revision: str) -> Path | None:
+        if name in self.hub.refused:
+            self._refuse(*self.hub.refused[name])
+            return None
         if (kind, name) not in self.hub.repositories:
-            self._refuse("RepoNotFound", "Repository not found")
+            self._refuse(404, "RepoNotFound")
             return None
         folder = self.hub.at(kind, name, revision)
         if folder is None:
-            self._refuse("RevisionNotFound", f"Invalid rev id: {revision}")
+            self._refuse(404, "RevisionNotFound")
         return folder
 
     def _send_file(self, file: Path, commit: str, asked: str | None) -> None:
@@ -124,8 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         self._send(rest, 206 if asked else 200, more, rest[: len(rest) // 2] if cut else rest)
 
-    def _refuse(self, code: str, message: str) -> None:
-        self._send(json.dumps({"error": message}).encode(), 404, {"X-Error-Code": code, "X-Error-Message": message})
+    def _refuse(self, status: int, code: str) -> None:
+        self._send(b"{}", status, {"X-Error-Code": code, "X-Error-Message": f"refused {code}"})
 
     def _send(
         self, content: bytes, status: int = 200, more: dict[str, str] | None = None, body: bytes | None = None

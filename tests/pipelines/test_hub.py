@@ -171,12 +171,22 @@ def test_weights_in_several_files_are_there_when_all_are(tmp_path: Path, hub: Fa
         ({"model": "owner/a--b"}, "owner/a--b cannot be downloaded from {url}: Cannot have -- or .."),
         ({"data": "owner/tsv"}, "owner/tsv on the hub (commit {commit}) has no sst2/train-00000-of-00001.parquet or"),
         ({"data": MODEL}, f"{MODEL} cannot be downloaded from {{url}}: there is no dataset of that name"),
+        (
+            {"model": "owner/private"},
+            "{url}: there is no model of that name (or it is private, and needs `hf auth login`).",
+        ),
+        (
+            {"model": "owner/gated"},
+            "{url}: its owner's terms must be accepted on its page, and `hf auth login` be run here.",
+        ),
+        ({"model": "owner/broken"}, "owner/broken cannot be downloaded from {url}: Server error '500"),
     ],
 )
 def test_what_is_not_on_the_hub_is_said_in_a_sentence(
     tmp_path: Path, hub: FakeHub, more: dict[str, str], message: str
 ) -> None:
     hub.add("dataset", "owner/tsv", tmp_path / "model")
+    hub.refused = {"owner/private": (401, "RepoNotFound"), "owner/gated": (403, "GatedRepo"), "owner/broken": (500, "")}
     with pytest.raises(UserError) as refused:
         train(asked(tmp_path, ASKED, **more))
     assert message.format(url=hub.url, commit=hub.commit("dataset", "owner/tsv")) in str(refused.value)

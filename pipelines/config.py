@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from dpfest.errors import UserError
 from dpfest.privacy import PrivacyConfig
 from pipelines.bench.config import BenchConfig
+from pipelines.hub import HubConfig
 from pipelines.schema import build, nearest, unknown_key
 
 if TYPE_CHECKING:
@@ -205,10 +206,13 @@ class Config:
     seed: int = 0
     device: str = "auto"
     paths: PathsConfig = field(default_factory=PathsConfig)
+    hub: HubConfig = field(default_factory=HubConfig)
     profile: str = "demo"
     experiment: ExperimentConfig | None = None
 
     def __post_init__(self) -> None:
+        for section in (self.data, self.model):
+            section.hub = self.hub  # those that name files ask it before they fetch any
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1.")
         if self.data.task != self.model.task:
@@ -252,11 +256,11 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Left out are paths, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, what only
-    says when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under lazy
-    noise evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none. Data
-    enter as `pipelines.preprocess.data_hash` sees them and a model as its `identity` says, so source files and weights
-    may move.
+    Left out are paths, hub, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, what
+    only says when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under
+    lazy noise evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none.
+    Data enter as `pipelines.preprocess.data_hash` sees them and a model as its `identity` says, so source files and
+    weights may move.
     """
     train = dataclasses.asdict(config.train)
     for name in WITHOUT_EFFECT:

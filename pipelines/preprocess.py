@@ -22,6 +22,7 @@ from pipelines.data.text_glue import QnliConfig, QqpConfig, Sst2Config, XnliConf
 from pipelines.data.text_synthetic import TextSyntheticConfig
 from pipelines.data.text_writer import write_text_dataset
 from pipelines.data.writer import made_once, write_dataset
+from pipelines.hub import pinned
 from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
 from pipelines.progress import progress
 
@@ -147,7 +148,7 @@ def _make_dataset(folder: Path, data: DatasetConfig) -> Path:
                 how = "made"
                 scratch = partial / "source"
                 with progress(f"reading {data.name}") as report:
-                    made_with = dataclasses.asdict(data)
+                    made_with = pinned(dataclasses.asdict(data), "dataset")
                     if isinstance(data, TextConfig):
                         write_text_dataset(partial, scratch, data, made_with, report)
                     else:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from dpfest.private import PrivateTraining
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
 from pipelines.course import Course, Period, course
+from pipelines.hub import pinned
 from pipelines.memory import keep_freed_memory
 from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
@@ -67,7 +68,8 @@ def train(config: Config) -> RunOutcome:
                     file=sys.stderr,
                 )
             return RunOutcome(directory.path, summary, skipped=True)
-        directory.write_config(config.to_dict())
+        sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
+        directory.write_config(config.to_dict() | sources)
         directory.write_status("running")
         keep_freed_memory()
         try:

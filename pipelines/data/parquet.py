@@ -1,4 +1,4 @@
-"""Rows of a Parquet file as lines of Criteo's text format, a bounded number of rows at a time.
+"""Rows of a Parquet file, a bounded number at a time, and as lines of Criteo's text format.
 
 The lines go through the same parser as a text file's, so that the same rows come out and the same ones are refused.
 """
@@ -6,7 +6,7 @@ The lines go through the same parser as a text file's, so that the same rows com
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -28,11 +28,12 @@ def is_parquet(path: Path) -> bool:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-class ParquetLines:
-    """The rows of one Parquet file of 40 columns in the order of Criteo's fields, whatever their names.
+class ParquetRows:
+    """Some columns of one Parquet file.
 
-    The label is a whole number or a truth value, the 13 counts are numbers, the 26 categories text of 8 hexadecimal
-    digits; null is a blank.
+    Args:
+        path: The file.
+        columns: What is read, given the file and its schema; raises UserError where that is not there.
 
     Attributes:
         path: The file.
@@ -42,10 +43,11 @@ class ParquetLines:
 
     unit = "row"
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, columns: Callable[[Path, pl.Schema], list[pl.Expr]]) -> None:
         self.path = path
         self.bytes_read = 0
         self.lines = 0
+        self._columns = columns
         self._sha256 = ""
 
     @property
@@ -53,15 +55,15 @@ class ParquetLines:
         """SHA-256 of the whole file as it lies on disk, once all of it has been read."""
         return self._sha256
 
-    def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines.
+    def blocks(self) -> Iterator[pl.DataFrame]:
+        """Blocks of rows.
 
         Raises:
             UserError: The file is truncated or corrupt, holds no rows, or has other columns.
         """
         try:
             frame = pl.scan_parquet(self.path)
-            columns = _columns(self.path, frame.collect_schema())
+            columns = self._columns(self.path, frame.collect_schema())
             rows = frame.select(pl.len()).collect().item()
             size = self.path.stat().st_size
             # Slices keep memory flat whatever the size of the file's row groups; Polars' own batches do not.
@@ -69,7 +71,7 @@ class ParquetLines:
                 block = frame.slice(start, _BLOCK_ROWS).select(columns).collect()
                 self.lines += block.height
                 self.bytes_read = size * self.lines // rows
-                yield _as_lines(block)
+                yield block
             with self.path.open("rb") as stream:
                 self._sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
         except (pl.exceptions.PolarsError, OSError) as error:
@@ -79,6 +81,21 @@ class ParquetLines:
             ) from error
         if self.lines == 0:
             raise UserError(f"{self.path} is empty: it holds no row.")
+
+
+class ParquetLines(ParquetRows):
+    """The rows of one Parquet file of 40 columns in the order of Criteo's fields, whatever their names, as lines.
+
+    The label is a whole number or a truth value, the 13 counts are numbers, the 26 categories text of 8 hexadecimal
+    digits; null is a blank.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, _columns)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Blocks of whole lines; raises UserError as :meth:`ParquetRows.blocks`."""
+        return map(_as_lines, self.blocks())
 
 
 def _columns(path: Path, schema: pl.Schema) -> list[pl.Expr]:

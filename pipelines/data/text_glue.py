@@ -1,7 +1,10 @@
-"""Labelled texts: what all have in common, and the tasks of GLUE and XNLI from their official TSV files."""
+"""Labelled texts: what all have in common, and the tasks of GLUE and XNLI from their official TSV files or from the
+Parquet files of the Hugging Face hub."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -9,8 +12,14 @@ from typing import Any, ClassVar, Literal
 from dpfest.errors import UserError
 from pipelines.data.criteo import check_on_bad_row
 from pipelines.data.source import fingerprint
+from pipelines.data.text_file import TextColumns, TextFile
+from pipelines.data.text_parquet import ParquetFile
 from pipelines.data.text_tokens import TextTokenizer, folder_identity, folder_tokenizer
-from pipelines.data.text_tsv import TsvFile, TsvFormat
+from pipelines.data.text_tsv import TsvFile
+from pipelines.hub import TOKENIZER, HubConfig, Wanted, local_folder
+
+Parts = dict[str, tuple[str, TextColumns]]
+"""Of ``train`` and ``test``, the file within a folder, and what is read of it."""
 
 TOKENIZER_OF_THE_MODEL = "${model.path}"
 """Where a model is, there is its tokenizer; Hydra puts the one in the other's place."""
@@ -30,7 +39,7 @@ class TextConfig:
 
     is_stream: ClassVar[Literal[False]] = False
     task: ClassVar[str] = "text"
-    columns: ClassVar[TsvFormat]
+    columns: ClassVar[TextColumns]
 
     name: str = ""
     max_length: int = 128
@@ -55,7 +64,7 @@ class TextConfig:
         """What the rows are made from."""
         raise TypeError(f"{type(self).__name__} has no identity")
 
-    def files(self, scratch: Path) -> dict[str, TsvFile]:
+    def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
         """The file ``train``, and ``test``, whose labels are known and only reported."""
         raise TypeError(f"{type(self).__name__} has no files")
 
@@ -66,29 +75,40 @@ class TextConfig:
 
 @dataclass
 class OfficialConfig(TextConfig):
-    """A task from the folder of its official files.
+    """A task from a folder of its official files, or of the hub's.
 
     Attributes:
-        path: The folder. Required.
-        tokenizer: The folder of the model whose tokenizer is used.
+        on_hub: Name of the dataset on the Hugging Face hub.
+        hub: What may be fetched: nothing, unless the whole configuration says so.
+        path: The folder, or a name on the hub. Required.
+        tokenizer: The folder of the model whose tokenizer is used, or its name on the hub.
     """
+
+    on_hub: ClassVar[str]
+
+    hub: ClassVar[HubConfig] = HubConfig()
 
     path: str = "???"
     tokenizer: str | None = TOKENIZER_OF_THE_MODEL
 
-    def parts(self) -> dict[str, tuple[str, TsvFormat]]:
-        """Of ``train`` and ``test``, the file within the folder, and what is read of it."""
+    def official(self) -> Parts:
+        """The official files."""
+        raise TypeError(f"{type(self).__name__} names no files")
+
+    def converted(self) -> Parts:
+        """The files of the dataset ``on_hub``."""
         raise TypeError(f"{type(self).__name__} names no files")
 
     def identity(self) -> dict[str, Any]:
         """What the rows are made from."""
-        files = [fingerprint(self._file(name)) for name, _ in self.parts().values()]
+        files = [fingerprint(path) for path, _ in self._found().values()]
         return {"files": files, **folder_identity(self._folder())}
 
-    def files(self, scratch: Path) -> dict[str, TsvFile]:
+    def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
         """See :meth:`TextConfig.files`."""
+        kinds: dict[str, type[TextFile[Any]]] = {".parquet": ParquetFile, ".tsv": TsvFile}
         return {
-            part: TsvFile(self._file(name), columns, self.on_bad_row) for part, (name, columns) in self.parts().items()
+            part: kinds[path.suffix](path, columns, self.on_bad_row) for part, (path, columns) in self._found().items()
         }
 
     def tokens(self) -> TextTokenizer:
@@ -99,32 +119,50 @@ class OfficialConfig(TextConfig):
         if self.tokenizer is None:
             raise UserError(
                 f"data={self.name} is cut into tokens by the model's own tokenizer: set model.path to the folder of a "
-                "model. None is fetched."
+                "model, or to its name on the Hugging Face hub."
             )
-        return Path(self.tokenizer)
+        return local_folder(self.tokenizer, TOKENIZER, self.hub)
 
-    def _file(self, name: str) -> Path:
-        path = Path(self.path) / name
-        if not path.is_file():
-            files = " and ".join(part for part, _ in self.parts().values())
-            raise UserError(f"There is no file {path}: set data.path to the folder of {files}.")
-        return path
+    def _found(self) -> dict[str, tuple[Path, TextColumns]]:
+        """The files that the folder holds, the official ones where it holds both kinds."""
+        layouts = (self.official(), self.converted())
+        names = [tuple(name for name, _ in parts.values()) for parts in layouts]
+        folder = local_folder(self.path, Wanted("dataset", (names[1], names[0]), " ".join(names[1])), self.hub)
+        for parts in layouts:
+            found = {part: (folder / name, columns) for part, (name, columns) in parts.items()}
+            if all(path.is_file() for path, _ in found.values()):
+                return found
+        lacking = next(path for name in names[0] if not (path := folder / name).is_file())
+        kinds = ", or of ".join(" and ".join(each) for each in names)
+        raise UserError(
+            f"There is no file {lacking}: set data.path to the folder of {kinds}; or to {self.on_hub}, its name on the "
+            "Hugging Face hub."
+        )
 
 
 @dataclass
 class GlueConfig(OfficialConfig):
-    """A task of GLUE; dev.tsv is the test split, since test.tsv has no labels."""
+    """A task of GLUE; dev.tsv (validation, on the hub) is the test split, since that of GLUE has no labels.
 
-    def parts(self) -> dict[str, tuple[str, TsvFormat]]:
-        """See :meth:`OfficialConfig.parts`."""
+    On the hub the label is the column ``label`` in every task.
+    """
+
+    on_hub: ClassVar[str] = "nyu-mll/glue"
+
+    def official(self) -> Parts:
+        """See :meth:`OfficialConfig.official`."""
         return {"train": ("train.tsv", self.columns), "test": ("dev.tsv", self.columns)}
+
+    def converted(self) -> Parts:
+        """See :meth:`OfficialConfig.converted`."""
+        return _converted(self.name, "validation", dataclasses.replace(self.columns, label="label"))
 
 
 @dataclass
 class Sst2Config(GlueConfig):
     """The Stanford Sentiment Treebank: is a sentence of a film review positive? 67,349 of them, 872 in dev.tsv."""
 
-    columns: ClassVar[TsvFormat] = TsvFormat(("sentence",), "label", ("0", "1"))
+    columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
 
     name: str = "sst2"
 
@@ -133,7 +171,7 @@ class Sst2Config(GlueConfig):
 class QnliConfig(GlueConfig):
     """Does the sentence answer the question?"""
 
-    columns: ClassVar[TsvFormat] = TsvFormat(("question", "sentence"), "label", ("entailment", "not_entailment"))
+    columns: ClassVar[TextColumns] = TextColumns(("question", "sentence"), "label", ("entailment", "not_entailment"))
 
     name: str = "qnli"
 
@@ -142,7 +180,7 @@ class QnliConfig(GlueConfig):
 class QqpConfig(GlueConfig):
     """Do two questions ask the same?"""
 
-    columns: ClassVar[TsvFormat] = TsvFormat(("question1", "question2"), "is_duplicate", ("0", "1"))
+    columns: ClassVar[TextColumns] = TextColumns(("question1", "question2"), "is_duplicate", ("0", "1"))
 
     name: str = "qqp"
 
@@ -159,7 +197,11 @@ class XnliConfig(OfficialConfig):
         language: In which it is trained and judged; all but English are machine translations in training.
     """
 
-    columns: ClassVar[TsvFormat] = TsvFormat(("premise", "hypo"), "label", ("entailment", "neutral", "contradictory"))
+    columns: ClassVar[TextColumns] = TextColumns(
+        ("premise", "hypo"), "label", ("entailment", "neutral", "contradictory")
+    )
+
+    on_hub: ClassVar[str] = "facebook/xnli"
 
     name: str = "xnli"
     language: str = "en"
@@ -170,9 +212,18 @@ class XnliConfig(OfficialConfig):
         if self.language not in XNLI_LANGUAGES:
             raise UserError(f"data.language={self.language} is none of XNLI's: {', '.join(XNLI_LANGUAGES)}.")
 
-    def parts(self) -> dict[str, tuple[str, TsvFormat]]:
-        """See :meth:`OfficialConfig.parts`."""
+    def official(self) -> Parts:
+        """See :meth:`OfficialConfig.official`."""
         labels = (*self.columns.labels[:2], "contradiction")  # the two files name the third class differently
-        judged = TsvFormat(("sentence1", "sentence2"), "gold_label", labels, only=("language", self.language))
+        judged = TextColumns(("sentence1", "sentence2"), "gold_label", labels, only=("language", self.language))
         training = f"XNLI-MT-1.0/multinli/multinli.train.{self.language}.tsv"
         return {"train": (training, self.columns), "test": ("XNLI-1.0/xnli.test.tsv", judged)}
+
+    def converted(self) -> Parts:
+        """See :meth:`OfficialConfig.converted`."""
+        return _converted(self.language, "test", dataclasses.replace(self.columns, texts=("premise", "hypothesis")))
+
+
+def _converted(folder: str, test: str, columns: TextColumns) -> Parts:
+    files = {"train": f"{folder}/train-00000-of-00001.parquet", "test": f"{folder}/{test}-00000-of-00001.parquet"}
+    return {part: (name, columns) for part, name in files.items()}

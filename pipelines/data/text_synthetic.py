@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpfest.errors import UserError
+from pipelines.data.text_file import TextColumns
 from pipelines.data.text_glue import TextConfig
 from pipelines.data.text_tokens import TextTokenizer
-from pipelines.data.text_tsv import TsvFile, TsvFormat
+from pipelines.data.text_tsv import TsvFile
 
 GENERATOR_VERSION = 1
 MARKS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -33,7 +34,7 @@ class TextSyntheticConfig(TextConfig):
         seed: Decides every text.
     """
 
-    columns: ClassVar[TsvFormat] = TsvFormat(("sentence",), "label", ("0", "1"))
+    columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
 
     name: str = "text_synthetic"
     max_length: int = 32

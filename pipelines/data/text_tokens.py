@@ -1,4 +1,4 @@
-"""A model's own tokenizer, from a local folder: nothing is ever fetched."""
+"""A model's own tokenizer, from the model's folder."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise UserError(
             f"There is no {folder / name}: model.path must be the folder of a model, with its config.json, "
-            "tokenizer.json and weights. None is fetched."
+            "tokenizer.json and weights, or its name on the Hugging Face hub (owner/name)."
         ) from error
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / name} cannot be read ({error}).") from error

@@ -17,10 +17,10 @@ from pipelines.data.dataset import SCHEMA, fields_of
 from pipelines.data.hashing import HASH_SPECIFICATION, row_uniforms
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.data.split import SPLITS
+from pipelines.data.text_file import LabelledText
 from pipelines.data.text_glue import TextConfig
 from pipelines.data.text_rows import text_record
 from pipelines.data.text_tokens import TextTokenizer
-from pipelines.data.text_tsv import LabelledText
 from pipelines.files import write_array
 
 PRIOR_FILE = "tokenizer_prior.npy"

@@ -1,7 +1,7 @@
-"""Encoders of the BERT family (BERT, RoBERTa, XLM-R) from a local folder, or a tiny one of random weights.
+"""Encoders of the BERT family (BERT, RoBERTa, XLM-R) from a folder, or a tiny one of random weights.
 
 What is trained is LoRA on the query and value of every attention block, the classifier and the word embedding (or two
-factors in its stead); all else stays as it came.  Weights are never fetched.
+factors in its stead); all else stays as it came.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dpfest.rules import positive
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import fingerprint
 from pipelines.data.text_tokens import INSTALL
+from pipelines.hub import WEIGHTS, HubConfig, local_folder
 from pipelines.models.head import FirstToken, UnitHead
 from pipelines.models.low_rank_table import LowRankTable
 
@@ -32,8 +33,9 @@ class RobertaConfig:
     """Which encoder, and the rank of what is trained in it.
 
     Attributes:
-        path: folder with the config.json, weights and tokenizer.json of a pretrained model; null for a random one of
-            the shape below, with the vocabulary of the data.
+        hub: what may be fetched: nothing, unless the whole configuration says so.
+        path: folder with the config.json, weights and tokenizer.json of a pretrained model, or its name on the Hugging
+            Face hub; null for a random one of the shape below, with the vocabulary of the data.
         lora_rank: of the two factors at the query and the value of every block.
         lora_scale: their product counts so many times.
         head: ``unit`` for one linear layer on the first token's output at length one (:class:`UnitHead`), or ``own``
@@ -45,6 +47,7 @@ class RobertaConfig:
     """
 
     task: ClassVar[str] = "text"
+    hub: ClassVar[HubConfig] = HubConfig()
 
     name: str = "roberta"
     path: str | None = None
@@ -70,12 +73,21 @@ class RobertaConfig:
     def identity(self) -> dict[str, Any]:
         """What decides the initial model: the content of its folder, wherever it lies, or its shape."""
         settings = asdict(self)
-        if self.path is not None:
-            files = sorted(path for path in Path(self.path).glob("*") if path.suffix in (".safetensors", ".bin"))
-            settings["path"] = [fingerprint(path) for path in (Path(self.path) / "config.json", *files)]
+        if (folder := self.folder()) is not None:
+            # Where there are both, only the former are read.
+            weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+            settings["path"] = [fingerprint(path) for path in (folder / "config.json", *weights)]
             for shape in ("layers", "width", "heads"):
                 del settings[shape]
         return settings
+
+    def folder(self) -> Path | None:
+        """Where the pretrained model lies on this machine; None for a random one.
+
+        Raises:
+            UserError: it has a name on the hub, is not in the local cache, and may not or cannot be fetched.
+        """
+        return None if self.path is None else local_folder(self.path, WEIGHTS, self.hub)
 
 
 def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank: int | None = None) -> nn.Module:
@@ -93,7 +105,8 @@ def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank:
     text, rows = data.description["text"], data.vocabulary_sizes[0]
     with _quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _random(config, text, rows) if config.path is None else _pretrained(config, text)
+        folder = config.folder()
+        model = _random(config, text, rows) if folder is None else _pretrained(folder, config.head, text)
         _fits(model, text, rows)
         _adapt(model, config, table_rank)
     # Dropout would be drawn from a state that no checkpoint holds; clipping and noise regularise enough.
@@ -127,10 +140,9 @@ def trainable_set(model: nn.Module) -> dict[str, list[str]]:
     return wanted
 
 
-def _pretrained(config: RobertaConfig, text: dict[str, Any]) -> nn.Module:
-    transformers, folder = _package("transformers"), Path(str(config.path))
+def _pretrained(folder: Path, head: str, text: dict[str, Any]) -> nn.Module:
     try:
-        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model, found = _package("transformers").AutoModelForSequenceClassification.from_pretrained(
             folder,
             num_labels=len(text["labels"]),
             local_files_only=True,
@@ -140,7 +152,7 @@ def _pretrained(config: RobertaConfig, text: dict[str, Any]) -> nn.Module:
         )
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"model.path={folder} cannot be loaded: {str(error).splitlines()[0]}") from error
-    made_here = ("classifier.", "bert.pooler.") if config.head == "unit" else ("classifier.",)
+    made_here = ("classifier.", "bert.pooler.") if head == "unit" else ("classifier.",)
     if missing := sorted(name for name in found["missing_keys"] if not name.startswith(made_here)):
         raise UserError(f"The weights in {folder} lack {missing[0]} and {len(missing) - 1} more: they are not whole.")
     return model

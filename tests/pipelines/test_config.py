@@ -47,7 +47,7 @@ def test_the_root_file_holds_the_dataclass_defaults() -> None:
     root = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
     assert isinstance(root, dict)
     kinds = {f.name: f for f in dataclasses.fields(Config)}
-    for section in ("budget", "stream", "sweep", "preprocess", "paths"):
+    for section in ("budget", "stream", "sweep", "preprocess", "paths", "hub"):
         assert root[section] == dataclasses.asdict(kinds[section].default_factory())  # type: ignore[misc]
     for scalar in ("seed", "device"):
         assert root[scalar] == kinds[scalar].default
@@ -80,6 +80,7 @@ def test_the_smoke_profile_scales_its_data_alone() -> None:
     [
         ["paths.runs=/elsewhere", "paths.data=/x", "paths.report=y"],
         ["device=cpu"],
+        ["hub.download=true"],
         ["train.log_every=3", "train.checkpoint_every=7", "train.evaluate_every=5", "train.save_model=false"],
         ["train.micro_batch_size=64"],
         ["budget.examples=9", "sweep.jobs=4", "preprocess.jobs=2", "+experiment=comparison"],

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reports.comparison import Population, Setting
 from reports.runs import INCIDENTAL
 from reports.tables import Column, Table
-from reports.wording import metric, multiple, number, utility
+from reports.wording import flag, metric, multiple, number, utility
 
 RATIO, THRESHOLD = "noise_ratio", "threshold"
 
@@ -78,7 +78,7 @@ def grid_table(population: Population, grid: Grid) -> Table:
             Column("coordinates", "gradient size", lambda value: f"{value:,.1f}"),
             Column("reduction", "reduction", multiple),
             Column("seeds", "seeds"),
-            Column("worse_than_frozen", "worse than frozen", lambda value: "**yes**" if value else "no"),
+            Column("worse_than_frozen", "worse than frozen", flag),
         ]
     )
     frozen = population.best("frozen", population.main_epsilon)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from reports.comparison import Population, Setting
@@ -100,17 +100,31 @@ def number(value: Any) -> str:
 
 
 def multiple(reduction: float) -> str:
-    """A reduction factor: 1, 176×, 5.2·10⁵×, ∞."""
-    if math.isinf(reduction):
-        return "∞"
-    if reduction < 9.95:
-        return f"{reduction:.2g}×"
-    return f"{reduction:,.0f}×" if reduction < 1e5 else f"{power_of_ten(reduction)}×"
+    """A reduction factor: 1×, 3.91×, 69,300×, 3.65·10⁵×, ∞."""
+    return "∞" if math.isinf(reduction) else f"{significant(reduction)}×"
 
 
-def power_of_ten(value: float) -> str:
-    mantissa, exponent = f"{value:.1e}".split("e")
+def significant(value: float) -> str:
+    """Three significant digits, which is more than runs or turns agree in: 0.324, 69,300, 3.65·10⁵."""
+    rounded = float(f"{value:.3g}")
+    if rounded >= 1e5:
+        return power_of_ten(value, 2)
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
+
+
+def power_of_ten(value: float, digits: int = 1) -> str:
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('0123456789-', '⁰¹²³⁴⁵⁶⁷⁸⁹⁻'))}"
+
+
+def signed(value: float, word: Callable[[float], str] = "{:.4f}".format) -> str:
+    """A difference, of utilities unless `word` says otherwise."""
+    return ("−" if value < 0 else "+") + word(abs(value))
+
+
+def flag(value: bool) -> str:
+    """A yes that stands out."""
+    return "**yes**" if value else "no"
 
 
 def utility(value: float, spread: float | None = None) -> str:

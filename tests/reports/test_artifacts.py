@@ -150,8 +150,8 @@ def test_settings_in_words_name_what_the_rule_reads_and_what_varies(tmp_path: Pa
 
 
 def test_reductions_in_words() -> None:
-    words = [multiple(value) for value in (1.0, 176.4, 14_000.0, 512_345.0, float("inf"))]
-    assert words == ["1×", "176×", "14,000×", "5.1·10⁵×", "∞"]
+    words = [multiple(value) for value in (1.0, 3.9051, 176.4, 69_280.2, 99_960.0, 512_345.0, float("inf"))]
+    assert words == ["1×", "3.91×", "176×", "69,300×", "1.00·10⁵×", "5.12·10⁵×", "∞"]
     assert power_of_ten(9.97e-8) == "1.0·10⁻⁷"
 
 

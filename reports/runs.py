@@ -74,6 +74,7 @@ class Run:
     # Fingerprint of the data and model sections: runs on different data or models are never pooled.
     material: str = ""
     source: str | None = None  # data.path, where the data have one
+    weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None where the data are no stream
     wall_seconds: float | None = field(default=None, compare=False)  # in training steps
 
@@ -147,6 +148,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
         hyperparameters=_hyperparameters(summary, config),
         source=(config.get("data") or {}).get("path"),
+        weights=(config.get("model") or {}).get("path"),
         material=_fingerprint({"data": config.get("data"), "model": config.get("model")}),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
         wall_seconds=_optional((summary.get("throughput") or {}).get("wall_seconds")),

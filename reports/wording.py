@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from reports.comparison import Population, Setting
+from reports.runs import Run
 
 RULE = {
     "nonprivate": "Non-private",
@@ -55,6 +56,12 @@ SELECTION_COST = {
 
 def rule(algorithm: str) -> str:
     return RULE.get(algorithm) or RULE.get(algorithm.partition("/")[0], algorithm)
+
+
+def seeds(runs: Iterable[Run]) -> str:
+    """Which seeds: seed 0 alone; seeds 0, 1, 2."""
+    found = sorted({run.seed for run in runs})
+    return f"seeds {', '.join(map(str, found))}" if len(found) > 1 else f"seed {found[0]} alone"
 
 
 def metric(population: Population) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.artifact import Artifact, Content
 from reports.bench import Section, competitor, read
-from reports.claims.timing import factor, interval
+from reports.claims.timing import factor
 from reports.published import TAB_WALLCLOCK, beside
 from reports.tables import Column, Table
 from reports.wording import significant
@@ -67,7 +67,7 @@ def _row(section: Section, rows: int, others: list[str]) -> tuple[Any, ...]:
     return (
         rows,
         *cells["factor"],
-        interval(found) if found else None,
+        found.factors if found else None,
         *cells["dpsgd"],
         *cells["adafest"],
         1 / small["ratio"] if small and small["ratio"] else None,

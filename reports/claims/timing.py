@@ -39,13 +39,6 @@ def _error(record: Mapping[str, Any]) -> float:
     return math.log(record["max_seconds"] / record["min_seconds"]) / (2 * math.sqrt(record["repeats"] - 1))
 
 
-def interval(difference: Difference) -> str:
-    """The interval of a factor whose logarithm this is."""
-    if math.isinf(difference.half):
-        return "unknown"
-    return f"{significant(math.exp(difference.low))} to {significant(math.exp(difference.high))}"
-
-
 def factor_at(rows: int, least: float) -> Test:
     """At so many rows, a step of DP-AdaFEST takes more than `least` times less than one of DP-SGD."""
 
@@ -58,7 +51,7 @@ def factor_at(rows: int, least: float) -> Test:
         return Finding(
             found.above(math.log(least)),
             f"At {rows:,} rows DP-SGD takes {significant(math.exp(found.value))} times as long (median within "
-            f"{turns} turn{'s' * (turns != 1)}; 95% interval {interval(found)}), in the paper "
+            f"{turns} turn{'s' * (turns != 1)}; 95% interval {found.factors}), in the paper "
             f"{significant(TAB_WALLCLOCK.rows[rows][2])} on another machine. Measured on {section.machine}.",
         )
 

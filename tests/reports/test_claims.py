@@ -12,7 +12,7 @@ import pytest
 from reports.build import build
 from reports.claims.claim import Evidence
 from reports.claims.estimate import FAILS, HOLDS, OPEN, Difference, mean, slope
-from reports.claims.register import CLAIMS, judge, notes
+from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
 from reports.runs import load_runs
 from tests.reports.synthetic import PARAMETERS, write_bench, write_comparison, write_run
@@ -221,15 +221,16 @@ def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     write_texts(tmp_path, [*BASE, *MANY, ("lora_embedding", {"rank": 4}, 0.03, 2.0)], dataset="text_synthetic")
     judged = {c["id"]: c for c in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))}
     for claim in ("lora_behind", "training_embeddings_helps", "larger_vocabulary_gains_more"):
-        assert judged[claim]["verdict"] == OPEN and "untestable on synthetic text" in judged[claim]["evidence"]
+        assert judged[claim]["verdict"] == OPEN and "generated" in judged[claim]["evidence"]
 
 
 def test_under_an_artifact_stands_what_its_own_runs_say(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *FEW, *MANY])
     write_texts(tmp_path, [*BASE, *FEW, *MANY], dataset="text_synthetic")
     everything = populations(load_runs(tmp_path)[0])
-    said = {p.dataset: notes("fig3", Evidence(everything, tmp_path, p))[0] for p in everything}
-    assert "**Holds.** nycflights" in said["nycflights"] and "untestable on synthetic text" in said["text_synthetic"]
+    said = {p.dataset: shown_by("fig3", Evidence(everything, tmp_path, p))[0] for p in everything}
+    assert said["nycflights"]["verdict"] == HOLDS and said["nycflights"]["evidence"].startswith("nycflights, ")
+    assert "generated" in said["text_synthetic"]["evidence"]
     assert judge(Evidence(everything, tmp_path))[0]["verdict"] == HOLDS
 
 
@@ -281,7 +282,7 @@ def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim
     (mine,) = [claim for claim in claims if claim["id"] == "exponential_fails"]
     assert mine["evidence"] in listed and mine["evidence"] in section and "seeds 0, 1" in mine["evidence"]
     written = (report / "tables" / "claims.csv").read_bytes()
-    assert written.startswith(b"id,statement,where,verdict")
+    assert written.startswith(b"id,statement,where,paper,verdict")
     build(runs, report, only=["fig8"])
     assert (report / "tables" / "claims.csv").read_bytes() == written
 

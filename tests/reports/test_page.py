@@ -19,14 +19,25 @@ from reports.tables import Column, Table
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
-CLAIMS = [
-    {"id": "one", "statement": "A < B & so on.", "where": "§4", "verdict": "holds", "evidence": "0.01 ± 0.002"},
-    {
+SHORT = {"where": "§4", "paper": "", "artifacts": []}
+CLAIMS: list[dict[str, Any]] = [
+    SHORT | {"id": "one", "statement": "A < B & so on.", "verdict": "holds", "evidence": "0.01 ± 0.002"},
+    SHORT
+    | {
         "id": "long",
+        "statement": "C.",
         "verdict": "holds",
         "evidence": "At first, a sentence of some length, and then others. " + 30 * "More and more. ",
     },
-    {"id": "two", "verdict": "not enough runs", "evidence": ["One seed.", "No stream."], "artifacts": ["fig8", "none"]},
+    SHORT
+    | {
+        "id": "two",
+        "statement": "D.",
+        "paper": "SST-2: 14.59×",
+        "verdict": "not enough runs",
+        "evidence": "One seed.",
+        "artifacts": ["fig8", "none"],
+    },
 ]
 
 
@@ -141,12 +152,12 @@ def test_runs_that_would_make_it_too_large_are_linked(
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
     document = Document(page(report, [entry], CLAIMS, [], []))
-    assert "holds: 2 · not enough runs: 1" in document.text
-    assert "A < B & so on. §4" in document.text and "One seed. No stream." in document.text
+    assert "Of 3 claims, on these runs, 2 hold 0 do not hold 1 are not decided: not enough runs" in document.text
+    assert "A < B & so on. §4" in document.text and "D. SST-2: 14.59×. §4" in document.text
     assert "More and more." in document.text and len(document.all("details")) == 1  # only what is long is folded
     links = [a["href"] for a in document.all("a")]
     assert "#fig8" in links and "#none" not in links
-    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][1:4] == [
+    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][2:5] == [
         "holds",
         "holds",
         "not enough runs",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -224,7 +225,9 @@ def _names(id: str, groups: list[Population]) -> list[str]:
             label = details(group)[:depth]
             if sum(details(other)[:depth] == label for other in groups) == 1:
                 break
-        names.append(f"{id}--{'-'.join(filter(None, label))}")
+        # What runs say of themselves must not lead out of the folder.
+        told = re.sub(r"[^\w.+-]+", "_", "-".join(filter(None, label)))
+        names.append(f"{id}--{told}")
     return names
 
 

@@ -74,8 +74,8 @@ def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: f
     found = all_of([_leads(panel, leader, rivals, factor) for panel in panels])
     return Finding(
         found.verdict,
-        f"{found.evidence} These are best reductions within a loss of utility, with 95% bounds; 'or more' where nothing "
-        "sparser was tried that lost more.",
+        f"{found.evidence} These are best reductions within a loss of utility, with 95% bounds; 'or more' where "
+        "nothing sparser was tried that lost more.",
     )
 
 

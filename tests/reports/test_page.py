@@ -177,6 +177,18 @@ def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> 
     assert "nycflights/dpsgd/<b>broken: it has no status.json" in document.text
 
 
+def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    for seed in (0, 1):
+        write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=seed)
+    folder = write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=2)
+    summary = folder / "summary.json"
+    summary.write_text(summary.read_text().replace('"nycflights"', '"../../../a b"'))
+    build(runs, report, only=["tab_vocab"])
+    assert (report / "tables" / "tab_vocab--.._.._.._a_b.csv").is_file()
+    assert not [path for path in tmp_path.rglob("*a b*")]
+
+
 def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     write_run(runs, "dpsgd", test=0.7)

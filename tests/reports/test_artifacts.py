@@ -165,6 +165,19 @@ def test_settings_in_words_name_what_the_rule_reads_and_what_varies(tmp_path: Pa
     assert words == "C=1, selection=gaussian, k=900, selection σ=20"
 
 
+def test_what_only_training_without_privacy_does_otherwise_is_not_said_of_every_setting(tmp_path: Path) -> None:
+    def optimizer(name: str) -> dict[str, object]:
+        return {"optimizer": {"tables": {"name": name}}}
+
+    write_run(tmp_path, "nonprivate", test=0.8, epsilon=None, hyperparameters=optimizer("adagrad"))
+    write_run(tmp_path, "dpsgd", test=0.7, hyperparameters=optimizer("sgd"))
+    population = only_population(tmp_path)
+    assert {s.algorithm: settings_text(s, population) for s in population.settings} == {
+        "nonprivate": "table optimizer=adagrad",
+        "dpsgd": "—",
+    }
+
+
 def test_reductions_in_words() -> None:
     words = [multiple(value) for value in (1.0, 3.9051, 176.4, 69_280.2, 99_960.0, 512_345.0, float("inf"))]
     assert words == ["1×", "3.91×", "176×", "69,300×", "1.00·10⁵×", "5.12·10⁵×", "∞"]

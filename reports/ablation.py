@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reports.comparison import Population, Setting
 from reports.runs import INCIDENTAL
 from reports.tables import Column, Table
-from reports.wording import metric, multiple, number, utility
+from reports.wording import flag, metric, multiple, number, utility
 
 RATIO, THRESHOLD = "noise_ratio", "threshold"
 
@@ -37,7 +37,7 @@ def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
     slices: dict[str, dict[tuple[float, float], Setting]] = {}
     for setting in population.of("adafest", epsilon):
         ratio, threshold = setting.parameter(RATIO), setting.parameter(THRESHOLD)
-        if ratio is not None and threshold is not None:
+        if isinstance(ratio, int | float) and isinstance(threshold, int | float):
             slices.setdefault(_rest(setting), {})[float(ratio), float(threshold)] = setting
     grids = [Grid(cells) for _, cells in sorted(slices.items())]
     return max(grids, key=lambda grid: (len(grid.cells), grid.best.validation), default=None)
@@ -49,7 +49,7 @@ def _rest(setting: Setting) -> str:
     skipped = INCIDENTAL | {RATIO, THRESHOLD}
     algorithm = {k: v for k, v in (run.hyperparameters.get("algorithm") or {}).items() if k not in skipped}
     others = {
-        section: {k: v for k, v in values.items() if k not in skipped}
+        section: {k: v for k, v in (values or {}).items() if k not in skipped}
         for section, values in run.hyperparameters.items()
         if section != "algorithm"
     }
@@ -61,7 +61,9 @@ def held_fixed(grid: Grid) -> str:
     best = grid.best
     names = {"contribution_clipping_norm": "C₁", "clipping_norm": "C₂"}
     known = [
-        f"{symbol} = {best.parameter(name):g}" for name, symbol in names.items() if best.parameter(name) is not None
+        f"{symbol} = {number(best.parameter(name))}"
+        for name, symbol in names.items()
+        if best.parameter(name) is not None
     ]
     return ", ".join(known)
 
@@ -78,7 +80,7 @@ def grid_table(population: Population, grid: Grid) -> Table:
             Column("coordinates", "gradient size", lambda value: f"{value:,.1f}"),
             Column("reduction", "reduction", multiple),
             Column("seeds", "seeds"),
-            Column("worse_than_frozen", "worse than frozen", lambda value: "**yes**" if value else "no"),
+            Column("worse_than_frozen", "worse than frozen", flag),
         ]
     )
     frozen = population.best("frozen", population.main_epsilon)

@@ -11,20 +11,18 @@ from reports.comparison import Population
 from reports.style import NOTE_COLOUR, WIDTH, Drawing, canvas
 from reports.tables import Table
 from reports.texts import kind
-from reports.wording import delta, metric, number, rule
+from reports.wording import delta, metric, number, rule, seeds
 
 
 @dataclass
 class Content:
-    """What an artifact shows of one population. `missing`: what it could not show, `notes`: what it says of the
-    paper's claims, a sentence an item."""
+    """What an artifact shows of one population. `missing`: what it could not show, a sentence an item."""
 
     caption: str
     figure: Drawing | None = None
     table: Table | None = None
     missing: list[str] = field(default_factory=list)
     epsilons: list[float] | None = None  # those shown, for the footer; None: all of the population
-    notes: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -87,13 +85,12 @@ def provenance(population: Population, content: Content) -> str:
     private = [run for run in population.runs if run.epsilon is not None]
     deltas = sorted({run.delta for run in private if run.delta is not None})
     samplings = sorted({run.sampling for run in private if run.sampling})
-    seeds = len({run.seed for run in population.runs})
     parts = [f"{population.dataset}, {population.model}, N = {population.examples:,}"]
     if epsilons and private:
         parts.append("ε = " + ", ".join(number(epsilon) for epsilon in epsilons))
         parts.append("δ = " + ", ".join(map(delta, deltas)))
         parts.append(f"{population.fidelity} accounting" + "".join(f", {s} sampling" for s in samplings))
-    parts.append(f"{seeds} seed{'s' if seeds > 1 else ''}")
+    parts.append(seeds(population.runs))
     if resolution := _resolution(population):
         parts.append(resolution)
     return " · ".join(parts)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_NEEDED = {"competitor", "case", "reference", "table_rows", "median_seconds", "ratio", "working_bytes", "note"}
+from reports.wording import rule
+
+_TIMES = ("median_seconds", "min_seconds", "max_seconds", "ratio")
+_NEEDED = {*_TIMES, "competitor", "case", "reference", "table_rows", "repeats", "working_bytes", "note"}
+_NAMES = {
+    "pytorch sparse": "Not private, plain PyTorch",
+    "pytorch sparse, fused Adam": "Not private, plain PyTorch with fused Adam",
+    "matrix products": "Its matrix products alone",
+    "dpsgd lazy": "DP-SGD, lazy noise",
+}
 
 
 @dataclass(frozen=True)
@@ -24,14 +34,13 @@ class Section:
         return {record["table_rows"]: record for record in mine if record["median_seconds"] is not None}
 
 
-def read(report: Path, section: str, values: set[str] | None = None) -> Section | None:
+def read(report: Path, section: str, values: Collection[str] = ()) -> Section | None:
     """A section as `dpfest bench` wrote it, of records with all of these `values`; None where it is not there, cannot
     be read or has none."""
     try:
         text = (report / "bench" / f"{section}.json").read_text(encoding="utf-8")
         found = json.loads(text)
-        records = [record for record in found["records"] if record.keys() >= _NEEDED]
-        records = [record for record in records if not values or (record.get("values") or {}).keys() >= values]
+        records = [record for record in found["records"] if _whole(record, values)]
         machine = found["machine"]
         words = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}"
         if machine["device"] != "cpu":
@@ -39,3 +48,18 @@ def read(report: Path, section: str, values: set[str] | None = None) -> Section 
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return Section(records, words) if records else None
+
+
+def competitor(name: str) -> str:
+    """What takes turns in a benchmark, in words."""
+    return _NAMES.get(name) or rule(name)
+
+
+def _whole(record: Mapping[str, Any], values: Collection[str]) -> bool:
+    """Whether a record has its fields, each time a positive number or none, and these `values`, none of them a list."""
+    if not record.keys() >= _NEEDED or not (record.get("values") or {}).keys() >= set(values):
+        return False
+    told = [record["values"][name] for name in values]
+    return all(record[name] is None or 0 < record[name] < math.inf for name in _TIMES) and not any(
+        isinstance(value, list | dict) for value in told
+    )

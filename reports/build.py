@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,11 +81,12 @@ def build(
     ordered = [entries[a.id] for a in ARTIFACTS if a.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
     claims = register.judge(Evidence(groups, report))
-    write_table(report / "tables" / "claims", register.table(claims), "The paper's claims")
-    write(report / "tables" / "claims.md", register.table(claims).markdown())
+    judged = register.table(claims)
+    write_table(report / "tables" / "claims", judged, "The paper's claims")
+    write(report / "tables" / "claims.md", judged.markdown())
     made = {"artifacts": ordered, "claims": claims, "skipped": left_out}
     write(report / "report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
-    write(report / "index.md", index(ordered, left_out, report))
+    write(report / "index.md", index(ordered, judged, left_out, report))
     write(report / "index.html", page(report, ordered, claims, left_out, groups))
     shown = [(a, _main(a, groups)) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"]
     incomplete = {a.experiment_on(main): main for a, main in shown}
@@ -172,7 +174,6 @@ def _build_variant(
             shown: Any = report if artifact.measured else population
             content = artifact.content([shown, *texts] if artifact.beside else shown)  # type: ignore[arg-type]
         content.caption += other_data(artifact.id, population.dataset) if population else ""
-        content.notes += register.notes(artifact.id, evidence)
         missing = absent_rules(artifact, population) + content.missing + undone
         if content.figure is None and artifact.figure:
             content.figure = placeholder(artifact.title)
@@ -185,7 +186,8 @@ def _build_variant(
     if content.table is not None:
         paths += write_table(report / "tables" / name, content.table, f"{artifact.id}: {artifact.title}")
     paths.append(report / "tables" / f"{name}.md")
-    write(paths[-1], section(artifact, content, missing, where, command))
+    claims = register.shown_by(artifact.id, evidence)
+    write(paths[-1], section(artifact, content, missing, claims, where, command))
     nothing = content.table is None if artifact.measured else artifact.experiment is not None and population is None
     return {
         "name": name,
@@ -196,7 +198,7 @@ def _build_variant(
         "status": "missing" if nothing else "incomplete" if missing else "complete",
         "missing": missing,
         "caption": content.caption,
-        "notes": content.notes,
+        "claims": claims,
         "provenance": where,
         "epsilons": content.epsilons if content.epsilons is not None else population.epsilons if population else [],
         "command": command,
@@ -223,7 +225,9 @@ def _names(id: str, groups: list[Population]) -> list[str]:
             label = details(group)[:depth]
             if sum(details(other)[:depth] == label for other in groups) == 1:
                 break
-        names.append(f"{id}--{'-'.join(filter(None, label))}")
+        # What runs say of themselves must not lead out of the folder.
+        told = re.sub(r"[^\w.+-]+", "_", "-".join(filter(None, label)))
+        names.append(f"{id}--{told}")
     return names
 
 
@@ -268,6 +272,6 @@ def _earlier(report: Path) -> dict[str, dict[str, Any]]:
     """What an earlier build of this version left; an entry of another version is none."""
     try:
         entries = json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]
-        return {e["id"]: e for e in entries if all("provenance" in variant for variant in e["variants"])}
+        return {e["id"]: e for e in entries if all("claims" in variant for variant in e["variants"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

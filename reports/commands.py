@@ -34,12 +34,14 @@ class Commands:
         """The command that makes an experiment's runs: those that stand beside the runs of `population`."""
         chosen: dict[str, Any] = {"experiment": experiment}
         if population is not None:
-            source = next((run.source for run in population.runs if run.source), None)
+            seeds = sorted({run.seed for run in population.runs})
             chosen |= {
                 "profile": population.profile,
                 "data": population.dataset,
-                "data.path": source,
+                "data.path": next((run.source for run in population.runs if run.source), None),
+                "model.path": next((run.weights for run in population.runs if run.weights), None),
                 "privacy": population.fidelity,
+                "seed": ",".join(map(str, seeds)) if seeds != [0] else None,
             }
         elif self.profile != DEFAULT_PROFILE:
             chosen["profile"] = self.profile
@@ -63,5 +65,5 @@ class Commands:
 
 
 def quoted(value: str) -> str:
-    """Text in Hydra's override grammar."""
-    return value if re.fullmatch(r"[\w.+/-]+", value) else '"' + value.replace('"', '\\"') + '"'
+    """Text, or numbers with commas between, in Hydra's override grammar."""
+    return value if re.fullmatch(r"[\w.+/-]+|\d+(,\d+)+", value) else '"' + value.replace('"', '\\"') + '"'

@@ -7,27 +7,39 @@ from pathlib import Path
 from typing import Any
 
 from reports.artifact import Artifact, Content
+from reports.tables import Table
 
 
-def section(artifact: Artifact, content: Content, missing: list[str], where: str, command: str) -> str:
-    """An artifact's caption, what it lacks, its table, its notes, and the command that remakes it."""
+def section(
+    artifact: Artifact,
+    content: Content,
+    missing: list[str],
+    claims: Sequence[Mapping[str, Any]],
+    where: str,
+    command: str,
+) -> str:
+    """An artifact's caption, what it lacks, its table, the claims that it shows, and the command that remakes it."""
     parts = [f"**{artifact.title}.** {content.caption}"]
     if missing:
         parts.append("\n".join(f"> **Incomplete.** {sentence}  " for sentence in missing))
     if content.table is not None:
         parts.append(content.table.markdown().rstrip() if content.table.rows else "*No rows yet.*")
-    if content.notes:
-        parts.append("\n".join(f"- {note}" for note in content.notes))
+    if claims:
+        said = [f"- {c['statement']} **{c['verdict'].capitalize()}.** {c['evidence']}" for c in claims]
+        parts.append("\n".join(said))
     if where:
         parts.append(where)
     parts.append(f"Remake: `{command}`")
     return "\n\n".join(parts) + "\n"
 
 
-def index(entries: Sequence[Mapping[str, Any]], left_out: Sequence[Mapping[str, str]], report: Path) -> str:
-    """All artifacts with picture, caption, table and command, then the runs that were left out and why."""
+def index(
+    entries: Sequence[Mapping[str, Any]], claims: Table, left_out: Sequence[Mapping[str, str]], report: Path
+) -> str:
+    """The claims, all artifacts with picture, caption, table and command, then the runs that were left out and why."""
     parts = ["# Report", "Made by `dpfest report` from run directories alone."]
     parts.append("\n".join(f"- [{e['id']}: {e['title']}](#{e['id']}) ({e['status']})" for e in entries))
+    parts.append(f"## The paper's claims\n\n{claims.markdown().rstrip()}")
     for entry in entries:
         parts.append(f'<a id="{entry["id"]}"></a>\n\n## {entry["id"]}: {entry["title"]}')
         for number, variant in enumerate(entry["variants"]):

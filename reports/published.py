@@ -6,9 +6,13 @@ numbers to copy; what it says of them in words is in the register of claims (:mo
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
+
+from reports.tables import Column
+from reports.wording import signed
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -30,6 +34,20 @@ class PublishedTable(Generic[Key]):
         if row not in self.rows or column not in self.columns:
             return None
         return self.rows[row][self.columns.index(column)]
+
+    def beside(self, row: Key, column: str, ours: float | None) -> tuple[float | None, float | None, float | None]:
+        """A cell, ours, and the difference where there are both: the cells of the columns of :func:`beside`."""
+        paper = self.value(row, column)
+        return paper, ours, None if paper is None or ours is None else ours - paper
+
+
+def beside(name: str, heading: str, word: Callable[[float], str]) -> list[Column]:
+    """The columns of a quantity that the paper prints: the paper's, ours, and by how much ours is more."""
+    return [
+        Column(f"{name}_paper", f"{heading}, paper", word),
+        Column(name, f"{heading}, ours", word),
+        Column(f"{name}_difference", f"{heading}, ours − paper", partial(signed, word=word)),
+    ]
 
 
 TAB_VOCAB = PublishedTable(
@@ -130,17 +148,37 @@ DATA: Mapping[str, tuple[str, ...]] = {
     "fig7": ("criteo_kaggle", "sst2"),
     "fig8": ("criteo_kaggle",),
     "fig9": ("criteo_kaggle",),
+    "tab_vocab": ("criteo_kaggle",),
+    "tab_lora": ("sst2",),
+    "tab_large_vocab": ("sst2", "xnli"),
+    "tab_streaming": ("criteo_1tb",),
+    "tab_frozen": ("sst2", "qnli"),
 }
-"""What the paper's figures were measured on; a table's data are its own."""
+"""What the paper's figures and tables were measured on, by artifact."""
 
-NAMES = {"criteo_kaggle": "Criteo-Kaggle", "criteo_1tb": "Criteo-1TB", "sst2": "SST-2", "qnli": "QNLI", "qqp": "QQP"}
+NAMES = {
+    "criteo_kaggle": "Criteo-Kaggle",
+    "criteo_1tb": "Criteo-1TB",
+    "sst2": "SST-2",
+    "qnli": "QNLI",
+    "qqp": "QQP",
+    "xnli": "XNLI",
+}
 
 
 def other_data(artifact: str, dataset: str) -> str:
-    """A sentence for the caption of a figure that is not of the paper's data; nothing where it is, or is none of the
+    """A sentence for the caption of an artifact that is not of the paper's data; nothing where it is, or is none of the
     paper's."""
     theirs = DATA.get(artifact, (dataset,))
     if dataset in theirs:
         return ""
     named = ", ".join(NAMES[name] for name in theirs)
-    return f" The paper's figure is of {named}, this one of {dataset}: shapes can be compared, numbers cannot."
+    if artifact in TABLES:
+        return (
+            f" The data differ: the paper's numbers are of {named}, ours of {dataset}. How they move can be compared, "
+            "how high they are cannot."
+        )
+    return (
+        f" The data differ: the paper's figure is of {named}, this one of {dataset}. Shapes can be compared, numbers "
+        "cannot."
+    )

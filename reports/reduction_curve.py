@@ -18,7 +18,7 @@ from matplotlib.patches import Patch
 from reports.comparison import Population, Setting, best_reduction, pareto
 from reports.style import BREADTH, COLOUR, DASH, MARKER, SHADE, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import metric, multiple, number, rule, said, settings_text, utility
+from reports.wording import flag, metric, multiple, number, rule, said, settings_text, signed, utility
 
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02)
 
@@ -177,12 +177,12 @@ def threshold_table(panels: Sequence[Panel], rules: Sequence[str], name: str, fi
             Column("loss_threshold", "loss ≤", number),
             Column("rule", "rule", rule),
             Column("reduction", "best reduction", multiple),
-            Column("validation_loss", "validation loss", _loss),
-            Column("test_loss", "test loss", _loss),
+            Column("validation_loss", "validation loss", signed),
+            Column("test_loss", "test loss", signed),
             Column("test", f"test {name}", utility),
             Column("test_spread", "± over seeds", utility),
             Column("seeds", "seeds"),
-            Column("worse_than_frozen", "worse than frozen", lambda value: "**yes**" if value else "no"),
+            Column("worse_than_frozen", "worse than frozen", flag),
             Column("settings", "settings"),
         ]
     )
@@ -217,10 +217,6 @@ def _row(panel: Panel, threshold: float, algorithm: str, reference: Setting, cho
         worse,
         settings_text(chosen, population),
     )
-
-
-def _loss(value: float) -> str:
-    return f"{value:+.4f}"
 
 
 def without_reference(panels: Sequence[Panel]) -> list[str]:

@@ -74,6 +74,7 @@ class Run:
     # Fingerprint of the data and model sections: runs on different data or models are never pooled.
     material: str = ""
     source: str | None = None  # data.path, where the data have one
+    weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None where the data are no stream
     wall_seconds: float | None = field(default=None, compare=False)  # in training steps
 
@@ -116,7 +117,8 @@ def read_run(folder: Path) -> Run:
 def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) -> Run:
     utility, gradient = summary["utility"], summary["embedding_gradient"]
     privacy = summary.get("privacy") or {}
-    epsilon = _optional(privacy.get("epsilon"))
+    # Without a number here a run counts as one without privacy: one that is not finite must not.
+    epsilon = None if privacy.get("epsilon") is None else _finite(privacy["epsilon"], "privacy.epsilon")
     target = _optional((config.get("privacy") or {}).get("epsilon"))
     return Run(
         path=folder,
@@ -125,18 +127,20 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         algorithm=str(summary["algorithm"]),
         seed=int(summary["seed"]),
         profile=_profile(summary, config),
-        examples=int(summary["examples"]),
-        batch_size=int(summary["batch_size"]),
-        steps=int(summary["steps"]),
+        examples=_count(summary["examples"], "examples"),
+        batch_size=_count(summary["batch_size"], "batch_size"),
+        steps=_count(summary["steps"], "steps"),
         metric=str(utility["metric"]),
         test=_finite(utility["value"], "utility.value"),
         validation=_finite(utility["validation"], "utility.validation"),
         test_error=_optional(utility.get("standard_error")),
         validation_error=_optional(utility.get("validation_standard_error")),
-        parameters=int(gradient["parameters"]),
+        parameters=_count(gradient["parameters"], "embedding_gradient.parameters"),
         coordinates=_finite(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
         tables=tuple(
-            TableGradient(str(t["name"]), int(t["rows"]), int(t["dim"]), _finite(t["rows_mean"], "rows_mean"))
+            TableGradient(
+                str(t["name"]), _count(t["rows"], "rows"), _count(t["dim"], "dim"), _finite(t["rows_mean"], "rows_mean")
+            )
             for t in gradient.get("tables") or ()
         ),
         target_epsilon=None if epsilon is None else target or epsilon,
@@ -147,6 +151,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
         hyperparameters=_hyperparameters(summary, config),
         source=(config.get("data") or {}).get("path"),
+        weights=(config.get("model") or {}).get("path"),
         material=_fingerprint({"data": config.get("data"), "model": config.get("model")}),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
         wall_seconds=_optional((summary.get("throughput") or {}).get("wall_seconds")),
@@ -162,9 +167,13 @@ def setting_key(run: Run) -> str:
 
 def _hyperparameters(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
     told = summary.get("hyperparameters")
-    if isinstance(told, Mapping):
-        return told
-    return {key: config[key] for key in ("algorithm", "optimizer", "train") if key in config}
+    if not isinstance(told, Mapping):
+        told = {key: config[key] for key in ("algorithm", "optimizer", "train") if key in config}
+    selection = (told.get("algorithm") or {}).get("selection") or {}
+    for name, section in {**told, "selection": selection}.items():
+        if section is not None and not isinstance(section, Mapping):
+            raise Unusable(f"its settings of {name} are {section!r}, not settings by name")
+    return told
 
 
 def _profile(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -217,6 +226,12 @@ def _finite(value: Any, name: str) -> float:
     if value is None or not math.isfinite(float(value)):
         raise Unusable(f"{name} in summary.json is {value}, not a finite number")
     return float(value)
+
+
+def _count(value: Any, name: str) -> int:
+    if isinstance(value, bool) or int(value) != value or value < 1:
+        raise Unusable(f"{name} in summary.json is {value}, not a whole number above 0")
+    return int(value)
 
 
 def _optional(value: Any) -> float | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from reports.comparison import Population, Setting
 from reports.tables import Column, Table
-from reports.wording import delta, epsilon, metric, multiple, number, rule, settings_text, utility
+from reports.wording import delta, epsilon, flag, metric, multiple, number, rule, settings_text, signed, utility
 
 RULES = ("nonprivate", "dpsgd", "fest", "adafest", "adafest_plus", "exponential", "frozen")
 
@@ -24,9 +24,9 @@ def settings_table(population: Population, settings: Iterable[Setting]) -> Table
         Column("test_spread", "± over seeds", utility),
         Column("seeds", "seeds"),
         Column("reduction", "reduction", multiple),
-        Column("validation_loss", "validation loss vs DP-SGD", _loss),
-        Column("test_loss", "test loss vs DP-SGD", _loss),
-        Column("worse_than_frozen", "worse than frozen", lambda value: "**yes**" if value else "no"),
+        Column("validation_loss", "validation loss vs DP-SGD", signed),
+        Column("test_loss", "test loss vs DP-SGD", signed),
+        Column("worse_than_frozen", "worse than frozen", flag),
         Column("epsilon_spent", "ε spent", epsilon),
         Column("delta", "δ", delta),
         Column("noise_multiplier", "σ₂", lambda value: f"{value:.4g}"),
@@ -65,7 +65,3 @@ def _row(population: Population, setting: Setting) -> Sequence[Any]:
         first.fidelity if private else None,
         first.sampling or None,
     )
-
-
-def _loss(value: float) -> str:
-    return f"{value:+.4f}"

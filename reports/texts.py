@@ -21,7 +21,7 @@ def vocabulary(population: Population) -> int:
     return max((table.rows for run in population.runs for table in run.tables), default=0)
 
 
-def untestable(population: Population) -> str:
+def generated(population: Population) -> str:
     """A sentence for the caption where the texts are generated; empty elsewhere."""
     if population.dataset != GENERATED:
         return ""

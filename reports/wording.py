@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from reports.comparison import Population, Setting
+from reports.runs import Run
 
 RULE = {
     "nonprivate": "Non-private",
@@ -57,14 +58,24 @@ def rule(algorithm: str) -> str:
     return RULE.get(algorithm) or RULE.get(algorithm.partition("/")[0], algorithm)
 
 
+def seeds(runs: Iterable[Run]) -> str:
+    """Which seeds: seed 0 alone; seeds 0, 1, 2."""
+    found = sorted({run.seed for run in runs})
+    return f"seeds {', '.join(map(str, found))}" if len(found) > 1 else f"seed {found[0]} alone"
+
+
 def metric(population: Population) -> str:
     return METRIC.get(population.metric, population.metric)
 
 
 def settings_text(setting: Setting, population: Population) -> str:
-    """The algorithm's own settings, and any other hyper-parameter that varies in the population."""
+    """The algorithm's own settings, and any other hyper-parameter that varies in the population.
+
+    What private settings have in common they need not say because training without privacy does otherwise.
+    """
     mine = _flat(setting.runs[0].hyperparameters)
-    others = [_flat(s.runs[0].hyperparameters) for s in population.settings]
+    beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
+    others = [_flat(s.runs[0].hyperparameters) for s in beside]
     algorithm = setting.algorithm
     mechanism = mine.get("algorithm.selection.mechanism")
     shown = []
@@ -100,17 +111,31 @@ def number(value: Any) -> str:
 
 
 def multiple(reduction: float) -> str:
-    """A reduction factor: 1, 176×, 5.2·10⁵×, ∞."""
-    if math.isinf(reduction):
-        return "∞"
-    if reduction < 9.95:
-        return f"{reduction:.2g}×"
-    return f"{reduction:,.0f}×" if reduction < 1e5 else f"{power_of_ten(reduction)}×"
+    """A reduction factor: 1×, 3.91×, 69,300×, 3.65·10⁵×, ∞."""
+    return "∞" if math.isinf(reduction) else f"{significant(reduction)}×"
 
 
-def power_of_ten(value: float) -> str:
-    mantissa, exponent = f"{value:.1e}".split("e")
+def significant(value: float) -> str:
+    """Three significant digits, which is more than runs or turns agree in: 0.324, 69,300, 3.65·10⁵."""
+    rounded = float(f"{value:.3g}")
+    if rounded >= 1e5:
+        return power_of_ten(value, 2)
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:g}"
+
+
+def power_of_ten(value: float, digits: int = 1) -> str:
+    mantissa, exponent = f"{value:.{digits}e}".split("e")
     return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('0123456789-', '⁰¹²³⁴⁵⁶⁷⁸⁹⁻'))}"
+
+
+def signed(value: float, word: Callable[[float], str] = "{:.4f}".format) -> str:
+    """A difference, of utilities unless `word` says otherwise."""
+    return ("−" if value < 0 else "+") + word(abs(value))
+
+
+def flag(value: bool) -> str:
+    """A yes that stands out."""
+    return "**yes**" if value else "no"
 
 
 def utility(value: float, spread: float | None = None) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from reports.artifact import Artifact, Content
 from reports.bench import read
 from reports.tables import Column, Table
-from reports.wording import number
+from reports.wording import flag, number
 
 COMMAND = "dpfest bench bias algorithm.clipping_norm=10 optimizer.tables.learning_rate=3"
 
@@ -72,7 +72,6 @@ def content(report: Path) -> Content:
         "losses, an explanation and not a guarantee."
     )
     side, share = "{:.3f}".format, "{:.4f}".format
-    word = lambda value: "**yes**" if value else "no"  # noqa: E731
     table = Table(
         [
             Column("threshold", "τ", number),
@@ -86,7 +85,7 @@ def content(report: Path) -> Content:
                     Column(f"{name}_bound", f"{symbol}: L", share),
                     Column(f"{name}_left", "left side", side),
                     Column(f"{name}_right", "right side", side),
-                    Column(f"{name}_holds", "holds", word),
+                    Column(f"{name}_holds", "holds", flag),
                     Column(f"{name}_most", "γ up to", share),
                 )
             ),

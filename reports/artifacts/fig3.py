@@ -5,7 +5,7 @@ from __future__ import annotations
 from reports.artifact import Artifact, Content
 from reports.comparison import Population
 from reports.reduction_curve import by_epsilon, curve_caption, curve_figure, threshold_table, without_reference
-from reports.texts import untestable
+from reports.texts import generated
 from reports.wording import metric
 
 RULES = ("fest", "adafest", "exponential")
@@ -15,7 +15,7 @@ def content(population: Population) -> Content:
     epsilons = [population.main_epsilon] if population.main_epsilon is not None else []
     panels = by_epsilon(population, epsilons)
     return Content(
-        curve_caption(population) + untestable(population),
+        curve_caption(population) + generated(population),
         curve_figure(panels, RULES),
         threshold_table(panels, RULES, metric(population)),
         without_reference(panels),

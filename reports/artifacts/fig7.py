@@ -14,7 +14,7 @@ from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, larges
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, Setting
 from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, hover, key, log_axis
-from reports.texts import untestable
+from reports.texts import generated
 from reports.wording import metric, number, rule, said
 
 MARKERS = "osD^vPX"
@@ -62,7 +62,7 @@ def content(population: Population) -> Content:
     empty = sum(setting.coordinates == 0 for setting in grid.cells.values())
     if empty:
         caption += f" {empty} settings in which no row survived have no gradient size to draw."
-    return Content(caption + untestable(population), figure, grid_table(population, grid), gaps(grid), [epsilon])
+    return Content(caption + generated(population), figure, grid_table(population, grid), gaps(grid), [epsilon])
 
 
 def _column(

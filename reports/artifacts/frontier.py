@@ -5,7 +5,7 @@ from __future__ import annotations
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, pareto
 from reports.settings_table import RULES, in_order, settings_table
-from reports.texts import untestable
+from reports.texts import generated
 from reports.wording import metric
 
 
@@ -19,7 +19,7 @@ def content(population: Population) -> Content:
         "the same ε. Reduction is embedding parameters over mean non-zero coordinates of the noised "
         "embedding gradient a step; ∞ means that no embedding is updated."
     )
-    return Content(caption + untestable(population), table=settings_table(population, frontier))
+    return Content(caption + generated(population), table=settings_table(population, frontier))
 
 
 ARTIFACT = Artifact(

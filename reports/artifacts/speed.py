@@ -7,23 +7,25 @@ from typing import Any
 
 from reports.artifact import Artifact, Content
 from reports.artifacts.tab_wallclock import hundred
-from reports.bench import Section, read
+from reports.bench import Section, competitor, read
 from reports.published import TAB_WALLCLOCK
 from reports.style import COLOUR, MARKER, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import rule
+from reports.wording import rule, significant
 
 COMMAND = "dpfest bench embedding"
 STEP_COMMAND = "dpfest bench step"
-# Competitor -> the rule whose look it has, its line, its name.
-_LOOK: dict[str, tuple[str, str, str]] = {
-    "dpsgd": ("dpsgd", "-", rule("dpsgd")),
-    "dpsgd lazy": ("dpsgd", "--", "DP-SGD, lazy noise"),
-    "fest": ("fest", "-", rule("fest")),
-    "adafest": ("adafest", "-", rule("adafest")),
-    "adafest_plus": ("adafest_plus", "-", rule("adafest_plus")),
-    "pytorch sparse": ("nonprivate", "-", "not private, plain PyTorch"),
+# Competitor -> the rule whose look it has, and its line.
+_LOOK: dict[str, tuple[str, str]] = {
+    "dpsgd": ("dpsgd", "-"),
+    "dpsgd lazy": ("dpsgd", "--"),
+    "fest": ("fest", "-"),
+    "adafest": ("adafest", "-"),
+    "adafest_plus": ("adafest_plus", "-"),
+    "pytorch sparse": ("nonprivate", "-"),
 }
+
+_SIZE = {"dpsgd": 7.5}  # of a marker: a smaller star is not seen to be hollow
 
 
 def content(report: Path) -> Content:
@@ -56,7 +58,7 @@ def _table(step: Section | None) -> Table:
 
     return Table(
         [
-            Column("competitor", "step", rule),
+            Column("competitor", "step", competitor),
             *(Column(case, f"{case}, to the ordinary step", "{:.2f}×".format) for case in cases),
         ],
         [(name, *(cell(name, case) for case in cases)) for name in names],
@@ -67,7 +69,7 @@ def _figure(section: Section) -> Drawing:
     figure = canvas(WIDTH, 3.4)
     axes = figure.subplots()
     handles = []
-    for name, (look, line, label) in _LOOK.items():
+    for name, (look, line) in _LOOK.items():
         if found := section.at(name):
             sizes = sorted(found)
             (line_of,) = axes.plot(
@@ -76,10 +78,12 @@ def _figure(section: Section) -> Drawing:
                 linestyle=line,
                 color=COLOUR[look],
                 marker=MARKER[look],
-                markersize=4.6,
+                markersize=_SIZE.get(look, 4.6),
             )
-            hover(line_of, [f"{label}, {rows:,} rows: {hundred(found[rows]):.3f} s" for rows in sizes])
-            handles.append(key(label, look, linestyle=line))
+            hover(
+                line_of, [f"{competitor(name)}, {rows:,} rows: {significant(hundred(found[rows]))} s" for rows in sizes]
+            )
+            handles.append(key(competitor(name), look, linestyle=line, markersize=_SIZE.get(look, 4.6)))
     for place, name in ((0, "dpsgd"), (1, "adafest")):
         axes.plot(
             list(TAB_WALLCLOCK.rows),
@@ -87,10 +91,18 @@ def _figure(section: Section) -> Drawing:
             linestyle=":",
             color=COLOUR[name],
             marker=MARKER[name],
-            markersize=4.6,
+            markersize=_SIZE.get(name, 4.6),
             markerfacecolor="white",
         )
-        handles.append(key(f"{rule(name)}, the paper", name, linestyle=":", markerfacecolor="white"))
+        handles.append(
+            key(
+                f"{rule(name)}, the paper",
+                name,
+                linestyle=":",
+                markerfacecolor="white",
+                markersize=_SIZE.get(name, 4.6),
+            )
+        )
     log_axis(axes, "x")
     log_axis(axes, "y")
     axes.set_xlabel("rows of the embedding")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, Setting
-from reports.published import TAB_FROZEN
+from reports.published import NAMES, TAB_FROZEN
 from reports.tables import Column, Table
-from reports.texts import untestable
-from reports.wording import metric, number, rule, utility
-
-TASKS = {"sst2": "SST-2", "qnli": "QNLI"}
+from reports.texts import generated
+from reports.wording import metric, number, rule, signed, utility
 
 
 def content(population: Population) -> Content:
     name = metric(population)
+    # Beside the paper's numbers of its own task, or else beside all of them.
+    tasks = [task for task in TAB_FROZEN.columns if task == population.dataset] or TAB_FROZEN.columns
     table = Table(
         [
             Column("rule", "rule", rule),
@@ -21,31 +23,40 @@ def content(population: Population) -> Content:
             Column("test", f"test {name}", utility),
             Column("error", "± (standard error)", utility),
             Column("seeds", "seeds"),
-            *(Column(task, f"the paper, {title}", "{:.2%}".format) for task, title in TASKS.items()),
-            Column("difference", "ours − the paper on this task", "{:+.2%}".format),
+            *(
+                column
+                for task in tasks
+                for column in (
+                    Column(f"{task}_paper", f"paper, {NAMES[task]}", utility),
+                    Column(f"{task}_difference", f"ours − paper, {NAMES[task]}", signed),
+                )
+            ),
         ]
     )
     missing = []
     for epsilon in sorted({e for _, e in TAB_FROZEN.rows if e is not None} | set(population.epsilons)):
         pair = {algorithm: population.best(algorithm, epsilon) for algorithm in ("dpsgd", "frozen")}
         for algorithm, best in pair.items():
-            table.rows.append(_row(algorithm, epsilon, best, population.dataset))
+            table.rows.append(_row(algorithm, epsilon, best, tasks))
             if best is None:
                 missing.append(f"No {rule(algorithm)} run at ε = {number(epsilon)} yet.")
-    table.rows.insert(0, _row("nonprivate", None, population.best("nonprivate", None), population.dataset))
+    table.rows.insert(0, _row("nonprivate", None, population.best("nonprivate", None), tasks))
     caption = (
         f"Test {name} of DP-SGD with the word embeddings trained, and frozen (LoRA and classifier are trained in "
-        f"both): of the setting that is best on validation.{untestable(population)}"
+        f"both): of the setting that is best on validation.{generated(population)}"
     )
     return Content(caption, table=table, missing=missing)
 
 
-def _row(algorithm: str, epsilon: float | None, best: Setting | None, task: str) -> list[float | str | int | None]:
-    paper = {name: TAB_FROZEN.value((algorithm, epsilon), name) for name in TASKS}
+def _row(
+    algorithm: str, epsilon: float | None, best: Setting | None, tasks: Sequence[str]
+) -> list[float | str | int | None]:
     ours = (None, None, None) if best is None else (best.test, best.error, len(best.runs))
-    own = paper.get(task)
-    difference = None if best is None or own is None else best.test - own
-    return [algorithm, epsilon, *ours, *paper.values(), difference]
+    row: list[float | str | int | None] = [algorithm, epsilon, *ours]
+    for task in tasks:
+        paper, _, difference = TAB_FROZEN.beside((algorithm, epsilon), task, ours[0])
+        row += [paper, difference]
+    return row
 
 
 ARTIFACT = Artifact(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.artifact import Artifact, Content
 from reports.comparison import Population
-from reports.published import TAB_STREAMING
+from reports.published import TAB_STREAMING, beside
 from reports.tables import Column, Table
 from reports.wording import metric, number, rule, utility
 
@@ -19,10 +19,8 @@ def content(population: Population) -> Content:
         label = "non-private" if epsilon is None else f"ε = {number(epsilon)}"
         short = _name(epsilon)
         columns += [
-            Column(short, label, utility),
-            Column(f"{short}_error", "± (standard error)", utility),
-            Column(f"{short}_paper", f"{label}, the paper on {TAB_STREAMING.data}", utility),
-            Column(f"{short}_difference", f"{label}, ours − paper", "{:+.4f}".format),
+            *beside(short, label, utility),
+            Column(f"{short}_error", f"{label}, standard error of ours", utility),
         ]
     table = Table(columns)
     for days in sorted({*TAB_STREAMING.rows, *population.periods}):
@@ -30,17 +28,15 @@ def content(population: Population) -> Content:
         for epsilon in (*epsilons, None):
             algorithm = "nonprivate" if epsilon is None else "dpsgd"
             best = population.at(days).best(algorithm, epsilon)
-            published = TAB_STREAMING.value(days, _name(epsilon))
-            ours = (None, None) if best is None else (best.test, best.error)
-            row += [*ours, published, None if best is None or published is None else best.test - published]
+            row += TAB_STREAMING.beside(days, _name(epsilon), best.test if best else None)
+            row.append(best.error if best else None)
             if best is None and days in population.periods and epsilon in (None, *population.epsilons):
                 at = "" if epsilon is None else f" at ε = {number(epsilon)}"
                 missing.append(f"No {rule(algorithm)} run{at} with a period of {days} days yet.")
         table.rows.append(row)
     caption = (
         f"Test {name} on the held-out days after training on a stream in periods of so many days, for DP-SGD and "
-        f"without privacy: of the setting that is best on validation. Ours are of {population.dataset}, the paper's of "
-        f"{TAB_STREAMING.data}: its claim is in how they move with the period."
+        f"without privacy: of the setting that is best on validation."
     )
     return Content(caption, table=table, missing=missing)
 

@@ -10,7 +10,7 @@ from typing import Any
 from reports.claims.estimate import FAILS, HOLDS, OPEN
 from reports.comparison import Population
 from reports.texts import kind
-from reports.wording import number
+from reports.wording import number, seeds
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,7 @@ class Claim:
         statement: what the paper says, with its numbers.
         where: the section, figure or table in which it says so.
         artifacts: ids of the artifacts that show it.
+        paper: the numbers of the paper's tables that it rests on; empty where the statement has them all.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Claim:
     where: str
     artifacts: tuple[str, ...]
     test: Test
+    paper: str = ""
 
     def judged(self, evidence: Evidence) -> dict[str, Any]:
         """The claim with its verdict, as report.json has it."""
@@ -62,6 +64,7 @@ class Claim:
             "id": self.id,
             "statement": self.statement,
             "where": self.where,
+            "paper": self.paper,
             "verdict": found.verdict,
             "evidence": found.evidence,
             "artifacts": list(self.artifacts),
@@ -71,8 +74,8 @@ class Claim:
 def untestable(population: Population) -> str | None:
     """Why no claim of the paper can be tested on these runs; None where it can."""
     if "synthetic" in population.dataset:
-        return f"untestable on synthetic {'text' if 'text' in kind(population) else 'data'}"
-    return "untestable under profile=smoke, whose numbers have no meaning" if population.profile == "smoke" else None
+        return "the data are generated, and the claim needs runs on real ones"
+    return "the numbers of profile=smoke have no meaning" if population.profile == "smoke" else None
 
 
 def on(kinds: Sequence[str], test: Callable[[Population], Finding]) -> Test:
@@ -100,9 +103,7 @@ def all_of(findings: Sequence[Finding]) -> Finding:
 def _about(population: Population) -> str:
     """Data, ε and seeds."""
     epsilons = ", ".join(number(epsilon) for epsilon in population.epsilons)
-    seeds = sorted({run.seed for run in population.runs})
     said = [population.dataset, f"ε = {epsilons}" if epsilons else "no private runs"]
     if population.fidelity == "paper":
         said.append("the paper's fidelity")
-    said.append(f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]} alone")
-    return ", ".join(said)
+    return ", ".join([*said, seeds(population.runs)])

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from scipy import stats
 
 from reports.comparison import Setting
+from reports.wording import signed, significant
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
 
@@ -34,7 +35,7 @@ class Difference:
     half: float
 
     def __str__(self) -> str:
-        return f"{self.value:+.4f}" + ("" if math.isinf(self.half) else f" ± {self.half:.4f}")
+        return signed(self.value) + ("" if math.isinf(self.half) else f" ± {self.half:.4f}")
 
     @property
     def low(self) -> float:
@@ -43,6 +44,13 @@ class Difference:
     @property
     def high(self) -> float:
         return self.value + self.half
+
+    @property
+    def factors(self) -> str:
+        """The interval of the factor whose logarithm this is, in words."""
+        if math.isinf(self.half):
+            return "unknown"
+        return f"{significant(math.exp(self.low))} to {significant(math.exp(self.high))}"
 
     def times(self, factor: float) -> Difference:
         """Scaled, its interval with it."""

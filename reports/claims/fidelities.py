@@ -5,7 +5,7 @@ from __future__ import annotations
 from reports.claims.claim import Evidence, Finding, all_of, untestable
 from reports.claims.estimate import OPEN, between
 from reports.comparison import Population
-from reports.wording import metric, number, rule, utility
+from reports.wording import number, rule, seeds, utility
 
 
 def as_good(evidence: Evidence) -> Finding:
@@ -21,7 +21,7 @@ def as_good(evidence: Evidence) -> Finding:
     ]
     findings = [
         _compared(one, other, algorithm, epsilon)
-        for one, other in pairs[:1]
+        for one, other in pairs
         for epsilon in one.epsilons
         for algorithm in sorted({setting.algorithm for setting in one.settings})
         if one.of(algorithm, epsilon) and other.of(algorithm, epsilon)
@@ -29,8 +29,7 @@ def as_good(evidence: Evidence) -> Finding:
     if not findings:
         return Finding(OPEN, "No rule has been trained with privacy=rigorous and with privacy=paper on the same data.")
     found = all_of(findings)
-    name = metric(pairs[0][0])
-    return Finding(found.verdict, f"{pairs[0][0].dataset}, test {name}, rigorous against paper: {found.evidence}")
+    return Finding(found.verdict, f"Test utility, rigorous against paper. {found.evidence}")
 
 
 def _compared(one: Population, other: Population, algorithm: str, epsilon: float) -> Finding:
@@ -39,7 +38,8 @@ def _compared(one: Population, other: Population, algorithm: str, epsilon: float
     moved = between(ours, theirs)
     return Finding(
         moved.none(),
-        f"{rule(algorithm)} at ε = {number(epsilon)}, {utility(ours.test)} against {utility(theirs.test)} ({moved}).",
+        f"{one.dataset}, {rule(algorithm)} at ε = {number(epsilon)}, {seeds([*ours.runs, *theirs.runs])}: "
+        f"{utility(ours.test)} against {utility(theirs.test)} ({moved}).",
     )
 
 

@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Callable
 
 from reports.ablation import Grid, largest_grid
-from reports.claims.claim import Finding
-from reports.claims.estimate import FAILS, HOLDS, OPEN, Difference, between, slope
+from reports.claims.claim import Finding, all_of
+from reports.claims.estimate import FAILS, HOLDS, NORMAL, OPEN, Difference, between, slope
 from reports.claims.tradeoff import TOLERABLE
 from reports.comparison import Population, Setting
-from reports.wording import metric, number
+from reports.wording import metric, number, significant
 
 BEST_RATIOS = (5.0, 10.0)
 
@@ -57,20 +57,32 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
 
 
 def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
-    """At the same τ, a larger σ₁/σ₂ leaves more coordinates: of each two neighbouring ratios, the larger one does."""
-    pairs = [
-        (one.coordinates, other.coordinates)
-        for line in _lines(grid, across=True).values()
-        for (_, one), (_, other) in itertools.pairwise(line)
-    ]
-    if not pairs:
-        return Finding(OPEN, "No two noise ratios at the same τ yet.")
-    denser = sum(more > less for less, more in pairs)
-    # Sizes are means over all steps: their own scatter is far below what is compared.
-    verdict = HOLDS if denser == len(pairs) else FAILS
-    return Finding(
-        verdict, f"Of {len(pairs)} pairs of neighbouring σ₁/σ₂ at the same τ, the larger is denser in {denser}."
-    )
+    """At every τ, the gradient has more coordinates at the largest σ₁/σ₂ than at the smallest, and surely fewer at none
+    than at the one below it. Settings in which no row survived have no size to compare."""
+    findings = []
+    for threshold, cells in _lines(grid, across=True).items():
+        line = [(ratio, setting) for ratio, setting in cells if setting.coordinates > 0]
+        if len(line) < 2:
+            continue
+        (low, first), (high, last) = line[0], line[-1]
+        grown = _denser(first, last)
+        thinner = any(_denser(one, other).above(0) == FAILS for (_, one), (_, other) in itertools.pairwise(line))
+        said = (
+            f"At τ = {number(threshold)}, the gradient has {significant(math.exp(grown.value))} times as many "
+            f"coordinates with σ₁/σ₂ = {number(high)} as with {number(low)} (95% interval {grown.factors})."
+        )
+        findings.append(Finding(FAILS if thinner else grown.above(0), said))
+    return all_of(findings) if findings else Finding(OPEN, "No two noise ratios at the same τ yet.")
+
+
+def _denser(one: Setting, other: Setting) -> Difference:
+    """The logarithm of how many times as many coordinates `other` has as `one`. Its interval is from the rows that were
+    counted over all steps: a count of rows that survive independently scatters by its root at most."""
+    value = math.log(other.coordinates / one.coordinates)
+    counted = [sum(run.steps * table.rows_mean for run in s.runs for table in run.tables) for s in (one, other)]
+    if min(counted) <= 0:
+        return Difference(value, math.inf)
+    return Difference(value, NORMAL * math.sqrt(sum(1 / count for count in counted)))
 
 
 def small_threshold_harmless(population: Population, grid: Grid) -> Finding:

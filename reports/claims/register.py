@@ -10,11 +10,29 @@ from reports.claims.fidelities import as_good
 from reports.claims.knobs import on_grid
 from reports.claims.texts import larger_vocabulary_gains
 from reports.claims.timing import factor_at
+from reports.published import NAMES, TAB_FROZEN, TAB_LARGE_VOCAB, TAB_LORA, TAB_STREAMING, PublishedTable
 from reports.reduction_curve import by_epsilon
 from reports.tables import Column, Table
+from reports.wording import number
 
 CLICKS, TEXT, STREAM = ("clicks",), ("text",), ("stream",)
 STATIC = ("clicks", "text")
+
+
+def _within(table: PublishedTable[float], one: str, other: str) -> str:
+    """The paper's reductions by loss, one against another."""
+    pairs = [(loss, table.value(loss, one), table.value(loss, other)) for loss in table.rows]
+    return f"{table.data}: " + "; ".join(f"within {number(loss)} {a:.2f}× against {b:.2f}×" for loss, a, b in pairs)
+
+
+def _by_period(*columns: str) -> str:
+    """The paper's AUC in the shortest and in the longest period."""
+    ends = [
+        (TAB_STREAMING.value(min(TAB_STREAMING.rows), name), TAB_STREAMING.value(max(TAB_STREAMING.rows), name))
+        for name in columns
+    ]
+    return f"{TAB_STREAMING.data}, periods of 1 and 18 days: " + "; ".join(f"{a:.4f} and {b:.4f}" for a, b in ends)
+
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -98,6 +116,7 @@ CLAIMS: tuple[Claim, ...] = (
         "§4.4, table 1",
         ("tab_lora",),
         on(TEXT, lambda population: tradeoff.leads(by_epsilon(population, [1.0]), "adafest", ["lora_embedding"])),
+        _within(TAB_LORA, "adafest", "lora_embedding"),
     ),
     Claim(
         "larger_vocabulary_gains_more",
@@ -105,6 +124,7 @@ CLAIMS: tuple[Claim, ...] = (
         "§4.4, table 2",
         ("tab_large_vocab",),
         larger_vocabulary_gains,
+        _within(TAB_LARGE_VOCAB, "xlm_r", "roberta"),
     ),
     Claim(
         "larger_ratio_better",
@@ -161,6 +181,7 @@ CLAIMS: tuple[Claim, ...] = (
         "appendix D.2.2, tab:auc_streaming",
         ("tab_streaming",),
         on(STREAM, streams.rises_with_period),
+        _by_period("epsilon_1", "epsilon_3", "epsilon_8"),
     ),
     Claim(
         "nonprivate_unmoved_by_period",
@@ -168,6 +189,7 @@ CLAIMS: tuple[Claim, ...] = (
         "appendix D.2.2, tab:auc_streaming",
         ("tab_streaming",),
         on(STREAM, streams.unmoved_by_period),
+        _by_period("nonprivate"),
     ),
     Claim(
         "training_embeddings_helps",
@@ -175,6 +197,12 @@ CLAIMS: tuple[Claim, ...] = (
         "appendix D.2.3, tab:dp_train_vs_frozen",
         ("tab_frozen",),
         on(TEXT, tradeoff.embeddings_help),
+        "; ".join(
+            f"{NAMES[task]} at ε = {number(epsilon)}, {TAB_FROZEN.value(('dpsgd', epsilon), task)} against "
+            f"{TAB_FROZEN.value(('frozen', epsilon), task)}"
+            for task in TAB_FROZEN.columns
+            for epsilon in (1.0, 3.0, 8.0)
+        ),
     ),
     Claim(
         "training_embeddings_helps_clicks",
@@ -198,15 +226,14 @@ def judge(evidence: Evidence) -> list[dict[str, Any]]:
     return [claim.judged(evidence) for claim in CLAIMS]
 
 
-def notes(artifact: str, evidence: Evidence) -> list[str]:
-    """What the claims that an artifact shows come to on this evidence, a sentence or more each."""
-    found = [claim.judged(evidence) for claim in CLAIMS if artifact in claim.artifacts]
-    return [f"{claim['statement']} **{claim['verdict'].capitalize()}.** {claim['evidence']}" for claim in found]
+def shown_by(artifact: str, evidence: Evidence) -> list[dict[str, Any]]:
+    """The claims that an artifact shows, judged on this evidence."""
+    return [claim.judged(evidence) for claim in CLAIMS if artifact in claim.artifacts]
 
 
 def table(judged: list[dict[str, Any]]) -> Table:
     """The register as a table."""
-    names = ("id", "statement", "where", "verdict", "evidence", "artifacts")
+    names = ("id", "statement", "where", "paper", "verdict", "evidence", "artifacts")
     columns = [Column(name, name) for name in names]
     return Table(columns, [tuple(_cell(claim[name]) for name in names) for claim in judged])
 

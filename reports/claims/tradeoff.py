@@ -74,8 +74,8 @@ def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: f
     found = all_of([_leads(panel, leader, rivals, factor) for panel in panels])
     return Finding(
         found.verdict,
-        f"best reduction by loss of {rule(leader)} against {' and '.join(map(rule, rivals))} (95% bounds; 'or more' "
-        f"where nothing sparser was tried that lost more). {found.evidence}",
+        f"{found.evidence} These are best reductions within a loss of utility, with 95% bounds; 'or more' where "
+        "nothing sparser was tried that lost more.",
     )
 
 
@@ -88,9 +88,15 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float) -> F
     told, verdicts = [], []
     for loss in LOSSES:
         mine, *others = (reach(found, reference, loss) for found in settings.values())
-        told.append(f"within {number(loss)} {mine} against {' and '.join(map(str, others))}")
+        each = list(map(str, others))
+        against = f"{each[0]} each" if len(each) > len(set(each)) == 1 else " and ".join(each)
+        told.append(f"within {number(loss)} {mine} against {against}")
         verdicts.append(all_of([Finding(ahead(mine, other, factor), "") for other in others]).verdict)
-    return Finding(where_told(verdicts), f"At {panel.where}: {'; '.join(told)}.{control(panel)}")
+    rivals_named = " and ".join(map(rule, rivals))
+    return Finding(
+        where_told(verdicts),
+        f"At {panel.where}, {rule(leader)} against {rivals_named}: {'; '.join(told)}.{control(panel)}",
+    )
 
 
 def reaches(leader: str, factor: float) -> Callable[[Population], Finding]:

@@ -7,16 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from reports.markup import markup
+from reports.markup import badge, markup, scrolled
+from reports.page.claims import findings
 from reports.svg import inline
 from reports.wording import number
 
 Entry = Mapping[str, Any]
-
-
-def badge(status: str) -> str:
-    """A status or a verdict in a word; its colour says nothing that the word does not."""
-    return f'<span class="badge" data-status="{escape(status)}">{escape(status)}</span>'
 
 
 def article(entry: Entry, report: Path) -> str:
@@ -58,16 +54,10 @@ def _variant(entry: Entry, variant: Entry, report: Path, heading: bool) -> str:
         parts.append(caption)
     if ".html" in found:
         parts.append(scrolled(found[".html"].read_text(encoding="utf-8"), f"table {variant['name']}", "table"))
-    if variant["notes"]:
-        parts.append("<ul>" + "".join(f"<li>{markup(note)}</li>" for note in variant["notes"]) + "</ul>")
+    parts.append(findings(variant["claims"]))
     parts.append(f'<p class="command"><span>Remake:</span> <code>{escape(variant["command"])}</code></p>')
     parts.append(_links(variant))
-    return "\n".join([*parts, "</section>"])
-
-
-def scrolled(content: str, label: str, kind: str) -> str:
-    """A region that scrolls by itself, by keyboard too, where it is wider than the page."""
-    return f'<div class="scroll {kind}" role="group" aria-label="{escape(label)}" tabindex="0">{content}</div>'
+    return "\n".join([*filter(None, parts), "</section>"])
 
 
 def _choices(variant: Entry) -> str:

@@ -1,4 +1,4 @@
-"""The register of the paper's claims, each with its verdict on the runs at hand."""
+"""The paper's claims, each with its verdict on the runs at hand: the register, its tally, and those of an artifact."""
 
 from __future__ import annotations
 
@@ -7,19 +7,38 @@ from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from reports.markup import markup
-from reports.page.artifacts import badge, scrolled
+from reports.claims.estimate import FAILS, HOLDS, OPEN
+from reports.markup import badge, markup, scrolled
+
+Claim = Mapping[str, Any]
 
 _LONG = 400  # characters of evidence that are shown at once
+_TALLY = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are not decided: not enough runs"}
 
 
-def register(claims: Sequence[Mapping[str, Any]], artifacts: Collection[str]) -> str:
-    """A table of claims; `artifacts` are those that the page can link to. Nothing where there are no claims."""
+def tally(claims: Sequence[Claim]) -> str:
+    """The page's answer: how many claims have each verdict, and which are decided. Nothing where there are none."""
     if not claims:
         return ""
     counts = Counter(claim["verdict"] for claim in claims)
-    summary = " · ".join(f"{verdict}: {count}" for verdict, count in counts.items())
-    head = "".join(f'<th scope="col" role="columnheader">{name}</th>' for name in ("claim", "verdict", "evidence"))
+    said = "\n".join(
+        f'<li data-status="{escape(verdict)}"><b>{counts[verdict]}</b> {words}</li>'
+        for verdict, words in _TALLY.items()
+    )
+    decided = "\n".join(f"<li>{_linked(claim)}</li>" for claim in claims if claim["verdict"] != OPEN)
+    return (
+        f'<p>Of <a href="#claims">{len(claims)} claims</a>, on these runs,</p>\n<ul class="tally">\n{said}\n</ul>'
+        + (f'\n<ul class="decided">\n{decided}\n</ul>' if decided else "")
+    )
+
+
+def register(claims: Sequence[Claim], artifacts: Collection[str]) -> str:
+    """A table of claims; `artifacts` are those that the page can link to. Nothing where there are no claims."""
+    if not claims:
+        return ""
+    head = "".join(
+        f'<th scope="col" role="columnheader">{name}</th>' for name in ("the paper says", "verdict", "these runs say")
+    )
     rows = "\n".join(_row(claim, artifacts) for claim in claims)
     table = (
         # On a phone its rows stand one under the other; the roles say that it is a table still.
@@ -28,27 +47,38 @@ def register(claims: Sequence[Mapping[str, Any]], artifacts: Collection[str]) ->
     )
     return (
         '<section aria-labelledby="claims"><h2 id="claims">The paper\'s claims</h2>'
-        f"<p>{escape(summary)}</p>{scrolled(table, 'claims', 'claims')}</section>"
+        "<p>A claim holds, or does not, where its 95% interval leaves no doubt, and has not enough runs where it does: "
+        f"more seeds make intervals narrower.</p>{scrolled(table, 'claims', 'claims')}</section>"
     )
 
 
-def _row(claim: Mapping[str, Any], artifacts: Collection[str]) -> str:
-    where = f' <span class="quiet">{escape(claim["where"])}</span>' if claim.get("where") else ""
-    known = [escape(name) for name in claim.get("artifacts", ()) if name in artifacts]
-    shown = [f'<a href="#{name}">{name}</a>' for name in known]
-    links = f' <span class="quiet">{", ".join(shown)}</span>' if shown else ""
-    said = markup(claim.get("statement") or claim["id"])
+def findings(claims: Sequence[Claim]) -> str:
+    """What the claims that an artifact shows come to on its own runs, each a link to the register."""
+    if not claims:
+        return ""
+    lines = "\n".join(f"<li>{_linked(claim)}{_evidence(claim['evidence'])}</li>" for claim in claims)
+    return f'<ul class="findings">\n{lines}\n</ul>'
+
+
+def _linked(claim: Claim) -> str:
+    return f'{badge(claim["verdict"])} <a href="#claim-{escape(claim["id"])}">{markup(claim["statement"])}</a>'
+
+
+def _row(claim: Claim, artifacts: Collection[str]) -> str:
+    numbers = f' <span class="quiet">{markup(claim["paper"])}.</span>' if claim["paper"] else ""
+    shown = [f'<a href="#{escape(name)}">{escape(name)}</a>' for name in claim["artifacts"] if name in artifacts]
+    links = f'<p class="quiet">{", ".join(shown)}</p>' if shown else ""
     return (
-        f'<tr id="claim-{escape(claim["id"])}" role="row"><th scope="row" role="rowheader">{said}{where}</th>'
+        f'<tr id="claim-{escape(claim["id"])}" role="row"><th scope="row" role="rowheader">'
+        f'{markup(claim["statement"])}{numbers} <span class="quiet">{escape(claim["where"])}</span></th>'
         f'<td role="cell">{badge(claim["verdict"])}</td>'
         f'<td role="cell">{_evidence(claim["evidence"])}{links}</td></tr>'
     )
 
 
-def _evidence(evidence: Any) -> str:
-    """A sentence, or several; a long one opens from where its first sentence ends."""
-    text = evidence if isinstance(evidence, str) else " ".join(map(str, evidence))
+def _evidence(text: str) -> str:
+    """A paragraph; a long one opens from where its first sentence ends."""
     end = text.find(". ", 60)
     if len(text) <= _LONG or end < 0:
-        return markup(text)
+        return f"<p>{markup(text)}</p>"
     return f"<details><summary>{markup(text[: end + 1])}</summary>{markup(text[end + 2 :])}</details>"

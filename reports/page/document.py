@@ -10,14 +10,13 @@ from string import Template
 from typing import Any
 
 from reports.comparison import Population
-from reports.page.artifacts import article, badge
-from reports.page.claims import register
+from reports.markup import badge
+from reports.page.artifacts import article
+from reports.page.claims import register, tally
 from reports.page.runs import run_list
-from reports.wording import number
+from reports.wording import number, seeds
 
 Entry = Mapping[str, Any]
-
-_CLAIMS = '<li><a href="#claims"><b>claims</b> <span>The paper\'s claims and their verdicts</span></a></li>'
 
 
 def page(
@@ -34,8 +33,10 @@ def page(
     parts = {name: _resource(f"page.{name}") for name in ("css", "js")}
     return Template(_resource("page.html")).substitute(
         parts,
-        about=_about(entries, groups),
-        contents="\n".join([*(_CLAIMS for _ in claims[:1]), *(_link(entry) for entry in entries)]),
+        tally=tally(claims),
+        about=_about(groups),
+        complete=_complete(entries),
+        contents="\n".join(_link(entry) for entry in entries),
         filters=_filters(entries, groups),
         claims=register(claims, {entry["id"] for entry in entries}),
         artifacts="\n".join(article(entry, report) for entry in entries),
@@ -48,16 +49,37 @@ def _resource(name: str) -> str:
     return (files("reports.page") / name).read_text(encoding="utf-8")
 
 
-def _about(entries: Sequence[Entry], groups: Sequence[Population]) -> str:
-    complete = sum(entry["status"] == "complete" for entry in entries)
-    runs = len({run.path for group in groups for run in group.runs})
-    data = ", ".join(dict.fromkeys(group.dataset for group in groups)) or "no data yet"
-    return escape(f"{complete} of {len(entries)} figures and tables complete, from {runs} runs on {data}.")
+def _about(groups: Sequence[Population]) -> str:
+    """What was run: a line a population."""
+    if not groups:
+        return "<p>No finished runs yet.</p>"
+    told = "\n".join(f"<li><b>{escape(group.dataset)}</b>: {escape(_described(group))}</li>" for group in groups)
+    return f"<ul>\n{told}\n</ul>"
+
+
+def _described(group: Population) -> str:
+    epsilons = ", ".join(number(epsilon) for epsilon in group.epsilons)
+    rows = sum(table.rows for table in group.runs[0].tables)
+    said = (
+        f"{len(group.runs)} run{'s' * (len(group.runs) != 1)} of {group.model}",
+        f"N = {group.examples:,}",
+        f"{rows:,} embedding rows" if rows else "",
+        f"ε = {epsilons} ({group.fidelity} accounting)" if epsilons else "no privacy",
+        seeds(group.runs),
+        group.profile and f"profile {group.profile}",
+    )
+    return ", ".join(filter(None, said))
 
 
 def _link(entry: Entry) -> str:
     name, title = escape(entry["id"]), escape(entry["title"])
-    return f'<li><a href="#{name}"><b>{name}</b> <span>{title}</span></a> {badge(entry["status"])}</li>'
+    lacking = "" if entry["status"] == "complete" else f" {badge(entry['status'])}"
+    return f'<li><a href="#{name}"><b>{name}</b> {title}</a>{lacking}</li>'
+
+
+def _complete(entries: Sequence[Entry]) -> str:
+    complete = sum(entry["status"] == "complete" for entry in entries)
+    return f"{complete} of {len(entries)} figures and tables are complete:"
 
 
 def _filters(entries: Sequence[Entry], groups: Sequence[Population]) -> str:

@@ -19,14 +19,25 @@ from reports.tables import Column, Table
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
-CLAIMS = [
-    {"id": "one", "statement": "A < B & so on.", "where": "§4", "verdict": "holds", "evidence": "0.01 ± 0.002"},
-    {
+SHORT = {"where": "§4", "paper": "", "artifacts": []}
+CLAIMS: list[dict[str, Any]] = [
+    SHORT | {"id": "one", "statement": "A < B & so on.", "verdict": "holds", "evidence": "0.01 ± 0.002"},
+    SHORT
+    | {
         "id": "long",
+        "statement": "C.",
         "verdict": "holds",
         "evidence": "At first, a sentence of some length, and then others. " + 30 * "More and more. ",
     },
-    {"id": "two", "verdict": "not enough runs", "evidence": ["One seed.", "No stream."], "artifacts": ["fig8", "none"]},
+    SHORT
+    | {
+        "id": "two",
+        "statement": "D.",
+        "paper": "SST-2: 14.59×",
+        "verdict": "not enough runs",
+        "evidence": "One seed.",
+        "artifacts": ["fig8", "none"],
+    },
 ]
 
 
@@ -141,12 +152,12 @@ def test_runs_that_would_make_it_too_large_are_linked(
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
     document = Document(page(report, [entry], CLAIMS, [], []))
-    assert "holds: 2 · not enough runs: 1" in document.text
-    assert "A < B & so on. §4" in document.text and "One seed. No stream." in document.text
+    assert "Of 3 claims, on these runs, 2 hold 0 do not hold 1 are not decided: not enough runs" in document.text
+    assert "A < B & so on. §4" in document.text and "D. SST-2: 14.59×. §4" in document.text
     assert "More and more." in document.text and len(document.all("details")) == 1  # only what is long is folded
     links = [a["href"] for a in document.all("a")]
     assert "#fig8" in links and "#none" not in links
-    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][1:4] == [
+    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][2:5] == [
         "holds",
         "holds",
         "not enough runs",
@@ -164,6 +175,18 @@ def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> 
     assert len(document.all("script")) == 1 and not document.all("b", id="broken")
     assert document.text.count(evil) >= 3  # in a table, in the configuration, in the ledger
     assert "nycflights/dpsgd/<b>broken: it has no status.json" in document.text
+
+
+def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    for seed in (0, 1):
+        write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=seed)
+    folder = write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=2)
+    summary = folder / "summary.json"
+    summary.write_text(summary.read_text().replace('"nycflights"', '"../../../a b"'))
+    build(runs, report, only=["tab_vocab"])
+    assert (report / "tables" / "tab_vocab--.._.._.._a_b.csv").is_file()
+    assert not [path for path in tmp_path.rglob("*a b*")]
 
 
 def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:

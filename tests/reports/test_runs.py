@@ -41,6 +41,14 @@ def damage(folder: Path, **changes: object) -> None:
         (lambda f: damage(f, embedding_gradient={"parameters": 3}), "coordinates_mean"),
         (lambda f: damage(f, examples="many"), "malformed"),
         (lambda f: damage(f, utility=7), "malformed"),
+        (lambda f: damage(f, examples=0), "examples in summary.json is 0, not a whole number above 0"),
+        (lambda f: damage(f, steps=1.5), "steps in summary.json is 1.5"),
+        (lambda f: damage(f, privacy={"epsilon": float("inf")}), "privacy.epsilon"),
+        (lambda f: damage(f, hyperparameters={"algorithm": 3}), "malformed"),
+        (
+            lambda f: damage(f, hyperparameters={"algorithm": {"selection": "all"}}),
+            "its settings of selection are 'all'",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, harm, reason: str) -> None:

@@ -42,6 +42,7 @@ class TextTask:
         self.device, self._half = device, config.precision == "bfloat16"
         self.model = text_classifier(config, data, seed, table_rank).to(device)
         self.table_names = data.categorical_names
+        self._separator = data.description["text"].get("separator")
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
         """See :class:`pipelines.task.Task`."""
@@ -76,8 +77,12 @@ class TextTask:
         return {"accuracy": accuracy, "standard_error": error, "loss": loss / examples}
 
     def _logits(self, ids: Tensor, mask: Tensor) -> Tensor:
+        given = {"input_ids": ids, "attention_mask": mask}
+        if self._separator is not None:  # of a pair: which tokens are the second text's
+            ends = ids == self._separator
+            given["token_type_ids"] = ((ends.cumsum(1) - ends.long()) > 0).long() * mask
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
-            logits = self.model(input_ids=ids, attention_mask=mask).logits
+            logits = self.model(**given).logits
         return logits.float() if self._half else logits
 
     def _batches(self, rows: TextRows, size: int) -> list[Batch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from dpfest.errors import UserError
 from pipelines.data.source import fingerprint
 
+_UNUSED = re.compile(r"\[unused\d+\]")
 INSTALL = "pip install 'dpfest[text]' brings what models of texts need"
 
 
@@ -33,6 +35,10 @@ class TextTokenizer:
         rows: of the word embedding; every id is below it.
         padding: the id that stands for nothing.
 
+    Attributes:
+        separator: id behind the first text of a pair, where the model is told which tokens are the second's (BERT is,
+            RoBERTa is not); None where it is not.
+
     Raises:
         UserError: the package is missing, or the tokenizer has ids for which the embedding has no row.
     """
@@ -45,6 +51,8 @@ class TextTokenizer:
         self.rows, self.padding, self._json = rows, padding, tokenizer
         self._tokenizer = Tokenizer.from_str(json.dumps(tokenizer))
         self._tokenizer.no_padding()
+        pair = self._tokenizer.encode("a", "b")
+        self.separator = pair.ids[pair.type_ids.index(1) - 1] if 1 in pair.type_ids else None
         highest = max(self._tokenizer.get_vocab().values())
         if highest >= rows:
             raise UserError(
@@ -62,8 +70,8 @@ class TextTokenizer:
         """For each row, how frequent the tokenizer alone lets us think its token is; shape [rows].
 
         A byte-pair encoding merges the most frequent pairs first, so a token counts by how early it was made; a
-        unigram model states probabilities; other vocabularies list frequent tokens first.  The tokenizer was made from
-        other texts than those that are trained on, so this costs no privacy.
+        unigram model states probabilities; other vocabularies list frequent tokens first, behind places that BERT left
+        unused.  The tokenizer was made from other texts than those that are trained on, so this costs no privacy.
         """
         model, counts = self._json["model"], np.full(self.rows, -np.inf)
         if model["type"] == "BPE":
@@ -78,6 +86,8 @@ class TextTokenizer:
             counts[: len(model["vocab"])] = [score for _, score in model["vocab"]]
         else:
             counts = -np.arange(self.rows, dtype=np.float64)
+            unused = [row for token, row in self._tokenizer.get_vocab().items() if _UNUSED.fullmatch(token)]
+            counts[unused] = -np.inf
         known = counts[np.isfinite(counts)]
         return np.where(np.isfinite(counts), counts, known.min() - 1)
 

@@ -61,8 +61,10 @@ def write_text_dataset(
     rejected = RefusedRows()
     for file in files.values():
         rejected.merge(file.rejected)
-    if not tallies["train"].rows:
-        raise UserError(f"{data.name} has no row to train on: {rejected.as_json()['total']:,} rows were malformed.")
+    for part, what in (("train", "train on"), ("test", "report on")):
+        if not tallies[part].rows:
+            bad = files[part].rejected.as_json()["total"]
+            raise UserError(f"{files[part].path} has no row to {what} ({bad:,} malformed ones left out).")
     write_array(folder / PRIOR_FILE, tokenizer.prior())
     description = {
         "schema": SCHEMA,
@@ -71,7 +73,12 @@ def write_text_dataset(
         "numeric_features": [],
         "categorical_features": [{"name": "word_embeddings", "vocabulary_size": tokenizer.rows}],
         "rows_per_example": min(data.counted_tokens, data.max_length),
-        "text": {"max_length": data.max_length, "padding": tokenizer.padding, "labels": list(data.columns.labels)},
+        "text": {
+            "max_length": data.max_length,
+            "padding": tokenizer.padding,
+            "separator": tokenizer.separator if len(data.columns.texts) > 1 else None,
+            "labels": list(data.columns.labels),
+        },
         "vocabulary": {
             "policy": "tokenizer",
             "data_dependent_vocabulary": False,

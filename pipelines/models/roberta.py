@@ -26,6 +26,7 @@ from pipelines.models.head import FirstToken, UnitHead
 from pipelines.models.low_rank_table import LowRankTable
 
 ADAPTED = ("query", "value")
+FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
 
 
 @dataclass
@@ -141,20 +142,31 @@ def trainable_set(model: nn.Module) -> dict[str, list[str]]:
 
 
 def _pretrained(folder: Path, head: str, text: dict[str, Any]) -> nn.Module:
+    transformers = _package("transformers")
+    from safetensors import SafetensorError
+
+    kept = {"local_files_only": True, "trust_remote_code": False}
     try:
-        model, found = _package("transformers").AutoModelForSequenceClassification.from_pretrained(
+        family = transformers.AutoConfig.from_pretrained(folder, **kept).model_type
+        if family not in FAMILIES:
+            raise UserError(f"{folder} holds a model of the family {family}; trained are {', '.join(FAMILIES)}.")
+        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder,
             num_labels=len(text["labels"]),
-            local_files_only=True,
             dtype=torch.float32,
             output_loading_info=True,
-            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # of a classifier of other classes; of anything else refused below
+            **kept,
         )
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"model.path={folder} cannot be loaded: {str(error).splitlines()[0]}") from error
     made_here = ("classifier.", "bert.pooler.") if head == "unit" else ("classifier.",)
-    if missing := sorted(name for name in found["missing_keys"] if not name.startswith(made_here)):
-        raise UserError(f"The weights in {folder} lack {missing[0]} and {len(missing) - 1} more: they are not whole.")
+    for what, names in (
+        ("lack", found["missing_keys"]),
+        ("do not have the shape that config.json gives", [name for name, *_ in found["mismatched_keys"]]),
+    ):
+        if wrong := sorted(name for name in names if not name.startswith(made_here)):
+            raise UserError(f"The weights in {folder} {what} {wrong[0]} and {len(wrong) - 1} more: they are not whole.")
     return model
 
 
@@ -185,7 +197,7 @@ def _fits(model: nn.Module, text: dict[str, Any], rows: int) -> None:
         )
     shape: Any = model.config
     # RoBERTa and its kin count positions from behind the padding's.
-    first = text["padding"] + 1 if "roberta" in shape.model_type else 0
+    first = 0 if shape.model_type == "bert" else text["padding"] + 1
     if text["max_length"] > (most := shape.max_position_embeddings - first):
         raise UserError(f"data.max_length={text['max_length']} is more than the {most} tokens that the model takes.")
 

@@ -105,7 +105,7 @@ def test_clipped_sums_equal_those_of_one_example_at_a_time(task: Any, survivors:
             torch.testing.assert_close(sums[parameter], want[name], rtol=1e-9, atol=1e-12)
 
 
-def test_norms_equal_those_of_opacus(task: Any) -> None:
+def test_norms_and_clipped_sums_equal_those_of_opacus(task: Any) -> None:
     opacus = pytest.importorskip("opacus")
     model = task.model.double()
     with torch.no_grad():
@@ -121,6 +121,9 @@ def test_norms_equal_those_of_opacus(task: Any) -> None:
     everything = Survivors(engine.layout, None)
     tables = [torch.zeros(shape, dtype=torch.float64) for shape in everything.shapes]
     weight = clip_and_sum(recording, everything, 1e-6, tables, 1.0, dense=True)  # so small that it clips every example
+    sums = {parameter: torch.zeros_like(parameter) for parameter in engine.recorder.dense_parameters.values()}
+    for factors in recording.factors:
+        factors.add_weighted_sums(weight, sums)
 
     sampled = opacus.GradSampleModule(model, loss_reduction="sum", strict=False)
     for layer in engine.recorder.layers.values():
@@ -129,12 +132,16 @@ def test_norms_equal_those_of_opacus(task: Any) -> None:
     logits = sampled(input_ids=ids, attention_mask=mask).logits
     torch.nn.functional.cross_entropy(logits, labels, reduction="sum").backward()
     squares = torch.zeros(5, dtype=torch.float64)
+    word_embedding = model.get_input_embeddings().weight
     for parameter in engine.recorder.trainable.values():
         theirs = parameter.grad_sample
-        if parameter is model.get_input_embeddings().weight:
+        if parameter is word_embedding:
             theirs[:, 1] = 0  # Opacus counts padding as a look-up; torch does not
         squares += theirs.flatten(1).square().sum(1)
     torch.testing.assert_close(1e-6 / weight, squares.sqrt(), rtol=1e-9, atol=0)
+    for parameter, mine in (*sums.items(), (word_embedding, tables[0])):
+        clipped = torch.tensordot(1e-6 / squares.sqrt(), parameter.grad_sample, 1)
+        torch.testing.assert_close(mine, clipped, rtol=1e-9, atol=1e-16)
 
 
 def test_in_half_precision_norms_sums_and_noise_are_float32(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -46,6 +48,7 @@ def summarize(
         "schema": SCHEMA,
         "dataset": config.data.name,
         "model": config.model.name,
+        "weights": _weights(config),
         "algorithm": config.algorithm.name,
         "seed": config.seed,
         "profile": config.profile,
@@ -77,6 +80,12 @@ def summarize(
             "examples_per_second": budget.steps * budget.batch_size / seconds if seconds else None,
         },
     }
+
+
+def _weights(config: Config) -> str | None:
+    """Eight hexadecimal digits for the content of pretrained weights, wherever they lie; None of random ones."""
+    files = config.model.identity().get("path")
+    return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
 
 
 def _periods(course: Course, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -152,7 +152,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         hyperparameters=_hyperparameters(summary, config),
         source=(config.get("data") or {}).get("path"),
         weights=(config.get("model") or {}).get("path"),
-        material=_fingerprint({"data": config.get("data"), "model": config.get("model")}),
+        material=_material(config, summary.get("weights")),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
         wall_seconds=_optional((summary.get("throughput") or {}).get("wall_seconds")),
     )
@@ -187,7 +187,12 @@ def _essential(value: Any) -> Any:
     return value
 
 
-def _fingerprint(value: Any) -> str:
+def _material(config: Mapping[str, Any], weights: str | None) -> str:
+    """What runs must share to be compared: data and model, of pretrained ones the content, wherever it lies."""
+    data = dict(config.get("data") or {})
+    if weights is not None:
+        data.pop("tokenizer", None)  # it comes with the weights
+    value = {"data": data, "model": config.get("model"), "weights": weights}
     text = json.dumps(_essential(value), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,7 @@ def test_the_second_text_of_a_pair_has_the_segment_that_its_tokenizer_gives_it(t
 def test_bert_trains_on_pairs(tmp_path: Path, model: Path) -> None:
     run = train(config(tmp_path, model, "algorithm.threshold=1", "train.batch_size=8"))
     assert 0 <= run.summary["utility"]["value"] <= 1
+    assert re.fullmatch(r"[0-9a-f]{8}", run.summary["weights"])
 
 
 def test_places_that_berts_vocabulary_left_unused_are_the_last_of_its_prior() -> None:

@@ -77,3 +77,14 @@ def test_hyperparameters_come_from_the_configuration_where_the_summary_has_none(
     (folder / "config.yaml").write_text("algorithm: {name: fest, selection: {rows: 77}}\n")
     ((run,), _) = load_runs(tmp_path)
     assert run.hyperparameters["algorithm"]["selection"]["rows"] == 77
+
+
+def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they_lie(tmp_path: Path) -> None:
+    for seed, (weights, place) in enumerate((("5f2a91c3", "here"), ("5f2a91c3", "moved"), ("00c0ffee", "here"))):
+        folder = write_run(tmp_path, "dpsgd", test=0.72, seed=seed, weights=weights)
+        (folder / "config.yaml").write_text(
+            f"data: {{name: sst2, tokenizer: /{place}}}\nmodel: {{name: roberta, path: /{place}}}\n"
+        )
+    runs, _ = load_runs(tmp_path)
+    here, moved, other = (run.material for run in sorted(runs, key=lambda run: run.seed))
+    assert here == moved != other

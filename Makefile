@@ -41,8 +41,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
 	touch $@
 
+# A process a core, up to four; each with one thread, so that they do not wait for one another.
 test: $(READY)  ## run the tests (the slow ones: .venv/bin/pytest -m slow)
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses 4
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

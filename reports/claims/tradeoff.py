@@ -132,7 +132,8 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, of: 
     told = []
     for loss in LOSSES:
         mine, *others = map(str, reaches_within(loss, lost))
-        told.append(f"within {number(loss)} {mine} against {' and '.join(others)}")
+        against = f"{others[0]} each" if len(others) > len(set(others)) == 1 else " and ".join(others)
+        told.append(f"within {number(loss)} {mine} against {against}")
     why = _ends(panel, settings, settled(lost)) if found == UNTOLD else ""
     rivals_named = " and ".join(map(rule, rivals))
     return Finding(

@@ -43,7 +43,8 @@ EXPLAINED = (
     f"intervals are right at once (Bonferroni). From {ENOUGH} seeds a setting on they come from the scatter over seeds "
     f"(Student's t); with fewer, training again is taken to move an AUC by {TRAINING['auc']} (standard deviation, the "
     "largest seen on the flights), besides the error of the test rows, so that one seed decides large differences "
-    "only, and none of accuracies. **not enough runs**: more seeds can decide it. **cannot be told here**: by what is "
+    "only, and none of accuracies; slopes and means of pairs have theirs from how the runs scatter about them. "
+    "**not enough runs**: more seeds can decide it. **cannot be told here**: by what is "
     "seen they would not; these data or settings leave it open, and the text says what it would take."
 )
 """How verdicts are reached, for the page."""

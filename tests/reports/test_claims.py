@@ -345,12 +345,14 @@ def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim
     assert mine["evidence"] in listed and mine["evidence"] in section and "seeds 0, 1" in mine["evidence"]
     written = (report / "tables" / "claims.csv").read_bytes()
     assert written.startswith(b"id,statement,where,paper,verdict")
+    assert "right at once (Bonferroni)" in (report / "index.html").read_text(encoding="utf-8")
     build(runs, report, only=["fig8"])
     assert (report / "tables" / "claims.csv").read_bytes() == written
 
 
 def test_every_claim_stands_once_and_says_where_the_paper_makes_it() -> None:
     assert len({claim.id for claim in CLAIMS}) == len(CLAIMS)
+    assert not any("tab:" in claim.where for claim in CLAIMS)  # a reader of the paper sees numbers
     assert all(claim.where and claim.artifacts and claim.statement.endswith(".") for claim in CLAIMS)
 
 

@@ -36,7 +36,8 @@ ENOUGH = 3
 
 TRAINING = {"auc": 0.005}
 """The standard deviation of a utility over trainings, by metric: the largest that was seen on the flights, whose
-settings have 0.001 to 0.005. Of accuracies on real texts too few were seen to name one."""
+settings have 0.001 to 0.005 over three seeds each, so that it may be more. Of accuracies on real texts too few were
+seen to name one."""
 
 EXPLAINED = (
     "A claim holds, or does not, where 95% intervals leave no doubt. All settings that it rests on are counted: their "

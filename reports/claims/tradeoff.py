@@ -125,8 +125,8 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, of: 
         return Finding(
             UNTOLD,
             f"At {panel.where}, embeddings that are never trained have {between(frozen, reference, of)} test "
-            f"{metric(panel.population)} over DP-SGD: no rule needs to lose anything, however much it cuts, and on "
-            "these data none can be ahead.",
+            f"{metric(panel.population)} over DP-SGD: by these runs no rule needs to lose anything, however much it "
+            "cuts, and on such data none can be ahead.",
         )
     found = UNTOLD if verdict(lost) == verdict(settled(lost)) == OPEN else verdict(lost)
     told = []

@@ -153,7 +153,7 @@ def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> Non
 def test_where_untrained_embeddings_do_as_well_no_rule_can_be_ahead(tmp_path: Path) -> None:
     write(tmp_path, [BASE[0], ("frozen", {}, -0.01, float("inf")), fest(300, 0.0, 900.0), adafest(5, 0.0, 5e3)])
     claim = judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))[0]
-    assert claim["verdict"] == UNTOLD and "on these data none can be ahead" in claim["evidence"]
+    assert claim["verdict"] == UNTOLD and "on such data none can be ahead" in claim["evidence"]
 
 
 def test_seeds_are_named_only_where_all_settings_have_them(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def reaches(leader: str, factor: float) -> Callable[[Population], Finding]:
         lost, best = _judged(far, reference, len(population.of("dpsgd", panel.epsilon)))
         return Finding(
             some_within(list(lost.values()), NEARLY),
-            f"Of {_settings(far)} that cut more, the best cuts {multiple(best.reduction)} "
+            f"Of {_settings(far)} beyond that, the best cuts {multiple(best.reduction)} "
             f"({settings_text(best, population)}) and loses {lost[best.key]} test {metric(population)}."
             f"{control(panel)}",
         )
@@ -245,7 +245,7 @@ def beats_dpsgd(population: Population) -> Finding:
     lost, best = _judged(little, reference, len(population.of("dpsgd", panel.epsilon)))
     return Finding(
         some_within(list(lost.values()), 0),
-        f"Of {_settings(little)} that cut less than {LITTLE} times, the best cuts {multiple(best.reduction)} and gains "
+        f"Of {_settings(little)} below {LITTLE} times, the best cuts {multiple(best.reduction)} and gains "
         f"{lost[best.key].times(-1)} test {metric(population)} over the best DP-SGD.",
     )
 

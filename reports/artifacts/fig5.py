@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.artifact import Artifact, Content
-from reports.claims.streams import SOURCES
+from reports.claims.streams import SOURCES, nonprivate_below
 from reports.comparison import Population
 from reports.reduction_curve import Panel, by_period, curve_caption, curve_figure, threshold_table, without_reference
 from reports.tables import Column
@@ -17,7 +17,7 @@ def content(population: Population) -> Content:
     panels = by_period(population, population.periods)
     return Content(
         curve_caption(population) + " Each panel is a streaming period: the model is trained on so many days at a "
-        "time, as they come in, and judged on the held-out days.",
+        "time, as they come in, and judged on the held-out days." + nonprivate_below(population),
         curve_figure(panels, RULES),
         threshold_table(panels, RULES, metric(population), PERIOD),
         without_reference(panels) + absent(panels, RULES),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reports.artifact import Artifact, Content
 from reports.artifacts.fig5 import PERIOD, absent
+from reports.claims.streams import nonprivate_below
 from reports.comparison import Population
 from reports.reduction_curve import by_period, curve_caption, curve_figure, threshold_table, without_reference
 from reports.wording import metric
@@ -13,9 +14,10 @@ RULES = ("fest/streaming", "adafest", "adafest_plus")
 
 def content(population: Population) -> Content:
     panels = by_period(population, population.periods[:1])
+    shortest = population.at(population.periods[0])
     return Content(
         curve_caption(population) + " The model is trained on the days of one streaming period at a time, and "
-        "frequencies are those of the days that have come in.",
+        "frequencies are those of the days that have come in." + nonprivate_below(shortest),
         curve_figure(panels, RULES),
         threshold_table(panels, RULES, metric(population), PERIOD),
         without_reference(panels) + absent(panels, RULES),

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.claims.estimate import FAILS, HOLDS, OPEN
-from reports.comparison import Population
+from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD
+from reports.comparison import Population, Setting
 from reports.texts import kind
 from reports.wording import number, seeds
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict (`holds`, `does not hold`, `not enough runs`) and the sentences that it rests on."""
+    """A verdict (`holds`, `does not hold`, `not enough runs`, `cannot be told here`) and the sentences it rests on."""
 
     verdict: str
     evidence: str
@@ -86,7 +86,7 @@ def on(kinds: Sequence[str], test: Callable[[Population], Finding]) -> Test:
         if not found:
             return Finding(OPEN, f"There are no runs on {' or '.join(kinds)} yet.")
         if why := untestable(found[0]):
-            return Finding(OPEN, f"{found[0].dataset}: {why}.")
+            return Finding(UNTOLD, f"{found[0].dataset}: {why}.")
         finding = test(found[0])
         return Finding(finding.verdict, f"{_about(found[0])}: {finding.evidence}")
 
@@ -96,8 +96,18 @@ def on(kinds: Sequence[str], test: Callable[[Population], Finding]) -> Test:
 def all_of(findings: Sequence[Finding]) -> Finding:
     """Of a claim that is to hold everywhere: it fails where it fails once, and is open where it is open once."""
     verdicts = {finding.verdict for finding in findings}
-    verdict = FAILS if FAILS in verdicts else OPEN if OPEN in verdicts or not verdicts else HOLDS
+    verdict = next((verdict for verdict in (FAILS, UNTOLD, OPEN) if verdict in verdicts), HOLDS if verdicts else OPEN)
     return Finding(verdict, " ".join(finding.evidence for finding in findings) or "No runs to compare yet.")
+
+
+def seeds_of(settings: Sequence[Setting]) -> str:
+    """The seeds, if all settings have the same; else how many a setting has."""
+    runs = [run for setting in settings for run in setting.runs]
+    counts = [len(setting.runs) for setting in settings]
+    if len({tuple(run.seed for run in setting.runs) for setting in settings}) == 1:
+        return seeds(runs)
+    few, many = min(counts), max(counts)
+    return f"{few} to {many} seeds a setting" if few < many else f"{few} seed{'s' * (few > 1)} a setting, not the same"
 
 
 def _about(population: Population) -> str:
@@ -106,4 +116,4 @@ def _about(population: Population) -> str:
     said = [population.dataset, f"ε = {epsilons}" if epsilons else "no private runs"]
     if population.fidelity == "paper":
         said.append("the paper's fidelity")
-    return ", ".join([*said, seeds(population.runs)])
+    return ", ".join([*said, seeds_of(population.settings)])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import json
 import statistics
+from dataclasses import replace
 
 from reports.claims.claim import Finding, all_of
 from reports.claims.estimate import NEARLY, OPEN, mean, slope
@@ -42,12 +43,39 @@ def combined_leads(population: Population) -> Finding:
 
 def rises_with_period(population: Population) -> Finding:
     """DP-SGD gains from longer periods at every ε."""
-    return all_of([_along(population, "dpsgd", epsilon) for epsilon in population.epsilons])
+    of = len(population.epsilons)
+    return all_of([_along(population, "dpsgd", epsilon, of) for epsilon in population.epsilons])
 
 
 def unmoved_by_period(population: Population) -> Finding:
     """Training without privacy does not."""
-    return _along(population, "nonprivate", None)
+    found = _along(population, "nonprivate", None)
+    return replace(found, evidence=found.evidence + nonprivate_below(population))
+
+
+def nonprivate_below(population: Population) -> str:
+    """A sentence on the periods in which training without privacy has less utility than what ought to be less."""
+    below: dict[str, list[int]] = {}
+    for days in population.periods:
+        alone = population.at(days)
+        free = alone.best("nonprivate", None)
+        for name in ("frozen", "dpsgd"):
+            other = alone.best(name, population.main_epsilon)
+            if free and other and free.test < other.test:
+                below.setdefault(name, []).append(days)
+    if not below:
+        return ""
+    names = {"frozen": "frozen embeddings", "dpsgd": "DP-SGD"}
+    said = [f"{names[name]} with a period of {_listed(days)}" for name, days in below.items()]
+    return (
+        f" Non-private training has a lower test {metric(population)} than {' and than '.join(said)}: on these "
+        "held-out days it is not privacy alone that costs utility."
+    )
+
+
+def _listed(days: list[int]) -> str:
+    words = " and ".join([", ".join(map(str, days[:-1])), str(days[-1])] if days[1:] else map(str, days))
+    return words + (" day" if days == [1] else " days")
 
 
 def _against(population: Population, source: str, least: float) -> Finding:
@@ -70,11 +98,11 @@ def _against(population: Population, source: str, least: float) -> Finding:
     )
 
 
-def _along(population: Population, name: str, epsilon: float | None) -> Finding:
+def _along(population: Population, name: str, epsilon: float | None, of: int = 1) -> Finding:
     """The gain from the shortest period to the longest, along a straight line through all runs at their best."""
     best = [(days, s) for days in population.periods if (s := population.at(days).best(name, epsilon))]
     where = rule(name) + ("" if epsilon is None else f" at ε = {number(epsilon)}")
-    line = slope([[(days, run.test) for days, setting in best for run in setting.runs]]) if best else None
+    line = slope([[(days, run.test) for days, setting in best for run in setting.runs]], of) if best else None
     if line is None:
         return Finding(OPEN, f"{where} has no runs in two periods yet.")
     moved = line.times(best[-1][0] - best[0][0])

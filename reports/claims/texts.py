@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from reports.claims.claim import Evidence, Finding, untestable
-from reports.claims.estimate import OPEN
-from reports.claims.tradeoff import LOSSES, ahead, main_panel, reach, where_told
+from reports.claims.estimate import OPEN, UNTOLD
+from reports.claims.tradeoff import (
+    LOSSES,
+    Losses,
+    Reach,
+    ahead,
+    losses,
+    main_panel,
+    reach,
+    settled,
+    sparser,
+    where_told,
+)
 from reports.texts import vocabulary
 from reports.wording import number
 
@@ -13,7 +24,7 @@ def larger_vocabulary_gains(evidence: Evidence) -> Finding:
     """At the same loss, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
     found = evidence.of("text", "large_text")
     if found and (why := untestable(found[0])):
-        return Finding(OPEN, f"{found[0].dataset}: {why}.")
+        return Finding(UNTOLD, f"{found[0].dataset}: {why}.")
     by_size = {vocabulary(population): population for population in reversed(found) if vocabulary(population)}
     panels = [(size, main_panel(by_size[size])) for size in sorted(by_size)]
     told = [
@@ -25,10 +36,21 @@ def larger_vocabulary_gains(evidence: Evidence) -> Finding:
         return Finding(OPEN, "No runs of DP-AdaFEST and DP-SGD on texts with two vocabularies yet.")
     (small, few, first, ours), (large, many, second, theirs) = told[0], told[-1]
     assert first is not None and second is not None
-    pairs = [(loss, reach(theirs, second, loss), reach(ours, first, loss)) for loss in LOSSES]
+    of = sum(len(p.of(name, p.main_epsilon)) for p in (few, many) for name in ("dpsgd", "adafest"))
+    lost = {**losses(ours, first, of), **losses(theirs, second, of)}
+
+    def reaches_within(loss: float, lost: Losses) -> tuple[Reach, Reach]:
+        return reach(theirs, second, lost, loss), reach(ours, first, lost, loss)
+
+    def verdict(lost: Losses) -> str:
+        return where_told([ahead(*reaches_within(loss, lost)) for loss in LOSSES])
+
+    untold = verdict(lost) == verdict(settled(lost)) == OPEN
+    pairs = [(loss, *reaches_within(loss, lost)) for loss in LOSSES]
     values = "; ".join(f"within {number(loss)} {a} against {b}" for loss, a, b in pairs)
+    why = f" The settings end before the rule loses utility: sweep {sparser('adafest')}." if untold else ""
     return Finding(
-        where_told([ahead(a, b) for _, a, b in pairs]),
-        f"{many.dataset} with {large:,} tokens against {few.dataset} with {small:,}, best reduction by loss (95% "
-        f"bounds): {values}.",
+        UNTOLD if untold else verdict(lost),
+        f"{many.dataset} with {large:,} tokens against {few.dataset} with {small:,}, best reduction by loss (in "
+        f"brackets bounds at 95% for all {of} settings at once): {values}.{why}",
     )

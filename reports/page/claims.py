@@ -7,13 +7,18 @@ from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from reports.claims.estimate import FAILS, HOLDS, OPEN
+from reports.claims.estimate import EXPLAINED, FAILS, HOLDS, OPEN, UNTOLD
 from reports.markup import badge, markup, scrolled
 
 Claim = Mapping[str, Any]
 
 _LONG = 400  # characters of evidence that are shown at once
-_TALLY = {HOLDS: "hold", FAILS: "do not hold", OPEN: "are not decided: not enough runs"}
+_TALLY = {
+    HOLDS: "hold",
+    FAILS: "do not hold",
+    OPEN: "are not decided: not enough runs",
+    UNTOLD: "cannot be told on these data and settings",
+}
 
 
 def tally(claims: Sequence[Claim]) -> str:
@@ -25,7 +30,7 @@ def tally(claims: Sequence[Claim]) -> str:
         f'<li data-status="{escape(verdict)}"><b>{counts[verdict]}</b> {words}</li>'
         for verdict, words in _TALLY.items()
     )
-    decided = "\n".join(f"<li>{_linked(claim)}</li>" for claim in claims if claim["verdict"] != OPEN)
+    decided = "\n".join(f"<li>{_linked(claim)}</li>" for claim in claims if claim["verdict"] in (HOLDS, FAILS))
     return (
         f'<p>Of <a href="#claims">{len(claims)} claims</a>, on these runs,</p>\n<ul class="tally">\n{said}\n</ul>'
         + (f'\n<ul class="decided">\n{decided}\n</ul>' if decided else "")
@@ -47,8 +52,7 @@ def register(claims: Sequence[Claim], artifacts: Collection[str]) -> str:
     )
     return (
         '<section aria-labelledby="claims"><h2 id="claims">The paper\'s claims</h2>'
-        "<p>A claim holds, or does not, where its 95% interval leaves no doubt, and has not enough runs where it does: "
-        f"more seeds make intervals narrower.</p>{scrolled(table, 'claims', 'claims')}</section>"
+        f"<p>{markup(EXPLAINED)}</p>{scrolled(table, 'claims', 'claims')}</section>"
     )
 
 

@@ -34,25 +34,31 @@ def run_bench(arguments: Sequence[str], section: str, repeats: int) -> None:
 
 
 def _table(case: str, records: Sequence[Record]) -> str:
-    """A case's records under its name; the ratio is to the one marked with a star."""
-    wide = max(len(record.competitor) for record in records) + 1
-    lines = [
-        f"{case}",
-        f"  {'competitor':<{wide}} {'ratio':>9} {'median':>11} {'min':>11} {'max':>11} {'turns':>5} "
-        f"{'peak':>9} {'working':>9}",
-    ]
-    for record in records:
-        name = record.competitor + "*" * (record.competitor == record.reference)
-        times = (record.median_seconds, record.min_seconds, record.max_seconds)
-        cells = [
-            f"{'' if record.ratio is None else format(record.ratio, ',.3f'):>9}",
-            *(f"{'' if seconds is None else f'{1e3 * seconds:,.3f} ms':>11}" for seconds in times),
-            f"{record.repeats or '':>5}",
-            *(f"{_megabytes(size):>9}" for size in (record.peak_bytes, record.working_bytes)),
-        ]
-        words = [_speed(record), record.note]
-        lines.append("  ".join([f"  {name:<{wide}} {' '.join(cells)}", *filter(None, words)]).rstrip())
-    return "\n".join(lines) + "\n"
+    """A case's records under its name, in the columns in which anything stands; the reference has a star."""
+    columns = {
+        "competitor": [record.competitor + "*" * (record.competitor == record.reference) for record in records],
+        "ratio": ["" if record.ratio is None else format(record.ratio, ",.3f") for record in records],
+        "median": [_milliseconds(record.median_seconds) for record in records],
+        "min": [_milliseconds(record.min_seconds) for record in records],
+        "max": [_milliseconds(record.max_seconds) for record in records],
+        "turns": [str(record.repeats or "") for record in records],
+        "peak": [_megabytes(record.peak_bytes) for record in records],
+        "working": [_megabytes(record.working_bytes) for record in records],
+    }
+    aligned = [_aligned([title, *cells]) for title, cells in columns.items() if any(cells)]
+    said = ["", *("  ".join(filter(None, (_speed(record), record.note))) for record in records)]
+    lines = ["  ".join(["", *cells]).rstrip() for cells in zip(*aligned, said, strict=True)]
+    return "\n".join([case, *lines]) + "\n"
+
+
+def _aligned(cells: Sequence[str]) -> list[str]:
+    """The first column's names at its left edge, numbers at the right."""
+    wide, left = max(map(len, cells)), cells[0] == "competitor"
+    return [cell.ljust(wide) if left else cell.rjust(wide) for cell in cells]
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "" if seconds is None else f"{1e3 * seconds:,.3f} ms"
 
 
 def _megabytes(size: int | None) -> str:

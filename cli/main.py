@@ -103,7 +103,8 @@ def report(
 def bench(
     ctx: typer.Context,
     section: Annotated[
-        str, typer.Argument(help="embedding, step, text, peers, preprocess, accounting, corrections or bias.")
+        str,
+        typer.Argument(help="embedding, step, text, peers, preprocess, accounting, corrections, bias or contribution."),
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Counted turns.")] = 30,
 ) -> None:

@@ -39,7 +39,7 @@ class TextTask:
     def __init__(
         self, data: Dataset, config: RobertaConfig, seed: int, device: torch.device, table_rank: int | None = None
     ) -> None:
-        self.device = device
+        self.device, self._half = device, config.precision == "bfloat16"
         self.model = text_classifier(config, data, seed, table_rank).to(device)
         self.table_names = data.categorical_names
 
@@ -76,7 +76,9 @@ class TextTask:
         return {"accuracy": accuracy, "standard_error": error, "loss": loss / examples}
 
     def _logits(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.model(input_ids=ids, attention_mask=mask).logits
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
+            logits = self.model(input_ids=ids, attention_mask=mask).logits
+        return logits.float() if self._half else logits
 
     def _batches(self, rows: TextRows, size: int) -> list[Batch]:
         order = np.argsort(rows.lengths, kind="stable")

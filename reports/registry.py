@@ -6,6 +6,7 @@ from reports.artifact import Artifact
 from reports.artifacts import (
     audit,
     bias_variance,
+    contribution,
     corrections,
     fig1a,
     fig1b,
@@ -32,5 +33,6 @@ ARTIFACTS: tuple[Artifact, ...] = tuple(
     for module in (
         fig8, fig3, fig4, frontier, fig7, fig9, fig1a, fig1b, tab_vocab, fig2, fig5, fig6, tab_streaming,
         tab_lora, tab_large_vocab, tab_frozen, tab_wallclock, speed, audit, corrections, bias_variance,
+        contribution,
     )
 )  # fmt: skip

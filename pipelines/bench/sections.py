@@ -12,9 +12,10 @@ from pipelines.memory import keep_freed_memory
 from pipelines.schema import nearest
 from pipelines.train import device_of
 
-SECTIONS = ("embedding", "step", "text", "peers", "preprocess", "accounting", "corrections", "bias")
+SECTIONS = ("embedding", "step", "text", "peers", "preprocess", "accounting", "corrections", "bias", "contribution")
 """Each a module beside this one, with its function `bench(config, repeats)`."""
 
+OF_TEXTS = ("text", "contribution")
 _TEXTS = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"
 
 
@@ -30,11 +31,11 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
             f"there is no benchmark {section}; "
             + (f"did you mean {guess}?" if guess else f"there is {', '.join(SECTIONS)}.")
         )
-    if section == "text" and config.model.task != "text":
-        raise UserError(f"dpfest bench text times an encoder, and model={config.model.name} is none: {_TEXTS}.")
-    if section != "text" and config.model.task != "clicks":
+    if section in OF_TEXTS and config.model.task != "text":
+        raise UserError(f"dpfest bench {section} is of texts, and model={config.model.name} reads none: {_TEXTS}.")
+    if section not in OF_TEXTS and config.model.task != "clicks":
         raise UserError(
-            f"dpfest bench {section} times the click model, and model={config.model.name} is none: use model=pctr."
+            f"dpfest bench {section} is of clicks, and model={config.model.name} reads none: use model=pctr."
         )
     keep_freed_memory()
     found = import_module(f"pipelines.bench.{section}").bench(config, repeats)

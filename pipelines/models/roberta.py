@@ -39,6 +39,8 @@ class RobertaConfig:
         head: ``unit`` for one linear layer on the first token's output at length one (:class:`UnitHead`), or ``own``
             for the classifier of the model's family, as the paper has it.
         head_gain: length of a class's initial weights in the unit head.
+        precision: ``float32``, or ``bfloat16`` for products and activations in half precision (autocast), which a GPU
+            is fast at. Weights, norms, clipped sums and noise are float32 under both.
         layers, width, heads: of a random model; its feed-forward layers are four times as wide.
     """
 
@@ -50,6 +52,7 @@ class RobertaConfig:
     lora_scale: float = 4.0
     head: str = "unit"
     head_gain: float = 10.0
+    precision: str = "float32"
     layers: int = 2
     width: int = 64
     heads: int = 4
@@ -59,6 +62,8 @@ class RobertaConfig:
             positive(f"model.{name}", getattr(self, name))
         if self.head not in ("unit", "own"):
             raise ValueError(f"model.head={self.head} must be unit or own")
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"model.precision={self.precision} must be float32 or bfloat16")
         if self.width % self.heads:
             raise ValueError(f"model.width={self.width} must be a multiple of model.heads={self.heads}")
 

@@ -137,6 +137,47 @@ def test_norms_equal_those_of_opacus(task: Any) -> None:
     torch.testing.assert_close(1e-6 / weight, squares.sqrt(), rtol=1e-9, atol=0)
 
 
+def test_in_half_precision_norms_sums_and_noise_are_float32(tmp_path: Path) -> None:
+    settings = config(tmp_path, "model.precision=bfloat16")
+    task = task_of(settings, Dataset.open(preprocess(settings)), torch.device("cpu"))
+    batch, seen = some_texts(task), []
+    task.model.roberta.encoder.layer[0].attention.self.query.register_forward_hook(
+        lambda layer, given, output: seen.append(output.dtype)
+    )
+    assert task.losses(batch).dtype == torch.float32 and seen == [torch.bfloat16]
+    engine = PrivateEngine(
+        task.model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
+    )
+    everything, clipping_norm = Survivors(engine.layout, None), 1e-3
+    for example in range(5):
+        alone = tuple(part[example : example + 1] for part in batch)
+        recording = engine.record(alone)
+        recording.backward()
+        rows = [torch.zeros(shape) for shape in everything.shapes]
+        weight = clip_and_sum(recording, everything, clipping_norm, rows, 1.0, dense=True)
+        sums = {parameter: torch.zeros_like(parameter) for parameter in engine.recorder.dense_parameters.values()}
+        for factors in recording.factors:
+            factors.add_weighted_sums(weight, sums)
+        parts = [*rows, *sums.values()]
+        assert weight.dtype == torch.float32 and all(part.dtype == torch.float32 for part in parts)
+        # bfloat16 keeps 8 bits: a norm that was taken of rounded parts would be off by about 0.004.
+        norm = torch.stack([part.double().square().sum() for part in parts]).sum().sqrt()
+        assert float(norm) == pytest.approx(clipping_norm, rel=1e-4)
+    whole = engine.gradient([batch], 0)
+    assert {value.dtype for value in (*whole.dense.values(), *(t.values for t in whole.tables))} == {torch.float32}
+
+
+def test_half_precision_is_another_run_of_nearly_the_same_losses(tmp_path: Path) -> None:
+    settings = {name: config(tmp_path, f"model.precision={name}") for name in ("float32", "bfloat16")}
+    assert run_hash(settings["float32"]) != run_hash(settings["bfloat16"])
+    data = Dataset.open(preprocess(settings["float32"]))
+    full, half = (task_of(each, data, torch.device("cpu")) for each in settings.values())
+    wanted, found = full.losses(some_texts(full)), half.losses(some_texts(half))
+    assert not torch.equal(found, wanted)
+    torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.01)
+    assert train(settings["bfloat16"]).summary["utility"]["value"] is not None
+
+
 def test_the_map_counts_a_token_once_a_text_and_padding_never(task: Any) -> None:
     ids, mask, _ = batch = some_texts(task)
     engine = PrivateEngine(
@@ -291,7 +332,7 @@ def test_without_the_packages_a_sentence_says_what_to_install(
 
 
 def test_the_benchmark_of_click_models_refuses_a_model_of_texts(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="dpfest bench step times the click model, and model=roberta is none"):
+    with pytest.raises(UserError, match="dpfest bench step is of clicks, and model=roberta reads none"):
         bench("step", config(tmp_path), repeats=1)
 
 

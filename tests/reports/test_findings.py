@@ -1,5 +1,5 @@
 """The artifacts that the paper lacks, or that need no comparison: the look-up, vocabularies, corrections, the
-inequality of bias and variance."""
+inequality of bias and variance, the clipping of contribution maps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reports.artifacts import bias_variance, corrections, fig1a, tab_vocab
+from reports.artifacts import bias_variance, contribution, corrections, fig1a, tab_vocab
 from reports.artifacts.bias_variance import Inequality
 from reports.comparison import populations
 from reports.runs import load_runs
 from reports.style import dress, style
-from tests.reports.synthetic import BUCKETS, bias, write_benches, write_findings, write_run
+from tests.reports.synthetic import BUCKETS, bias, kept, write_benches, write_findings, write_run
 
 
 def test_a_look_up_has_the_gradient_that_autograd_gives_it() -> None:
@@ -64,10 +64,10 @@ def test_corrections_say_how_much_more_noise_they_take(tmp_path: Path) -> None:
     assert row[3:7] == (0.5, 1.0, 2.0, 0.6) and row[7] == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("artifact", [corrections, bias_variance])
+@pytest.mark.parametrize("artifact", [corrections, bias_variance, contribution])
 def test_what_was_not_measured_names_the_command_that_measures_it(artifact: object, tmp_path: Path) -> None:
     write_benches(tmp_path)
-    for section in ("bias", "corrections"):
+    for section in ("bias", "corrections", "contribution"):
         write_findings(tmp_path, section, [{"setting": "of an earlier version"}])
     content = artifact.content(tmp_path)  # type: ignore[attr-defined]
     assert content.table is None and content.missing[0].endswith(artifact.COMMAND)  # type: ignore[attr-defined]
@@ -95,3 +95,17 @@ def test_bias_and_variance_are_weighed_in_units_of_the_clipping_norm(tmp_path: P
     assert kept["measured_bound"] == pytest.approx(0.05)
     assert (kept["clipped_holds"], kept["measured_holds"]) == (True, True)
     assert (cut["clipped_holds"], cut["measured_holds"]) == (False, True)
+
+
+def test_maps_that_are_clipped_stand_beside_the_papers_grid(tmp_path: Path) -> None:
+    write_findings(tmp_path, "contribution", [kept(4.0, 10.0, 0.4), kept(4.0, 20.0, 0.3), kept(50.0, 10.0, 0.2)])
+    with style():
+        content = contribution.content(tmp_path)
+        assert content.figure is not None and content.table is not None
+        dress(content.figure, "", [])
+    assert "2.0 to 6.9 long (median 3.3)" in content.caption
+    assert [row[:2] + row[3:5] for row in content.table.rows] == [(False, 4.0, 10.0, 0.4), (False, 50.0, 10.0, 0.2)]
+    # Of the paper's grid every setting is in the table, also where nothing survives and the axis has ended.
+    write_findings(tmp_path, "contribution", [kept(50.0, 10.0, 0.2), kept(50.0, None, 0.0, grid=True)])
+    content = contribution.content(tmp_path)
+    assert content.table is not None and len(content.table.rows) == 2

@@ -1,0 +1,102 @@
+"""contribution: what clipping the contribution maps of texts leaves of a batch's look-ups, at every C₁."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.lines import Line2D
+
+from reports.artifact import Artifact, Content
+from reports.bench import read
+from reports.style import SEQUENTIAL, WIDTH, Drawing, canvas, hover, log_axis
+from reports.tables import Column, Table
+from reports.wording import number
+
+COMMAND = "dpfest bench contribution data=text_synthetic"
+_VALUES = {"in_papers_grid", "contribution_clipping_norm", "reduction", "threshold", "kept", "touched", "clipped"}
+_IN_TABLE = (10, 50, 500)
+_MOST = 1000  # the axis ends there
+
+
+def content(report: Path) -> Content:
+    section = read(report, "contribution", _VALUES)
+    if section is None:
+        return Content("Nothing to show yet.", missing=[f"Nothing measured yet: {COMMAND}"])
+    records = [(record, record["values"]) for record in section.records]
+    first, at = records[0]
+    caption = (
+        "An example's contribution map has a one for each distinct token, and DP-AdaFEST clips its length to C₁. "
+        f"Maps of {first['case'].split(',')[0]} are {at['shortest_map']:.1f} to {at['longest_map']:.1f} long (median "
+        f"{at['median_map']:.1f}): a larger C₁ clips none and only multiplies the noise, C₁σ₁. Share of a batch's "
+        "look-ups whose row survives, by how many of all rows do: expectations at "
+        f"{first['batch_size']:,} texts, {at['steps']} steps, ε = {number(at['epsilon'])}, σ₁/σ₂ = "
+        f"{number(at['noise_ratio'])}. Circles are settings of the paper's grid (C₁ of 50, 100 and 500, τ of 50 to "
+        "1,000) as printed, those beyond the axis in the table; dotted, rows that survive whatever the batch has."
+    )
+    table = Table(
+        [
+            Column("in_papers_grid", "in the paper's grid", lambda value: "yes" if value else "no"),
+            Column("contribution_clipping_norm", "C₁", number),
+            Column("threshold", "τ", "{:,.1f}".format),
+            Column("reduction", "reduction", "{:,.1f}×".format),
+            Column("kept", "look-ups whose row survives", "{:.3f}".format),
+            Column("touched", "survivors that the batch has", "{:.3f}".format),
+            Column("clipped", "maps clipped", "{:.1%}".format),
+        ],
+        [
+            tuple(values[name] for name in ("in_papers_grid", "contribution_clipping_norm", "threshold"))
+            + tuple(values[name] for name in ("reduction", "kept", "touched", "clipped"))
+            for _, values in records
+            if values["in_papers_grid"] or round(values["reduction"]) in _IN_TABLE
+        ],
+    )
+    return Content(caption, _figure([values for _, values in records]), table)
+
+
+def _figure(found: list[Mapping[str, Any]]) -> Drawing:
+    figure = canvas(WIDTH, 3.4)
+    axes = figure.subplots()
+    norms = sorted({values["contribution_clipping_norm"] for values in found})
+    colours = matplotlib.colormaps[SEQUENTIAL]
+    handles = []
+    for place, norm in enumerate(norms):
+        colour = colours(0.92 * place / max(len(norms) - 1, 1))
+        mine = [values for values in found if values["contribution_clipping_norm"] == norm]
+        line = sorted((v["reduction"], v["kept"]) for v in mine if not v["in_papers_grid"])
+        # The broad below the narrow: small C1 do alike.
+        (drawn,) = axes.plot(
+            *zip(*line, strict=True), color=colour, linewidth=3.2 - 0.3 * place, marker=".", markersize=4
+        )
+        hover(drawn, [f"C₁ = {number(norm)}, {x:,.0f}×: {y:.3f} of look-ups" for x, y in line])
+        grid = [values for values in mine if values["in_papers_grid"] and (values["reduction"] or _MOST + 1) <= _MOST]
+        circles = axes.scatter(
+            [values["reduction"] for values in grid],
+            [values["kept"] for values in grid],
+            s=26,
+            facecolors="white",
+            edgecolors=[colour],
+            zorder=3,
+        )
+        hover(circles, [f"paper: C₁ = {number(norm)}, τ = {number(v['threshold'])}: {v['kept']:.3f}" for v in grid])
+        handles.append(Line2D([], [], color=colour, linewidth=2, label=f"C₁ = {number(norm)}"))
+    reductions = sorted({values["reduction"] for values in found if not values["in_papers_grid"]})
+    axes.plot(reductions, [1 / reduction for reduction in reductions], color="#555555", linestyle=":")
+    handles.append(Line2D([], [], color="#555555", linestyle=":", label="rows at random"))
+    handles.append(
+        Line2D(
+            [], [], linestyle="", marker="o", markerfacecolor="white", markeredgecolor="#555555", label="paper's grid"
+        )
+    )
+    log_axis(axes, "x")
+    axes.set_xlim(1.7, 1.3 * _MOST)
+    axes.set_ylim(0, None)
+    axes.set_xlabel("rows of the table over rows that survive")
+    axes.set_ylabel("look-ups whose row survives")
+    figure.legend(handles=handles, loc="outside upper center", ncols=5)
+    return figure
+
+
+ARTIFACT = Artifact("contribution", "Contribution clipping of texts", content, measured=COMMAND)

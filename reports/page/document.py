@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -14,13 +13,14 @@ from reports.markup import badge
 from reports.page.artifacts import article
 from reports.page.claims import register, tally
 from reports.page.runs import run_list
-from reports.wording import number, seeds
+from reports.wording import number, seeds_of
+from reports.write import Draft
 
 Entry = Mapping[str, Any]
 
 
 def page(
-    report: Path,
+    draft: Draft,
     entries: Sequence[Entry],
     claims: Sequence[Entry],
     left_out: Sequence[Mapping[str, str]],
@@ -39,8 +39,8 @@ def page(
         contents="\n".join(_link(entry) for entry in entries),
         filters=_filters(entries, groups),
         claims=register(claims, {entry["id"] for entry in entries}),
-        artifacts="\n".join(article(entry, report) for entry in entries),
-        runs=run_list(groups, report),
+        artifacts="\n".join(article(entry, draft) for entry in entries),
+        runs=run_list(groups, draft.folder),
         left_out=_left_out(left_out),
     )
 
@@ -65,7 +65,7 @@ def _described(group: Population) -> str:
         f"N = {group.examples:,}",
         f"{rows:,} embedding rows" if rows else "",
         f"ε = {epsilons} ({group.fidelity} accounting)" if epsilons else "no privacy",
-        seeds(group.runs),
+        seeds_of(group),
         group.profile and f"profile {group.profile}",
     )
     return ", ".join(filter(None, said))

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from reports.comparison import Population, Setting
+from reports.heading import heading
 from reports.runs import Run
 from reports.settings_table import in_order
 from reports.wording import metric, multiple, number, rule, settings_text, utility
@@ -28,9 +29,9 @@ def run_list(groups: Sequence[Population], report: Path) -> str:
                 seen.add(run.path)
                 lines.append(_details(run, setting, group, report, room))
                 room -= len(lines[-1])
-        about = ", ".join(filter(None, (group.dataset, group.model, group.fidelity, group.profile)))
         if lines:
-            parts.append(f"<h3>{escape(about)}</h3>\n" + "\n".join(lines))
+            lines = [f"<h3>{escape(heading(group, groups))}</h3>", *lines]
+            parts.append('<section class="runs">' + "\n".join([*lines, "</section>"]))
     return "\n".join(parts) or "<p>No finished runs yet.</p>"
 
 

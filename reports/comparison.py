@@ -117,6 +117,11 @@ class Population:
         return [run for setting in self.settings for run in setting.runs]
 
     @property
+    def embedding_rows(self) -> int:
+        """Rows of all embedding tables; 0 where no run tells."""
+        return max(sum(table.rows for table in run.tables) for run in self.runs)
+
+    @property
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
 
@@ -183,7 +188,7 @@ def _rank(population: Population) -> tuple[Any, ...]:
     about = (population.dataset, population.fidelity != "rigorous", population.model, population.profile)
     return (
         *(texts, bool(population.periods), generated, population.profile == "smoke"),
-        *(*about, -population.examples, population.material),
+        *(*about, -population.examples, population.embedding_rows, population.material),
     )
 
 

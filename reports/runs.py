@@ -81,6 +81,11 @@ class Run:
     period: int | None = None  # days of a streaming period; None where the data are no stream
     wall_seconds: float | None = field(default=None, compare=False)  # in training steps
 
+    @property
+    def anchor(self) -> str:
+        """Its place in a page: `run-<dataset>-<algorithm>-<hash>`."""
+        return "-".join(("run", *self.path.parts[-3:]))
+
 
 @dataclass(frozen=True)
 class Skipped:

@@ -19,9 +19,10 @@ SPARSE = ("fest", "adafest", "adafest_plus", "exponential")
 def content(population: Population) -> Content:
     caption = (
         f"Test {metric(population)} against the reduction of the embedding gradient: each marker is one "
-        "setting, its mean over seeds (bars: standard deviation, of the gradient's size across). Lines join each rule's frontier as chosen "
-        "on the validation split. Hollow markers do worse than frozen embeddings, which update no embedding "
-        "at all: their reduction is worth nothing. Reference lines are the settings of DP-SGD, frozen "
+        "setting, its mean over seeds (bars: standard deviation, of the gradient's size across). Lines join "
+        "each rule's frontier as chosen on the validation split. Hollow markers do worse than "
+        "frozen embeddings, which update no embedding at all: their reduction is worth nothing. "
+        "Reference lines are the settings of DP-SGD, frozen "
         "embeddings and non-private training that are best on validation."
     )
     drawn = [e for e in population.epsilons if any(population.of(a, e) for a in (*SPARSE, "dpsgd", "frozen"))]

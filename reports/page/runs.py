@@ -45,9 +45,8 @@ def _details(run: Run, setting: Setting, group: Population, report: Path, room: 
     )
     place = "/".join(run.path.parts[-3:])
     files = "".join(_file(run.path / name, f"{name} of {place}", report, room) for name in _FILES)
-    name = escape(place.replace("/", "-"))
     return (
-        f'<details class="run" id="run-{name}" data-dataset="{escape(run.dataset)}"{epsilon}>'
+        f'<details class="run" id="{escape(run.anchor)}" data-dataset="{escape(run.dataset)}"{epsilon}>'
         f'<summary>{head}</summary><p class="quiet">{escape(place)}</p>{files}</details>'
     )
 

@@ -130,6 +130,11 @@ class Population:
         return sorted({s.epsilon for s in self.settings if s.epsilon is not None})
 
     @property
+    def test_error(self) -> float | None:
+        """The largest standard error of one run's test utility over its test rows; None where no run tells."""
+        return max((run.test_error for run in self.runs if run.test_error is not None), default=None)
+
+    @property
     def main_epsilon(self) -> float | None:
         """The ε of single-panel artifacts: 1, as in the paper, or else the smallest at hand."""
         return 1.0 if 1.0 in self.epsilons else next(iter(self.epsilons), None)

@@ -132,6 +132,24 @@ def key(label: str, algorithm: str | None = None, **look: Any) -> Line2D:
     return Line2D([], [], label=label, **({"markersize": 4.6, "linewidth": 1.0} | own | look))
 
 
+def scale_bar(axes: Axes, half: float | None, words: str) -> None:
+    """A bar of ± `half` at the lower left, for how far apart heights must be to mean anything; None draws nothing."""
+    bottom, top = axes.get_ylim()
+    if half is None or 2 * half > 0.8 * (top - bottom):
+        return
+    middle = bottom + half + 0.04 * (top - bottom)
+    across = axes.get_yaxis_transform()
+    look: dict[str, Any] = {
+        "color": FOOTER_COLOUR,
+        "elinewidth": 1.0,
+        "capsize": 2.5,
+        "fmt": "none",
+        "transform": across,
+    }
+    axes.errorbar([0.03], [middle], yerr=[half], **look)
+    axes.text(0.05, middle, words, transform=across, va="center", fontsize=7.5, color=FOOTER_COLOUR)
+
+
 def log_axis(axes: Axes, axis: str) -> None:
     """A logarithmic axis with at most seven labelled decades and plain multiples (1×, 10×, 10⁵×)."""
     (axes.set_xscale if axis == "x" else axes.set_yscale)("log")

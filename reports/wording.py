@@ -76,9 +76,13 @@ def metric(population: Population) -> str:
 
 
 def settings_text(setting: Setting, population: Population) -> str:
-    """The algorithm's own settings, and any other hyper-parameter that varies in the population."""
+    """The algorithm's own settings, and any other hyper-parameter that varies in the population.
+
+    What private settings have in common they need not say because training without privacy does otherwise.
+    """
     mine = _flat(setting.runs[0].hyperparameters)
-    others = [_flat(s.runs[0].hyperparameters) for s in population.settings]
+    beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
+    others = [_flat(s.runs[0].hyperparameters) for s in beside]
     algorithm = setting.algorithm
     mechanism = mine.get("algorithm.selection.mechanism")
     shown = []

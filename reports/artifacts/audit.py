@@ -115,11 +115,11 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:
-    """The audits of a file; none where it is not there or is not what an audit writes."""
+    """The audits of a file, of rules that are known here; none where it is not there or is not what an audit writes."""
     try:
         audits = json.loads(path.read_text(encoding="utf-8"))["audits"]
         needed = {"algorithm", "claim", "delta", "draws", "confidence", "cases"}
-        return [audit for audit in audits if needed <= audit.keys() and audit["cases"]]
+        return [a for a in audits if needed <= a.keys() and a["cases"] and a["algorithm"] in MARKER]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 

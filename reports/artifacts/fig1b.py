@@ -56,7 +56,9 @@ def content(population: Population) -> Content:
     axes.set_xscale("log")
     axes.set_xlim(start, stop)
     decades = [10.0**-power for power in range(round(-math.log10(start)), math.floor(-math.log10(stop)) + 1)]
-    axes.set_xticks(decades, [_percent(1 - value) for value in decades])
+    within = (1.0, 0.5, 0.2) if len(decades) < 3 else (1.0,)
+    ticks = [decade * share for decade in decades for share in within if decade * share >= stop]
+    axes.set_xticks(ticks, [_percent(1 - value) for value in ticks])
     axes.minorticks_off()
     axes.set_yticks(places, labels)
     axes.invert_yaxis()

@@ -16,8 +16,8 @@ PERIOD = Column("period", "period (days)")
 def content(population: Population) -> Content:
     panels = by_period(population, population.periods)
     return Content(
-        curve_caption(population) + " Each panel is a streaming period; the model is updated once in each, on the days "
-        "that it holds, and judged on the held-out days.",
+        curve_caption(population) + " Each panel is a streaming period: the model is trained on so many days at a "
+        "time, as they come in, and judged on the held-out days.",
         curve_figure(panels, RULES),
         threshold_table(panels, RULES, metric(population), PERIOD),
         without_reference(panels) + absent(panels, RULES),

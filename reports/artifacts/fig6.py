@@ -14,8 +14,8 @@ RULES = ("fest/streaming", "adafest", "adafest_plus")
 def content(population: Population) -> Content:
     panels = by_period(population, population.periods[:1])
     return Content(
-        curve_caption(population) + " The model is updated once in each streaming period, and frequencies are those of "
-        "the days that have come in.",
+        curve_caption(population) + " The model is trained on the days of one streaming period at a time, and "
+        "frequencies are those of the days that have come in.",
         curve_figure(panels, RULES),
         threshold_table(panels, RULES, metric(population), PERIOD),
         without_reference(panels) + absent(panels, RULES),

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from reports.artifact import Artifact, Content
 from reports.comparison import Population, Setting, pareto
 from reports.settings_table import in_order, settings_table
-from reports.style import COLOUR, DASH, MARKER, WIDTH, canvas, hover, key, log_axis
+from reports.style import COLOUR, DASH, MARKER, WIDTH, canvas, hover, key, log_axis, scale_bar
 from reports.wording import metric, number, rule, said
 
 SPARSE = ("fest", "adafest", "adafest_plus", "exponential")
@@ -20,10 +20,9 @@ def content(population: Population) -> Content:
     caption = (
         f"Test {metric(population)} against the reduction of the embedding gradient: each marker is one "
         "setting, its mean over seeds (bars: standard deviation, of the gradient's size across). Lines join "
-        "each rule's frontier as chosen on the validation split. Hollow markers do worse than "
-        "frozen embeddings, which update no embedding at all: their reduction is worth nothing. "
-        "Reference lines are the settings of DP-SGD, frozen "
-        "embeddings and non-private training that are best on validation."
+        "each rule's frontier as chosen on the validation split. Hollow markers are below frozen embeddings, which "
+        "update no embedding at all: such a reduction is worth nothing. Reference lines are the settings of DP-SGD, "
+        "frozen embeddings and non-private training that are best on validation."
     )
     drawn = [e for e in population.epsilons if any(population.of(a, e) for a in (*SPARSE, "dpsgd", "frozen"))]
     everything = [s for epsilon, name in in_order(population) for s in population.of(name, epsilon)]
@@ -48,6 +47,8 @@ def content(population: Population) -> Content:
             )
         _references(axes, population, epsilon)
         axes.set_xlim(0.6, max(axes.get_xlim()[1], 20))
+        if all(setting.spread is None for setting in population.settings):  # else markers have bars of their own
+            scale_bar(axes, population.test_error, f"± standard error of one {metric(population)}")
     panels[0].set_ylabel(f"test {metric(population)}")
     figure.legend(handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2)
     return Content(caption + "".join(f" {note}" for note in notes), figure, table)

@@ -25,6 +25,8 @@ _LOOK: dict[str, tuple[str, str]] = {
     "pytorch sparse": ("nonprivate", "-"),
 }
 
+_SIZE = {"dpsgd": 7.5}  # of a marker: a smaller star is not seen to be hollow
+
 
 def content(report: Path) -> Content:
     embedding, step = read(report, "embedding"), read(report, "step")
@@ -76,12 +78,12 @@ def _figure(section: Section) -> Drawing:
                 linestyle=line,
                 color=COLOUR[look],
                 marker=MARKER[look],
-                markersize=4.6,
+                markersize=_SIZE.get(look, 4.6),
             )
             hover(
                 line_of, [f"{competitor(name)}, {rows:,} rows: {significant(hundred(found[rows]))} s" for rows in sizes]
             )
-            handles.append(key(competitor(name), look, linestyle=line))
+            handles.append(key(competitor(name), look, linestyle=line, markersize=_SIZE.get(look, 4.6)))
     for place, name in ((0, "dpsgd"), (1, "adafest")):
         axes.plot(
             list(TAB_WALLCLOCK.rows),
@@ -89,10 +91,18 @@ def _figure(section: Section) -> Drawing:
             linestyle=":",
             color=COLOUR[name],
             marker=MARKER[name],
-            markersize=4.6,
+            markersize=_SIZE.get(name, 4.6),
             markerfacecolor="white",
         )
-        handles.append(key(f"{rule(name)}, the paper", name, linestyle=":", markerfacecolor="white"))
+        handles.append(
+            key(
+                f"{rule(name)}, the paper",
+                name,
+                linestyle=":",
+                markerfacecolor="white",
+                markersize=_SIZE.get(name, 4.6),
+            )
+        )
     log_axis(axes, "x")
     log_axis(axes, "y")
     axes.set_xlabel("rows of the embedding")

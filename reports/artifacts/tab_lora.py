@@ -18,7 +18,7 @@ def content(population: Population) -> Content:
     caption = (
         f"The best embedding gradient size reduction whose loss of validation {metric(population)} against the best "
         "DP-SGD stays within a threshold: DP-AdaFEST, and DP-SGD on two factors of low rank in the table's stead, "
-        f"which reduce by |V|·d / (r·(|V| + d)). The paper's are of {TAB_LORA.data}.{generated(population)}"
+        f"which reduce by |V|·d / (r·(|V| + d)). The paper's numbers are at ε = 1.{generated(population)}"
     )
     epsilons = [] if epsilon is None else [epsilon]
     panels = by_epsilon(population, epsilons)

@@ -25,7 +25,7 @@ def factor(section: Section, rows: int) -> Difference | None:
     """The logarithm of how many times as long a step of DP-SGD takes as one of DP-AdaFEST, with its 95% interval,
     which is open where one of them had a single turn; None where they were not timed at this size."""
     dense, ours = (section.at(name).get(rows) for name in ("dpsgd", "adafest"))
-    if dense is None or ours is None or dense["ratio"] is None:
+    if dense is None or ours is None or dense["ratio"] is None or dense["reference"] != "adafest":
         return None
     turns = min(dense["repeats"], ours["repeats"])
     if turns < 2:

@@ -88,7 +88,9 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float) -> F
     told, verdicts = [], []
     for loss in LOSSES:
         mine, *others = (reach(found, reference, loss) for found in settings.values())
-        told.append(f"within {number(loss)} {mine} against {' and '.join(map(str, others))}")
+        each = list(map(str, others))
+        against = f"{each[0]} each" if len(each) > len(set(each)) == 1 else " and ".join(each)
+        told.append(f"within {number(loss)} {mine} against {against}")
         verdicts.append(all_of([Finding(ahead(mine, other, factor), "") for other in others]).verdict)
     rivals_named = " and ".join(map(rule, rivals))
     return Finding(

@@ -66,6 +66,21 @@ def test_the_ablation_grid_holds_everything_but_its_two_axes_fixed(tmp_path: Pat
     assert set(grid.cells) == {(1.0, 5.0), (1.0, 10.0), (5.0, 5.0)}
 
 
+def test_fig8_shows_how_far_apart_single_runs_must_lie(tmp_path: Path) -> None:
+    write_run(tmp_path, "dpsgd", test=0.72, validation=0.72)
+    write_run(tmp_path, "frozen", test=0.69, coordinates=0.0)
+    write_run(tmp_path, "fest", test=0.70, validation=0.70, coordinates=1000)
+    drawn = []
+    for seed in (1, None):
+        with style():
+            figure = fig8.content(only_population(tmp_path)).figure
+        assert figure is not None
+        drawn.append([text.get_text() for text in figure.axes[0].texts])
+        if seed:
+            write_run(tmp_path, "fest", test=0.702, validation=0.702, coordinates=1000, seed=seed)
+    assert drawn == [["± standard error of one AUC"], []]  # several seeds have bars of their own
+
+
 def test_fig8_says_how_many_settings_lie_under_its_axis(tmp_path: Path) -> None:
     write_run(tmp_path, "dpsgd", test=0.72)
     write_run(tmp_path, "frozen", test=0.70, coordinates=0.0)
@@ -90,7 +105,8 @@ def test_fig8_shows_every_reference_however_far_from_the_settings_it_lies(tmp_pa
     lines = {float(line.get_ydata()[0]) for line in axes.lines if len(line.get_xdata()) == 2}
     assert {0.48, 0.559} <= {value for value in lines if bottom < value < top}
     arrows = {0.40: ["non-private 0.400 ↓"], 0.50: [], 0.90: ["non-private 0.900 ↑"]}
-    assert [text.get_text() for text in axes.texts] == arrows[public]
+    words = [text.get_text() for text in axes.texts]
+    assert [word for word in words if not word.startswith("± standard error")] == arrows[public]
     assert (public in lines) == (public == 0.50)
 
 
@@ -147,6 +163,19 @@ def test_settings_in_words_name_what_the_rule_reads_and_what_varies(tmp_path: Pa
     population = only_population(tmp_path)
     words = settings_text(population.settings[0], population)
     assert words == "C=1, selection=gaussian, k=900, selection σ=20"
+
+
+def test_what_only_training_without_privacy_does_otherwise_is_not_said_of_every_setting(tmp_path: Path) -> None:
+    def optimizer(name: str) -> dict[str, object]:
+        return {"optimizer": {"tables": {"name": name}}}
+
+    write_run(tmp_path, "nonprivate", test=0.8, epsilon=None, hyperparameters=optimizer("adagrad"))
+    write_run(tmp_path, "dpsgd", test=0.7, hyperparameters=optimizer("sgd"))
+    population = only_population(tmp_path)
+    assert {s.algorithm: settings_text(s, population) for s in population.settings} == {
+        "nonprivate": "table optimizer=adagrad",
+        "dpsgd": "—",
+    }
 
 
 def test_reductions_in_words() -> None:

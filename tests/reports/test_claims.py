@@ -160,6 +160,35 @@ def test_the_two_fidelities_stand_side_by_side(lost: float, verdict: str, tmp_pa
     assert verdicts(tmp_path)["corrections_cost_no_utility"] == verdict
 
 
+def test_the_two_fidelities_are_held_against_each_other_on_all_data_that_have_both(tmp_path: Path) -> None:
+    for dataset, lost in (("nycflights", 0.001), ("criteo_kaggle", 0.02)):
+        write(tmp_path, [("dpsgd", {}, 0.0, 1.0)], dataset=dataset)
+        write(tmp_path, [("dpsgd", {}, lost, 1.0)], dataset=dataset, fidelity="paper")
+    (found,) = [
+        claim
+        for claim in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))
+        if claim["id"] == "corrections_cost_no_utility"
+    ]
+    assert found["verdict"] == FAILS
+    assert all(
+        f"{name}, DP-SGD at ε = 1, seeds 0, 1, 2" in found["evidence"] for name in ("nycflights", "criteo_kaggle")
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "verdict"),
+    [((100, 300, 900), HOLDS), ((100, 101, 102), OPEN), ((900, 300, 1000), FAILS), ((900, 300, 100), FAILS)],
+)
+def test_density_is_decided_by_the_rows_that_were_counted(sizes: tuple[int, ...], verdict: str, tmp_path: Path) -> None:
+    for ratio, coordinates in zip((1.0, 5.0, 10.0), sizes, strict=True):
+        tables = [{"name": "one", "rows": 10_000, "dim": 10, "rows_mean": coordinates / 10}]
+        write_run(
+            tmp_path, "adafest", test=0.72, settings={"threshold": 5.0, "noise_ratio": ratio}, steps=20,
+            embedding_gradient={"parameters": PARAMETERS, "coordinates_mean": coordinates, "tables": tables},
+        )  # fmt: skip
+    assert verdicts(tmp_path)["larger_ratio_denser"] == verdict
+
+
 STREAM_CLAIMS = (
     "streaming_frequencies_suffice",
     "streaming_ahead_of_first_day",

@@ -101,7 +101,7 @@ def test_data_models_fidelities_and_profiles_never_share_a_population(tmp_path: 
 
 def test_the_order_of_populations_does_not_rest_on_how_many_runs_they_have(tmp_path: Path) -> None:
     for threshold in (1.0, 2.0, 3.0):
-        write_text_run(tmp_path, "adafest", test=0.9, reduction=2, settings={"threshold": threshold})
+        write_text_run(tmp_path, "adafest", test=0.9, reduction=2, dataset="sst2", settings={"threshold": threshold})
         write_run(tmp_path, "adafest", test=0.7, dataset="a_stream", period=1, settings={"threshold": threshold})
         write_run(tmp_path, "adafest", test=0.7, dataset="criteo_synthetic", settings={"threshold": threshold})
     write_run(tmp_path, "dpsgd", test=0.70)

@@ -235,7 +235,7 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
     assert statuses[:2] == ["missing", "incomplete"]  # fig5, then fig8: the paper's order
     assert "Incomplete." in document.text and "No DP-FEST (fest) runs yet." in document.text
-    assert len(document.all("svg")) == 1
+    assert len(document.all("svg")) == 2  # at a glance, and in its place
 
 
 def test_a_table_without_rows_says_so() -> None:

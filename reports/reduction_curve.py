@@ -150,7 +150,7 @@ def _bars(axes: Axes, setting: Setting, loss: float, height: float) -> None:
     # On a logarithmic axis a reach without an end has one: the axis's.
     upright = None if along is None else [[along[0]], [min(along[1], 9 * height)]]
     # Darker than the curve, on which they lie, and with caps.
-    look: dict[str, Any] = {"ecolor": "#222222", "elinewidth": 0.7, "capsize": 2.5, "capthick": 0.7, "zorder": 3.6}
+    look: dict[str, Any] = {"ecolor": "#222222", "elinewidth": 0.7, "capsize": 2.5, "capthick": 0.7, "zorder": 2.9}
     axes.errorbar(loss, height, xerr=across, yerr=upright, fmt="none", **look)
 
 

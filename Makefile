@@ -49,14 +49,19 @@ lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# A path as an override: quoted for Hydra (double quotes) and for the shell around it (single ones), whatever is in it.
+quoted = '$(1)="$(subst ','\'',$(subst ",\",$(2)))"'
+
 # Each piece of work: its experiment and what that is given. In the paper's profile, those whose data are named.
-comparison := experiment=comparison $(if $(CRITEO),"data.path=$(CRITEO)") $(ARGS)
-streaming  := experiment=streaming $(if $(CRITEO_1TB),"data.path=$(CRITEO_1TB)") $(STREAM_ARGS)
+clicks     := $(if $(CRITEO),$(call quoted,data.path,$(CRITEO))) $(ARGS)
+comparison := experiment=comparison $(clicks)
+streaming  := experiment=streaming $(if $(CRITEO_1TB),$(call quoted,data.path,$(CRITEO_1TB))) $(STREAM_ARGS)
 text       := experiment=text $(TEXT_ARGS)
-sst2       := experiment=text data=sst2 "data.path=$(GLUE)/SST-2" "model.path=$(ROBERTA)" $(TEXT_ARGS)
-qnli       := experiment=text data=qnli "data.path=$(GLUE)/QNLI" "model.path=$(ROBERTA)" $(TEXT_ARGS)
-qqp        := experiment=text data=qqp "data.path=$(GLUE)/QQP" "model.path=$(ROBERTA)" $(TEXT_ARGS)
-xnli       := experiment=text_large_vocabulary "data.path=$(XNLI)" "model.path=$(XLM_R)" $(XNLI_ARGS)
+glue        = experiment=text data=$(1) $(call quoted,data.path,$(GLUE)/$(2)) $(call quoted,model.path,$(ROBERTA)) $(TEXT_ARGS)
+sst2       := $(call glue,sst2,SST-2)
+qnli       := $(call glue,qnli,QNLI)
+qqp        := $(call glue,qqp,QQP)
+xnli       := experiment=text_large_vocabulary $(call quoted,data.path,$(XNLI)) $(call quoted,model.path,$(XLM_R)) $(XNLI_ARGS)
 text_large_vocabulary := experiment=text_large_vocabulary $(XNLI_ARGS)
 ifeq ($(PROFILE),paper)
 WORK  := $(if $(CRITEO)$(ARGS),comparison) $(if $(CRITEO_1TB)$(STREAM_ARGS),streaming) $(if $(GLUE),sst2 qnli qqp) $(if $(XNLI),xnli)
@@ -93,7 +98,7 @@ reproduce: foretell  ## the paper's comparisons on data at hand, and their repor
 	$(BIN)/dpfest bench bias $(QUICK) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
 	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)
 	$(BIN)/dpfest audit $(QUICK) privacy.noise_seed=0 $(ARGS)
-	$(BIN)/dpfest report profile=$(PROFILE) $(filter-out experiment=%,$(comparison))
+	$(BIN)/dpfest report profile=$(PROFILE) "seed=range($(SEEDS))" $(clicks)
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -24,7 +24,8 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     `only` holds ids of artifacts, each of its texts one or several with commas between.
 
     Raises:
-        UserError: no folder of runs, an artifact or a dataset without runs, or a wrong configuration.
+        UserError: no folder of runs, an artifact or a dataset without runs, a folder that cannot be written to, or a
+            wrong configuration.
     """
     line = HydraLine.read(arguments)
     if line.only_shows:
@@ -32,9 +33,15 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
         return
     from pipelines.compose import Composer
 
+    chosen = [name for names in only or () for name in names.split(",") if name]
+    if only and not chosen:
+        raise UserError(
+            "--only names no artifact: give one or several, as in --only fig8,fig3, or leave it out for all."
+        )
     composer = Composer(line.config_dir)
     # A sweep's line lists what the sweep would make: seed=range(3) counts thrice, and its first value stands here.
     _, cfg = next(iter(composer.expand([text for text in line.overrides if not text.startswith("hydra")])))
+    seed = next((text.partition("=")[2] for text in reversed(line.overrides) if text.startswith("seed=")), None)
     moved = elsewhere(cfg)
     runs, planned = Path(cfg.paths.runs), planned_runs(composer, line.overrides)
     counts = {name: plan.by_algorithm() for name, plan in planned.items()}
@@ -47,14 +54,31 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     if listing:
         from reports.listing import listing as list_artifacts
 
-        print(list_artifacts(runs, Path(cfg.paths.report), planned, int(cfg.sweep.jobs), str(cfg.profile)))
+        report, jobs = Path(cfg.paths.report), int(cfg.sweep.jobs)
+        print(list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None))
         return
     from reports.build import build
     from reports.commands import Commands
 
-    chosen = [name for names in only or () for name in names.split(",") if name]
-    commands = Commands(moved, str(cfg.profile), line.config_dir, dataset)
-    print(build(runs, Path(cfg.paths.report), chosen or None, dataset, counts, commands))
+    commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
+    folder = writable(Path(cfg.paths.report))
+    try:
+        print(build(runs, folder, chosen or None, dataset, counts, commands))
+    except OSError as error:
+        raise UserError(f"The report cannot be written to {folder} (paths.report): {error}.") from error
+
+
+def writable(folder: Path) -> Path:
+    """`folder`, made where it is not there: before the work, which takes longer.
+
+    Raises:
+        UserError: it is a file, or lies below one or where nothing can be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be a folder for the report ({error.strerror}): set paths.report.") from error
+    return folder
 
 
 def elsewhere(cfg: DictConfig) -> dict[str, str]:

@@ -74,11 +74,13 @@ class Composer:
         """The values of a discrete sweep, `glob(...)` among them, in Hydra's order.
 
         Raises:
-            UserError: a glob that fits no choice.
+            UserError: a glob that fits no choice, a range without a value.
         """
         pattern = override.value()
         if not isinstance(pattern, Glob):
-            return list(override.sweep_string_iterator())
+            if values := list(override.sweep_string_iterator()):
+                return values
+            raise UserError(f"{override.input_line} has no value, so there is nothing to run: range(3) is 0, 1 and 2.")
         choices = self.choices(override.key_or_group)
         if found := pattern.filter(choices):
             return list(found)

@@ -81,11 +81,13 @@ def grid_table(population: Population, grid: Grid) -> Table:
             Column("reduction", "reduction", multiple),
             Column("seeds", "seeds"),
             Column("worse_than_frozen", "worse than frozen", flag),
-        ]
+        ],
+        heads=2,
     )
     frozen = population.best("frozen", population.main_epsilon)
     for (ratio, threshold), s in sorted(grid.cells.items()):
         worse = None if frozen is None else population.worse_than_frozen(s)
+        table.runs.append(s.runs[0].anchor)
         table.rows.append(
             (ratio, threshold, s.validation, s.test, s.spread, s.coordinates, s.reduction, len(s.runs), worse)
         )

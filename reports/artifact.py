@@ -11,7 +11,7 @@ from reports.comparison import Population
 from reports.style import NOTE_COLOUR, WIDTH, Drawing, canvas
 from reports.tables import Table
 from reports.texts import kind
-from reports.wording import delta, metric, number, rule, seeds
+from reports.wording import delta, metric, number, rule, seeds_of
 
 
 @dataclass
@@ -57,8 +57,12 @@ class Artifact:
 
     def shows(self, population: Population) -> bool:
         """Whether it can be drawn from this population."""
-        others = ("stream" if self.streams else "clicks",) if self.clicks else ()
-        return self.experiment is not None and kind(population) in (*others, *self.texts)
+        return self.experiment is not None and kind(population) in (self.kind, *self.texts)
+
+    @property
+    def kind(self) -> str:
+        """The kind of data that its plain file names stand for."""
+        return ("stream" if self.streams else "clicks") if self.clicks else self.texts[0]
 
     def experiment_on(self, population: Population | None) -> str | None:
         """The experiment that makes its runs on the population's kind of data."""
@@ -90,7 +94,7 @@ def provenance(population: Population, content: Content) -> str:
         parts.append("ε = " + ", ".join(number(epsilon) for epsilon in epsilons))
         parts.append("δ = " + ", ".join(map(delta, deltas)))
         parts.append(f"{population.fidelity} accounting" + "".join(f", {s} sampling" for s in samplings))
-    parts.append(seeds(population.runs))
+    parts.append(seeds_of(population))
     if resolution := _resolution(population):
         parts.append(resolution)
     return " · ".join(parts)

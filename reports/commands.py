@@ -23,28 +23,31 @@ class Commands:
         profile: under which runs are planned; runs at hand tell their own.
         config_dir: folder given by --config-dir.
         dataset: data given by --dataset.
+        seed: seeds of the planned runs, as the line has them (`range(3)`); runs at hand tell their own.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
     profile: str = DEFAULT_PROFILE
     config_dir: Path | None = None
     dataset: str | None = None
+    seed: str | None = None
 
     def sweep(self, experiment: str, population: Population | None = None) -> str:
         """The command that makes an experiment's runs: those that stand beside the runs of `population`."""
         chosen: dict[str, Any] = {"experiment": experiment}
         if population is not None:
-            seeds = sorted({run.seed for run in population.runs})
             chosen |= {
                 "profile": population.profile,
                 "data": population.dataset,
                 "data.path": next((run.source for run in population.runs if run.source), None),
                 "model.path": next((run.weights for run in population.runs if run.weights), None),
                 "privacy": population.fidelity,
-                "seed": ",".join(map(str, seeds)) if seeds != [0] else None,
+                "seed": ",".join(map(str, population.seeds)) if population.seeds != [0] else None,
             }
         elif self.profile != DEFAULT_PROFILE:
             chosen["profile"] = self.profile
+        if self.seed:
+            chosen["seed"] = self.seed
         return self._line(["dpfest", "sweep"], chosen, ("paths.data", "paths.runs"))
 
     def report(self, artifact: str, population: Population | None = None) -> str:
@@ -66,4 +69,6 @@ class Commands:
 
 def quoted(value: str) -> str:
     """Text, or numbers with commas between, in Hydra's override grammar."""
-    return value if re.fullmatch(r"[\w.+/-]+|\d+(,\d+)+", value) else '"' + value.replace('"', '\\"') + '"'
+    return (
+        value if re.fullmatch(r"[\w.+/-]+|\d+(,\d+)+|range\([\d,]+\)", value) else '"' + value.replace('"', '\\"') + '"'
+    )

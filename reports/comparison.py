@@ -59,6 +59,22 @@ class Setting:
         return statistics.stdev(run.test for run in self.runs) if len(self.runs) > 1 else None
 
     @property
+    def validation_spread(self) -> float | None:
+        """Sample standard deviation of the validation utility over seeds; None with a single seed."""
+        return statistics.stdev(run.validation for run in self.runs) if len(self.runs) > 1 else None
+
+    @property
+    def reduction_spread(self) -> tuple[float, float] | None:
+        """How far the reduction reaches below and above its mean at a standard deviation of the coordinates over
+        seeds; None with a single seed or without coordinates. Above is infinite where the deviation is the mean's."""
+        if len(self.runs) < 2 or self.coordinates <= 0:
+            return None
+        deviation, parameters = statistics.stdev(run.coordinates for run in self.runs), self.runs[0].parameters
+        least = self.coordinates - deviation
+        above = parameters / least - self.reduction if least > 0 else math.inf
+        return self.reduction - parameters / (self.coordinates + deviation), above
+
+    @property
     def error(self) -> float:
         """Standard error of the test utility: that of one run over its test rows, or over seeds where that is more."""
         over_seeds = (self.spread or 0.0) / math.sqrt(len(self.runs))
@@ -101,6 +117,15 @@ class Population:
         return [run for setting in self.settings for run in setting.runs]
 
     @property
+    def embedding_rows(self) -> int:
+        """Rows of all embedding tables; 0 where no run tells."""
+        return max(sum(table.rows for table in run.tables) for run in self.runs)
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run.seed for run in self.runs})
+
+    @property
     def epsilons(self) -> list[float]:
         return sorted({s.epsilon for s in self.settings if s.epsilon is not None})
 
@@ -138,8 +163,10 @@ class Population:
 
 
 def populations(runs: Iterable[Run]) -> list[Population]:
-    """Runs sorted into populations, the one with the most runs first.
+    """Runs sorted into populations, in an order that tells what they are and never how many runs there are.
 
+    Clicks come first, then streams, then texts; in each the real data before generated ones, rigorous before the
+    paper's fidelity.
     A run without privacy has no fidelity: it stands beside the private runs of every fidelity on its data.
     """
     private: dict[tuple, list[Run]] = {}
@@ -158,9 +185,15 @@ def populations(runs: Iterable[Run]) -> list[Population]:
         Population(dataset, model, fidelity, profile, material, examples, _settings(members))
         for (dataset, model, profile, material, examples, fidelity), members in private.items()
     ]
-    return sorted(
-        found,
-        key=lambda p: (-len(p.runs), p.dataset, p.model, p.fidelity != "rigorous", p.profile, p.material),
+    return sorted(found, key=_rank)
+
+
+def _rank(population: Population) -> tuple[Any, ...]:
+    texts, generated = population.metric == "accuracy", "synthetic" in population.dataset
+    about = (population.dataset, population.fidelity != "rigorous", population.model, population.profile)
+    return (
+        *(texts, bool(population.periods), generated, population.profile == "smoke"),
+        *(*about, -population.examples, population.embedding_rows, population.material),
     )
 
 

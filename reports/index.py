@@ -8,6 +8,7 @@ from typing import Any
 
 from reports.artifact import Artifact, Content
 from reports.tables import Table
+from reports.write import Draft
 
 
 def section(
@@ -34,7 +35,7 @@ def section(
 
 
 def index(
-    entries: Sequence[Mapping[str, Any]], claims: Table, left_out: Sequence[Mapping[str, str]], report: Path
+    entries: Sequence[Mapping[str, Any]], claims: Table, left_out: Sequence[Mapping[str, str]], draft: Draft
 ) -> str:
     """The claims, all artifacts with picture, caption, table and command, then the runs that were left out and why."""
     parts = ["# Report", "Made by `dpfest report` from run directories alone."]
@@ -43,23 +44,22 @@ def index(
     for entry in entries:
         parts.append(f'<a id="{entry["id"]}"></a>\n\n## {entry["id"]}: {entry["title"]}')
         for number, variant in enumerate(entry["variants"]):
-            parts += _variant(variant, report, heading=number > 0)
+            parts += _variant(variant, draft, heading=number > 0)
     if left_out:
         lines = "\n".join(f"- `{run['path']}`: {run['reason']}" for run in left_out)
         parts.append(f"## Run folders left out\n\n{lines}")
     return "\n\n".join(parts) + "\n"
 
 
-def _variant(variant: Mapping[str, Any], report: Path, heading: bool) -> list[str]:
+def _variant(variant: Mapping[str, Any], draft: Draft, heading: bool) -> list[str]:
     parts = []
     if heading:
-        about = (variant["dataset"], variant["model"], variant["fidelity"], variant["profile"])
-        parts.append(f"### {', '.join(filter(None, about))}")
+        parts.append(f"### {variant['heading']}")
     files = {Path(file).suffix: file for file in variant["files"]}
     if ".png" in files:
         parts.append(f"![{variant['name']}]({files['.png']})")
     if ".md" in files:
-        parts.append((report / files[".md"]).read_text(encoding="utf-8").rstrip())
+        parts.append(draft.text(files[".md"]).rstrip())
     links = [
         f"[{suffix[1:].upper()}]({files[suffix]})" for suffix in (".pdf", ".svg", ".png", ".csv") if suffix in files
     ]

@@ -13,6 +13,7 @@ from reports.comparison import Population, populations
 from reports.pace import Pace, PlannedRuns, duration
 from reports.registry import ARTIFACTS
 from reports.runs import load_runs
+from reports.texts import kind
 
 
 @dataclass(frozen=True)
@@ -81,17 +82,24 @@ def listing(
     planned: Mapping[str, PlannedRuns] | None = None,
     jobs: int = 1,
     profile: str | None = None,
+    seeded: bool = True,
 ) -> Listing:
-    """What is done and what is left, counted on the runs of `profile` (None: whatever is there), `jobs` at once."""
+    """What is done and what is left, counted on the runs of `profile` (None: whatever is there), `jobs` at once.
+
+    Unless `planned` is `seeded`, with all seeds that are wanted, it holds one seed, and as many are counted as are at
+    hand.
+    """
     usable = load_runs(runs)[0]
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
     # Runs of another profile are of another length, and what is not a step weighs differently in them.
     pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))
-    lines = [_line(artifact, groups, report, planned or {}, pace, jobs) for artifact in ARTIFACTS]
+    shown = {artifact.experiment: _main(artifact, groups) for artifact in ARTIFACTS if artifact.experiment}
+    seeds = {name: len(main.seeds) for name, main in shown.items() if main and not seeded}
+    plans = {name: PlannedRuns([*plan.runs] * seeds.get(name, 1)) for name, plan in (planned or {}).items()}
+    lines = [_line(artifact, groups, report, plans, pace, jobs) for artifact in ARTIFACTS]
     experiments = []
-    for name, plan in (planned or {}).items():
-        shown = next((a for a in ARTIFACTS if a.experiment == name), None)
-        done = _done(shown, groups) if shown else Counter[str]()
+    for name, plan in plans.items():
+        done = _done(shown.get(name))
         counted = sum(min(done[algorithm], count) for algorithm, count in plan.by_algorithm().items())
         left = pace.left(plan, done, jobs)
         experiments.append(Line(f"experiment={name}", "", name, False, counted, len(plan.runs), left))
@@ -110,7 +118,7 @@ def _line(
         there = artifact.measured is not None and artifact.content(report).table is not None  # type: ignore[arg-type]
         measured = artifact.measured is not None
         return Line(artifact.id, artifact.title, artifact.measured, measured, int(there), int(measured), None)
-    done, plan = _done(artifact, groups), planned.get(artifact.experiment)
+    done, plan = _done(_main(artifact, groups)), planned.get(artifact.experiment)
     mine = None if plan is None else PlannedRuns([run for run in plan.runs if run.algorithm in artifact.rules])
     return Line(
         artifact.id,
@@ -123,8 +131,11 @@ def _line(
     )
 
 
-def _done(artifact: Artifact, groups: Sequence[Population]) -> Counter[str]:
-    """Runs by algorithm of the population that the artifact's own experiment makes."""
-    shown = (group for group in groups if artifact.shows(group))
-    main = next((group for group in shown if artifact.experiment_on(group) == artifact.experiment), None)
-    return Counter(run.algorithm for run in main.runs) if main else Counter()
+def _main(artifact: Artifact, groups: Sequence[Population]) -> Population | None:
+    """The population that the artifact's own experiment makes, for which the plain file names stand."""
+    return next((group for group in groups if artifact.shows(group) and kind(group) == artifact.kind), None)
+
+
+def _done(population: Population | None) -> Counter[str]:
+    """Runs by algorithm."""
+    return Counter(run.algorithm for run in population.runs) if population else Counter()

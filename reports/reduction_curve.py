@@ -85,6 +85,7 @@ def curve_figure(panels: Sequence[Panel], rules: Sequence[str]) -> Drawing | Non
         handles=_legend(drawn, rules, right), loc="outside upper center",
         ncols=3 if columns > 1 else 2, columnspacing=1.2,
     )  # fmt: skip
+    figure.values = "What each rule reaches at four thresholds of the loss is in the table below."
     return figure
 
 
@@ -138,6 +139,19 @@ def _curve(axes: Axes, population: Population, algorithm: str, epsilon: float, r
         (mark,) = axes.plot(loss, height, marker, color=colour, zorder=3.4 - breadth / 10, clip_on=False)
         mark.set(markerfacecolor=face, markersize=4.6 + 2 * (breadth - 1))
         hover(mark, [said(setting, population)])
+        _bars(axes, setting, loss, height)
+
+
+def _bars(axes: Axes, setting: Setting, loss: float, height: float) -> None:
+    """How far a setting's loss and reduction scatter over its seeds; nothing of a single one."""
+    across, along = setting.validation_spread, setting.reduction_spread
+    if across is None:
+        return
+    # On a logarithmic axis a reach without an end has one: the axis's.
+    upright = None if along is None else [[along[0]], [min(along[1], 9 * height)]]
+    # Darker than the curve, on which they lie, and with caps.
+    look: dict[str, Any] = {"ecolor": "#222222", "elinewidth": 0.7, "capsize": 2.5, "capthick": 0.7, "zorder": 2.9}
+    axes.errorbar(loss, height, xerr=across, yerr=upright, fmt="none", **look)
 
 
 def _frozen(axes: Axes, population: Population, epsilon: float, right: float) -> None:
@@ -159,7 +173,17 @@ def curve_caption(population: Population) -> str:
         "the best DP-SGD stays within a threshold; a higher curve is a better trade-off. The shaded region "
         "starts at the loss of frozen embeddings, which have no embedding gradient at all: a reduction in "
         f"it buys nothing. Hollow markers are settings whose test {metric(population)} is below that of "
-        "frozen embeddings."
+        f"frozen embeddings.{bars(population)}"
+    )
+
+
+def bars(population: Population) -> str:
+    """A sentence for the caption on error bars, where some setting has several seeds."""
+    if all(len(setting.runs) < 2 for setting in population.settings):
+        return ""
+    return (
+        f" Markers are means over seeds, bars the standard deviation over seeds of validation {metric(population)} "
+        "(across) and of the gradient size (upright)."
     )
 
 
@@ -184,7 +208,8 @@ def threshold_table(panels: Sequence[Panel], rules: Sequence[str], name: str, fi
             Column("seeds", "seeds"),
             Column("worse_than_frozen", "worse than frozen", flag),
             Column("settings", "settings"),
-        ]
+        ],
+        heads=3,
     )
     for panel in panels:
         reference = panel.reference
@@ -195,6 +220,7 @@ def threshold_table(panels: Sequence[Panel], rules: Sequence[str], name: str, fi
                 settings = panel.population.of(algorithm, panel.epsilon)
                 if settings:
                     chosen = best_reduction(settings, reference, threshold)
+                    table.runs.append(chosen.runs[0].anchor if chosen else "")
                     table.rows.append(_row(panel, threshold, algorithm, reference, chosen))
     return table
 

@@ -17,6 +17,9 @@ from typing import Any
 
 import yaml
 
+SCHEMA = 1
+"""The form of summary.json that this version reads."""
+
 # Settings that say where or how a run is made, not what it computes: they never tell two settings apart.
 INCIDENTAL = frozenset(
     {"seed", "noise_seed", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
@@ -78,6 +81,11 @@ class Run:
     period: int | None = None  # days of a streaming period; None where the data are no stream
     wall_seconds: float | None = field(default=None, compare=False)  # in training steps
 
+    @property
+    def anchor(self) -> str:
+        """Its place in a page: `run-<dataset>-<algorithm>-<hash>`."""
+        return "-".join(("run", *self.path.parts[-3:]))
+
 
 @dataclass(frozen=True)
 class Skipped:
@@ -115,6 +123,8 @@ def read_run(folder: Path) -> Run:
 
 
 def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) -> Run:
+    if summary.get("schema", SCHEMA) != SCHEMA:
+        raise Unusable(f"summary.json has schema {summary['schema']}, and this version reads {SCHEMA}")
     utility, gradient = summary["utility"], summary["embedding_gradient"]
     privacy = summary.get("privacy") or {}
     # Without a number here a run counts as one without privacy: one that is not finite must not.
@@ -131,15 +141,15 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         batch_size=_count(summary["batch_size"], "batch_size"),
         steps=_count(summary["steps"], "steps"),
         metric=str(utility["metric"]),
-        test=_finite(utility["value"], "utility.value"),
-        validation=_finite(utility["validation"], "utility.validation"),
+        test=_share(utility["value"], "utility.value"),
+        validation=_share(utility["validation"], "utility.validation"),
         test_error=_optional(utility.get("standard_error")),
         validation_error=_optional(utility.get("validation_standard_error")),
         parameters=_count(gradient["parameters"], "embedding_gradient.parameters"),
-        coordinates=_finite(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
+        coordinates=_size(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
         tables=tuple(
             TableGradient(
-                str(t["name"]), _count(t["rows"], "rows"), _count(t["dim"], "dim"), _finite(t["rows_mean"], "rows_mean")
+                str(t["name"]), _count(t["rows"], "rows"), _count(t["dim"], "dim"), _size(t["rows_mean"], "rows_mean")
             )
             for t in gradient.get("tables") or ()
         ),
@@ -231,6 +241,19 @@ def _finite(value: Any, name: str) -> float:
     if value is None or not math.isfinite(float(value)):
         raise Unusable(f"{name} in summary.json is {value}, not a finite number")
     return float(value)
+
+
+def _share(value: Any, name: str) -> float:
+    """An AUC or an accuracy."""
+    if not 0 <= (found := _finite(value, name)) <= 1:
+        raise Unusable(f"{name} in summary.json is {value}, not between 0 and 1")
+    return found
+
+
+def _size(value: Any, name: str) -> float:
+    if (found := _finite(value, name)) < 0:
+        raise Unusable(f"{name} in summary.json is {value}, below 0")
+    return found
 
 
 def _count(value: Any, name: str) -> int:

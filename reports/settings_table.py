@@ -33,7 +33,9 @@ def settings_table(population: Population, settings: Iterable[Setting]) -> Table
         Column("fidelity", "fidelity"),
         Column("sampling", "sampling"),
     ]
-    return Table(columns, [_row(population, setting) for setting in settings])
+    settings = list(settings)
+    rows = [_row(population, setting) for setting in settings]
+    return Table(columns, rows, heads=3, runs=[setting.runs[0].anchor for setting in settings])
 
 
 def in_order(population: Population) -> list[tuple[float | None, str]]:

@@ -101,12 +101,14 @@ def style() -> Iterator[None]:
 
 
 class Drawing(Figure):
-    """A figure that knows the words of its markers, by the id of their artist, and its footer's height in inches."""
+    """A figure that knows the words of its markers, by the id of their artist, its footer's height in inches, and where
+    the values are that it shows, for who cannot see it."""
 
     def __init__(self, width: float, height: float) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
         self.hovers: dict[str, list[str]] = {}
         self.footer = 0.0
+        self.values = "Its values are in the table below."
 
 
 def canvas(width: float, height: float) -> Drawing:
@@ -167,11 +169,14 @@ def decade(value: float) -> str:
 
 
 def dress(figure: Drawing, footer: str, notes: list[str]) -> None:
-    """Put the footer (what data, what ε, which command) and any notes of what is missing under the panels."""
+    """Put the footer (what data, what ε) and any notes of what is missing under the panels."""
     columns = int(figure.get_figwidth() * 16)  # of 8 pt type
     narrower = int(0.86 * columns)  # bold type is wider
     blocks = [(wrapped(note, narrower), NOTE_COLOUR, "bold") for note in notes]
-    blocks.append((wrapped(footer, columns), FOOTER_COLOUR, "normal"))
+    if footer:
+        blocks.append((wrapped(footer, columns), FOOTER_COLOUR, "normal"))
+    if not blocks:
+        return
     line = 0.145  # inches a line of 8 pt text
     lines = sum(len(text) for text, _, _ in blocks)
     width, height = figure.get_size_inches()

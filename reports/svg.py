@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from xml.etree import ElementTree
 
 _SVG = "http://www.w3.org/2000/svg"
@@ -35,9 +34,14 @@ def tidy(svg: bytes, name: str, hovers: Mapping[str, Sequence[str]], footer: flo
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def inline(path: Path, label: str) -> str:
-    """A tidied figure as an element of a page that says caption, data and command itself: the footer is cut off."""
-    root = ElementTree.parse(path).getroot()
+def inline(svg: str, label: str, name: str | None = None) -> str:
+    """A tidied figure as an element of a page that says caption, data and command itself: the footer is cut off.
+
+    `name` makes its ids `<name>-<n>`, where it stands in the page a second time.
+    """
+    root = ElementTree.fromstring(svg)
+    if name:
+        _rename(root, name)
     left, top, width, height = (float(value) for value in root.get("viewBox", "").split())
     height -= float(root.attrib.pop(_FOOTER, "0"))
     for attribute in ("width", "height", "version"):

@@ -29,6 +29,8 @@ class Table:
 
     columns: Sequence[Column]
     rows: list[Sequence[Any]] = field(default_factory=list)
+    heads: int = 1  # columns from the first that say what a row is of
+    runs: list[str] = field(default_factory=list)  # of each row, the run that it shows (`Run.anchor`), or nothing
 
     def csv(self) -> str:
         out = io.StringIO()
@@ -42,12 +44,15 @@ class Table:
         return "\n".join([*lines, *(_line(words) for words in self._worded())]) + "\n"
 
     def html(self, caption: str) -> str:
-        """A `<table>`; a row of one target ε says so in `data-epsilon`, for a page that filters."""
+        """A `<table>`; a row of one target ε says so in `data-epsilon`, for a page that filters, and one of a run in
+        `data-run`, for a page that holds it."""
         head = "".join(f'<th scope="col"{self._kind(i)}>{escape(c.heading)}</th>' for i, c in enumerate(self.columns))
         lines = [f"<table><caption>{escape(caption)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
-        for row, words in zip(self.rows, self._worded(), strict=True):
-            cells = "".join(f"<td{self._kind(i)}>{markup(word)}</td>" for i, word in enumerate(words))
-            lines.append(f"<tr{self._epsilon(row)}>{cells}</tr>")
+        runs = self.runs or [""] * len(self.rows)
+        for row, words, run in zip(self.rows, self._worded(), runs, strict=True):
+            cells = "".join(self._cell(i, word) for i, word in enumerate(words))
+            link = f' data-run="{escape(run)}"' if run else ""
+            lines.append(f"<tr{self._epsilon(row)}{link}>{cells}</tr>")
         if not self.rows:
             lines.append(f'<tr><td colspan="{len(self.columns)}">No rows yet.</td></tr>')
         return "\n".join([*lines, "</tbody></table>"]) + "\n"
@@ -60,6 +65,10 @@ class Table:
         head, *body = [" & ".join(row) + r" \\" for row in rows]
         opening, rule, closing = rf"\begin{{tabular}}{{{kinds}}}", r"\hline", r"\end{tabular}"
         return "\n".join([opening, rule, head, rule, *body, rule, closing, ""])
+
+    def _cell(self, column: int, word: str) -> str:
+        name, scope = ("th", ' scope="row"') if column < self.heads else ("td", "")
+        return f"<{name}{scope}{self._kind(column)}>{markup(word)}</{name}>"
 
     def _worded(self) -> list[list[str]]:
         """Every cell in words."""

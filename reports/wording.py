@@ -64,6 +64,13 @@ def seeds(runs: Iterable[Run]) -> str:
     return f"seeds {', '.join(map(str, found))}" if len(found) > 1 else f"seed {found[0]} alone"
 
 
+def seeds_of(population: Population) -> str:
+    """Which seeds, and how many of them each setting has where some have fewer: seeds 0, 1, 2 (1 to 3 a setting)."""
+    counts = sorted({len({run.seed for run in setting.runs}) for setting in population.settings})
+    few = f" ({counts[0]} to {counts[-1]} a setting)" if len(counts) > 1 or counts[0] < len(population.seeds) else ""
+    return seeds(population.runs) + (few if len(population.seeds) > 1 else "")
+
+
 def metric(population: Population) -> str:
     return METRIC.get(population.metric, population.metric)
 

@@ -1,4 +1,4 @@
-"""Writing outputs: atomically, and the same bytes whenever the content is the same."""
+"""Writing outputs: all at once, and the same bytes whenever the content is the same."""
 
 from __future__ import annotations
 
@@ -18,32 +18,65 @@ _METADATA: dict[str, dict[str, None]] = {
 }
 
 
-def write(path: Path, content: bytes | str) -> None:
-    """Write beside `path`, then rename, so that a reader sees the old file or the whole new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    draft.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-    os.replace(draft, path)
+class Draft:
+    """The files of a report as they are going to be: all are made before the first is written.
+
+    What kills the making of a report leaves the old one whole. Publishing lays every file beside its place, then
+    renames them in the order in which they were put: milliseconds in which files of two reports lie side by side.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, bytes] = {}
+        self._removed: list[Path] = []
+
+    def put(self, name: str, content: bytes | str) -> str:
+        """Hold what is to stand in the file `name` of the folder (`figures/fig8.svg`); returns the name."""
+        self._files[name] = content.encode("utf-8") if isinstance(content, str) else content
+        return name
+
+    def text(self, name: str) -> str:
+        """What is going to stand in a file, whether it is made now or was left by an earlier report."""
+        content = self._files.get(name)
+        return (content if content is not None else (self.folder / name).read_bytes()).decode("utf-8")
+
+    def remove(self, path: Path) -> None:
+        """Remove a file of an earlier report when this one is published."""
+        self._removed.append(path)
+
+    def publish(self) -> None:
+        """Write all files. Raises OSError where the folder cannot be written to."""
+        parts: dict[Path, Path] = {}
+        try:
+            for name, content in self._files.items():
+                path = self.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                parts[path] = path.with_name(f".{path.name}.{os.getpid()}.part")
+                parts[path].write_bytes(content)
+        except OSError:
+            for part in parts.values():
+                part.unlink(missing_ok=True)
+            raise
+        for path, part in parts.items():
+            os.replace(part, path)
+        for path in self._removed:
+            path.unlink(missing_ok=True)
 
 
-def write_figure(stem: Path, figure: Drawing) -> list[Path]:
-    """Write PNG, PDF and SVG under one name; call it inside `style()`."""
+def put_figure(draft: Draft, name: str, figure: Drawing) -> list[str]:
+    """PNG, PDF and SVG under one name; call it inside `style()`."""
     settle(figure)
-    paths = []
+    names = []
     for kind, metadata in _METADATA.items():
         out = io.BytesIO()
         figure.savefig(out, format=kind, metadata=metadata)
-        path = stem.with_name(f"{stem.name}.{kind}")
         drawn = out.getvalue()
-        write(path, tidy(drawn, stem.name, figure.hovers, figure.footer) if kind == "svg" else drawn)
-        paths.append(path)
-    return paths
+        content = tidy(drawn, name, figure.hovers, figure.footer) if kind == "svg" else drawn
+        names.append(draft.put(f"figures/{name}.{kind}", content))
+    return names
 
 
-def write_table(stem: Path, table: Table, title: str) -> list[Path]:
-    """Write CSV, HTML and LaTeX under one name."""
+def put_table(draft: Draft, name: str, table: Table, title: str) -> list[str]:
+    """CSV, HTML and LaTeX under one name."""
     forms = {"csv": table.csv(), "html": table.html(title), "tex": table.latex()}
-    paths = {kind: stem.with_name(f"{stem.name}.{kind}") for kind in forms}
-    for kind, text in forms.items():
-        write(paths[kind], text)
-    return list(paths.values())
+    return [draft.put(f"tables/{name}.{kind}", text) for kind, text in forms.items()]

@@ -51,12 +51,13 @@ def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
     first = names.index("sweep experiment=comparison")
     assert set(names[:first]) == {"report"} and all("--list" in call for call in calls[:first])
     assert "0 of 9 runs; the rest takes 5 h" in ended.stdout
-    sections = ["embedding", "step", "corrections", "bias"]
-    assert names[-6:] == [*(f"bench {section}" for section in sections), "audit", "report"]
+    sections = ["embedding", "step", "corrections", "bias", "contribution"]
+    assert names[-7:] == [*(f"bench {section}" for section in sections), "audit", "report"]
     assert names[first + 1] == "sweep experiment=streaming"
+    assert "seed=range(3)" in calls[-1]  # so that it knows how many runs are complete
     sweeps = [call for call in calls if call[0] == "sweep"]
     assert all({"seed=range(3)", "profile=demo", "sweep.jobs=2"} <= set(call) for call in sweeps)
-    assert "bench.seconds=1" in calls[-6]
+    assert "bench.seconds=1" in calls[-7]
 
 
 def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_is(tmp_path: Path) -> None:
@@ -68,6 +69,21 @@ def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_
     foretold = [call for call in calls if "--list" in call]
     assert [named(call) for call in foretold] == [["experiment=comparison"], ["experiment=streaming"]]
     assert "data.path=/d/1tb" in foretold[1] and calls.index(foretold[1]) < calls.index(one)
+
+
+def test_a_path_is_one_override_whatever_is_in_it(tmp_path: Path) -> None:
+    from pipelines.compose import Composer
+
+    path = "/x/Läufe mit Raum, a=b/it's 'so' \"named\".txt"
+    work = ["PROFILE=paper", f"CRITEO={path}", f"GLUE={path}", "ROBERTA=/r", f"XNLI={path}", f"XLM_R={path}"]
+    shown = subprocess.run(["make", "-n", "reproduce", *work], cwd=HOME, capture_output=True, text=True, check=True)
+    found = []
+    for line in shown.stdout.splitlines():
+        if " sweep " in line or " report profile" in line:
+            words = [word for word in shlex.split(line) if word.startswith(("data.path=", "model.path="))]
+            found.append([override.value() for override in Composer(None).parse(words)])
+    glue = [[f"{path}/{task}", "/r"] for task in ("SST-2", "QNLI", "QQP")]
+    assert found == [[path], *glue, [path, path], [path]]
 
 
 def test_only_what_is_named_is_made_and_naming_nothing_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,8 +78,11 @@ def _column(
         )  # fmt: skip
         hover(marks.lines[0], [said(setting, population) for _, setting in present])
         sized = [(x, setting.coordinates) for x, setting in present if setting.coordinates > 0]
-        (line_of,) = panels[1].plot([x for x, _ in sized], [size for _, size in sized], **look)
-        hover(line_of, [f"{size:,.1f} coordinates" for _, size in sized])
+        marks = panels[1].errorbar(
+            [x for x, _ in sized], [size for _, size in sized],
+            yerr=_sizes([s for _, s in present if s.coordinates > 0]), elinewidth=0.8, **look,
+        )  # fmt: skip
+        hover(marks.lines[0], [f"{size:,.1f} coordinates" for _, size in sized])
     log_axis(panels[1], "y")
     for axes in panels:
         axes.set_xscale("log" if min(along) > 0 else "linear")
@@ -101,6 +105,13 @@ def _looks(values: list[float]) -> list[tuple[str, dict[str, Any]]]:
 def _spreads(settings: list[Setting]) -> list[float] | None:
     spreads = [setting.spread or 0.0 for setting in settings]
     return spreads if any(spreads) else None
+
+
+def _sizes(settings: list[Setting]) -> list[list[float]] | None:
+    """Standard deviations of the gradient's size over seeds, below and above: a logarithmic axis ends above zero."""
+    found = [statistics.stdev(r.coordinates for r in s.runs) if len(s.runs) > 1 else 0.0 for s in settings]
+    below = [min(spread, 0.9 * s.coordinates) for spread, s in zip(found, settings, strict=True)]
+    return [below, found] if any(found) else None
 
 
 ARTIFACT = Artifact(

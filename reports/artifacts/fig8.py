@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from reports.artifact import Artifact, Content
-from reports.comparison import Population, pareto
+from reports.comparison import Population, Setting, pareto
 from reports.settings_table import in_order, settings_table
 from reports.style import COLOUR, DASH, MARKER, WIDTH, canvas, hover, key, log_axis, scale_bar
 from reports.wording import metric, number, rule, said
@@ -19,10 +19,10 @@ SPARSE = ("fest", "adafest", "adafest_plus", "exponential")
 def content(population: Population) -> Content:
     caption = (
         f"Test {metric(population)} against the reduction of the embedding gradient: each marker is one "
-        "setting, its mean over seeds (bars: standard deviation). Lines join each rule's frontier as chosen "
-        "on the validation split. Hollow markers are below frozen embeddings, which update no embedding at all: "
-        "such a reduction is worth nothing. Reference lines are the settings of DP-SGD, frozen "
-        "embeddings and non-private training that are best on validation."
+        "setting, its mean over seeds (bars: standard deviation, of the gradient's size across). Lines join "
+        "each rule's frontier as chosen on the validation split. Hollow markers are below frozen embeddings, which "
+        "update no embedding at all: such a reduction is worth nothing. Reference lines are the settings of DP-SGD, "
+        "frozen embeddings and non-private training that are best on validation."
     )
     drawn = [e for e in population.epsilons if any(population.of(a, e) for a in (*SPARSE, "dpsgd", "frozen"))]
     everything = [s for epsilon, name in in_order(population) for s in population.of(name, epsilon)]
@@ -90,7 +90,8 @@ def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float,
     for setting in inside:
         face = "none" if population.worse_than_frozen(setting) else colour
         marks = axes.errorbar(
-            min(setting.reduction, infinite), setting.test, yerr=setting.spread, fmt=marker, color=colour,
+            min(setting.reduction, infinite), setting.test, xerr=_across(setting), yerr=setting.spread, fmt=marker,
+            color=colour,
             markerfacecolor=face, markeredgewidth=0.9, markersize=4.6, elinewidth=0.8, alpha=0.9, zorder=3,
         )  # fmt: skip
         hover(marks.lines[0], [said(setting, population)])
@@ -136,6 +137,12 @@ def _references(axes: Axes, population: Population, epsilon: float) -> None:
                 markersize=9, elinewidth=0.8, zorder=4,
             )  # fmt: skip
             hover(marks.lines[0], [said(best, population)])
+
+
+def _across(setting: Setting) -> list[list[float]] | None:
+    """How far the reduction scatters over seeds, an end without end cut off."""
+    reach = setting.reduction_spread
+    return None if reach is None else [[reach[0]], [min(reach[1], 9 * setting.reduction)]]
 
 
 def _legend(population: Population) -> list[Line2D]:

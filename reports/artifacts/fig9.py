@@ -26,8 +26,17 @@ def content(population: Population) -> Content:
         f"The joint effect of the noise ratio σ₁/σ₂ and the threshold τ of DP-AdaFEST ({held_fixed(grid)}) "
         f"on test {metric(population)} and on the mean number of non-zero embedding gradient coordinates a "
         "step; darker is better in both. Settings marked † do worse than frozen embeddings, where colours "
-        "of utility begin. Hatched cells have no run."
+        "of utility begin."
     )
+    empty = [
+        f"τ = {', '.join(number(t) for t in grid.thresholds if (ratio, t) not in grid.cells)} "
+        f"at σ₁/σ₂ = {number(ratio)}"
+        for ratio in grid.ratios
+        if any((ratio, threshold) not in grid.cells for threshold in grid.thresholds)
+    ]
+    if empty:
+        cells = len(grid.ratios) * len(grid.thresholds)
+        caption += f" {len(grid.cells)} of {cells} cells were run; hatched and not run: {'; '.join(empty)}."
     utilities, sizes = _matrices(grid)
     # Height follows the rows, so that cells keep room for their numbers.
     figure = canvas(WIDTH, 1.5 + 0.34 * len(grid.ratios))

@@ -108,6 +108,7 @@ def _figure(section: Section) -> Drawing:
     axes.set_xlabel("rows of the embedding")
     axes.set_ylabel("seconds of 100 steps")
     figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    figure.values = "Its values are in the table of tab_wallclock; the table below is of whole steps."
     return figure
 
 

@@ -25,7 +25,8 @@ def larger_vocabulary_gains(evidence: Evidence) -> Finding:
     found = evidence.of("text", "large_text")
     if found and (why := untestable(found[0])):
         return Finding(UNTOLD, f"{found[0].dataset}: {why}.")
-    by_size = {vocabulary(population): population for population in reversed(found) if vocabulary(population)}
+    trained = [p for p in found if vocabulary(p) and any(s.algorithm == "adafest" for s in p.settings)]
+    by_size = {vocabulary(population): population for population in reversed(trained)}
     panels = [(size, main_panel(by_size[size])) for size in sorted(by_size)]
     told = [
         (size, panel.population, panel.reference, panel.population.of("adafest", panel.epsilon))

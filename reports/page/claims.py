@@ -56,11 +56,11 @@ def register(claims: Sequence[Claim], artifacts: Collection[str]) -> str:
     )
 
 
-def findings(claims: Sequence[Claim]) -> str:
-    """What the claims that an artifact shows come to on its own runs, each a link to the register."""
+def verdicts(claims: Sequence[Claim]) -> str:
+    """The claims that an artifact shows, each its verdict and a link to the register, where its evidence stands."""
     if not claims:
         return ""
-    lines = "\n".join(f"<li>{_linked(claim)}{_evidence(claim['evidence'])}</li>" for claim in claims)
+    lines = "\n".join(f"<li>{_linked(claim)}</li>" for claim in claims)
     return f'<ul class="findings">\n{lines}\n</ul>'
 
 
@@ -71,7 +71,7 @@ def _linked(claim: Claim) -> str:
 def _row(claim: Claim, artifacts: Collection[str]) -> str:
     numbers = f' <span class="quiet">{markup(claim["paper"])}.</span>' if claim["paper"] else ""
     shown = [f'<a href="#{escape(name)}">{escape(name)}</a>' for name in claim["artifacts"] if name in artifacts]
-    links = f'<p class="quiet">{", ".join(shown)}</p>' if shown else ""
+    links = f'<p class="quiet shown">{" ".join(shown)}</p>' if shown else ""
     return (
         f'<tr id="claim-{escape(claim["id"])}" role="row"><th scope="row" role="rowheader">'
         f'{markup(claim["statement"])}{numbers} <span class="quiet">{escape(claim["where"])}</span></th>'

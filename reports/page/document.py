@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
 from reports.comparison import Population
-from reports.markup import badge
+from reports.markup import badge, scrolled
 from reports.page.artifacts import article
 from reports.page.claims import register, tally
 from reports.page.runs import run_list
-from reports.wording import number, seeds
+from reports.svg import inline
+from reports.wording import number, seeds_of
+from reports.write import Draft
 
 Entry = Mapping[str, Any]
+CENTRAL = "fig8"
+"""The artifact that the page begins with."""
 
 
 def page(
-    report: Path,
+    draft: Draft,
     entries: Sequence[Entry],
     claims: Sequence[Entry],
     left_out: Sequence[Mapping[str, str]],
@@ -30,6 +33,7 @@ def page(
 
     `entries`, `claims` and `left_out` are those of `report.json`; `groups` holds the runs that are shown one by one.
     """
+    places = {run.anchor for group in groups for run in group.runs}
     parts = {name: _resource(f"page.{name}") for name in ("css", "js")}
     return Template(_resource("page.html")).substitute(
         parts,
@@ -39,8 +43,9 @@ def page(
         contents="\n".join(_link(entry) for entry in entries),
         filters=_filters(entries, groups),
         claims=register(claims, {entry["id"] for entry in entries}),
-        artifacts="\n".join(article(entry, report) for entry in entries),
-        runs=run_list(groups, report),
+        artifacts="\n".join(article(entry, draft, claims, places) for entry in entries),
+        glance=_glance(entries, draft),
+        runs=run_list(groups, draft.folder),
         left_out=_left_out(left_out),
     )
 
@@ -57,15 +62,36 @@ def _about(groups: Sequence[Population]) -> str:
     return f"<ul>\n{told}\n</ul>"
 
 
+def _glance(entries: Sequence[Entry], draft: Draft) -> str:
+    """The central comparison, before all that stands in the paper's order; nothing until it can be drawn."""
+    entry = next((entry for entry in entries if entry["id"] == CENTRAL), None)
+    if entry is None or not entry["variants"] or entry["status"] == "missing":
+        return ""
+    variant = entry["variants"][0]
+    svg = next(draft.text(file) for file in variant["files"] if file.endswith(".svg"))
+    picture = scrolled(
+        inline(svg, f"{entry['title']}. Its values are in the table of {CENTRAL}.", "glance"),
+        "the central comparison",
+        "card",
+    )
+    return (
+        f'<section class="variant" data-dataset="{escape(variant["dataset"])}" aria-labelledby="glance">'
+        f'<h2 id="glance">At a glance</h2><figure>{picture}<figcaption><p>Utility against the reduction of the '
+        f"embedding gradient, every setting of every rule on {escape(variant['dataset'])}: "
+        f'<a href="#{CENTRAL}">{CENTRAL}</a>.</p>'
+        "</figcaption></figure></section>"
+    )
+
+
 def _described(group: Population) -> str:
     epsilons = ", ".join(number(epsilon) for epsilon in group.epsilons)
-    rows = sum(table.rows for table in group.runs[0].tables)
+    rows = group.embedding_rows
     said = (
         f"{len(group.runs)} run{'s' * (len(group.runs) != 1)} of {group.model}",
         f"N = {group.examples:,}",
         f"{rows:,} embedding rows" if rows else "",
         f"ε = {epsilons} ({group.fidelity} accounting)" if epsilons else "no privacy",
-        seeds(group.runs),
+        seeds_of(group),
         group.profile and f"profile {group.profile}",
     )
     return ", ".join(filter(None, said))

@@ -11,9 +11,23 @@ const choose = () => {
   const runs = document.querySelectorAll(".run");
   document.querySelectorAll(".variant, .variant tbody tr, .run").forEach((e) => { e.hidden = !shows(e, dataset, epsilon); });
   document.querySelectorAll("article").forEach((e) => { e.hidden = !e.querySelector(".variant:not([hidden])"); });
+  document.querySelectorAll("section.runs").forEach((e) => { e.hidden = !e.querySelector(".run:not([hidden])"); });
+  // A claim goes with all that shows it, a link with what it leads to.
+  const dead = (link) => document.getElementById(decodeURIComponent(link.hash.slice(1)))?.closest("[hidden]") != null;
+  const links = (e) => [...e.querySelectorAll('a[href^="#"]')];
+  document.querySelectorAll(".claims tbody tr").forEach((e) => { e.hidden = links(e).length > 0 && links(e).every(dead); });
+  document.querySelectorAll("nav li, .decided li, .findings li").forEach((e) => { e.hidden = links(e).some(dead); });
+  document.querySelectorAll(".shown a").forEach((e) => { e.hidden = dead(e); });
   const shown = document.querySelectorAll(".run:not([hidden])").length;
   filter.querySelector("output").textContent = `${shown} of ${runs.length} runs`;
 };
+// A run that a table leads to opens.
+const unfold = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
 filter.addEventListener("change", choose);
 filter.addEventListener("submit", (event) => event.preventDefault());
 filter.hidden = false;

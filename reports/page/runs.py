@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 
 from reports.comparison import Population, Setting
+from reports.heading import heading
 from reports.runs import Run
 from reports.settings_table import in_order
 from reports.wording import metric, multiple, number, rule, settings_text, utility
@@ -28,9 +29,9 @@ def run_list(groups: Sequence[Population], report: Path) -> str:
                 seen.add(run.path)
                 lines.append(_details(run, setting, group, report, room))
                 room -= len(lines[-1])
-        about = ", ".join(filter(None, (group.dataset, group.model, group.fidelity, group.profile)))
         if lines:
-            parts.append(f"<h3>{escape(about)}</h3>\n" + "\n".join(lines))
+            lines = [f"<h3>{escape(heading(group, groups))}</h3>", *lines]
+            parts.append('<section class="runs">' + "\n".join([*lines, "</section>"]))
     return "\n".join(parts) or "<p>No finished runs yet.</p>"
 
 
@@ -44,9 +45,8 @@ def _details(run: Run, setting: Setting, group: Population, report: Path, room: 
     )
     place = "/".join(run.path.parts[-3:])
     files = "".join(_file(run.path / name, f"{name} of {place}", report, room) for name in _FILES)
-    name = escape(place.replace("/", "-"))
     return (
-        f'<details class="run" id="run-{name}" data-dataset="{escape(run.dataset)}"{epsilon}>'
+        f'<details class="run" id="{escape(run.anchor)}" data-dataset="{escape(run.dataset)}"{epsilon}>'
         f'<summary>{head}</summary><p class="quiet">{escape(place)}</p>{files}</details>'
     )
 

@@ -15,6 +15,20 @@ def test_a_sweeps_line_counts_every_run_that_it_lists(dpfest_here: Command, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_line_that_asks_for_nothing_or_for_no_folder_is_answered_with_what_to_do(
+    dpfest_here: Command, tmp_path: Path
+) -> None:
+    none = dpfest_here("report", "--list", "experiment=comparison", "seed=range(0)")
+    assert none.returncode == 2 and "seed=range(0) has no value" in none.stderr
+    empty = dpfest_here("report", "--only", "")
+    assert empty.returncode == 2 and "--only fig8,fig3" in empty.stderr
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "file").touch()
+    for place in ("file", "file/below", "/proc/x"):
+        asked = dpfest_here("report", f"paths.report={place}")
+        assert asked.returncode == 2 and asked.stderr.startswith("error: ") and "set paths.report" in asked.stderr
+
+
 def test_a_named_experiment_whose_data_are_elsewhere_says_so(dpfest_here: Command) -> None:
     line = ["report", "--list", "profile=paper", "experiment=comparison"]
     asked = dpfest_here(*line, "data.path=nowhere.txt")

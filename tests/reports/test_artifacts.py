@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from reports.ablation import largest_grid
 from reports.artifact import absent_rules
@@ -228,3 +229,24 @@ def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_compa
         "No DP-AdaFEST (adafest) runs at ε = 8 yet.",
         "No Exponential selection (exponential) runs at ε = 8 yet.",
     ]
+
+
+def test_curves_have_bars_over_seeds_where_there_are_several(tmp_path: Path) -> None:
+    def drawn(seeds: tuple[int, ...]) -> tuple[str, list[ErrorbarContainer]]:
+        runs = tmp_path / str(len(seeds))
+        for seed in seeds:
+            write_run(runs, "dpsgd", test=0.72, seed=seed)
+            for rule, loss in (("fest", 0.002), ("adafest", 0.004)):
+                test, size = 0.72 - loss + 0.001 * seed, 100.0 + 10 * seed
+                write_run(runs, rule, test=test, coordinates=size, seed=seed, settings={"threshold": 1.0})
+        (population,) = populations(load_runs(runs)[0])
+        with style():
+            content = fig3.content(population)
+        assert content.figure is not None
+        return content.caption, [c for c in content.figure.axes[0].containers if isinstance(c, ErrorbarContainer)]
+
+    caption, bars = drawn((0, 1))
+    assert len(bars) == 2 and all(bar.has_xerr and bar.has_yerr for bar in bars)
+    assert "bars the standard deviation over seeds" in caption
+    caption, bars = drawn((0,))
+    assert bars == [] and "seeds" not in caption

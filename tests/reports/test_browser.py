@@ -108,10 +108,24 @@ def test_the_filter_leaves_what_was_chosen(tab: Page, url: str) -> None:
     assert tab.run(SHOWN.format(".run")) == 0  # its only run is at another ε
     choose("epsilon", "")
     assert tab.run("document.querySelector('output').textContent") == f"1 of {runs} runs"
+    assert not tab.run("document.querySelector('nav a[href=\"#fig5\"]').checkVisibility()")
     assert not tab.run("document.getElementById('fig5').checkVisibility()")  # no streams of these data
     assert tab.run("document.getElementById('fig2').checkVisibility()")  # of no data
+    choose("dataset", "nycflights_stream")
+    # What is shown leads nowhere that is hidden.
+    dead = "[...document.querySelectorAll('a[href^=\"#\"]')].filter(e => e.checkVisibility())"
+    dead += ".filter(e => document.getElementById(decodeURIComponent(e.hash.slice(1))).closest('[hidden]'))"
+    assert tab.run(f"{dead}.map(e => e.hash)") == []
+    claims = tab.run(SHOWN.format(".claims tbody tr"))
     choose("dataset", "")
-    assert tab.run(SHOWN.format(".run")) == runs
+    assert tab.run(SHOWN.format(".run")) == runs and 0 < claims < tab.run(SHOWN.format(".claims tbody tr"))
+
+
+def test_a_row_of_a_table_opens_its_run(tab: Page, url: str) -> None:
+    tab.open(url, 1400)
+    tab.run("document.querySelector('#fig8 tbody th a').click()")
+    tab.run("new Promise(done => setTimeout(done, 100))")
+    assert tab.run("document.querySelector(':target').matches('.run[open]')")
 
 
 def test_a_run_opens_to_its_configuration_and_ledger(tab: Page, url: str) -> None:

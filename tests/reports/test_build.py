@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ import yaml
 from dpfest.errors import UserError
 from reports.build import build
 from reports.commands import Commands
+from reports.listing import listing
+from reports.pace import PlannedRun, PlannedRuns
 from reports.registry import ARTIFACTS
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 from tests.reports.synthetic_texts import write_texts
@@ -192,17 +195,92 @@ def test_datasets_and_fidelities_have_files_of_their_own(tmp_path: Path) -> None
     build(runs, report, only=["frontier"])
     values = {path.name: [row["test"] for row in rows(path)] for path in (report / "tables").glob("frontier*.csv")}
     assert values == {
-        "frontier.csv": ["0.72"],
-        "frontier--criteo_kaggle.csv": ["0.61"],
+        "frontier.csv": ["0.61"],
+        "frontier--nycflights-rigorous.csv": ["0.72"],
         "frontier--nycflights-paper.csv": ["0.62"],
     }
     # Naming a dataset gives it the plain names, and what the earlier build left behind goes.
-    build(runs, report, only=["frontier"], dataset="criteo_kaggle")
+    build(runs, report, only=["frontier"], dataset="nycflights")
     names = {path.name for path in (report / "tables").glob("frontier*.csv")}
-    assert names == {"frontier.csv", "frontier--nycflights-rigorous.csv", "frontier--nycflights-paper.csv"}
-    assert rows(report / "tables" / "frontier.csv")[0]["test"] == "0.61"
+    assert names == {"frontier.csv", "frontier--criteo_kaggle.csv", "frontier--nycflights-paper.csv"}
+    assert rows(report / "tables" / "frontier.csv")[0]["test"] == "0.72"
     with pytest.raises(UserError, match="no finished runs on sst2"):
         build(runs, report, dataset="sst2")
+
+
+def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison: Path, tmp_path: Path) -> None:
+    """Fewer runs on clicks than on texts: still the clicks, incomplete, on the page as in the list."""
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    shutil.copytree(comparison, runs)
+    for rule in ("fest", "exponential", "adafest_plus", "dpsgd"):
+        shutil.rmtree(runs / "nycflights" / rule)
+    texts = sum(1 for _ in (runs / "sst2").glob("*/*"))
+    assert sum(1 for _ in (runs / "nycflights").glob("*/*")) < texts
+    for each in sorted((runs / "nycflights" / "adafest").iterdir())[3:]:
+        shutil.rmtree(each)
+    rules = {"nonprivate": 1, "dpsgd": 3, "frozen": 1, "fest": 5, "adafest": 19, "adafest_plus": 5, "exponential": 3}
+    plan = PlannedRuns([PlannedRun("nycflights", "pctr", rule, 128) for rule, n in rules.items() for _ in range(n)])
+    planned = {"comparison": plan.by_algorithm()}
+    build(runs, report, only=["fig3", "fig7", "frontier"], planned=planned)
+    built = entries(report)
+    listed = {line.name: line for line in listing(runs, report, {"comparison": plan}).artifacts}
+    for name in ("fig3", "fig7", "frontier"):
+        main = built[name]["variants"][0]
+        assert (main["name"], main["dataset"], built[name]["status"]) == (name, "nycflights", "incomplete")
+        assert (built[name]["runs_done"], built[name]["runs_needed"]) == (listed[name].done, listed[name].needed)
+        assert "sst2" in {variant["dataset"] for variant in built[name]["variants"][1:]}
+    # Without any run on clicks the plain name shows nothing, and texts keep a name of their own.
+    shutil.rmtree(runs / "nycflights")
+    build(runs, report, only=["fig3"])
+    entry = entries(report)["fig3"]
+    assert entry["status"] == "missing" and entry["variants"][0]["dataset"] is None
+    assert (report / "figures" / "fig3--sst2.png").exists() and not (report / "tables" / "fig3.csv").exists()
+
+
+def test_a_rule_with_fewer_seeds_than_the_others_is_not_complete(tmp_path: Path) -> None:
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    for seed in (0, 1, 2):
+        write_run(runs, "frozen", test=0.7, coordinates=0.0, seed=seed)
+    write_run(runs, "adafest", test=0.71, coordinates=9.0, settings={"threshold": 5.0, "noise_ratio": 1.0})
+    planned = {"comparison": {"frozen": 1, "adafest": 1}}
+    build(runs, report, only=["fig9"], planned=planned)
+    entry = entries(report)["fig9"]
+    assert (entry["runs_done"], entry["runs_needed"]) == (4, 6)
+    assert "Done so far: 1 of 3 adafest runs." in entry["variants"][0]["missing"]
+    assert "seeds 0, 1, 2 (1 to 3 a setting)" in entry["variants"][0]["provenance"]
+    assert "seed=0,1,2" in entry["variants"][0]["command"]
+    # What the line asks for counts, where it says.
+    asked = {"comparison": {"frozen": 5, "adafest": 5}}
+    build(runs, report, only=["fig9"], planned=asked, commands=Commands(seed="range(5)"))
+    assert entries(report)["fig9"]["runs_needed"] == 10
+    assert "seed=range(5)" in shlex.split(entries(report)["fig9"]["variants"][0]["command"])
+
+
+def test_a_report_that_is_killed_leaves_the_old_one_whole(
+    comparison: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(report)
+
+    def killed(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reports.build.page", killed)  # the last that is made
+    with pytest.raises(KeyboardInterrupt):
+        build(comparison, report, only=["fig2", "frontier"], dataset="nycflights", commands=Commands(profile="other"))
+    assert contents(report) == before
+
+
+def test_figures_hold_no_command_and_two_folders_hold_the_same(comparison: Path, tmp_path: Path) -> None:
+    for name in ("one", "another"):
+        paths = {"paths.report": str(tmp_path / name)}
+        build(comparison, tmp_path / name, only=["fig2", "fig3", "fig8"], commands=Commands(paths))
+    one, another = contents(tmp_path / "one"), contents(tmp_path / "another")
+    assert one.keys() == another.keys()
+    differ = {name for name in one if one[name] != another[name]}
+    # Commands stand on the page and beside the tables, and they name the folder.
+    assert differ >= {f"tables/{name}.md" for name in ("fig2", "fig3", "fig8")}
+    assert [name for name in differ if name.startswith(("figures", "tables")) and not name.endswith(".md")] == []
+    assert str(tmp_path / "one") in one["tables/fig3.md"].decode()
 
 
 def test_building_one_artifact_keeps_the_others_in_the_report(comparison: Path, report: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from reports.comparison import Population, best_reduction, pareto, populations
 from reports.runs import load_runs
 from tests.reports.synthetic import EXAMPLES, PARAMETERS, write_run
+from tests.reports.synthetic_texts import write_text_run
 
 
 def only_population(runs: Path) -> Population:
@@ -96,6 +97,16 @@ def test_data_models_fidelities_and_profiles_never_share_a_population(tmp_path: 
     write_run(tmp_path, "dpsgd", test=0.75, examples=EXAMPLES // 2)
     found = populations(load_runs(tmp_path)[0])
     assert [len(population.runs) for population in found] == [1] * 6
+
+
+def test_the_order_of_populations_does_not_rest_on_how_many_runs_they_have(tmp_path: Path) -> None:
+    for threshold in (1.0, 2.0, 3.0):
+        write_text_run(tmp_path, "adafest", test=0.9, reduction=2, dataset="sst2", settings={"threshold": threshold})
+        write_run(tmp_path, "adafest", test=0.7, dataset="a_stream", period=1, settings={"threshold": threshold})
+        write_run(tmp_path, "adafest", test=0.7, dataset="criteo_synthetic", settings={"threshold": threshold})
+    write_run(tmp_path, "dpsgd", test=0.70)
+    found = [population.dataset for population in populations(load_runs(tmp_path)[0])]
+    assert found == ["nycflights", "criteo_synthetic", "a_stream", "sst2"]
 
 
 def test_runs_without_privacy_stand_beside_every_fidelity(tmp_path: Path) -> None:

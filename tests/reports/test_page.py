@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from reports.build import build
 from reports.comparison import populations
+from reports.heading import heading
 from reports.page import runs as run_section
 from reports.page.document import page
 from reports.registry import ARTIFACTS
 from reports.runs import load_runs
 from reports.tables import Column, Table
+from reports.write import Draft
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
+from tests.reports.synthetic_texts import write_text_run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SHORT = {"where": "§4", "paper": "", "artifacts": []}
@@ -100,7 +106,7 @@ def document(report: Path) -> Document:
 def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(document: Document) -> None:
     assert [a["id"] for a in document.all("article")] == [artifact.id for artifact in ARTIFACTS]
     pictures = document.all("svg")
-    assert len(pictures) == sum(artifact.figure for artifact in ARTIFACTS)
+    assert len(pictures) == 1 + sum(artifact.figure for artifact in ARTIFACTS)  # one stands at a glance, too
     assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
     assert (
         len(document.all("table")) == len(ARTIFACTS) - 2
@@ -134,6 +140,11 @@ def test_every_run_has_its_configuration_and_ledger_in_it(runs: Path, document: 
     usable = load_runs(runs)[0]
     listed = document.all("details", **{"class": "run"})
     assert len(listed) == len(usable) == len({run.path for run in usable})
+    # Every row of a table of settings leads to its run.
+    places = {details["id"] for details in listed}
+    rows = [row["data-run"] for row in document.all("tr") if row.get("data-run")]
+    assert len(rows) > 50 and set(rows) <= places
+    assert {f"#{place}" for place in rows} <= {a["href"] for a in document.all("a")}
     for run in usable:
         words = " ".join((run.path / "config.yaml").read_text(encoding="utf-8").split())
         assert words in document.text
@@ -151,7 +162,7 @@ def test_runs_that_would_make_it_too_large_are_linked(
 
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
-    document = Document(page(report, [entry], CLAIMS, [], []))
+    document = Document(page(Draft(report), [entry], CLAIMS, [], []))
     assert "Of 3 claims, on these runs, 2 hold 0 do not hold 1 are not decided: not enough runs" in document.text
     assert "A < B & so on. §4" in document.text and "D. SST-2: 14.59×. §4" in document.text
     assert "More and more." in document.text and len(document.all("details")) == 1  # only what is long is folded
@@ -162,6 +173,33 @@ def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(re
         "holds",
         "not enough runs",
     ]
+
+
+def test_a_claims_evidence_stands_in_the_register_alone(report: Path, document: Document) -> None:
+    claims = json.loads((report / "report.json").read_text(encoding="utf-8"))["claims"]
+    text = (report / "index.html").read_text(encoding="utf-8")
+    for claim in claims:
+        begins = claim["evidence"][:80]
+        assert text.count(escape(begins)) == sum(c["evidence"].startswith(begins) for c in claims), claim["id"]
+    assert text.count(f'href="#claim-{claims[0]["id"]}"') >= len(claims[0]["artifacts"])
+
+
+def test_no_two_groups_of_runs_share_a_heading(tmp_path: Path) -> None:
+    for rows in (5_000, 250_002):
+        write_text_run(tmp_path, "dpsgd", test=0.9, reduction=1, rows=rows, dataset="text_synthetic")
+    _, large = sorted((tmp_path / "text_synthetic" / "dpsgd").iterdir(), key=lambda f: "250002" in read(f))
+    config = yaml.safe_load((large / "config.yaml").read_text())
+    config["data"]["vocabulary_size"] = 250_002  # other data: another population
+    (large / "config.yaml").write_text(yaml.safe_dump(config))
+    groups = populations(load_runs(tmp_path)[0])
+    names = [heading(group, groups) for group in groups]
+    assert len(groups) == 2 == len(set(names))
+    assert {"largest table of 5,000 rows" in name for name in names} == {True, False}
+    assert heading(groups[0], groups[:1]) == "text_synthetic, roberta, rigorous, demo"
+
+
+def read(folder: Path) -> str:
+    return (folder / "summary.json").read_text()
 
 
 def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> None:
@@ -184,7 +222,7 @@ def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path) -> None:
     folder = write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=2)
     summary = folder / "summary.json"
     summary.write_text(summary.read_text().replace('"nycflights"', '"../../../a b"'))
-    build(runs, report, only=["tab_vocab"])
+    build(runs, report, only=["tab_vocab"], dataset="nycflights")
     assert (report / "tables" / "tab_vocab--.._.._.._a_b.csv").is_file()
     assert not [path for path in tmp_path.rglob("*a b*")]
 
@@ -195,9 +233,9 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     build(runs, tmp_path / "report", only=["fig8", "fig5"])
     document = Document((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
-    assert statuses[:2] == ["incomplete", "missing"]
+    assert statuses[:2] == ["missing", "incomplete"]  # fig5, then fig8: the paper's order
     assert "Incomplete." in document.text and "No DP-FEST (fest) runs yet." in document.text
-    assert len(document.all("svg")) == 1
+    assert len(document.all("svg")) == 2  # at a glance, and in its place
 
 
 def test_a_table_without_rows_says_so() -> None:

@@ -12,7 +12,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from reports.style import canvas, dress, hover, style
 from reports.svg import inline
-from reports.write import write_figure
+from reports.write import Draft, put_figure
 
 
 @pytest.fixture
@@ -26,7 +26,10 @@ def svg(tmp_path: Path) -> Path:
         hover(odd, ["one word for two markers"])
         axes.imshow([[1, 2]])
         dress(figure, "the footer", ["Incomplete."])
-        return next(path for path in write_figure(tmp_path / "fig0", figure) if path.suffix == ".svg")
+        draft = Draft(tmp_path)
+        put_figure(draft, "fig0", figure)
+    draft.publish()
+    return tmp_path / "figures" / "fig0.svg"
 
 
 def test_every_id_is_the_figures_own_and_every_reference_is_to_one(svg: Path) -> None:
@@ -44,12 +47,12 @@ def test_each_marker_says_its_own_words_and_a_miscount_says_nothing(svg: Path) -
 
 
 def test_a_page_gets_the_panels_without_footer_and_without_rules_for_the_whole_page(svg: Path) -> None:
-    whole, part = ElementTree.parse(svg).getroot(), ElementTree.fromstring(inline(svg, 'A "label"'))
+    whole, part = ElementTree.parse(svg).getroot(), ElementTree.fromstring(inline(svg.read_text(), 'A "label"'))
     height = [float(root.get("viewBox", "").split()[3]) for root in (whole, part)]
     assert height[0] - height[1] == pytest.approx(72 * (3 * 0.145 + 0.1) - 72 * 0.145, abs=0.1)
     assert (part.get("role"), part.get("aria-label")) == ("img", 'A "label"')
-    assert "footer" in svg.read_text() and "footer" not in inline(svg, "")
-    assert "<style" not in inline(svg, "") and 'width="288' not in inline(svg, "")
+    assert "footer" in svg.read_text() and "footer" not in inline(svg.read_text(), "")
+    assert "<style" not in inline(svg.read_text(), "") and 'width="288' not in inline(svg.read_text(), "")
 
 
 class Shaky(ConstrainedLayoutEngine):
@@ -74,7 +77,10 @@ def test_the_last_bits_of_the_layout_do_not_show(tmp_path: Path) -> None:
             engine.shift = shift
             panels = figure.subplots(2, 2, sharex="col", sharey="row")
             panels[0, 0].plot([1, 2, 3])
-            return [path.read_bytes() for path in write_figure(tmp_path / "fig0", figure)]
+            draft = Draft(tmp_path)
+            names = put_figure(draft, "fig0", figure)
+        draft.publish()
+        return [(tmp_path / name).read_bytes() for name in names]
 
     exact, ulp, far = drawn(0.0), drawn(3e-16), drawn(1e-3)
     assert exact == ulp

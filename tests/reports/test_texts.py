@@ -103,8 +103,12 @@ def test_runs_on_texts_are_held_against_the_grid_of_texts(tmp_path: Path) -> Non
     runs = tmp_path / "runs"
     write_texts(runs)
     planned = {"text": {"dpsgd": 3, "adafest": 13, "frozen": 3}, "comparison": {"dpsgd": 99}}
-    report = build(runs, tmp_path / "report", only=["fig7"], planned=planned)
+    report = build(runs, tmp_path / "report", only=["fig7"], dataset="sst2", planned=planned)
     (entry,) = report.artifacts
     assert (entry["runs_done"], entry["runs_needed"], entry["status"]) == (18, 19, "incomplete")
     assert "12 of 13 adafest" in entry["variants"][0]["missing"][0]
     assert len(report.sweeps) == 1 and "experiment=text " in report.sweeps[0]
+    # Unless it is asked for, a plain name is never of texts where the paper's figure is of clicks.
+    (entry,) = build(runs, tmp_path / "report", only=["fig7"], planned=planned).artifacts
+    assert (entry["runs_done"], entry["runs_needed"], entry["status"]) == (0, 99, "missing")
+    assert [(v["name"], v["status"]) for v in entry["variants"]] == [("fig7", "missing"), ("fig7--sst2", "incomplete")]

@@ -153,5 +153,5 @@ def test_a_report_takes_several_artifacts_and_its_commands_name_the_runs(dpfest_
     (tmp_path / "mine").mkdir()
     ended = dpfest_here("report", "--only", "fig2,fig8", "--only", "frontier", "paths.runs=mine")
     assert ended.returncode == 0, ended.stderr
-    assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["fig8", "frontier", "fig2"]
+    assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["fig2", "fig8", "frontier"]
     assert "dpfest sweep experiment=comparison paths.runs=mine" in ended.stdout

@@ -170,7 +170,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
 
 def setting_key(run: Run) -> str:
     """What makes runs the same setting: everything but the seed. A run that does not tell stands alone."""
-    told = _essential(run.hyperparameters) or {"run": run.path.name}
+    told = essential(run.hyperparameters) or {"run": run.path.name}
     rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
     return json.dumps([told, rest], sort_keys=True, default=str)
 
@@ -191,9 +191,10 @@ def _profile(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return str((profile.get("name") if isinstance(profile, Mapping) else profile) or "")
 
 
-def _essential(value: Any) -> Any:
+def essential(value: Any) -> Any:
+    """Settings without those that never tell two settings apart."""
     if isinstance(value, Mapping):
-        return {key: _essential(item) for key, item in value.items() if key not in INCIDENTAL}
+        return {key: essential(item) for key, item in value.items() if key not in INCIDENTAL}
     return value
 
 
@@ -203,7 +204,7 @@ def _material(config: Mapping[str, Any], weights: str | None) -> str:
     if weights is not None:
         data.pop("tokenizer", None)  # it comes with the weights
     value = {"data": data, "model": config.get("model"), "weights": weights}
-    text = json.dumps(_essential(value), sort_keys=True, default=str)
+    text = json.dumps(essential(value), sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from reports.comparison import Population, Setting
-from reports.runs import Run
+from reports.runs import Run, essential
 
 RULE = {
     "nonprivate": "Non-private",
@@ -80,9 +80,9 @@ def settings_text(setting: Setting, population: Population) -> str:
 
     What private settings have in common they need not say because training without privacy does otherwise.
     """
-    mine = _flat(setting.runs[0].hyperparameters)
+    mine = _flat(essential(setting.runs[0].hyperparameters))
     beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
-    others = [_flat(s.runs[0].hyperparameters) for s in beside]
+    others = [_flat(essential(s.runs[0].hyperparameters)) for s in beside]
     algorithm = setting.algorithm
     mechanism = mine.get("algorithm.selection.mechanism")
     shown = []

@@ -308,8 +308,18 @@ def run_folder(config: Config) -> Path:
 
 def _container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     from omegaconf import DictConfig, OmegaConf
+    from omegaconf.errors import InterpolationKeyError
 
-    values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
+    try:
+        values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
+    except InterpolationKeyError as error:
+        if error.full_key.partition(".")[0] not in ("data", "model"):
+            raise
+        choices = " and ".join(f"{name}={cfg[name]['name']}" for name in ("data", "model"))
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"{choices} do not go together ({error.full_key}: {reason}). Choose data and a model of one kind."
+        ) from error
     return dict(values)  # type: ignore[arg-type]
 
 

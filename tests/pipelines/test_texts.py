@@ -348,3 +348,8 @@ def test_data_and_model_of_two_tasks_are_refused(tmp_path: Path, overrides: list
     places = (f"paths.data={tmp_path}/data", f"paths.runs={tmp_path}/runs")
     with pytest.raises(UserError, match=r"does not read what data=\w+ holds: choose model=(roberta|pctr)"):
         typed(Composer().compose(["data=text_synthetic", "profile=demo", *places, *overrides]))
+
+
+def test_texts_whose_tokenizer_no_model_brings_are_refused() -> None:
+    with pytest.raises(UserError, match=r"data=sst2 and model=pctr do not go together \(data\.tokenizer: "):
+        typed(Composer().compose(["data=sst2", "data.path=somewhere", "model=pctr"]))

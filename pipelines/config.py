@@ -313,7 +313,7 @@ def _container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
     except InterpolationKeyError as error:
-        if error.full_key.partition(".")[0] not in ("data", "model"):
+        if str(error.full_key).partition(".")[0] not in ("data", "model"):
             raise
         choices = " and ".join(f"{name}={cfg[name]['name']}" for name in ("data", "model"))
         reason = str(error).splitlines()[0].rstrip(".")

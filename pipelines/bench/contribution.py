@@ -14,7 +14,7 @@ Expectations over the noise are exact. These are diagnostics of the data, not a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
@@ -168,4 +168,4 @@ def bench(config: Config, repeats: int) -> list[Record]:
 
 
 def _mean(found: Sequence[Expected]) -> Expected:
-    return Expected(*np.mean([list(vars(each).values()) for each in found], axis=0).tolist())
+    return Expected(*np.mean([astuple(each) for each in found], axis=0).tolist())

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.lines import Line2D
 
 from reports.artifact import Artifact, Content
 from reports.bench import read
-from reports.style import SEQUENTIAL, WIDTH, Drawing, canvas, hover, log_axis
+from reports.style import FOOTER_COLOUR, SEQUENTIAL, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import number
+from reports.wording import flag, number
 
 COMMAND = "dpfest bench contribution data=text_synthetic"
 _VALUES = {"in_papers_grid", "contribution_clipping_norm", "reduction", "threshold", "kept", "touched", "clipped"}
@@ -38,7 +37,7 @@ def content(report: Path) -> Content:
     )
     table = Table(
         [
-            Column("in_papers_grid", "in the paper's grid", lambda value: "yes" if value else "no"),
+            Column("in_papers_grid", "in the paper's grid", flag),
             Column("contribution_clipping_norm", "C₁", number),
             Column("threshold", "τ", "{:,.1f}".format),
             Column("reduction", "reduction", "{:,.1f}×".format),
@@ -81,15 +80,10 @@ def _figure(found: list[Mapping[str, Any]]) -> Drawing:
             zorder=3,
         )
         hover(circles, [f"paper: C₁ = {number(norm)}, τ = {number(v['threshold'])}: {v['kept']:.3f}" for v in grid])
-        handles.append(Line2D([], [], color=colour, linewidth=2, label=f"C₁ = {number(norm)}"))
+        handles.append(key(f"C₁ = {number(norm)}", marker="", color=colour, linestyle="-", linewidth=2))
     reductions = sorted({values["reduction"] for values in found if not values["in_papers_grid"]})
-    axes.plot(reductions, [1 / reduction for reduction in reductions], color="#555555", linestyle=":")
-    handles.append(Line2D([], [], color="#555555", linestyle=":", label="rows at random"))
-    handles.append(
-        Line2D(
-            [], [], linestyle="", marker="o", markerfacecolor="white", markeredgecolor="#555555", label="paper's grid"
-        )
-    )
+    axes.plot(reductions, [1 / reduction for reduction in reductions], color=FOOTER_COLOUR, linestyle=":")
+    handles += [key("rows at random", marker="", color=FOOTER_COLOUR, linestyle=":"), key("paper's grid")]
     log_axis(axes, "x")
     axes.set_xlim(1.7, 1.3 * _MOST)
     axes.set_ylim(0, None)

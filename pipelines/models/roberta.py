@@ -26,7 +26,7 @@ from pipelines.models.head import FirstToken, UnitHead
 from pipelines.models.low_rank_table import LowRankTable
 
 ADAPTED = ("query", "value")
-FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert")
+FAMILIES = ("bert", "roberta", "xlm-roberta")
 
 
 @dataclass

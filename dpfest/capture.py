@@ -7,18 +7,23 @@ A parameter that autograd reaches all the same was used outside its layer, and t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.embeddings import Lookups, Table, check_table
+from dpfest.draws import ExampleDraws, NoDraws
+from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.layers import FACTORS, Call, Factors
-from dpfest.tables import TableLayout
+from dpfest.noise import NoiseKey
+from dpfest.tables import Table, TableLayout
+from dpfest.validation import StateWatch, check_losses, check_model
 
 
 class Recorder:
@@ -27,184 +32,145 @@ class Recorder:
     Args:
         model: any module whose trainable parameters all lie in ``nn.Embedding``, ``nn.EmbeddingBag`` or a layer of
             :data:`dpfest.layers.FACTORS`.  Embedding layers may share a table.  Frozen parameters may lie anywhere.
-
-    The first micro-batch of two examples or more is tested for losses that depend on other examples than their own
-    (one backward pass more); a loss that depends on the batch's *size* is not seen, nor one that differentiates.
+        loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
+        key: of the forward pass's draws.
 
     Raises:
-        UserError: by name, a layer that cannot be clipped, mixes the examples of a batch, or shares its weights.
+        UserError: by name, what :func:`dpfest.validation.check_model` refuses.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.layers: dict[str, nn.Module] = {}
+    def __init__(self, model: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor], key: NoiseKey) -> None:
+        check_model(model)
+        self.model, self.loss_fn, self.key = model, loss_fn, key
+        self.layers = {
+            name: module
+            for name, module in model.named_modules()
+            if any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+        }
         self.tables: dict[str, Table] = {}
         self.table_of: dict[int, int] = {}
-        owner: dict[int, str] = {}
-        for name, module in model.named_modules():
-            _refuse_mixing(name, module)
-            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                check_table(name, module)
-            own = [p for p in module.parameters(recurse=False) if p.requires_grad]
-            if not own:
-                continue
-            is_table = type(module) in (nn.Embedding, nn.EmbeddingBag)
-            _refuse_unsupported(name, module)
-            for parameter in own:
-                other = owner.setdefault(id(parameter), name)
-                if other != name and not (is_table and other in self.tables and _same(self.tables[other], module)):
-                    raise UserError(
-                        f"The layers {other} and {name} share a parameter; the norms of tied weights do not add up. "
-                        "Untie them (embedding layers of one padding_idx may share a table), or freeze the shared one."
-                    )
-            self.layers[name] = module
-            if is_table and id(own[0]) not in self.table_of:
-                self.table_of[id(own[0])] = len(self.tables)
-                self.tables[name] = module
+        for name, layer in self.layers.items():
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and id(layer.weight) not in self.table_of:
+                self.table_of[id(layer.weight)] = len(self.tables)
+                self.tables[name] = layer
         rows, dims = ([getattr(t, n) for t in self.tables.values()] for n in ("num_embeddings", "embedding_dim"))
         self.layout = TableLayout(tuple(self.tables), tuple(rows), tuple(dims))
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        dtypes = {parameter.dtype for parameter in self.trainable.values()}
-        if dtypes not in ({torch.float32}, {torch.float64}):
-            raise UserError(
-                f"The model's trainable parameters are of {', '.join(map(str, dtypes)) or 'no type: there are none'}; "
-                "norms are taken in theirs, so all must be float32, or all float64. Half precision: torch.autocast."
-            )
-        self.dtype, self.device = dtypes.pop(), next(iter(self.trainable.values())).device
-        self.before_read: Callable[[int, Tensor], None] | None = None  # called with a table and the ids to be looked up
-        self.independent = False  # whether the examples have been seen not to mix
-        self.table_calls: int | None = None  # look-ups' calls in a micro-batch; 0 where they vary
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
+        first = next(iter(self.trainable.values()))
+        self.dtype, self.device = first.dtype, first.device
+        self.before_read: Callable[[int, Tensor], None] | None = None  # called with a table and the ids to be looked up
+        self.draws: bool | None = None  # whether the forward pass draws random numbers, once one was run
 
-    def record(self, *, lookups_only: bool = False) -> Recording:
-        """A recording of one micro-batch, to be used as a context manager.
+    def record(self, batch: Any, examples: NDArray[np.int64], step: int, *, backward: bool = True) -> Recording:
+        """Run the forward pass of one micro-batch and keep its factors.
 
-        With ``lookups_only`` the forward pass ends with its last look-up, once it is known how many there are.
+        Args:
+            batch: what the loss function takes.
+            examples: what tells its examples apart, int64 ``[b]``; their random draws follow it.
+            step: number of the step.
+            backward: False where the look-ups alone are wanted.
 
         Raises:
-            LookupsVary: by :meth:`Recording.look_up`, where a complete pass makes another number of them.
-            UserError: parameters were frozen, unfrozen or replaced since.
+            UserError: parameters were frozen, unfrozen or replaced since the recorder was made; a refusal of
+                :mod:`dpfest.validation`.
         """
         if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
-        return Recording(self, lookups_only)
+        recording = Recording(self, backward)
+        if not recording.forward(batch, examples, step):  # it drew, as it never had before: now by example
+            self.draws = True
+            recording = Recording(self, backward)
+            recording.forward(batch, examples, step)
+        recording.look_up(len(examples))
+        return recording
 
 
 class Recording:
     """What one micro-batch left behind.
 
-    The forward pass runs inside the ``with`` block and leaves its per-example losses ``[b]`` in :attr:`losses`.
     After :meth:`look_up`, :attr:`lookups` names who touched what; after :meth:`backward`, it and :attr:`factors` hold
-    every per-example gradient.
+    every per-example gradient.  Hooks stay on the layers until then, for what gradient checkpointing runs again.
     """
 
-    def __init__(self, recorder: Recorder, lookups_only: bool = False) -> None:
-        self.recorder, self._lookups_only, self._ended = recorder, lookups_only, False
-        self._table_calls = self.examples = 0
+    def __init__(self, recorder: Recorder, backward: bool) -> None:
+        self.recorder = recorder
         self.losses = torch.empty(0)
+        self.lookups: Lookups
         self.factors: list[Factors] = []
+        self._backward, self._recording = backward, False
         self._calls: dict[str, list[Call]] = {}
-        self._done = False
 
-    def __enter__(self) -> Recording:
-        self._handles = []
-        self._buffers = _versions(self.recorder.model)
-        for name, layer in self.recorder.layers.items():
-            own = [p for p in layer.parameters(recurse=False) if p.requires_grad]
-            self._handles.append(layer.register_forward_pre_hook(self._before(own), with_kwargs=True))
-            self._handles.append(layer.register_forward_hook(self._hook(name, own), with_kwargs=True))
-        return self
+    def forward(self, batch: Any, examples: NDArray[np.int64], step: int) -> bool:
+        """Run the loss function; False if it drew random numbers that were not drawn by example."""
+        recorder = self.recorder
+        device = recorder.device if recorder.device.type == "cuda" else None
+        with ExitStack() as stack:
+            stack.enter_context(_Hooks(self))
+            stack.enter_context(torch.set_grad_enabled(self._backward))
+            draws = None
+            if recorder.draws is not False:
+                draws = stack.enter_context(ExampleDraws(recorder.key, step, examples))
+            before = None if draws else _random_state(device)
+            self._watch = StateWatch(recorder.model)
+            self._recording = True
+            self.losses = recorder.loss_fn(recorder.model, batch)
+            self._recording = False
+            if draws is None:
+                return _random_state(device) == before
+            recorder.draws = draws.calls > 0
+        return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        for handle in self._handles:
-            handle.remove()
-        after = _versions(self.recorder.model)
-        _hold(self.recorder.trainable.values(), out=False)
-        if kind is None and (
-            changed := [name for name, version in self._buffers.items() if version != after.get(name)]
-        ):
+    def before_layer(self, layer: nn.Module, own: list[nn.Parameter], ids: Tensor | None) -> None:
+        """A recorded layer is about to be called: hold its parameters out of autograd; settle what a table owes."""
+        recorder = self.recorder
+        if self._recording and ids is not None and recorder.before_read is not None:
+            recorder.before_read(recorder.table_of[id(own[0])], ids)
+            name = next(name for name, table in recorder.tables.items() if table.weight is own[0])
+            self._watch.expect(f"{name}.weight", own[0])
+        _hold(own, out=True)
+
+    def after_layer(self, name: str, own: list[nn.Parameter], call: Call) -> None:
+        """A recorded layer was called: make its output a leaf of autograd where it is none, and keep the call."""
+        _hold(own, out=False)
+        if self._backward and not torch.is_grad_enabled():
             raise UserError(
-                f"The forward pass changes the buffer {changed[0]}: what it keeps of the examples would leave with the "
-                "model, without noise. Compute it from public data, or not at all."
+                f"The layer {name} is called without gradients (torch.no_grad, torch.inference_mode, or a checkpoint with "
+                "use_reentrant=True), though it is trainable. Call it with them (use_reentrant=False), or freeze it."
             )
-        self._ended = kind is _LookedUp
-        return self._ended
+        if self._backward and not call.output.requires_grad:
+            call.output.requires_grad_(True)
+        if self._recording:
+            self._calls.setdefault(name, []).append(call)
 
-    def _before(self, own: list[nn.Parameter]) -> Any:
-        table, read = self.recorder.table_of.get(id(own[0])), self.recorder.before_read
-
-        def hold(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if table is not None and read is not None:
-                read(table, args[0] if args else kwargs["input"])
-            _hold(own, out=True)
-
-        return hold
-
-    def _hook(self, name: str, own: list[nn.Parameter]) -> Any:
-        is_table = id(own[0]) in self.recorder.table_of
-
-        def record(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            _hold(own, out=False)
-            if torch.is_grad_enabled() and not output.requires_grad:
-                output.requires_grad_(True)
-            self._calls.setdefault(name, []).append(Call(args, kwargs, output))
-            if is_table:
-                self._table_calls += 1
-                self.examples = len(output)
-                if self._lookups_only and self._table_calls == self.recorder.table_calls:
-                    raise _LookedUp
-
-        return record
-
-    def look_up(self) -> None:
-        """Find who touched which row; call after the forward pass.
+    def look_up(self, examples: int) -> None:
+        """Find who touched which row; after the forward pass.
 
         Raises:
-            UserError: the losses are not one an example, or a layer's first dimension does not count the examples:
-                its gradients could not be told apart by example, and clipping would not bound them.
+            UserError: losses or layers do not count these examples, or the forward pass wrote into the model.
         """
-        if not self._ended:
-            self._check_shapes()
-            self.examples = len(self.losses)
-            if self.recorder.table_calls is None:
-                self.recorder.table_calls = self._table_calls
-            elif self.recorder.table_calls not in (0, self._table_calls):
-                raise LookupsVary
+        self._watch.check()
+        layers = self.recorder.layers
+        check_losses(self.losses, ((n, layers[n], call.output) for n, calls in self._calls.items() for call in calls))
+        if len(self.losses) != examples:
+            raise UserError(f"There are {len(self.losses)} losses for {examples} examples: return one an example.")
         made: list[list[tuple[Table, Call]]] = [[] for _ in self.recorder.tables]
         for name, calls in self._calls.items():
-            layer = self.recorder.layers[name]
+            layer = layers[name]
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
                 made[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
-        self.lookups = Lookups(self.recorder.layout, made, torch.arange(self.examples, device=self.recorder.device))
-
-    def _check_shapes(self) -> None:
-        if not isinstance(self.losses, Tensor) or self.losses.dim() != 1:
-            shape = tuple(self.losses.shape) if isinstance(self.losses, Tensor) else type(self.losses).__name__
-            raise UserError(
-                f"The losses have shape {shape}; a private step needs a tensor of one an example, of shape "
-                "[batch]. Use reduction='none' and average over any other dimension."
-            )
-        for name, calls in self._calls.items():
-            normalised = len(getattr(self.recorder.layers[name], "normalized_shape", ()))
-            for output in (call.output for call in calls):
-                if output.dim() < max(2, normalised + 1) or len(output) != len(self.losses):
-                    raise UserError(
-                        f"The layer {name} gives {tuple(output.shape)} for {len(self.losses)} examples: its first "
-                        "dimension must count the examples. Expand what they share (position ids, say) to the batch."
-                    )
+        self.lookups = Lookups(self.recorder.layout, made, torch.arange(examples, device=self.recorder.device))
 
     def backward(self) -> None:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.
 
         Raises:
             UserError: a layer's input or output was changed in place, so its gradient would be that of something else;
-                a parameter is used outside its layer's call, where its gradient cannot be clipped; or the examples mix.
+                a parameter is used outside its layer's call, where its gradient cannot be clipped.
         """
-        if self._done:
+        if not self._backward:
             return
-        self._done = True
+        self._backward = False
         calls = [(name, call) for name, all_calls in self._calls.items() for call in all_calls]
         for name, call in calls:
             if call.changed_since:
@@ -216,9 +182,10 @@ class Recording:
         total = self.losses.sum()
         found: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))
         if total.requires_grad:
-            if not self.recorder.independent and len(self.losses) > 1:
-                self._refuse_mixed_examples(calls)
-            found = torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
+            self._backward = True
+            with _Hooks(self), NoDraws() if self.recorder.draws else nullcontext():
+                found = torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
+            self._backward = False
         for name, gradient in zip(parameters, found[len(outputs) :], strict=True):
             if gradient is not None:
                 raise UserError(
@@ -227,35 +194,43 @@ class Recording:
                 )
         for (_, call), gradient in zip(calls, found, strict=False):
             call.gradient = torch.zeros_like(call.output) if gradient is None else gradient
-        homes = Counter(call.gradient.untyped_storage().data_ptr() for _, call in calls)
-        for _, call in calls:
-            call.own = call.gradient.is_contiguous() and homes[call.gradient.untyped_storage().data_ptr()] == 1
         self.lookups.take_gradients()
         dense = {name: layer for name, layer in self.recorder.layers.items() if type(layer) in FACTORS}
         self.factors = [FACTORS[type(dense[n])](dense[n], c) for n, c in self._calls.items() if n in dense]
 
-    def _refuse_mixed_examples(self, calls: Sequence[tuple[str, Call]]) -> None:
-        """Where half of the losses count nothing, the gradients of those examples are zero, exactly."""
-        counted = torch.rand(len(self.losses), generator=torch.Generator().manual_seed(0)) < 0.5
-        counted[0], counted[1] = True, False
-        counted = counted.to(self.losses.device)
-        half = self.losses[counted].sum()
-        found = torch.autograd.grad(half, [call.output for _, call in calls], allow_unused=True, retain_graph=True)
-        for (name, _), gradient in zip(calls, found, strict=True):
-            if gradient is not None and bool((gradient[~counted].nan_to_num(nan=0.0) != 0).any()):
-                raise UserError(
-                    f"The loss of one example depends on what the layer {name} made of another: they are mixed or "
-                    "permuted within the batch, and cannot be clipped one by one."
-                )
-        self.recorder.independent = True
+
+class _Hooks:
+    """A context in which the calls of the trainable layers are told to a recording."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def __enter__(self) -> None:
+        self._handles = []
+        for name, layer in self._recording.recorder.layers.items():
+            before, after = _hooks(self._recording, name, layer)
+            self._handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
+            self._handles.append(layer.register_forward_hook(after, with_kwargs=True))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        _hold(self._recording.recorder.trainable.values(), out=False)
 
 
-class LookupsVary(Exception):
-    """The model looks rows up more often in one micro-batch than in another: what a shortened pass saw is not all."""
+def _hooks(recording: Recording, name: str, layer: nn.Module) -> tuple[Any, Any]:
+    own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
+    table = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
 
+    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        recording.before_layer(layer, own, (args[0] if args else kwargs["input"]) if table else None)
 
-class _LookedUp(BaseException):
-    """Ends a forward pass of which only the look-ups are wanted; no model's `except Exception` holds it up."""
+    def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        recording.after_layer(name, own, Call(args, kwargs, output))
+
+    return before, after
 
 
 def _hold(parameters: Any, *, out: bool) -> None:
@@ -263,30 +238,7 @@ def _hold(parameters: Any, *, out: bool) -> None:
         parameter.requires_grad_(not out)
 
 
-def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    return {name: (id(buffer), buffer._version) for name, buffer in model.named_buffers()}
-
-
-def _same(table: Table, other: nn.Module) -> bool:
-    return isinstance(other, nn.Embedding | nn.EmbeddingBag) and table.padding_idx == other.padding_idx
-
-
-def _refuse_mixing(name: str, module: nn.Module) -> None:
-    tracks = isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) or tracks:
-        raise UserError(
-            f"The layer {name} ({type(module).__name__}) mixes the examples of a batch, or keeps statistics of them "
-            "without noise. Use GroupNorm or LayerNorm."
-        )
-
-
-def _refuse_unsupported(name: str, module: nn.Module) -> None:
-    own = {n for n, p in module.named_parameters(recurse=False) if p.requires_grad}
-    supported = type(module) in (nn.Embedding, nn.EmbeddingBag, *FACTORS)
-    if not supported or own - {"weight", "bias"}:
-        known = ", ".join(kind.__name__ for kind in (nn.Embedding, nn.EmbeddingBag, *FACTORS))
-        raise UserError(
-            f"The layer {name or 'of the model itself'} ({type(module).__name__}) has trainable parameters "
-            f"{', '.join(sorted(own))}, and private steps know the weight and bias of {known} only. "
-            "Freeze it with requires_grad_(False), or put a supported layer in its place."
-        )
+def _random_state(device: torch.device | None) -> list[bytes]:
+    """The states of PyTorch's generators that a forward pass on this device draws from."""
+    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device else [])
+    return [state.numpy().tobytes() for state in states]

@@ -18,11 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from dpfest.errors import UserError
 from dpfest.layers import Call
-from dpfest.tables import Survivors, TableLayout
+from dpfest.tables import Survivors, Table, TableLayout
 
-Table = nn.Embedding | nn.EmbeddingBag
 _Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
@@ -145,26 +143,6 @@ class MaskedLookups:
                     weights[first:last],
                 )
                 out.index_add_(0, self._position[low:high] - self._bounds[table], sums)
-
-
-def check_table(name: str, table: Table) -> None:
-    """Refuse a table whose gradient is not a sum of what each example alone looked up.
-
-    Raises:
-        UserError: ``max_norm``, ``scale_grad_by_freq`` or bags of their maximum.
-    """
-    if table.max_norm is not None:
-        raise UserError(
-            f"The table {name} has max_norm={table.max_norm}, which rewrites the rows that a batch touches in the "
-            "forward pass, outside the guarantee. Set max_norm=None."
-        )
-    if table.scale_grad_by_freq:
-        raise UserError(
-            f"The table {name} has scale_grad_by_freq=True: an example's gradient would depend on the others. "
-            "Set it to False."
-        )
-    if getattr(table, "mode", "sum") == "max":
-        raise UserError(f"The table {name} takes the maximum of its bags. Use mode='sum' or mode='mean'.")
 
 
 def _positions(

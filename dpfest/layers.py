@@ -20,17 +20,14 @@ from torch.func import functional_call, vjp, vmap
 
 @dataclass
 class Call:
-    """One call of a layer: its arguments, its output and, after the backward pass, the output's gradient.
-
-    ``own`` says that no other call's gradient lies in the same memory.
-    """
+    """One call of a layer: its arguments, its output and, after the backward pass, the output's gradient."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
 
     def __post_init__(self) -> None:
-        self.gradient, self.own = self.output, False
+        self.gradient = self.output
         tensors = [t for t in (*self.args, *self.kwargs.values(), self.output) if isinstance(t, Tensor)]
         self._versions = [(tensor, tensor._version) for tensor in tensors]
 
@@ -57,7 +54,6 @@ class LinearFactors:
             inputs, gradients = ([_sequence(t) for t in tensors] for tensors in (inputs, gradients))
         self.inputs = inputs[0] if len(calls) == 1 else torch.cat(inputs, 1)
         self.gradients = gradients[0] if len(calls) == 1 else torch.cat(gradients, 1)
-        self.own = all(call.own for call in calls)
 
     def squared_norms(self) -> Tensor:
         """Squared norm of each example's gradient of the layer's trainable parameters, ``[b]``."""
@@ -83,12 +79,8 @@ class LinearFactors:
         return total
 
     def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` onto the sum of each trainable parameter; ``weight`` is ``[b]``.
-
-        To be called once: the gradients are overwritten where nothing else holds them.
-        """
-        out = self.gradients if self.own else None  # in place: memory traffic is what this costs
-        scaled = torch.mul(self.gradients, weight.view(-1, *[1] * (self.gradients.dim() - 1)), out=out).flatten(0, -2)
+        """Add ``sum_i weight_i * gradient_i`` onto the sum of each trainable parameter; ``weight`` is ``[b]``."""
+        scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
         if self.layer.weight.requires_grad:
             sums[self.layer.weight].addmm_(scaled.t(), self.inputs.flatten(0, -2))
         if self.layer.bias is not None and self.layer.bias.requires_grad:

@@ -5,95 +5,171 @@ Under plain SGD a row that no batch reads between steps s and t gathers the nois
 so it is drawn then, at once.  Each row keeps one float64, the variance that had come together when it was last settled.
 
 Formal guarantee: after :meth:`LazyNoise.flush`, weights and all that was computed from them have the law that dense
-noise gives them; so has every forward pass of the engine.  *Between* flushes the tables hold gradients whose noise is
-still owed: they are private state, and no part of a release.
+noise gives them; so has every look-up, in a step or outside one, and every ``state_dict()``, which flush first.
+*Between* flushes the tables' memory holds gradients whose noise is pending: private state.  What reads it by other ways
+than a look-up or ``state_dict()`` (``weight.detach()``, an exponential moving average over ``parameters()``) must call
+:meth:`dpfest.training.PrivateTraining.flush` before; reads in the forward pass are refused where they are seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from dpfest.embeddings import Table, ascending
+from dpfest.gaussian import add_gaussian
+from dpfest.embeddings import ascending
+from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.tables import Table
 
 _AT_ONCE = 1 << 22  # variates of a flush that are held at a time
+_LOOK_UPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "detach", "alias")
 
 
 class LazyNoise:
-    """What noise each row of each table is owed.
+    """What noise each row of each table lacks.
 
     Args:
-        tables: the model's, in the order of their layout.
+        tables: the model's by name, in the order of their layout.
     """
 
-    def __init__(self, tables: Sequence[Table]) -> None:
-        self.tables = tables
-        self.owed = [0.0] * len(tables)
-        self.settled = [torch.zeros(len(t.weight), dtype=torch.float64, device=t.weight.device) for t in tables]
+    def __init__(self, tables: Mapping[str, Table]) -> None:
+        self.names, self.tables = list(tables), list(tables.values())
+        self.pending = [0.0] * len(tables)
+        self.settled = [torch.zeros(len(t.weight), dtype=torch.float64, device=t.weight.device) for t in self.tables]
+        self.settling = False
+        self._key, self._step, self._reads, self._private = NoiseKey.fresh(), -1, 0, False
+        for table in self.tables:
+            table.register_forward_pre_hook(self._looked_up)
+            table.register_state_dict_pre_hook(self._saved)
 
     def begin(self, key: NoiseKey, step: int) -> None:
         """The reads that follow belong to ``step``; the same reads under the same key draw the same noise."""
-        self._key, self._step, self._reads = key, step, 0
+        if step != self._step:
+            self._reads = 0
+        self._key, self._step = key, step
+
+    @contextmanager
+    def private(self) -> Iterator[None]:
+        """A context whose look-ups, copies and ``state_dict()`` stay private: they need no flush."""
+        self._private = True
+        try:
+            yield
+        finally:
+            self._private = False
 
     def read(self, table: int, ids: Tensor) -> None:
-        """Settle the rows ``ids`` (any shape, int) of a table, before they are looked up."""
-        if self.owed[table] > 0:
+        """Settle the rows ``ids`` (any shape, int) of a table, before they are looked up in a step."""
+        if self.pending[table] > 0:
             rows = torch.unique_consecutive(ascending(ids.reshape(-1)))
             padding = self.tables[table].padding_idx
             self._settle(table, rows if padding is None else rows[rows != padding], f"read {self._reads}")
         self._reads += 1
 
-    def owe(self, deviation: float, learning_rates: Sequence[float]) -> None:
-        """Owe every row of each table noise of this standard deviation, times the table's learning rate."""
-        self.owed = [owed + (deviation * rate) ** 2 for owed, rate in zip(self.owed, learning_rates, strict=True)]
+    @torch.no_grad()
+    def apply(
+        self, gradients: Sequence[tuple[Tensor, Tensor]], deviation: float, learning_rates: Sequence[float]
+    ) -> None:
+        """Take the SGD step ``w -= rate * gradient`` of every table, and note the noise that its rows lack.
 
-    def flush(self, key: NoiseKey, step: int) -> None:
+        Args:
+            gradients: of each table, local rows ``[s]`` and values ``[s, dim]``, without noise.
+            deviation: of the noise that belongs on every row of them.
+            learning_rates: of each table.
+        """
+        for number, ((rows, values), rate) in enumerate(zip(gradients, learning_rates, strict=True)):
+            self.tables[number].weight.index_add_(0, rows, values, alpha=-rate)
+            self.pending[number] += (deviation * rate) ** 2
+
+    def flush(self) -> None:
         """Settle every row, in bounded memory; to be called before the weights are used for anything but a step."""
-        self.begin(key, step)
         for number, table in enumerate(self.tables):
-            size = max(1, _AT_ONCE // table.embedding_dim)
-            rows = torch.arange(len(table.weight), device=table.weight.device)
-            rows = rows if table.padding_idx is None else rows[rows != table.padding_idx]
-            for part, chunk in enumerate(rows.split(size)):
-                self._settle(number, chunk, f"flush {part}")
+            if self.pending[number] > 0:
+                size = max(1, _AT_ONCE // table.embedding_dim)
+                rows = torch.arange(len(table.weight), device=table.weight.device)
+                rows = rows if table.padding_idx is None else rows[rows != table.padding_idx]
+                for part, chunk in enumerate(rows.split(size)):
+                    self._settle(number, chunk, f"flush {part}")
 
     @torch.no_grad()
     def _settle(self, table: int, rows: Tensor, purpose: str) -> None:
-        variance = self.owed[table] - self.settled[table].index_select(0, rows)
+        variance = self.pending[table] - self.settled[table].index_select(0, rows)
         due = variance > 0
         if not bool(due.all()):
             rows, variance = rows[due], variance[due]
-        weight, purpose = self.tables[table].weight, f"lazy noise {table} {purpose}"
-        noise = self._key.normal(purpose, self._step, len(rows) * weight.shape[1], weight.device)
-        noise = noise.view(len(rows), weight.shape[1]).mul_(variance.sqrt_().to(noise.dtype).unsqueeze(1))
-        weight.index_add_(0, rows, noise.to(weight.dtype))
-        self.settled[table].index_fill_(0, rows, self.owed[table])
+        if not len(rows):
+            return
+        self.settling = True
+        weight = self.tables[table].weight
+        values = weight.index_select(0, rows)
+        add_gaussian(values, self._key.stream(f"lazy noise {table} {purpose}", self._step), variance.sqrt_())
+        weight.index_copy_(0, rows, values)
+        self.settled[table].index_fill_(0, rows, self.pending[table])
+        self.settling = False
+
+    def _looked_up(self, table: nn.Module, args: tuple[Any, ...]) -> None:
+        if not self._private:
+            self.flush()
+
+    def _saved(self, table: nn.Module, prefix: str, keep_vars: bool) -> None:
+        if not self._private:
+            self.flush()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LazyNoise:
+        """A copied model keeps these hooks; it may be copied when no row lacks noise."""
+        if not self._private and any(bool((s < p).any()) for s, p in zip(self.settled, self.pending, strict=True)):
+            raise UserError("The model's tables lack noise that is still to come: call flush() before you copy it.")
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled with the model: the key must not leave with it."""
+        raise UserError("A model in training under lazy noise cannot be pickled: save model.state_dict().")
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`load_state_dict` needs; private."""
-        return {"owed": list(self.owed), "settled": [one.clone() for one in self.settled]}
+        return {"pending": list(self.pending), "settled": [one.clone() for one in self.settled]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same tables."""
-        self.owed = [float(owed) for owed in state["owed"]]
+    def load_state_dict(self, state: Mapping[str, Any], key: NoiseKey, step: int) -> None:
+        """Go on from a state of the same tables; what is flushed before the next step belongs to ``step``."""
+        self.pending = [float(pending) for pending in state["pending"]]
         for own, saved in zip(self.settled, state["settled"], strict=True):
             own.copy_(saved)
+        self._key, self._step, self._reads = key, step, 0
+
+
+class ReadsOfTables(TorchDispatchMode):
+    """A context that refuses operations on a table's memory other than look-ups: they would read rows without noise.
+
+    Args:
+        lazy: of the tables.
+    """
+
+    def __init__(self, lazy: LazyNoise) -> None:
+        super().__init__()
+        self._lazy = lazy
+        self._names = {t.weight.untyped_storage()._cdata: n for n, t in zip(lazy.names, lazy.tables, strict=True)}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation unless it reads a table."""
+        if not self._lazy.settling and func._schema.name.removeprefix("aten::") not in _LOOK_UPS:
+            for leaf in tree_leaves((args, kwargs or {})):
+                if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+                    name = self._names.get(leaf.untyped_storage()._cdata)
+                    if name is not None:
+                        raise UserError(
+                            f"The forward pass reads the table {name} outside of a look-up ({func}): under lazy noise "
+                            "its rows may lack noise there. Look the rows up, or use noise='dense'."
+                        )
+        return func(*args, **(kwargs or {}))
 
 
 def learning_rates(tables: Sequence[Table], optimizers: Sequence[torch.optim.Optimizer]) -> list[float]:
-    """Each table's present learning rate; 0 for a table that no optimiser steps."""
+    """Each table's present learning rate."""
     rates = {id(p): float(group["lr"]) for o in optimizers for group in o.param_groups for p in group["params"]}
-    return [rates.get(id(table.weight), 0.0) for table in tables]
-
-
-def is_plain_sgd(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
-    """Whether a step is ``w -= lr * gradient``, which lazy noise needs: SGD without momentum or weight decay.
-
-    An optimiser of other origin says so with a class attribute ``plain_sgd = True``.
-    """
-    sgd = isinstance(optimizer, torch.optim.SGD) or getattr(optimizer, "plain_sgd", False)
-    return sgd and not any(group.get(name) for name in ("momentum", "weight_decay", "dampening"))
+    return [rates[id(table.weight)] for table in tables]

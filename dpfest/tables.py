@@ -12,7 +12,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+Table = nn.Embedding | nn.EmbeddingBag
 
 
 @dataclass(frozen=True)

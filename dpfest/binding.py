@@ -1,0 +1,133 @@
+"""What a saved state is bound to: all that decides what a step does, besides the weights.
+
+Two runs of one step under one key share its noise, so they must be the same release to the last bit.  Each part is
+described by what it is (code, shapes, settings), so that a changed function of the same name is told apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import types
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpfest.capture import Recorder
+from dpfest.errors import UserError
+from dpfest.privacy_plan import PrivacyPlan
+
+OF_BRANCHES = ("plan", "selection")
+"""What a branch under a fresh key shares with the run that it leaves."""
+
+
+def bound_to(
+    privacy_plan: PrivacyPlan,
+    selected: Tensor | None,
+    recorder: Recorder,
+    optimizers: Sequence[torch.optim.Optimizer],
+    read: Any,
+) -> dict[str, str]:
+    """Each part by name: a short text, or a digest of a long one."""
+    model = recorder.model
+    shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
+    modes = [(name, type(module).__qualname__, module.training) for name, module in model.named_modules()]
+    kinds = [
+        (type(one).__qualname__, [{k: _settled(v) for k, v in group.items() if k not in ("params", "lr", "initial_lr")}
+         for group in one.param_groups])
+        for one in optimizers
+    ]  # fmt: skip
+    return {
+        "plan": _digest(repr(privacy_plan)),
+        "selection": "none" if selected is None else _digest(selected.cpu().numpy().tobytes()),
+        "model": _digest(repr((shapes, modes, str(model)))),
+        "loss_fn": _digest(describe(recorder.loss_fn)),
+        "optimizers": _digest(repr(kinds)),
+        "reader": _digest(describe(read)),
+        "device": str(recorder.device),
+        "dtype": str(recorder.dtype),
+        "threads": str(torch.get_num_threads()),
+        "versions": f"torch {torch.__version__}, numpy {np.__version__}, {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
+def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Collection[str] | None) -> None:
+    """Refuse to go on where parts differ.
+
+    Args:
+        saved: what the state is bound to.
+        now: what the training is.
+        only: the parts that must be the same; None for all.
+
+    Raises:
+        UserError: names the parts, and says how to go on all the same.
+    """
+    differing = [name for name in now if saved.get(name) != now[name] and (only is None or name in only)]
+    if differing:
+        parts = ", ".join(_named(name, str(saved.get(name)), now[name]) for name in differing)
+        raise UserError(
+            f"The state was saved under another {parts}. Steps taken anew would be a second release under the same "
+            "noise. Restore what differs, or branch: load_state_dict(state, steps=...) takes a fresh key."
+        )
+
+
+def describe(value: Any, depth: int = 4) -> str:
+    """What a function or an object is: the code of it and what it refers to; settings, the content of arrays."""
+    if depth == 0:
+        return type(value).__qualname__
+    if isinstance(value, types.MethodType):
+        return f"{describe(value.__func__, depth)} of {describe(value.__self__, depth - 1)}"
+    if isinstance(value, types.FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        held = [value.__defaults__, value.__kwdefaults__, cells]
+        names = [value.__globals__.get(name) for name in value.__code__.co_names]
+        own = [describe(one, depth - 1) for one in names if isinstance(one, types.FunctionType | int | float | str)]
+        return f"{value.__qualname__} {_code(value.__code__)} {describe(held, depth - 1)} {own}"
+    if isinstance(value, nn.Module):
+        return f"module {type(value).__qualname__}"
+    if isinstance(value, Tensor):
+        return f"tensor {tuple(value.shape)} {value.dtype}"
+    if isinstance(value, np.ndarray):
+        return f"array {value.shape} {value.dtype}"
+    if isinstance(value, Mapping):
+        return str([(str(key), describe(one, depth - 1)) for key, one in value.items()])
+    if isinstance(value, list | tuple):
+        return f"{len(value)} {[describe(one, depth - 1) for one in value[:64]]}"
+    if isinstance(value, str | bytes | int | float | bool | type(None) | torch.dtype | torch.device):
+        return repr(value)
+    if isinstance(value, type):
+        return value.__qualname__
+    kind, size = type(value), len(value) if hasattr(value, "__len__") else ""
+    code = [_code(vars(kind)[name].__code__) for name in ("__call__", "__getitem__", "forward") if _function(kind, name)]
+    held = {name: one for name, one in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return f"{kind.__qualname__} {size} {code} {describe(held, depth - 1)}"
+
+
+def _function(kind: type, name: str) -> bool:
+    return isinstance(vars(kind).get(name), types.FunctionType)
+
+
+def _code(code: types.CodeType) -> str:
+    constants = [_code(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts]
+    return _digest(repr((code.co_code, code.co_names, code.co_varnames, constants)))
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _settled(value: Any) -> Any:
+    return value.tolist() if isinstance(value, Tensor) else value
+
+
+def _digest(value: str | bytes) -> str:
+    return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()[:16]
+
+
+def _named(name: str, saved: str, now: str) -> str:
+    return f"{name} ({saved}, now {now})" if name in ("device", "dtype", "threads", "versions") else name

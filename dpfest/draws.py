@@ -1,0 +1,216 @@
+"""Random numbers of the forward pass (dropout, sampled negatives): functions of the key, the step and the example.
+
+PyTorch draws a dropout mask for a whole batch from one generator with a public default seed, so one example less moves
+everyone's masks, and a step that is taken again takes others.  Inside :class:`ExampleDraws` every random operation of
+PyTorch draws from AES-256 instead: an element of a random tensor is the cipher's image of (example, number of the call,
+place within the example), under a key of the step.
+
+Guarantee: an example's draws are independent of the other examples of its batch, of its micro-batch and of the length
+to which they were padded; the same step repeats them.  A random tensor whose first dimension is not the number of
+examples is shared: a function of the step alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+
+_SHARED = np.array([2**64 - 1], dtype=np.uint64)  # stands for the example where a draw belongs to none
+_MOST = 1 << 16  # calls of a step, and places along each dimension of an example: the fields of a counter
+
+
+class ExampleDraws(TorchDispatchMode):
+    """A context in which PyTorch's random operations draw by example.
+
+    Args:
+        key: the run's.
+        step: number of the step.
+        examples: what tells the examples apart, int64 ``[b]``: their places in the data set.
+
+    Attributes:
+        calls: random operations so far.
+
+    Raises:
+        UserError: inside, by an operation that cannot be drawn by example, or that names a generator of its own.
+    """
+
+    def __init__(self, key: NoiseKey, step: int, examples: NDArray[np.int64]) -> None:
+        super().__init__()
+        secret = key.derive("forward pass", step).secret
+        self._encrypt = Cipher(algorithms.AES(secret), modes.ECB()).encryptor()
+        self._examples = np.asarray(examples, dtype=np.int64).view(np.uint64)
+        self.calls = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation, or draw in its stead."""
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return func(*args, **kwargs)
+        names = [argument.name for argument in func._schema.arguments]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        name = func._schema.name.removeprefix("aten::")
+        if given.get("generator") is not None:
+            raise UserError(
+                f"The forward pass draws torch.{name} from a generator of its own, outside the noise key. "
+                "Leave generator= out: draws without one are made by example, from the key."
+            )
+        draw = _DRAWS.get(name)
+        values = None if draw is None else draw(self, given)
+        if values is None:
+            raise UserError(
+                f"The forward pass draws {func}, which cannot be drawn by example. Use dropout, bernoulli, rand, randn, "
+                "randint, multinomial, normal_, uniform_ or exponential_, or draw in the data set's __getitem__."
+            )
+        return values
+
+    def uniform(self, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
+        """Uniform on (0, 1), float64, of 53 bits, of this shape; by example where its first dimension counts them."""
+        shape = tuple(shape)
+        by_example = len(shape) > 0 and shape[0] == len(self._examples)
+        if by_example:
+            examples, inner = self._examples, (1, 1, 1, *shape[1:])
+            sizes = (math.prod(inner[:-2]), *inner[-2:])
+        else:
+            examples, count = _SHARED, math.prod(shape)
+            sizes = (1, -(-count // _MOST), min(count, _MOST))
+        if self.calls >= _MOST or max(sizes[0], sizes[1], -(-sizes[2] // 2)) > _MOST:
+            raise UserError(f"The forward pass draws {shape} values in call {self.calls}: too many for one example.")
+        outer, middle, last = (np.arange(n, dtype=np.uint64) for n in (sizes[0], sizes[1], -(-sizes[2] // 2)))
+        counters = np.empty((len(examples), len(outer), len(middle), len(last), 2), dtype=np.uint64)
+        counters[..., 0] = examples[:, None, None, None]
+        place = (outer << np.uint64(32))[:, None, None] | (middle << np.uint64(16))[:, None] | last
+        counters[..., 1] = place | np.uint64(self.calls << 48)
+        self.calls += 1
+        words = np.frombuffer(self._encrypt.update(counters.tobytes()), dtype=np.uint64)
+        words = words.reshape(*counters.shape[:3], 2 * len(last))[..., : sizes[2]]
+        values = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
+        values = values.reshape(shape) if by_example else values.reshape(-1)[: math.prod(shape)].reshape(shape)
+        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """:meth:`uniform` of a tensor's shape, on its device."""
+        return self.uniform(tensor.shape, tensor.device)
+
+    def new(self, given: dict[str, Any]) -> tuple[Tensor, torch.dtype | None]:
+        """:meth:`uniform` for an operation that makes a tensor of a given size or like another; and its type."""
+        if (model := given.get("self", given.get("input"))) is not None:
+            return self.like(model), given.get("dtype") or model.dtype
+        return self.uniform(given["size"], given.get("device") or "cpu"), given.get("dtype")
+
+
+class NoDraws(TorchDispatchMode):
+    """A context, of the backward pass, in which random operations are refused: a checkpoint would draw anew."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation that draws nothing."""
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise UserError(
+                f"The backward pass recomputes {func}: random draws within torch.utils.checkpoint are not repeated. "
+                "Keep dropout outside of checkpoints, or set it to 0."
+            )
+        return func(*args, **(kwargs or {}))
+
+
+Given = dict[str, Any]
+
+
+def _bernoulli(draws: ExampleDraws, given: Given) -> Tensor:
+    values, chance = given["self"], given.get("p", given["self"])
+    return (draws.like(values) < chance).to(values.dtype)
+
+
+def _bernoulli_(draws: ExampleDraws, given: Given) -> Tensor:
+    return given["self"].copy_(draws.like(given["self"]) < given.get("p", 0.5))
+
+
+def _native_dropout(draws: ExampleDraws, given: Given) -> tuple[Tensor, Tensor]:
+    values, p = given["input"], given["p"]
+    kept = draws.like(values) >= (p if given.get("train") is not False else 0.0)
+    return values * kept * (1 / (1 - p) if p < 1 else 0.0), kept
+
+
+def _uniform(draws: ExampleDraws, given: Given) -> Tensor:
+    values, dtype = draws.new(given)
+    dtype = dtype or torch.get_default_dtype()
+    return values if dtype == torch.float64 else (values * 2**24).floor().mul(2.0**-24).to(dtype)  # never rounded to 1
+
+
+def _uniform_(draws: ExampleDraws, given: Given) -> Tensor:
+    low, high = given.get("from", 0.0), given.get("to", 1.0)
+    return given["self"].copy_(low + (high - low) * draws.like(given["self"]))
+
+
+def _normal(draws: ExampleDraws, given: Given) -> Tensor:
+    values, dtype = draws.new(given)
+    return torch.special.ndtri(values).to(dtype or torch.get_default_dtype())
+
+
+def _normal_(draws: ExampleDraws, given: Given) -> Tensor:
+    variates = torch.special.ndtri(draws.like(given["self"]))
+    return given["self"].copy_(given.get("mean", 0.0) + given.get("std", 1.0) * variates)
+
+
+def _normal_of(draws: ExampleDraws, given: Given) -> Tensor | None:
+    mean, std = given.get("mean", 0.0), given.get("std", 1.0)
+    model = mean if isinstance(mean, Tensor) else std
+    if not isinstance(model, Tensor):
+        return None
+    return (mean + std * torch.special.ndtri(draws.like(model))).to(model.dtype)
+
+
+def _integers(draws: ExampleDraws, given: Given) -> Tensor:
+    values, dtype = draws.new(given)
+    low, high = int(given.get("low", 0)), int(given["high"])
+    return (low + (values * (high - low)).floor()).to(dtype or torch.int64)
+
+
+def _integers_(draws: ExampleDraws, given: Given) -> Tensor | None:
+    low, high = given.get("from", 0), given.get("to")
+    if high is None:
+        return None
+    return given["self"].copy_(low + (draws.like(given["self"]) * (high - low)).floor())
+
+
+def _exponential_(draws: ExampleDraws, given: Given) -> Tensor:
+    return given["self"].copy_(-draws.like(given["self"]).log() / given.get("lambd", 1.0))
+
+
+def _multinomial(draws: ExampleDraws, given: Given) -> Tensor:
+    weights, count = given["self"].double(), given["num_samples"]
+    if given.get("replacement"):
+        ends = weights.cumsum(-1)
+        uniform = draws.uniform((*weights.shape[:-1], count), weights.device) * ends[..., -1:]
+        return torch.searchsorted(ends, uniform, right=True).clamp_max(weights.shape[-1] - 1)
+    # The order of exponential clocks (Efraimidis and Spirakis, 2006).
+    return (weights / -draws.uniform(weights.shape, weights.device).log()).topk(count, dim=-1).indices
+
+
+_DRAWS: dict[str, Callable[[ExampleDraws, Given], Any]] = {
+    "bernoulli": _bernoulli,
+    "bernoulli_": _bernoulli_,
+    "native_dropout": _native_dropout,
+    "rand": _uniform,
+    "rand_like": _uniform,
+    "uniform_": _uniform_,
+    "randn": _normal,
+    "randn_like": _normal,
+    "normal_": _normal_,
+    "normal": _normal_of,
+    "randint": _integers,
+    "randint_like": _integers,
+    "random_": _integers_,
+    "exponential_": _exponential_,
+    "multinomial": _multinomial,
+}
+"""What draws in the stead of each operation, by its name in PyTorch."""

@@ -1,0 +1,84 @@
+"""Counts which rows a data set touches, and selects the most frequent privately, for DP-FEST and DP-AdaFEST+."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dpfest.algorithms import Algorithm
+from dpfest.capture import Recorder
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from dpfest.reading import DatasetReader
+from dpfest.topk import Selection, select_rows
+from dpfest.validation import check_loss_fn
+
+_AT_ONCE = 1024  # examples of a pass, unless told otherwise
+
+
+def select(
+    model: nn.Module,
+    dataset: Any,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    algorithm: Algorithm,
+    *,
+    rows_per_example: int,
+    batch_size: int = _AT_ONCE,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    noise_seed: int | None = None,
+) -> Selection:
+    """The rows that ``algorithm`` trains within, selected privately by how many examples look each one up.
+
+    One pass of the model over the data, without gradients, finds who looks up what, in all its tables and through all
+    its layers; an example's distinct rows of one table are cut to ``rows_per_example``, so that its influence is what
+    the mechanism is told.
+
+    Formal guarantee: see :func:`dpfest.topk.select_rows`; one example moves each table's histogram by at most 1 in at
+    most ``rows_per_example`` rows, whatever the model looks up.
+
+    Args:
+        model, dataset, loss_fn, collate_fn: as of :func:`dpfest.make_private`.
+        algorithm: ``dpfest.FEST(...)`` or ``dpfest.AdaFESTPlus(...)``, whose ``selection`` names mechanism and size.
+        rows_per_example: the most distinct rows of one table that an example is counted in: 1 for a feature with one
+            category; for bags and texts as many as an example usually holds (more adds noise, fewer loses counts).
+        batch_size: examples that are run at once.
+        noise_seed: None for noise from the operating system's entropy.
+
+    Raises:
+        UserError: the algorithm selects nothing; an argument is out of range; the model cannot be trained privately.
+    """
+    if not isinstance(algorithm, Algorithm) or algorithm.selection is None:
+        raise UserError("algorithm must be one that selects rows beforehand: dpfest.FEST() or dpfest.AdaFESTPlus().")
+    if rows_per_example < 1:
+        raise UserError(f"rows_per_example={rows_per_example} must be 1 or more.")
+    check_loss_fn(loss_fn)
+    key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "selection")
+    read = DatasetReader(dataset, collate_fn)
+    recorder = Recorder(model, loss_fn, key)
+    counts = np.zeros(recorder.layout.total_rows, dtype=np.int64)
+    for step, start in enumerate(range(0, len(dataset), batch_size)):
+        examples = np.arange(start, min(start + batch_size, len(dataset)))
+        for part in read(examples, key.derive("data set", step).secret):
+            found = recorder.record(part.data, part.examples, step, backward=False).lookups
+            rows, example = found.rows[found.row_of].cpu().numpy(), found.example.cpu().numpy()
+            tables = np.searchsorted(recorder.layout.offsets, rows, side="right")
+            np.add.at(counts, rows[_within(example * len(recorder.layout.rows) + tables, rows, rows_per_example)], 1)
+    histograms = np.split(counts, recorder.layout.offsets[1:-1])
+    return select_rows(
+        histograms, algorithm.selection, key.stream("selection"), examples=len(dataset), rows_per_example=rows_per_example
+    )
+
+
+def _within(group: NDArray[np.int64], rows: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
+    """Which pairs stay when every group keeps ``most`` of its own, spread over the rows by a fixed hash, ``[pairs]``."""
+    spread = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    order = np.lexsort((spread, group))
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+    kept = np.zeros(len(order), dtype=bool)
+    kept[order[rank < most]] = True
+    return kept

@@ -1,0 +1,419 @@
+"""Private training of any supported model: :func:`make_private` and what it returns.
+
+training = dpfest.make_private(
+    model, optimizer, dataset, loss_fn, algorithm=dpfest.AdaFEST(threshold=3), epsilon=3.0, delta=1e-6,
+    batch_size=1_000, epochs=2)
+for batch in training:
+    training.step(batch)
+print(training.epsilon())
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+from torch.utils.data import DataLoader
+
+from dpfest import binding
+from dpfest.algorithms import Algorithm
+from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine
+from dpfest.errors import UserError
+from dpfest.fidelity import FIDELITIES
+from dpfest.lazy import learning_rates
+from dpfest.ledger import BudgetExceeded, Ledger
+from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.reading import Batch, Batches, DatasetReader, MicroBatch, Read, Request, Requests, request_of
+from dpfest.topk import Selection
+from dpfest.trial import check_batch
+from dpfest.validation import check_loss_fn, check_model, check_optimizers
+
+CHECK_EVERY = 128
+"""One step in so many, on average, checks that its examples do not mix; a check costs about one step more."""
+_BARREN_STEPS = 10  # in a row without a surviving row, after which a warning is due
+
+
+class Step(NamedTuple):
+    """What a step made: the release, which the guarantee covers, and diagnostics, which are private."""
+
+    release: NoisedGradient
+    private: Diagnostics
+
+
+class PrivateTraining:
+    """A model in private training: draws its batches, pays for each step before it is taken, updates the weights.
+
+    Iterate over it for the batches of the steps that are left, and hand each to :meth:`step`.
+
+    Formal guarantee: under fidelity ``rigorous``, the weights after any number of steps, and all weights before them (of
+    lazy noise, those after a :meth:`flush`), are together ``(ledger.epsilon(), plan.delta)``-DP under add-or-remove-one
+    adjacency, as long as the key stays secret, the examples do not mix (which is checked, see :mod:`dpfest.trial`) and
+    no step is taken twice in two ways (see :meth:`load_state_dict`).
+
+    Args:
+        model: see :class:`dpfest.capture.Recorder` for what it may hold; checked here, once.
+        loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
+        optimizers: one or several of ``torch.optim``, between them over all trainable parameters.  Tables get sparse
+            gradients from rules that keep them so: SGD, Adagrad and SparseAdam take those.
+        privacy_plan: of :func:`dpfest.plan`.
+        read: reads micro-batches of examples by their index, such as :class:`dpfest.reading.DatasetReader`.
+        period: which of the plan's periods this is, from 0.
+        selected: what :func:`dpfest.select_rows` gave, for the rules that want it; or its rows alone, sorted, where the
+            caller vouches that the ledger holds what they cost.
+        key: of the whole run; None for a fresh one from the operating system.
+        ledger: None for the plan's own; of a stream, the one that the periods before this one were spent on.
+        num_workers, pin_memory: of the ``DataLoader`` that iteration reads with.
+
+    Raises:
+        UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or plan,
+            selection and key do not belong together.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[nn.Module, Any], Tensor],
+        optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        privacy_plan: PrivacyPlan,
+        read: Read,
+        *,
+        period: int = 0,
+        selected: Selection | Tensor | np.ndarray | None = None,
+        key: NoiseKey | None = None,
+        ledger: Ledger | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+    ) -> None:
+        check_loss_fn(loss_fn)
+        self.model, self.plan, self.period = model, privacy_plan, privacy_plan.periods[period]
+        self.algorithm = algorithm = privacy_plan.algorithm
+        several = isinstance(optimizers, Sequence)
+        self.optimizers: list[torch.optim.Optimizer] = [*optimizers] if several else [optimizers]  # type: ignore[list-item]
+        check_optimizers(self.optimizers, model, sparse=algorithm.sparse, lazy=algorithm.lazy)
+        self.selected = _selected_rows(selected, privacy_plan)
+        self._number, self._own_key = period, _key(key, privacy_plan)
+        step = privacy_plan.step(period)
+        self.engine = PrivateEngine(
+            model,
+            algorithm,
+            loss_fn,
+            privacy_plan.key_of(period, self._own_key),
+            gradient_noise_multiplier=(step and step.gradient_noise_multiplier) or 0.0,
+            map_noise_multiplier=step and step.map_noise_multiplier,
+            epsilon_per_row=step and step.epsilon_per_draw,
+            expected_batch_size=float(privacy_plan.batch_size) if step else None,
+            selected=self.selected,
+        )
+        self._read, self._loader = read, {"num_workers": num_workers, "pin_memory": pin_memory}
+        self._own_ledger = ledger is None
+        self.ledger = privacy_plan.ledger(period) if ledger is None else ledger
+        self.steps_done, self._reserved = 0, 0
+        self._checked, self._barren, self._versions = False, 0, self._weight_versions()
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that the plan still grants."""
+        return self.period.steps - self._reserved - self.steps_done
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Epsilon at ``delta`` (None for the plan's) of all that was spent so far."""
+        return self.ledger.epsilon(delta) if self.algorithm.private else math.inf
+
+    def indices(self, step: int) -> np.ndarray:
+        """The examples of batch ``step`` (from 0), sorted int64 ``[b]``; under Poisson sampling possibly none."""
+        batches = FIDELITIES[self.plan.fidelity].batches if self.algorithm.private else FIDELITIES["paper"].batches
+        return batches(self.period.examples, self.plan.batch_size, self.engine.key).indices(step)
+
+    def request(self, step: int) -> Request:
+        """What is to be read for a step; the first batch and steps drawn from the key are also read by halves."""
+        drawn = int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
+        check = self.algorithm.private and (drawn or not self._checked)
+        return request_of(self.engine.key, step, self.indices(step), check=check)
+
+    def read(self, request: Request) -> Batch:
+        """The batch of a request; safe to call from another thread or process."""
+        return Batches(self._read)[request]
+
+    def __len__(self) -> int:
+        return self.steps_left
+
+    def __iter__(self) -> Iterator[Batch]:
+        steps = range(self.steps_done, self.steps_done + self.steps_left)
+        loader = DataLoader(Batches(self._read), sampler=Requests(self.request, steps), batch_size=None, **self._loader)  # type: ignore[arg-type]
+        for step, batch in zip(steps, loader, strict=True):
+            if self.steps_done != step:
+                raise UserError("Call step(batch) with each batch, once, before the next is asked for.")
+            yield batch
+
+    def step(self, batch: Batch) -> Step:
+        """Pay for one step, take its gradient, update the weights.
+
+        Args:
+            batch: the one that iteration yields, or :meth:`read` of :meth:`request` at :attr:`steps_done`.
+
+        Raises:
+            BudgetExceeded: the step would pass the target; nothing has happened.
+            UserError: this is no batch of the present step; the examples mix, or the model cannot be trained soundly
+                for another reason: the step is paid, and nothing was released.
+        """
+        if not isinstance(batch, Batch):
+            raise UserError(
+                "step() takes a batch that iteration yields (for batch in training: training.step(batch)), not a "
+                f"{type(batch).__name__}: only the examples that were drawn are accounted for."
+            )
+        if self.steps_left <= 0:
+            raise BudgetExceeded(f"All {self.period.steps} steps of the plan are spent: another would be past the target.")
+        if batch.step != self.steps_done:
+            raise UserError(f"The batch is of step {batch.step}, and step {self.steps_done} is next.")
+        self.ledger.spend_step(self._number)
+        lazy = self.engine.lazy
+        with lazy.private() if lazy else nullcontext():
+            self._warn_of_changed_weights()
+            batch = Batch(batch.step, *(self._on_device(batch.microbatches),), tuple(map(self._on_device, batch.halves)))
+            if batch.halves and len(batch) > 1:
+                check_batch(self.engine, batch, whole_tables=not self._checked)
+                self._checked = True
+            release, private = self.engine.gradient(batch.microbatches, batch.step)
+            self.engine.fill(release)
+            if lazy:
+                gradients = [(found.rows, found.values) for found in release.tables]
+                lazy.apply(gradients, release.pending, learning_rates(lazy.tables, self.optimizers))  # type: ignore[arg-type]
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+        self.steps_done += 1
+        if self.steps_left == 0:
+            self.flush()
+        self._versions = self._weight_versions()
+        self._warn_of_barren_steps(release)
+        return Step(release, private)
+
+    def flush(self) -> None:
+        """Add all noise that lazy noise still lacks, O(rows): before the weights are evaluated, saved or released.
+
+        Nothing happens under any other noise.  Look-ups outside of a step, ``state_dict()`` and the plan's last step do
+        it of themselves.
+        """
+        if self.engine.lazy:
+            self.engine.lazy.flush()
+            self._versions = self._weight_versions()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that :meth:`load_state_dict` needs to go on as if nothing had happened, the secret key among it.
+
+        A copy, of tensors and plain values only (``torch.load(..., weights_only=True)`` reads it).  Private: no part of
+        the release.  Save it before the first step as well: steps taken anew under another key are a second release.
+        """
+        lazy = self.engine.lazy
+        with lazy.private() if lazy else nullcontext():
+            model = _copied(self.model.state_dict())
+        return {
+            "steps_done": self.steps_done,
+            "reserved": self._reserved,
+            "checked": self._checked,
+            "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
+            "bound_to": self._bound_to(),
+            "model": model,
+            "optimizers": [_copied(optimizer.state_dict()) for optimizer in self.optimizers],
+            "lazy": lazy and lazy.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], *, steps: int | None = None) -> None:
+        """Go on from a state.
+
+        A step that is taken again must be the same step: the same noise on another gradient would be a second release
+        that nothing hides.  So a state goes on only where all that it is bound to is the same (plan, selection, model,
+        loss function, optimisers, reader, device, threads, versions: :mod:`dpfest.binding`).  And weights go back, but
+        steps do not: a training that has gone on past the state keeps its count, so that what follows draws fresh noise
+        and is paid for; the plan's steps cover both.  (Learning rates that a scheduler sets are part of the optimisers'
+        state; restore the scheduler as well.)
+
+        Args:
+            state: of :meth:`state_dict`.
+            steps: None to go on as above.  Else the training becomes a branch: it takes a fresh key and this many steps
+                of the plan, and its ledger counts all others as spent (in the run that the state is of).  Nothing but
+                the plan, the selection, and the model's and optimisers' shapes need be the same then.
+
+        Raises:
+            UserError: the state is of something else, which is named; or of another key than that of steps that this
+                training has taken itself.
+        """
+        if not isinstance(state, Mapping) or not state.keys() >= {"steps_done", "key", "bound_to", "model", "lazy"}:
+            raise UserError("This is no state of PrivateTraining.state_dict().")
+        key = NoiseKey(bytes(state["key"].tolist()), self.plan.fixed_noise_seed)
+        binding.refuse_difference(state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES)
+        if self.steps_done and (steps is not None or key.secret != self._own_key.secret):
+            raise UserError("This training has taken steps of its own. Load the state into a new one.")
+        done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
+        if steps is not None:
+            left = self.period.steps - state["steps_done"] - state["reserved"]
+            if not 0 < steps <= left:
+                raise UserError(f"steps={steps} of a branch must lie between 1 and the {left} that the state has left.")
+            key = key.derive(f"branch {steps}", state["steps_done"]) if key.fixed else NoiseKey.fresh()
+            done, reserved = self.period.steps - steps, 0
+        try:
+            self.model.load_state_dict(state["model"])
+            for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+        except (RuntimeError, ValueError) as error:
+            raise UserError(f"The state is of another model or other optimisers: {error}") from error
+        gone_on = self.steps_done > state["steps_done"]
+        self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
+        if self.engine.lazy:
+            self.engine.lazy.load_state_dict(state["lazy"], self.engine.key, done if gone_on or steps else done - 1)
+        new = done + reserved - self.steps_done - self._reserved
+        self.ledger.spend_step(self._number, new)
+        self.steps_done, self._reserved, self._checked = done, reserved, state["checked"]
+        self._versions = self._weight_versions()
+
+    def fork(self, steps: int) -> dict[str, Any]:
+        """A state from which another training goes on beside this one, with ``load_state_dict(state, steps=steps)``.
+
+        The branch takes ``steps`` of the plan's, which are spent here at once: what both release is within the plan.
+        """
+        state = self.state_dict()
+        if not 0 < steps <= self.steps_left:
+            raise UserError(f"steps={steps} of a branch must lie between 1 and the {self.steps_left} that are left.")
+        self.ledger.spend_step(self._number, steps)
+        self._reserved += steps
+        return state
+
+    def _bound_to(self) -> dict[str, str]:
+        return binding.bound_to(self.plan, self.selected, self.engine.recorder, self.optimizers, self._read)
+
+    def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
+        device = self.engine.device
+        return [
+            MicroBatch(examples, tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, data))
+            for examples, data in parts
+        ]
+
+    def _weight_versions(self) -> dict[str, int]:
+        return {name: parameter._version for name, parameter in self.engine.recorder.trainable.items()}
+
+    def _warn_of_changed_weights(self) -> None:
+        changed = [name for name, version in self._weight_versions().items() if version != self._versions[name]]
+        if changed:
+            warnings.warn(
+                f"{', '.join(changed[:3])} changed between steps, by other hands than private training's. That is sound "
+                "only if the change was computed from released weights or public data.",
+                stacklevel=3,
+            )
+
+    def _warn_of_barren_steps(self, release: NoisedGradient) -> None:
+        self._barren = 0 if sum(release.rows_per_table) or not release.tables else self._barren + 1
+        if self._barren == _BARREN_STEPS and self.algorithm.name != "frozen":
+            warnings.warn(
+                f"No embedding row survived {_BARREN_STEPS} steps in a row: the tables are not trained. Lower the "
+                "threshold (dpfest.threshold_for gives one), or raise the batch size or epsilon.",
+                stacklevel=3,
+            )
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    dataset: Any,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    *,
+    algorithm: Algorithm,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    batch_size: int,
+    epochs: float | None = None,
+    steps: int | None = None,
+    selected: Selection | None = None,
+    micro_batch_size: int | None = None,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+    noise_seed: int | None = None,
+) -> PrivateTraining:
+    """Private training of a model: plans the noise that meets ``epsilon``, then draws batches and steps.
+
+    Args:
+        model: trained as it is; its trainable parameters lie in embeddings, linear layers, convolutions within an
+            example or normalisations (:func:`dpfest.validate` says what cannot be trained, and why).
+        optimizer: one or several of ``torch.optim``, between them over all trainable parameters.
+        dataset: a map-style ``torch.utils.data.Dataset``; an item is an example, the unit of the guarantee.
+        loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
+        algorithm: which rows survive a step: ``dpfest.AdaFEST(threshold=...)``, ``dpfest.DPSGD()``, ...
+        epsilon, delta: the target; delta None for 1 / N.
+        batch_size: B, the expected size of a Poisson batch.
+        epochs, steps: length of training, one of the two.
+        selected: of :func:`dpfest.select`, for FEST and AdaFESTPlus.
+        micro_batch_size: most examples that are run at once; None for all.
+        collate_fn, num_workers, pin_memory: as in ``torch.utils.data.DataLoader``.
+        noise_seed: None for a key from the operating system; a number reproduces a run, on public data only.
+
+    Raises:
+        UserError: (a ``ValueError``) names the argument or the layer, and the cure.
+    """
+    if not isinstance(algorithm, Algorithm):
+        raise UserError(f"algorithm={algorithm!r} must be an algorithm with its settings, as dpfest.AdaFEST(threshold=3).")
+    read = DatasetReader(dataset, collate_fn, micro_batch_size)
+    check_model(model)
+    if not hasattr(dataset, "__len__"):
+        raise UserError("dataset must have a length: the number of examples is part of the plan.")
+    privacy_plan = plan(
+        algorithm,
+        epsilon=epsilon,
+        delta=delta,
+        examples=len(dataset),
+        batch_size=batch_size,
+        steps=steps,
+        epochs=epochs,
+        features=_table_sizes(model) if algorithm.selection else None,
+        fixed_noise_seed=noise_seed is not None,
+    )
+    key = None if noise_seed is None else NoiseKey.from_seed(noise_seed, "training")
+    return PrivateTraining(
+        model, loss_fn, optimizer, privacy_plan, read,
+        selected=selected, key=key, num_workers=num_workers, pin_memory=pin_memory,
+    )  # fmt: skip
+
+
+def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trainable parameters of a model: (dense, tables), for an optimiser each."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    tables = {id(layer.weight): layer.weight for layer in layers if layer.weight.requires_grad}
+    dense = [p for p in model.parameters() if p.requires_grad and id(p) not in tables]
+    return dense, list(tables.values())
+
+
+def _table_sizes(model: nn.Module) -> list[int]:
+    return [len(table) for table in parameter_groups(model)[1]]
+
+
+def _key(key: NoiseKey | None, privacy_plan: PrivacyPlan) -> NoiseKey:
+    if key is None and privacy_plan.fixed_noise_seed:
+        raise UserError("The plan has a fixed noise seed: give key=NoiseKey.from_seed(...).")
+    if key is not None and key.fixed and not privacy_plan.fixed_noise_seed:
+        raise UserError("The key follows from a seed: plan with fixed_noise_seed=True, so that the ledger says so.")
+    return key or NoiseKey.fresh()
+
+
+def _selected_rows(selected: Selection | Tensor | np.ndarray | None, privacy_plan: PrivacyPlan) -> Tensor | None:
+    algorithm = privacy_plan.algorithm
+    if (selected is None) != (algorithm.selection is None):
+        raise UserError(
+            f"{algorithm.name} trains rows chosen beforehand: give selected=dpfest.select(...)."
+            if selected is None
+            else f"{algorithm.name} selects no rows beforehand: leave selected out."
+        )
+    if isinstance(selected, Selection) and tuple(selected.events) != privacy_plan.selections:
+        raise UserError("The rows were selected at another cost than was planned: select them with the plan's settings.")
+    rows = selected.rows if isinstance(selected, Selection) else selected
+    return None if rows is None else torch.as_tensor(rows)
+
+
+def _copied(state: Any) -> Any:
+    return tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, state)

@@ -1,0 +1,230 @@
+"""The check that examples do not mix: clipped sums of two halves of a batch must add up to that of the whole.
+
+Clipping bounds an example's influence only where its gradient is its own.  Gradients alone cannot show that (detached
+batch means, in-batch negatives by index, frozen attention, padding to the batch's longest and hooks that rescale leave
+them in place), but values can: for the noiseless clipped sum S, and the rows that each example touches,
+
+    S(A and B) = S(A) + S(B)
+
+for any two parts of a batch, each collated anew.  Sound models satisfy it up to rounding; in-batch mixing misses it by
+orders of magnitude.  :class:`dpfest.training.PrivateTraining` runs the check on the first batch of two examples or more
+and then on steps drawn from the key; mixing under a condition that no checked batch meets goes unseen.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from dpfest.algorithms import DPSGD
+from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
+from dpfest.errors import UserError
+from dpfest.lazy import ReadsOfTables
+from dpfest.noise import NoiseKey
+from dpfest.reading import Batch, DatasetReader, MicroBatch, request_of
+from dpfest.tables import Survivors
+from dpfest.validation import StateWatch, check_loss_fn, check_model, check_optimizers
+
+_WATCHED_ROWS = 1 << 10  # of each table, whose content is compared; of all other tensors all of it is
+
+Microbatches = Sequence[MicroBatch]
+
+
+def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = False) -> None:
+    """Refuse a model and a loss whose examples mix, or that keep the batch, as far as this batch shows it.
+
+    Args:
+        engine: of the model and the loss.
+        batch: with its halves.
+        whole_tables: compare the content of all table rows, not of a sample: O(rows).
+
+    Raises:
+        UserError: the clipped sums do not add up, the look-ups differ, the forward pass writes into the model, or it
+            draws from numpy's or Python's generators.
+    """
+    parts = (batch.microbatches, *batch.halves)
+    generators = _foreign_generators()
+    if engine.lazy:  # settle the rows that are read, before their content is watched
+        engine.lazy.begin(engine.key, batch.step)
+        with ReadsOfTables(engine.lazy):
+            LogicalBatch(engine, batch.microbatches, batch.step).contributions()
+    watch = StateWatch(engine.recorder.model, {} if whole_tables else _watched_rows(engine, batch.step))
+    clipping_norm = _finite(engine.algorithm.clipping_norm)
+    sums, touched = _sums(engine, parts, batch.step, clipping_norm)
+    watch.check()
+    if _foreign_generators() != generators:
+        raise UserError(
+            "loss_fn draws from numpy's or Python's random numbers, which no key covers. Draw with torch: its draws are "
+            "made by example, from the noise key."
+        )
+    if not _same_pairs(touched):
+        raise UserError(
+            "An example looks up other rows when it is run among others: its look-ups depend on its batch (in-batch "
+            "negatives, draws shared by the batch). Let them depend on the example alone."
+        )
+    binding = float(torch.cat(sums[0].example_norms).median()) / 2  # so that clipping binds for most examples
+    for norm in (clipping_norm, binding) if 0 < binding < clipping_norm else (clipping_norm,):
+        if norm != clipping_norm:
+            sums, _ = _sums(engine, parts, batch.step, norm)
+        if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm):
+            raise UserError(
+                "The examples of a batch mix: the clipped sums of its two halves miss that of the whole by "
+                f"{_defect(sums) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look for "
+                "statistics of the batch (a mean, a maximum, class frequencies, len(batch)), in-batch negatives (roll, "
+                "flip), attention or sorting across examples, padding that changes the result, hooks that rescale "
+                "gradients."
+            )
+
+
+def _sums(
+    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float
+) -> tuple[list[ClippedSum], list[Any]]:
+    """The noiseless clipped sum of each part over the rows that the first one touches, and who touched what."""
+    sums, touched = [], []
+    survivors = None
+    for part in parts:
+        logical = LogicalBatch(engine, part, step)
+        found = logical.contributions()
+        survivors = survivors or Survivors(engine.layout, found.rows)
+        total = ClippedSum(engine, survivors, clipping_norm)
+        for recording in logical.recordings():
+            total.add(recording)
+        sums.append(total)
+        examples = np.concatenate([np.empty(0, np.int64), *(each.examples for each in part)])
+        rows, example = found.rows.cpu().numpy()[found.row_of.cpu().numpy()], found.example.cpu().numpy()
+        touched.append(np.stack([examples[example], rows]))
+    return sums, touched
+
+
+def _finite(clipping_norm: float) -> float:
+    return clipping_norm if math.isfinite(clipping_norm) else 1.0
+
+
+def _same_pairs(touched: Sequence[Any]) -> bool:
+    whole, halves = touched[0], np.concatenate(touched[1:], axis=1)
+    return whole.shape == halves.shape and all(
+        np.array_equal(*(pairs[:, np.lexsort(pairs)][row] for pairs in (whole, halves))) for row in (0, 1)
+    )
+
+
+def _defect(sums: Sequence[ClippedSum]) -> float:
+    whole, *halves = ([total.flat_dense, total.flat_rows] for total in sums)
+    missing = [w.double() - sum(h.double() for h in parts) for w, *parts in zip(whole, *halves, strict=True)]
+    return math.sqrt(sum(float(one.square().sum()) for one in missing))
+
+
+def _adds_up(sums: Sequence[ClippedSum], engine: PrivateEngine) -> bool:
+    return _defect(sums) <= _tolerance(engine) * max(sums[0].norms, 1e-300)
+
+
+def _tolerance(engine: PrivateEngine) -> float:
+    """By how much sums may differ, relative to the norms summed: the rounding of deep models stays a hundred times
+    below, and mixed examples lie above."""
+    return 1e-5 if engine.dtype == torch.float32 else 1e-9
+
+
+def _adds_up_in_double(
+    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float
+) -> bool:
+    """The same check in float64, which tells mixing from rounding: a unit at the kink of its ReLU takes either side."""
+    if engine.dtype == torch.float64:
+        return False
+    model = copy.deepcopy(engine.recorder.model).double()
+    precise = PrivateEngine(
+        model, DPSGD(), engine.recorder.loss_fn, engine.key, gradient_noise_multiplier=0.0, expected_batch_size=None
+    )
+    wide = [[MicroBatch(part.examples, tree_map(_double, part.data)) for part in each] for each in parts]
+    try:
+        sums, _ = _sums(precise, wide, step, clipping_norm)
+    except (RuntimeError, TypeError):  # it computes in float32 by itself
+        return False
+    return _adds_up(sums, precise)
+
+
+def _double(value: Any) -> Any:
+    return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _watched_rows(engine: PrivateEngine, step: int) -> dict[str, Tensor]:
+    """A sample of each table's rows, whose content is compared."""
+    generator, rows = random.Random(step), {}
+    for name, table in engine.recorder.tables.items():
+        size = table.num_embeddings
+        sample = sorted(generator.sample(range(size), min(_WATCHED_ROWS, size)))
+        rows[f"{name}.weight"] = torch.tensor(sample, device=table.weight.device)
+    return rows
+
+
+def _foreign_generators() -> tuple[str, object]:
+    return str(np.random.get_state(legacy=False)["state"]), random.getstate()
+
+
+def validate(
+    model: nn.Module,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    batch: Any,
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+    *,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+) -> None:
+    """Check that a model, a loss and optimisers can be trained privately; nothing is spent, nothing is changed.
+
+    Args:
+        model: see :class:`dpfest.capture.Recorder` for what it may hold.
+        loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
+        batch: what ``loss_fn`` takes, every tensor of it with the examples first; with ``collate_fn`` a list of
+            examples, so that halves are collated (and padded) anew.  Two examples or more; 16 or more show more.
+        optimizers: between them over all trainable parameters; None to leave them unchecked.
+        collate_fn: makes what ``loss_fn`` takes from a list of examples.
+
+    Returns:
+        None for a model that is sound as far as this batch shows it.
+
+    Raises:
+        UserError: (a ``ValueError``) names the layer and the cure.
+    """
+    check_model(model)
+    check_loss_fn(loss_fn)
+    if optimizers is not None:
+        several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
+        check_optimizers(several, model, sparse=False, lazy=False)
+    key = NoiseKey.fresh()
+    engine = PrivateEngine(
+        model, DPSGD(), loss_fn, key, gradient_noise_multiplier=0.0, expected_batch_size=None
+    )
+    examples = np.arange(_count(batch) if collate_fn is None else len(batch))
+    if len(examples) < 2:
+        raise UserError("validate() needs a batch of two examples or more: one alone cannot show whether they mix.")
+    for step in range(2):
+        request = request_of(key, step, examples, check=True)
+        if collate_fn is not None:
+            read = DatasetReader(batch, collate_fn)
+            parts = [read(part, request.seed) for part in (examples, *request.halves)]
+        else:
+            parts = [[MicroBatch(part, _rows(batch, part))] for part in (examples, *request.halves)]
+        check_batch(engine, Batch(step, parts[0], tuple(parts[1:])), whole_tables=True)
+
+
+def _count(batch: Any) -> int:
+    counts = {len(leaf) for leaf in tree_leaves(batch) if isinstance(leaf, Tensor) and leaf.dim()}
+    if len(counts) != 1:
+        raise UserError(
+            f"The tensors of the batch count {', '.join(map(str, sorted(counts))) or 'no'} examples: each must have "
+            "the examples first. Give collate_fn and a list of examples where they have not."
+        )
+    return counts.pop()
+
+
+def _rows(batch: Any, indices: Any) -> Any:
+    chosen = torch.from_numpy(indices)
+    return tree_map(
+        lambda leaf: leaf[chosen.to(leaf.device)] if isinstance(leaf, Tensor) and leaf.dim() else leaf, batch
+    )

@@ -1,0 +1,403 @@
+"""make_private: the loop that people write, and a guarantee that saves, rollbacks, forks and copies do not break."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+import dpfest
+from dpfest import DPSGD, AdaFEST, BudgetExceeded, UserError, make_private
+from dpfest.training import PrivateTraining
+
+EXAMPLES, STEPS = 400, 8
+
+
+class Shop(nn.Module):
+    """Bags, single look-ups, a dense network with dropout."""
+
+    def __init__(self, dropout: float = 0.2) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.basket, self.shop = nn.EmbeddingBag(50, 4, mode="mean"), nn.Embedding(7, 2)
+        self.head = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+    def forward(self, basket: Tensor, shop: Tensor) -> Tensor:
+        return self.head(torch.cat([self.basket(basket), self.shop(shop)], dim=1)).squeeze(1)
+
+
+def data(examples: int = EXAMPLES) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    basket = torch.randint(0, 50, (examples, 3), generator=generator)
+    shop = torch.randint(0, 7, (examples,), generator=generator)
+    return TensorDataset(basket, shop, (shop < 3).float())
+
+
+def losses(model: nn.Module, batch: Any) -> Tensor:
+    return F.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none")
+
+
+def negated(model: nn.Module, batch: Any) -> Tensor:
+    return -losses(model, batch)
+
+
+def training(
+    algorithm: Any = None, *, model: nn.Module | None = None, loss_fn: Any = losses, lr: float = 0.5, **settings: Any
+) -> PrivateTraining:
+    model = model or Shop()
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    given = {"epsilon": 4.0, "delta": 1e-4, "batch_size": 40, "steps": STEPS, "noise_seed": 1} | settings
+    return make_private(model, optimizer, data(), loss_fn, algorithm=algorithm or DPSGD(), **given)
+
+
+def take(run: PrivateTraining, steps: int) -> None:
+    for _, batch in zip(range(steps), run, strict=False):
+        run.step(batch)
+
+
+def weights(run: PrivateTraining) -> Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in run.model.parameters()])
+
+
+def test_the_loop_ends_with_the_plan_and_says_what_was_spent() -> None:
+    run, spent = training(AdaFEST(threshold=2)), []
+    for batch in run:
+        made = run.step(batch)
+        assert made.private.examples == len(batch)
+        spent.append(run.epsilon())
+    assert len(spent) == STEPS and spent == sorted(spent) and 3.9 < spent[-1] <= 4.0
+    with pytest.raises(BudgetExceeded, match="past the target"):
+        run.step(run.read(run.request(STEPS)))
+    assert issubclass(BudgetExceeded, RuntimeError) and issubclass(UserError, ValueError)
+
+
+def test_workers_read_the_same_batches() -> None:
+    plain, workers = training(), training(num_workers=2)
+    take(plain, 3)
+    take(workers, 3)
+    assert torch.equal(weights(plain), weights(workers))
+
+
+def test_dropout_follows_the_key_and_the_example_alone() -> None:
+    """Not torch's seed; and an example keeps its mask when another one leaves the batch or the padding grows."""
+    first, second = training(), training()
+    torch.manual_seed(11)
+    take(first, 2)
+    torch.manual_seed(12)
+    take(second, 2)
+    assert torch.equal(weights(first), weights(second))
+
+    seen = []
+
+    def watched(model: nn.Module, batch: Any) -> Tensor:
+        mask = F.dropout(torch.ones(len(batch[0]), 3, 4), 0.5)
+        noise = torch.randn(len(batch[0]), 2)
+        seen.append((batch[1].clone(), mask, noise))
+        return losses(model, batch)
+
+    run = training(loss_fn=watched)
+    run.step(run.read(run.request(0)))  # the first batch: whole and in halves
+    (_, masks, noises), *halves = seen
+    known = {tuple(noise.tolist()): mask for noise, mask in zip(noises, masks, strict=True)}
+    assert len(known) == len(noises), "every example draws for itself"
+    for _, masks, noises in halves:
+        for noise, mask in zip(noises, masks, strict=True):
+            assert torch.equal(known[tuple(noise.tolist())], mask)
+
+
+def test_dropout_masks_have_their_rate() -> None:
+    """Binomial of 20,000 draws at 0.3: off by 4 deviations once in 16,000 seeds."""
+    from dpfest.draws import ExampleDraws
+
+    with ExampleDraws(dpfest.NoiseKey.from_seed(0), 0, np.arange(200)):
+        kept = (F.dropout(torch.ones(200, 100), 0.3) > 0).float().mean()
+        integers = torch.randint(0, 10, (200, 100))
+    assert abs(float(kept) - 0.7) < 4 * (0.21 / 20_000) ** 0.5
+    assert torch.bincount(integers.flatten(), minlength=10).sub(2000).abs().max() < 4.5 * (20_000 * 0.09) ** 0.5
+
+
+def saved(run: PrivateTraining) -> dict[str, Any]:
+    file = io.BytesIO()
+    torch.save(run.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("algorithm", [AdaFEST(threshold=2), DPSGD(noise="lazy")], ids=["adafest", "lazy"])
+def test_a_saved_state_goes_on_to_the_same_bits_dropout_included(algorithm: Any) -> None:
+    whole, half = training(algorithm), training(algorithm)
+    take(whole, STEPS)
+    take(half, 3)
+    resumed = training(algorithm)
+    torch.manual_seed(99)
+    resumed.load_state_dict(saved(half))
+    take(resumed, STEPS)
+    assert torch.equal(weights(resumed), weights(whole))
+    assert resumed.epsilon() == whole.epsilon()
+
+
+DIFFERENT: dict[str, dict[str, Any]] = {
+    "loss_fn": {"loss_fn": negated},
+    "reader": {"micro_batch_size": 7},
+    "plan": {"epsilon": 3.0},
+    "model": {"model": Shop(dropout=0.3)},
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_state_goes_on_only_with_what_it_is_bound_to(name: str) -> None:
+    run = training()
+    take(run, 2)
+    with pytest.raises(UserError, match=f"saved under another .*{name}"):
+        training(**DIFFERENT[name]).load_state_dict(saved(run))
+
+
+def test_a_changed_loss_of_the_same_name_and_other_optimisers_or_threads_are_told_apart() -> None:
+    def make(scale: float) -> Any:
+        return lambda model, batch: scale * losses(model, batch)
+
+    run = training(loss_fn=make(1.0))
+    state = saved(run)
+    training(loss_fn=make(1.0)).load_state_dict(state)
+    with pytest.raises(UserError, match="another loss_fn"):
+        training(loss_fn=make(2.0)).load_state_dict(state)
+    model = Shop()
+    momentum = make_private(
+        model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9), data(), make(1.0), algorithm=DPSGD(),
+        epsilon=4.0, delta=1e-4, batch_size=40, steps=STEPS, noise_seed=1,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="another optimizers"):
+        momentum.load_state_dict(state)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        with pytest.raises(UserError, match=rf"threads \({threads}, now {threads + 1}\)"):
+            training(loss_fn=make(1.0)).load_state_dict(state)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_rollback_takes_weights_back_and_no_step() -> None:
+    """Early stopping: five steps, back to two, and on with another learning rate. No noise serves twice."""
+    run = training()
+    take(run, 2)
+    state, spent = saved(run), run.epsilon()
+    take(run, 3)
+    before = run.epsilon()
+    run.load_state_dict(state)
+    assert run.steps_done == 5 and run.epsilon() == before > spent
+    run.optimizers[0].param_groups[0]["lr"] = 0.1
+    take(run, STEPS)
+    assert run.steps_done == STEPS and run.steps_left == 0 and run.epsilon() <= 4.0
+
+
+def test_a_branch_has_a_key_of_its_own_and_both_stay_within_the_plan() -> None:
+    run = training(noise_seed=None)
+    take(run, 2)
+    state = run.fork(3)
+    assert run.steps_left == STEPS - 5
+    branch = training(noise_seed=None, lr=0.1, loss_fn=negated)
+    branch.load_state_dict(state, steps=3)
+    assert branch.steps_left == 3 and branch.engine.key.secret != run.engine.key.secret
+    take(run, STEPS)
+    take(branch, STEPS)
+    assert run.epsilon() == branch.epsilon() <= 4.0, "each ledger counts what the other may spend"
+    for done in (run, branch):
+        with pytest.raises(BudgetExceeded):
+            done.step(done.read(done.request(done.steps_done)))
+    with pytest.raises(UserError, match=r"between 1 and the 0"):
+        run.fork(1)
+
+
+def test_lazy_noise_does_not_leave_through_state_dict_evaluation_or_a_copy() -> None:
+    """Without noise, rows that no batch touched keep their bits; every row must have moved once weights are read."""
+    for read in (lambda run: run.model.state_dict(), lambda run: run.model.eval()(*data()[:2][:2])):
+        run = training(DPSGD(noise="lazy"))
+        start = run.model.basket.weight.detach().clone()
+        take(run, 2)
+        table = run.model.basket.weight
+        assert bool((table == start).all(1).any()), "some rows are still to be noised"
+        with pytest.raises(UserError, match="lack noise"):
+            copy.deepcopy(run.model)
+        read(run)
+        assert not bool((table == start).any())
+        copy.deepcopy(run.model)
+        with pytest.raises(UserError, match="cannot be pickled"):
+            torch.save(run.model, io.BytesIO())
+
+
+def test_lazy_noise_refuses_all_but_plain_sgd() -> None:
+    class Scaled(torch.optim.SGD):
+        pass
+
+    def made(optimizers: Any) -> None:
+        model = Shop()
+        make_private(model, optimizers(model), data(), losses, algorithm=DPSGD(noise="lazy"), epsilon=4.0, delta=1e-4, batch_size=40, steps=2)
+
+    def hooked(model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        optimizer.register_step_pre_hook(lambda *given: None)
+        return optimizer
+
+    for optimizers in (
+        lambda model: Scaled(model.parameters(), lr=0.5),
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.5, weight_decay=0.1),
+        hooked,
+    ):
+        with pytest.raises(UserError, match="plain SGD"):
+            made(optimizers)
+    with pytest.raises(UserError, match="in two optimisers"):
+        made(lambda model: [torch.optim.SGD(model.parameters(), lr=1.0), torch.optim.SGD([model.shop.weight], lr=1e-6)])
+
+
+def test_lazy_noise_refuses_a_forward_pass_that_reads_a_table_outside_of_a_look_up() -> None:
+    class Normalised(Shop):
+        def forward(self, basket: Tensor, shop: Tensor) -> Tensor:
+            return super().forward(basket, shop) / self.shop.weight.detach().norm()
+
+    run = training(DPSGD(noise="lazy"), model=Normalised())
+    with pytest.raises(UserError, match=r"reads the table shop outside of a look-up"):
+        take(run, 1)
+    take(training(DPSGD(), model=Normalised()), 1)
+
+
+def test_mixing_is_refused_in_training_before_anything_is_released() -> None:
+    def centred(model: nn.Module, batch: Any) -> Tensor:
+        loss = losses(model, batch)
+        return loss * (1 + loss.detach().mean())
+
+    run = training(loss_fn=centred, algorithm=DPSGD(clipping_norm=100.0))
+    before = weights(run)
+    with pytest.raises(UserError, match="mix"):
+        take(run, 1)
+    assert torch.equal(weights(run), before) and run.steps_done == 0
+
+
+def test_mixing_that_begins_later_is_found_by_the_checks_that_follow() -> None:
+    """One step in 128 is checked, drawn from the key: none of 1,500 with probability 8e-6."""
+    calls = [0]
+
+    def later(model: nn.Module, batch: Any) -> Tensor:
+        calls[0] += 1
+        loss = losses(model, batch)
+        return loss * (1 + loss.detach().mean()) if calls[0] > 20 else loss
+
+    run = training(loss_fn=later, algorithm=DPSGD(clipping_norm=100.0), batch_size=10, steps=1500, noise_seed=None)
+    with pytest.raises(UserError, match="mix"):
+        take(run, 1500)
+
+
+def test_draws_of_the_data_set_follow_the_key_and_those_of_collate_are_refused() -> None:
+    class Draws(TensorDataset):
+        def __getitem__(self, index: Any) -> Any:
+            basket, shop, label = super().__getitem__(index)
+            return torch.from_numpy(np.random.randint(0, 50, 3)), shop, label
+
+    def run_of(**settings: Any) -> PrivateTraining:
+        model = Shop()
+        return make_private(model, torch.optim.SGD(model.parameters(), lr=0.5), Draws(*data().tensors), losses, algorithm=DPSGD(), epsilon=4.0, delta=1e-4, batch_size=40, steps=4, noise_seed=1, **settings)
+
+    first, second = run_of(), run_of()
+    take(first, 4)
+    np.random.seed(123)
+    take(second, 4)
+    assert torch.equal(weights(first), weights(second))
+
+    def collate(examples: Any) -> Any:
+        torch.rand(1)
+        return torch.utils.data.default_collate(examples)
+
+    with pytest.raises(UserError, match="collate_fn draws random numbers"):
+        take(run_of(collate_fn=collate), 1)
+
+
+def test_weights_that_are_changed_between_steps_are_warned_of() -> None:
+    run = training()
+    take(run, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        take(run, 1)
+    with torch.no_grad():
+        run.model.shop.weight.mul_(0.5)
+    with pytest.warns(UserWarning, match=r"shop\.weight changed between steps"):
+        take(run, 1)
+
+
+def test_a_threshold_that_no_row_passes_is_warned_of_and_threshold_for_gives_another() -> None:
+    with pytest.warns(UserWarning, match="No embedding row survived 10 steps in a row"):
+        take(training(AdaFEST(threshold=1e6), steps=11), 11)
+    run = training(AdaFEST())
+    assert 0 < dpfest.threshold_for(run.plan, rows=57, false_rows=1.0) < 100
+
+
+MISUSE: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a loader": (DataLoader(data()), {}, "map-style"),
+    "an iterable data set": (type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(())})(), {}, "map-style"),
+    "a class": (data(), {"algorithm": AdaFEST}, "an algorithm with its settings"),
+    "a name": (data(), {"algorithm": "adafest"}, "an algorithm with its settings"),
+    "no length": (data(), {"steps": None}, "steps"),
+    "two lengths": (data(), {"epochs": 1}, "steps"),
+    "a batch beyond the data": (data(), {"batch_size": 500}, "batch_size=500"),
+    "no budget": (data(), {"epsilon": 0.0}, "epsilon"),
+    "rows that none asked for": (data(), {"selected": np.arange(3)}, "leave selected out"),
+}
+
+
+@pytest.mark.parametrize("name", MISUSE)
+def test_misuse_is_answered_in_words(name: str) -> None:
+    dataset, settings, words = MISUSE[name]
+    model = Shop()
+    given = {"algorithm": DPSGD(), "epsilon": 1.0, "batch_size": 40, "steps": 2} | settings
+    with pytest.raises(ValueError, match=words):
+        make_private(model, torch.optim.SGD(model.parameters(), lr=1.0), dataset, losses, **given)
+
+
+def test_a_bare_batch_is_no_step() -> None:
+    run = training()
+    with pytest.raises(UserError, match="takes a batch that iteration yields"):
+        run.step(data()[:3])
+    batch = run.read(run.request(3))
+    with pytest.raises(UserError, match="The batch is of step 3, and step 0 is next"):
+        run.step(batch)
+    assert run.epsilon() == 0
+
+
+def test_select_counts_an_example_no_more_often_than_it_says() -> None:
+    class Twice(nn.Module):
+        """Looks up in one table twice, so that plain counting gives a histogram of 2 N."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.item, self.score = nn.Embedding(50, 4), nn.Linear(4, 1)
+
+        def forward(self, first: Tensor, second: Tensor) -> Tensor:
+            return self.score(self.item(first) + self.item(second)).squeeze(1)
+
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randint(0, 10, (EXAMPLES,), generator=generator)
+    items = TensorDataset(first, first + 10, torch.ones(EXAMPLES))
+    algorithm = dpfest.FEST(selection=dpfest.SelectionConfig(rows=20, noise_multiplier=0.1))
+    chosen = dpfest.select(Twice(), items, losses, algorithm, rows_per_example=2, noise_seed=0)
+    assert chosen.rows.tolist() == list(range(20))
+    with pytest.raises(UserError, match="more than"):
+        dpfest.select_rows(
+            [np.full(50, 2 * EXAMPLES // 50)], algorithm.selection, dpfest.NoiseKey.fresh().stream("selection"),
+            examples=EXAMPLES, rows_per_example=1,
+        )  # fmt: skip
+    model = Twice()
+    run = make_private(
+        model, torch.optim.SGD(model.parameters(), lr=0.5), items, losses, algorithm=algorithm, epsilon=20.0,
+        batch_size=40, steps=2, selected=chosen,
+    )  # fmt: skip
+    start = model.item.weight.detach().clone()
+    take(run, 2)
+    assert torch.equal((model.item.weight != start).any(1).nonzero().squeeze(1), torch.arange(20))

@@ -15,6 +15,7 @@ from dpfest.layers import Call, LinearFactors
 from dpfest.noise import NoiseKey
 from dpfest.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Nonprivate
 from tests.dpfest.reference import reference_gradient
+from tests.dpfest.steps import by_batch, released
 
 SIGMA = {"gradient_noise_multiplier": 0.8}
 SELECTED = np.array([0, 2, 7, 8, 20, 33, 40, 41, 50])
@@ -112,7 +113,7 @@ def losses_of(model: nn.Module) -> Any:
 
 
 def dense(engine: PrivateEngine, microbatches: list[Any], step: int) -> dict[str, Tensor]:
-    gradient = engine.gradient(microbatches, step)
+    gradient = released(engine, microbatches, step)
     result = dict(gradient.dense)
     for (name, table), rows in zip(engine.recorder.tables.items(), gradient.tables, strict=True):
         values = torch.zeros_like(table.weight)
@@ -157,7 +158,7 @@ def test_step_equals_dense_reference(case: str, make: Any, splits: int) -> None:
     engine = PrivateEngine(
         model,
         algorithm,
-        losses,
+        by_batch(losses),
         key,
         expected_batch_size=10.0,
         **{**settings, "selected": None if selected is None else torch.from_numpy(selected)},
@@ -183,14 +184,14 @@ class ReadByWord(nn.Module):
 
 
 def test_look_ups_that_vary_between_micro_batches_are_all_seen() -> None:
-    """The map must hold the look-ups that no shortened pass waits for: more in the second micro-batch."""
+    """The map holds the look-ups of every micro-batch: more in the second one."""
     torch.manual_seed(4)
     tokens = torch.randint(1, 12, (6, 5))
     tokens[:2, 1:], tokens[2:4, 3:] = 0, 0
     batch, key = (tokens, torch.randint(0, 2, (6,)).double()), NoiseKey.from_seed(3)
     model, (algorithm, settings) = ReadByWord().double(), CASES["adafest"]
     losses = losses_of(model)
-    engine = PrivateEngine(model, algorithm, losses, key, expected_batch_size=10.0, **settings)
+    engine = PrivateEngine(model, algorithm, by_batch(losses), key, expected_batch_size=10.0, **settings)
     micro = list(zip(*(part.tensor_split(3) for part in batch), strict=True))
     touched = [[set(map(int, line)) - {0} for line in tokens]]
     for step in range(2):
@@ -200,31 +201,18 @@ def test_look_ups_that_vary_between_micro_batches_are_all_seen() -> None:
             torch.testing.assert_close(got[name], value, rtol=1e-9, atol=1e-11)
 
 
-def test_the_map_costs_no_second_forward_pass_of_the_dense_layers() -> None:
-    model, batch, _ = text(12)
-    algorithm, settings = CASES["adafest"]
-    engine = PrivateEngine(model, algorithm, losses_of(model), NoiseKey.fresh(), expected_batch_size=1.0, **settings)
-    passes = []
-    model.head.register_forward_pre_hook(lambda *_: passes.append(1))
-    micro = list(zip(*(part.tensor_split(4) for part in batch), strict=True))
-    engine.gradient(micro, 0)
-    assert len(passes) == 5  # the first tells how many look-ups there are
-    engine.gradient(micro, 1)
-    assert len(passes) == 9
-
-
 def test_clipping_binds_and_masking_comes_first() -> None:
     """With every row masked, the dense part alone fills the clipping norm: masked before clipped."""
     model, batch, _ = tabular(1)
     engine = PrivateEngine(
         model,
         Frozen(clipping_norm=0.01),
-        losses_of(model),
+        by_batch(losses_of(model)),
         NoiseKey.from_seed(0),
         gradient_noise_multiplier=0.0,
         expected_batch_size=1.0,
     )
-    gradient = engine.gradient([batch], 0)
+    gradient = released(engine, [batch], 0)
     assert torch.sqrt(sum(g.square().sum() for g in gradient.dense.values())).item() == pytest.approx(0.01)
 
 
@@ -236,13 +224,12 @@ def test_empty_batch_still_gets_noise(case: str) -> None:
     engine = PrivateEngine(
         model,
         algorithm,
-        losses_of(model),
+        by_batch(losses_of(model)),
         NoiseKey.from_seed(0),
         expected_batch_size=10.0,
         **{**settings, "selected": None if selected is None else torch.from_numpy(selected)},
     )
-    gradient = engine.gradient([tuple(part[:0] for part in batch)], 0)
-    assert gradient.examples == 0
+    gradient = released(engine, [tuple(part[:0] for part in batch)], 0)
     noisy = [g for g in gradient.dense.values()]
     if algorithm.private:
         assert all(bool((g != 0).all()) for g in noisy)
@@ -252,7 +239,7 @@ def test_empty_batch_still_gets_noise(case: str) -> None:
 
 def engine_for(model: nn.Module, algorithm: Algorithm, **settings: Any) -> PrivateEngine:
     return PrivateEngine(
-        model, algorithm, losses_of(model), NoiseKey.from_seed(9), expected_batch_size=10.0, **SIGMA, **settings
+        model, algorithm, by_batch(losses_of(model)), NoiseKey.from_seed(9), expected_batch_size=10.0, **SIGMA, **settings
     )
 
 
@@ -293,14 +280,15 @@ def test_a_bag_of_repeated_ids_is_summed_even_where_there_are_as_many_ids_as_exa
 
     model, ids = Bag().double(), torch.tensor([4, 4, 1])
     batch = (ids, torch.tensor([0, 2, 3]), torch.ones(3).double())
-    gradient = PrivateEngine(
+    engine = PrivateEngine(
         model,
         DPSGD(clipping_norm=0.5),
-        lambda b: model(*b[:2]),
+        lambda model, b: model(*b[:2]),
         NoiseKey.from_seed(0),
         gradient_noise_multiplier=0.0,
         expected_batch_size=1.0,
-    ).gradient([batch], 0)
+    )
+    gradient = released(engine, [batch], 0)
     clipped = 0.5 / 2**0.5  # each example's gradient, whatever it was, is cut to 0.5 over two coordinates
     want = torch.zeros(6, 2).double().index_fill(0, torch.tensor([1, 4]), clipped)
     torch.testing.assert_close(gradient.tables[0].values, want)
@@ -310,7 +298,7 @@ def test_in_place_activation_is_refused_by_name() -> None:
     model, batch, _ = tabular(3)
     model.network[1] = nn.ReLU(inplace=True)
     with pytest.raises(UserError, match=r"network\.0 is changed in place"):
-        engine_for(model, DPSGD()).gradient([batch], 0)
+        released(engine_for(model, DPSGD()), [batch], 0)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +349,7 @@ def test_parameters_used_outside_their_layer_are_refused_by_name(use: str) -> No
 
     _, batch, _ = tabular(3)
     with pytest.raises(UserError, match=r"network\.2\.weight is used outside"):
-        engine_for(Outside().double(), DPSGD()).gradient([batch], 0)
+        released(engine_for(Outside().double(), DPSGD()), [batch], 0)
 
 
 def test_a_parameter_read_without_gradient_is_no_use() -> None:
@@ -388,13 +376,13 @@ def test_layer_norm_over_the_batch_is_refused() -> None:
 
     _, batch, _ = tabular(3)
     with pytest.raises(UserError, match="norm gives"):
-        engine_for(Over().double(), DPSGD()).gradient([batch], 0)
+        released(engine_for(Over().double(), DPSGD()), [batch], 0)
 
 
 def test_frozen_parameters_get_no_gradient_and_keep_their_flag() -> None:
     model, batch, _ = tabular(5)
     model.network[0].weight.requires_grad_(False)
-    gradient = engine_for(model, DPSGD()).gradient([batch], 0)
+    gradient = released(engine_for(model, DPSGD()), [batch], 0)
     assert "network.0.weight" not in gradient.dense and "network.0.bias" in gradient.dense
     assert not model.network[0].weight.requires_grad and model.network[0].bias.requires_grad
 
@@ -414,17 +402,17 @@ def test_layers_that_do_not_count_examples_are_refused() -> None:
 
     batch = (torch.randint(0, 9, (5, 4)), torch.zeros(5), torch.ones(5))
     with pytest.raises(UserError, match=r"positions gives \(1, 4, 3\) for 5 examples"):
-        engine_for(Positions(), DPSGD()).gradient([batch], 0)
+        released(engine_for(Positions(), DPSGD()), [batch], 0)
 
 
 def test_a_mean_loss_is_refused() -> None:
     model, batch, _ = tabular(5)
     losses = losses_of(model)
     engine = PrivateEngine(
-        model, DPSGD(), lambda b: losses(b).mean(), NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA
+        model, DPSGD(), lambda _, b: losses(b).mean(), NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA
     )
     with pytest.raises(UserError, match="one an example"):
-        engine.gradient([batch], 0)
+        released(engine, [batch], 0)
 
 
 @pytest.mark.parametrize("make", [tabular, text, mixed])
@@ -436,7 +424,7 @@ def test_an_example_without_a_finite_gradient_counts_as_zero(make: Any, bad: flo
     broken = PrivateEngine(
         model,
         DPSGD(),
-        lambda b: losses(b) * weights[: len(b[-1])],
+        lambda _, b: losses(b) * weights[: len(b[-1])],
         NoiseKey.from_seed(9),
         expected_batch_size=10.0,
         **SIGMA,

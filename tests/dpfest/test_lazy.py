@@ -15,7 +15,9 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpfest import DPSGD, Budget, NoiseKey, PrivacyConfig, PrivateEngine, PrivateTraining, UserError, plan
+from dpfest import DPSGD, NoiseKey, PrivacyPlan, PrivateEngine, PrivateTraining, UserError, plan
+from dpfest.reading import DatasetReader
+from tests.dpfest.steps import by_batch, released
 
 ROWS, DIM, STEPS, EXAMPLES = 6, 20_000, 7, 40
 FALSE_ALARM = 1e-4
@@ -33,20 +35,22 @@ class Reader(nn.Module):
         with torch.no_grad():
             self.table.weight.zero_()
 
-    def losses(self, batch: Any) -> Tensor:
-        ids, x = batch
-        found = self.table(ids)
-        self.read.append((ids.clone(), found.detach().clone()))
-        return self.head(x).squeeze(1) + 0.0 * found.flatten(1).sum(1)
 
 
-PLANNED: list[Budget] = []
+def read_and_keep(model: Any, batch: Any) -> Tensor:
+    ids, x = batch
+    found = model.table(ids)
+    model.read.append((ids.clone(), found.detach().clone()))
+    return model.head(x).squeeze(1) + 0.0 * found.flatten(1).sum(1)
 
 
-def budget() -> Budget:
+PLANNED: list[PrivacyPlan] = []
+
+
+def planned() -> PrivacyPlan:
     if not PLANNED:
-        config = PrivacyConfig(epsilon=5.0, noise_seed=1)
-        PLANNED.append(plan(DPSGD(noise="lazy"), config, examples=EXAMPLES, batch_size=4, steps=STEPS, features=[ROWS]))
+        settings = {"epsilon": 5.0, "examples": EXAMPLES, "batch_size": 4, "steps": STEPS, "fixed_noise_seed": True}
+        PLANNED.append(plan(DPSGD(noise="lazy"), **settings))
     return PLANNED[0]
 
 
@@ -56,10 +60,12 @@ def data() -> TensorDataset:
     return TensorDataset(ids, torch.randn(EXAMPLES, 1, generator=torch.Generator().manual_seed(0)))
 
 
-def training(model: nn.Module, lr: float = 0.5, seed: int = 1, **settings: Any) -> PrivateTraining:
+def training(
+    model: nn.Module, lr: float = 0.5, seed: int = 1, micro_batch_size: int | None = None, **settings: Any
+) -> PrivateTraining:
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, **settings)
-    key = NoiseKey.from_seed(seed)
-    return PrivateTraining(model, model.losses, optimizer, DPSGD(noise="lazy"), budget(), key=key)  # type: ignore[arg-type]
+    read = DatasetReader(data(), micro_batch_size=micro_batch_size)
+    return PrivateTraining(model, read_and_keep, optimizer, planned(), read, key=NoiseKey.from_seed(seed))
 
 
 def accepts(sample: Tensor, variance: float) -> None:
@@ -73,10 +79,10 @@ def accepts(sample: Tensor, variance: float) -> None:
 
 def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
     model = Reader()
-    run = training(model)
-    deviation = run.algorithm.clipping_norm * run.budget.gradient_noise_multiplier / run.budget.batch_size
+    run = training(model, micro_batch_size=3)
+    deviation = run.engine.deviation / run.plan.batch_size
     owed = 0.0
-    for step, batch in enumerate(run.batches(data(), micro_batch_size=3)):
+    for step, batch in enumerate(run):
         rate = 0.5 / (1 + step)  # a schedule
         run.optimizers[0].param_groups[0]["lr"] = rate
         model.read.clear()
@@ -99,8 +105,8 @@ def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
 def test_a_flush_on_the_way_changes_no_law_and_owes_nothing() -> None:
     model = Reader()
     run = training(model)
-    deviation = run.algorithm.clipping_norm * run.budget.gradient_noise_multiplier / run.budget.batch_size
-    for step, batch in enumerate(run.batches(data())):
+    deviation = run.engine.deviation / run.plan.batch_size
+    for step, batch in enumerate(run):
         run.step(batch)
         if step in (1, 4):
             run.flush()
@@ -114,7 +120,7 @@ def test_a_flush_on_the_way_changes_no_law_and_owes_nothing() -> None:
 def test_padding_is_never_noised() -> None:
     model = Reader(padding_idx=5)
     run = training(model)
-    for batch in run.batches(data()):
+    for batch in run:
         run.step(batch)
     assert model.table.weight[5].abs().sum() == 0 and bool((model.table.weight[:5] != 0).all())
 
@@ -122,14 +128,14 @@ def test_padding_is_never_noised() -> None:
 def test_a_killed_run_goes_on_to_the_same_bits() -> None:
     whole, half = training(Reader()), training(Reader())
     for run, steps in ((whole, STEPS), (half, 3)):
-        for _, batch in zip(range(steps), run.batches(data()), strict=False):
+        for _, batch in zip(range(steps), run, strict=False):
             run.step(batch)
     file = io.BytesIO()
     torch.save(half.state_dict(), file)
     file.seek(0)
     resumed = training(Reader(), seed=2)
     resumed.load_state_dict(torch.load(file, weights_only=True))
-    for batch in resumed.batches(data()):
+    for batch in resumed:
         resumed.step(batch)
     for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -144,14 +150,14 @@ def test_without_noise_it_is_dense_dpsgd_to_the_bit() -> None:
         engine = PrivateEngine(
             model,
             DPSGD(clipping_norm=0.1, noise=noise),
-            lambda ids: model(ids).squeeze(1).square(),
+            by_batch(lambda ids: model(ids).squeeze(1).square()),
             NoiseKey.from_seed(0),
             gradient_noise_multiplier=0.0,
             expected_batch_size=8.0,
         )
-        gradient = engine.gradient([batch], 0)
-        engine.fill(gradient)
-        found.append([p.grad.to_dense() if p.grad.is_sparse else p.grad for p in model.parameters()])  # type: ignore[union-attr]
+        gradient = released(engine, [batch], 0)
+        tables = [torch.zeros(20, 3).double().index_add(0, t.rows if t.rows is not None else torch.arange(20), t.values) for t in gradient.tables]
+        found.append([*tables, *gradient.dense.values()])
         assert gradient.rows_per_table == [20]
     assert all(torch.equal(dense, lazy) for dense, lazy in zip(*found, strict=True))
 
@@ -165,14 +171,9 @@ def test_lazy_noise_asks_for_plain_sgd(settings: dict[str, float]) -> None:
 def test_lazy_noise_refuses_an_optimiser_with_a_memory() -> None:
     model = Reader()
     with pytest.raises(UserError, match="plain SGD alone, not under Adagrad"):
-        PrivateTraining(
-            model,
-            model.losses,
-            torch.optim.Adagrad(model.parameters()),
-            DPSGD(noise="lazy"),
-            budget(),
-            key=NoiseKey.from_seed(1),
-        )
+        optimizer = torch.optim.Adagrad(model.parameters())
+        read = DatasetReader(data())
+        PrivateTraining(model, read_and_keep, optimizer, planned(), read, key=NoiseKey.from_seed(1))
 
 
 def test_an_unknown_noise_is_refused() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import opacus
 import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.engine import PrivateEngine, clip_and_sum
+from dpfest.engine import PrivateEngine, ClippedSum
 from dpfest.noise import NoiseKey
 from dpfest.rules import DPSGD
 from dpfest.tables import Survivors
@@ -75,13 +76,13 @@ def test_norms_and_clipped_sums_equal_opacus(name: str, seed: int) -> None:
     if name == "words":
         inputs[0][:, -2:] = 0  # padding for all
 
-    def losses(batch: Any) -> Tensor:
+    def losses(model: nn.Module, batch: Any) -> Tensor:
         return nn.functional.binary_cross_entropy_with_logits(model(*batch), labels, reduction="none")
 
     engine = PrivateEngine(
         model, DPSGD(), losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
-    recording = engine.record(inputs)
+    recording = engine.recorder.record(inputs, np.arange(examples), 0)
     recording.backward()
     everything = Survivors(engine.layout, None)
 
@@ -96,15 +97,12 @@ def test_norms_and_clipped_sums_equal_opacus(name: str, seed: int) -> None:
     bound = float(squares.sqrt().median())
     factor = (bound / squares.sqrt()).clamp_max(1.0)
 
-    sums = [torch.zeros(shape, dtype=torch.float64) for shape in everything.shapes]
-    weight = clip_and_sum(recording, everything, bound, sums, 1.0, dense=True)
-    torch.testing.assert_close(weight, factor, rtol=1e-9, atol=1e-12)
-    assert 0 < int((weight < 1).sum()) < examples, "the bound must cut some and spare some"
-    ours = dict(zip((f"{table}.weight" for table in engine.layout.names), sums, strict=True))
-    dense = {p: torch.zeros_like(p) for p in engine.recorder.dense_parameters.values()}
-    for factors in recording.factors:
-        factors.add_weighted_sums(weight, dense)
-    ours.update(zip(engine.recorder.dense_parameters, dense.values(), strict=True))
+    total = ClippedSum(engine, everything, bound)
+    total.add(recording)
+    torch.testing.assert_close(total.example_norms[0], squares.sqrt(), rtol=1e-9, atol=1e-12)
+    assert 0 < int((factor < 1).sum()) < examples, "the bound must cut some and spare some"
+    ours = dict(zip((f"{table}.weight" for table in engine.layout.names), total.rows, strict=True))
+    ours.update(zip(engine.recorder.dense_parameters, total.dense.values(), strict=True))
     assert ours.keys() == theirs.keys()
     for parameter, value in theirs.items():
         want = torch.tensordot(factor, value, 1)

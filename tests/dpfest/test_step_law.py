@@ -15,6 +15,7 @@ from scipy import stats
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.rules import DPSGD, FEST, AdaFEST, Algorithm
+from tests.dpfest.steps import by_batch
 from tests.dpfest.test_engine import dense, losses_of, tabular
 
 FALSE_ALARM, STEPS = 1e-4, 1500
@@ -28,7 +29,7 @@ def released(algorithm: Algorithm, examples: int, seed: int, selected: list[int]
     engine = PrivateEngine(
         model,
         algorithm,
-        losses_of(model),
+        by_batch(losses_of(model)),
         NoiseKey.from_seed(seed),
         gradient_noise_multiplier=SIGMA,
         map_noise_multiplier=2.0,

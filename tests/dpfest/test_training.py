@@ -401,3 +401,103 @@ def test_select_counts_an_example_no_more_often_than_it_says() -> None:
     start = model.item.weight.detach().clone()
     take(run, 2)
     assert torch.equal((model.item.weight != start).any(1).nonzero().squeeze(1), torch.arange(20))
+
+
+@pytest.mark.parametrize("algorithm", [DPSGD(), AdaFEST(threshold=1.0)], ids=["dpsgd", "adafest"])
+def test_micro_batches_change_nothing_but_rounding(algorithm: Any) -> None:
+    whole, parts = training(algorithm, loss_fn=losses), training(algorithm, micro_batch_size=4)
+    for run in (whole, parts):
+        for batch in run:
+            run.step(batch)
+    assert max(len(part.examples) for part in run.read(run.request(0)).microbatches) == 4
+    torch.testing.assert_close(weights(parts), weights(whole), rtol=1e-4, atol=1e-5)
+
+
+def test_batches_are_the_poisson_sample_of_the_key_and_empty_ones_are_not_collated() -> None:
+    collated: list[int] = []
+
+    def collate(examples: Any) -> Any:
+        collated.append(len(examples))
+        return torch.utils.data.default_collate(examples)
+
+    run, sizes = training(batch_size=1, epsilon=2.0, collate_fn=collate), []
+    for batch in run:
+        chosen = run.indices(run.steps_done)
+        assert len(batch) == len(chosen)
+        for part in batch.microbatches:
+            assert torch.equal(part.data[0], data()[torch.from_numpy(part.examples)][0])
+        sizes.append(len(chosen))
+        run.step(batch)
+    assert 0 in sizes and max(sizes) > 1, "fixed seed: a batch of one is sometimes none and sometimes several"
+    assert 0 not in collated
+
+
+@pytest.mark.parametrize("kind", [dpfest.FEST, dpfest.AdaFESTPlus])
+def test_rows_chosen_beforehand_are_the_only_ones_that_move(kind: Any) -> None:
+    threshold = {"threshold": 0.5} if kind is dpfest.AdaFESTPlus else {}
+    algorithm = kind(selection=dpfest.SelectionConfig(rows=8, noise_multiplier=5.0), **threshold)
+    chosen = dpfest.select(Shop(), data(), losses, algorithm, rows_per_example=3, noise_seed=2)
+    run = training(algorithm, selected=chosen)
+    before = run.model.basket.weight.detach().clone()
+    take(run, STEPS)
+    moved = torch.nonzero((run.model.basket.weight.detach() != before).any(1)).flatten().tolist()
+    assert moved and set(moved) <= {row for row in chosen.rows.tolist() if row < 50}
+    assert run.ledger.events[0].what == "row selection" and run.epsilon() <= 4.0
+    with pytest.raises(UserError, match="give selected"):
+        training(algorithm)
+    cheap = kind(selection=dpfest.SelectionConfig(rows=8, noise_multiplier=0.5), **threshold)
+    with pytest.raises(UserError, match="at another cost"):
+        training(algorithm, selected=dpfest.select(Shop(), data(), losses, cheap, rows_per_example=3))
+    for rows in ([3, 1], [3, 57]):
+        with pytest.raises(UserError, match="sorted, distinct"):
+            training(algorithm, selected=np.array(rows))
+
+
+def test_frozen_parameters_cost_nothing_and_do_not_move() -> None:
+    model = Shop()
+    model.basket.weight.requires_grad_(False)
+    model.head[0].weight.requires_grad_(False)
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    run = make_private(model, optimizer, data(), losses, algorithm=DPSGD(), epsilon=4.0, batch_size=40, steps=3)
+    assert run.engine.layout.names == ("shop",) and "head.0.weight" not in run.engine.recorder.dense_parameters
+    before = model.basket.weight.detach().clone()
+    take(run, 3)
+    assert torch.equal(model.basket.weight, before)
+
+
+def test_a_saved_state_is_a_copy_and_of_its_own_model() -> None:
+    run = training()
+    take(run, 1)
+    state, after_one = run.state_dict(), weights(run)
+    take(run, 1)
+    assert not torch.equal(weights(run), after_one)
+    resumed = training()
+    resumed.load_state_dict(state)
+    assert torch.equal(weights(resumed), after_one)
+    take(resumed, 1)
+    assert torch.equal(weights(resumed), weights(run)), "the same step taken again is the same release"
+    with pytest.raises(UserError, match=r"no state of PrivateTraining"):
+        training().load_state_dict({})
+    fresh = training(noise_seed=None)
+    take(fresh, 1)
+    with pytest.raises(UserError, match="steps of its own"):
+        fresh.load_state_dict(training(noise_seed=None).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "message"),
+    [
+        (AdaFEST(), lambda m: torch.optim.Adam(m.parameters()), "Adam cannot take the sparse gradient of basket.weight"),
+        (AdaFEST(), lambda m: torch.optim.SGD(m.parameters(), weight_decay=0.1), "SGD with weight_decay cannot take"),
+        (DPSGD(), lambda m: torch.optim.SparseAdam([m.basket.weight]), "SparseAdam cannot take the dense gradient"),
+        (DPSGD(), lambda m: torch.optim.SGD(m.head.parameters()), "No optimiser steps basket.weight, shop.weight"),
+        (DPSGD(), lambda m: torch.optim.LBFGS(m.parameters()), "LBFGS evaluates the loss several times"),
+        (DPSGD(), lambda m: m.parameters, "must be a torch.optim.Optimizer"),
+    ],
+)
+def test_optimisers_that_cannot_step_are_refused_before_anything_is_spent(
+    algorithm: Any, optimizer: Any, message: str
+) -> None:
+    model = Shop()
+    with pytest.raises(UserError, match=message):
+        make_private(model, optimizer(model), data(), losses, algorithm=algorithm, epsilon=4.0, batch_size=40, steps=2)

@@ -7,6 +7,7 @@ described by what it is (code, shapes, settings), so that a changed function of 
 from __future__ import annotations
 
 import hashlib
+import platform
 import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.capture import Recorder
+from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan
 
@@ -26,12 +27,12 @@ OF_BRANCHES = ("plan", "selection")
 def bound_to(
     privacy_plan: PrivacyPlan,
     selected: Tensor | None,
-    recorder: Recorder,
+    engine: PrivateEngine,
     optimizers: Sequence[torch.optim.Optimizer],
     read: Any,
 ) -> dict[str, str]:
     """Each part by name: a short text, or a digest of a long one."""
-    model = recorder.model
+    recorder, model = engine.recorder, engine.recorder.model
     shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
     modes = [(name, type(module).__qualname__, module.training) for name, module in model.named_modules()]
     kinds = [
@@ -47,9 +48,9 @@ def bound_to(
         "optimizers": _digest(repr(kinds)),
         "reader": _digest(describe(read)),
         "device": str(recorder.device),
-        "dtype": str(recorder.dtype),
+        "dtype": f"{engine.dtype}, sums {engine.sum_dtype}",
         "threads": str(torch.get_num_threads()),
-        "versions": f"torch {torch.__version__}, numpy {np.__version__}, {torch.backends.cpu.get_cpu_capability()}",
+        "versions": f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}, {torch.backends.cpu.get_cpu_capability()}",
     }
 
 
@@ -100,7 +101,9 @@ def describe(value: Any, depth: int = 4) -> str:
     if isinstance(value, type):
         return value.__qualname__
     kind, size = type(value), len(value) if hasattr(value, "__len__") else ""
-    code = [_code(vars(kind)[name].__code__) for name in ("__call__", "__getitem__", "forward") if _function(kind, name)]
+    code = [
+        _code(vars(kind)[name].__code__) for name in ("__call__", "__getitem__", "forward") if _function(kind, name)
+    ]
     held = {name: one for name, one in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
     return f"{kind.__qualname__} {size} {code} {describe(held, depth - 1)}"
 
@@ -110,8 +113,14 @@ def _function(kind: type, name: str) -> bool:
 
 
 def _code(code: types.CodeType) -> str:
-    constants = [_code(one) if isinstance(one, types.CodeType) else repr(one) for one in code.co_consts]
+    constants = [_constant(one) for one in code.co_consts]
     return _digest(repr((code.co_code, code.co_names, code.co_varnames, constants)))
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _code(value)
+    return repr(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
 
 
 def _filled(cell: Any) -> bool:

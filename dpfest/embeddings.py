@@ -137,7 +137,7 @@ class MaskedLookups:
             (low, first), (high, last) = self._cuts[table], self._cuts[table + 1]
             if high > low:
                 sums = _sums(
-                    lookups._gradients[table],
+                    lookups._gradients[table].to(out.dtype),
                     self._source[first:last] - lookups._first[table],
                     self._runs[low:high] - first,
                     weights[first:last],

@@ -27,9 +27,9 @@ from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
 
-SUMMATION_ALLOWANCE = 2.0**-10
-"""Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of a float32 sum may move when one example
-comes or goes.  docs/PRIVACY.md has the worst case, and what was measured."""
+ROUNDING_ALLOWANCE = 2.0**-10
+"""Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of the other examples' part may move when one
+example comes or goes.  docs/PRIVACY.md has what was measured, and crafted data that pass it in float32."""
 
 
 @dataclass
@@ -78,6 +78,7 @@ class PrivateEngine:
         map_noise_multiplier: ``sigma_1``, for the rules that draw a noisy map.
         epsilon_per_row: cost of one drawn row, for exponential selection.
         selected: sorted distinct global rows ``[k]``, for the rules that train within a set chosen beforehand.
+        sum_dtype: type in which clipped gradients are summed; None for the model's own.
 
     Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) that a step of
     DP-AdaFEST releases is dominated by one Gaussian mechanism of multiplier ``(sigma_1^-2 + sigma_2^-2)^(-1/2)``
@@ -98,12 +99,14 @@ class PrivateEngine:
         map_noise_multiplier: float | None = None,
         epsilon_per_row: float | None = None,
         selected: Tensor | None = None,
+        sum_dtype: torch.dtype | None = None,
     ) -> None:
         self.recorder = Recorder(model, loss_fn, key)
         self.lazy = LazyNoise(self.recorder.tables) if algorithm.lazy else None
         self.recorder.before_read = self.lazy.read if self.lazy else None
         self.algorithm, self.expected_batch_size = algorithm, expected_batch_size
         self.device, self.dtype = self.recorder.device, self.recorder.dtype
+        self.sum_dtype = sum_dtype or self.dtype
         self.selected = None if selected is None else selected.to(self.device)
         if selected is not None and len(selected):
             ordered = bool((selected[1:] > selected[:-1]).all())
@@ -114,7 +117,7 @@ class PrivateEngine:
                 )
         self.map_noise_multiplier, self.epsilon_per_row = map_noise_multiplier, epsilon_per_row
         coordinates = self.layout.coordinates + sum(p.numel() for p in self.recorder.dense_parameters.values())
-        sensitivity = algorithm.clipping_norm * (1 + SUMMATION_ALLOWANCE)
+        sensitivity = algorithm.clipping_norm * (1 + ROUNDING_ALLOWANCE)
         self.deviation = (
             charged_deviation(gradient_noise_multiplier, sensitivity, coordinates)
             if gradient_noise_multiplier > 0
@@ -160,8 +163,7 @@ class PrivateEngine:
             if not self.lazy:
                 add_gaussian(sums.flat_rows, self.key.stream("row noise", step), self.deviation)
         divisor = self.expected_batch_size or max(batch.examples, 1)
-        sums.flat_dense.div_(divisor)
-        sums.flat_rows.div_(divisor)
+        sums.finish(divisor)
         for table, local, value in zip(self.recorder.tables.values(), survivors.local, sums.rows, strict=True):
             if table.padding_idx is not None:  # never looked up, so its noise would only disturb the model
                 value[table.padding_idx if local is None else local == table.padding_idx] = 0
@@ -272,9 +274,11 @@ class ClippedSum:
         self._survivors, self._with_dense = survivors, with_dense
         self._clipping_norm = engine.algorithm.clipping_norm if clipping_norm is None else clipping_norm
         parameters = list(engine.recorder.dense_parameters.values()) if with_dense else []
-        self.flat_rows, self.rows = _zeros(survivors.shapes, engine)
-        self.flat_dense, dense = _zeros([parameter.shape for parameter in parameters], engine)
-        self.dense = dict(zip(parameters, dense, strict=True))
+        self._parameters, self._shapes = parameters, [parameter.shape for parameter in parameters]
+        self._dtype, kind = engine.dtype, {"device": engine.device, "dtype": engine.sum_dtype}
+        self.flat_rows = torch.zeros(sum(map(math.prod, survivors.shapes)), **kind)
+        self.flat_dense = torch.zeros(sum(map(math.prod, self._shapes)), **kind)
+        self._name_parts()
         self.norms = 0.0
         self.example_norms: list[Tensor] = []
 
@@ -299,9 +303,17 @@ class ClippedSum:
         for layer in factors:
             layer.add_weighted_sums(weight, self.dense)
 
+    def finish(self, divisor: float) -> None:
+        """Divide the sums, and round them to the model's type."""
+        self.flat_rows = self.flat_rows.div_(divisor).to(self._dtype)
+        self.flat_dense = self.flat_dense.div_(divisor).to(self._dtype)
+        self._name_parts()
 
-def _zeros(shapes: Sequence[Sequence[int]], engine: PrivateEngine) -> tuple[Tensor, list[Tensor]]:
-    """Zeros end to end, and the parts of them that have these shapes."""
+    def _name_parts(self) -> None:
+        self.rows = _parts(self.flat_rows, self._survivors.shapes)
+        self.dense = dict(zip(self._parameters, _parts(self.flat_dense, self._shapes), strict=True))
+
+
+def _parts(flat: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
     sizes = [math.prod(shape) for shape in shapes]
-    flat = torch.zeros(sum(sizes), device=engine.device, dtype=engine.dtype)
-    return flat, [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
+    return [part.view(tuple(shape)) for part, shape in zip(flat.split(sizes), shapes, strict=True)]

@@ -82,9 +82,11 @@ class LinearFactors:
         """Add ``sum_i weight_i * gradient_i`` onto the sum of each trainable parameter; ``weight`` is ``[b]``."""
         scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
         if self.layer.weight.requires_grad:
-            sums[self.layer.weight].addmm_(scaled.t(), self.inputs.flatten(0, -2))
+            total = sums[self.layer.weight]
+            total.addmm_(scaled.t().to(total.dtype), self.inputs.flatten(0, -2).to(total.dtype))
         if self.layer.bias is not None and self.layer.bias.requires_grad:
-            sums[self.layer.bias].add_(scaled.sum(0))
+            total = sums[self.layer.bias]
+            total.add_(scaled.sum(0, dtype=total.dtype))
 
     def drop(self, broken: Tensor) -> None:
         """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
@@ -115,7 +117,8 @@ class PerExampleGradients:
     def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
         """See :class:`LinearFactors`."""
         for name, parameter in self.parameters.items():
-            sums[parameter].add_(torch.tensordot(weight, self.gradients[name], 1))
+            dtype = sums[parameter].dtype
+            sums[parameter].add_(torch.tensordot(weight.to(dtype), self.gradients[name].to(dtype), 1))
 
     def drop(self, broken: Tensor) -> None:
         """See :class:`LinearFactors`."""

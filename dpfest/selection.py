@@ -69,7 +69,11 @@ def select(
             np.add.at(counts, rows[_within(example * len(recorder.layout.rows) + tables, rows, rows_per_example)], 1)
     histograms = np.split(counts, recorder.layout.offsets[1:-1])
     return select_rows(
-        histograms, algorithm.selection, key.stream("selection"), examples=len(dataset), rows_per_example=rows_per_example
+        histograms,
+        algorithm.selection,
+        key.stream("selection"),
+        examples=len(dataset),
+        rows_per_example=rows_per_example,
     )
 
 

@@ -70,6 +70,8 @@ class PrivateTraining:
             caller vouches that the ledger holds what they cost.
         key: of the whole run; None for a fresh one from the operating system.
         ledger: None for the plan's own; of a stream, the one that the periods before this one were spent on.
+        sum_dtype: type in which clipped gradients are summed; None for the model's own.  ``torch.float64`` bounds the
+            rounding of a float32 model's sums for any data (docs/PRIVACY.md), and takes longer.
         num_workers, pin_memory: of the ``DataLoader`` that iteration reads with.
 
     Raises:
@@ -89,6 +91,7 @@ class PrivateTraining:
         selected: Selection | Tensor | np.ndarray | None = None,
         key: NoiseKey | None = None,
         ledger: Ledger | None = None,
+        sum_dtype: torch.dtype | None = None,
         num_workers: int = 0,
         pin_memory: bool = False,
     ) -> None:
@@ -111,6 +114,7 @@ class PrivateTraining:
             epsilon_per_row=step and step.epsilon_per_draw,
             expected_batch_size=float(privacy_plan.batch_size) if step else None,
             selected=self.selected,
+            sum_dtype=sum_dtype,
         )
         self._read, self._loader = read, {"num_workers": num_workers, "pin_memory": pin_memory}
         self._own_ledger = ledger is None
@@ -170,14 +174,18 @@ class PrivateTraining:
                 f"{type(batch).__name__}: only the examples that were drawn are accounted for."
             )
         if self.steps_left <= 0:
-            raise BudgetExceeded(f"All {self.period.steps} steps of the plan are spent: another would be past the target.")
+            raise BudgetExceeded(
+                f"All {self.period.steps} steps of the plan are spent: another would be past the target."
+            )
         if batch.step != self.steps_done:
             raise UserError(f"The batch is of step {batch.step}, and step {self.steps_done} is next.")
         self.ledger.spend_step(self._number)
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
             self._warn_of_changed_weights()
-            batch = Batch(batch.step, *(self._on_device(batch.microbatches),), tuple(map(self._on_device, batch.halves)))
+            batch = Batch(
+                batch.step, *(self._on_device(batch.microbatches),), tuple(map(self._on_device, batch.halves))
+            )
             if batch.halves and len(batch) > 1:
                 check_batch(self.engine, batch, whole_tables=not self._checked)
                 self._checked = True
@@ -249,7 +257,9 @@ class PrivateTraining:
         if not isinstance(state, Mapping) or not state.keys() >= {"steps_done", "key", "bound_to", "model", "lazy"}:
             raise UserError("This is no state of PrivateTraining.state_dict().")
         key = NoiseKey(bytes(state["key"].tolist()), self.plan.fixed_noise_seed)
-        binding.refuse_difference(state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES)
+        binding.refuse_difference(
+            state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES
+        )
         if self.steps_done and (steps is not None or key.secret != self._own_key.secret):
             raise UserError("This training has taken steps of its own. Load the state into a new one.")
         done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
@@ -287,7 +297,7 @@ class PrivateTraining:
         return state
 
     def _bound_to(self) -> dict[str, str]:
-        return binding.bound_to(self.plan, self.selected, self.engine.recorder, self.optimizers, self._read)
+        return binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
 
     def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
         device = self.engine.device
@@ -335,6 +345,7 @@ def make_private(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     num_workers: int = 0,
     pin_memory: bool = False,
+    sum_dtype: torch.dtype | None = None,
     noise_seed: int | None = None,
 ) -> PrivateTraining:
     """Private training of a model: plans the noise that meets ``epsilon``, then draws batches and steps.
@@ -352,13 +363,16 @@ def make_private(
         selected: of :func:`dpfest.select`, for FEST and AdaFESTPlus.
         micro_batch_size: most examples that are run at once; None for all.
         collate_fn, num_workers, pin_memory: as in ``torch.utils.data.DataLoader``.
+        sum_dtype: see :class:`PrivateTraining`.
         noise_seed: None for a key from the operating system; a number reproduces a run, on public data only.
 
     Raises:
         UserError: (a ``ValueError``) names the argument or the layer, and the cure.
     """
     if not isinstance(algorithm, Algorithm):
-        raise UserError(f"algorithm={algorithm!r} must be an algorithm with its settings, as dpfest.AdaFEST(threshold=3).")
+        raise UserError(
+            f"algorithm={algorithm!r} must be an algorithm with its settings, as dpfest.AdaFEST(threshold=3)."
+        )
     read = DatasetReader(dataset, collate_fn, micro_batch_size)
     check_model(model)
     if not hasattr(dataset, "__len__"):
@@ -377,7 +391,7 @@ def make_private(
     key = None if noise_seed is None else NoiseKey.from_seed(noise_seed, "training")
     return PrivateTraining(
         model, loss_fn, optimizer, privacy_plan, read,
-        selected=selected, key=key, num_workers=num_workers, pin_memory=pin_memory,
+        selected=selected, key=key, sum_dtype=sum_dtype, num_workers=num_workers, pin_memory=pin_memory,
     )  # fmt: skip
 
 
@@ -410,7 +424,9 @@ def _selected_rows(selected: Selection | Tensor | np.ndarray | None, privacy_pla
             else f"{algorithm.name} selects no rows beforehand: leave selected out."
         )
     if isinstance(selected, Selection) and tuple(selected.events) != privacy_plan.selections:
-        raise UserError("The rows were selected at another cost than was planned: select them with the plan's settings.")
+        raise UserError(
+            "The rows were selected at another cost than was planned: select them with the plan's settings."
+        )
     rows = selected.rows if isinstance(selected, Selection) else selected
     return None if rows is None else torch.as_tensor(rows)
 

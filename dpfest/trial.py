@@ -131,9 +131,7 @@ def _tolerance(engine: PrivateEngine) -> float:
     return 1e-5 if engine.dtype == torch.float32 else 1e-9
 
 
-def _adds_up_in_double(
-    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float
-) -> bool:
+def _adds_up_in_double(engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float) -> bool:
     """The same check in float64, which tells mixing from rounding: a unit at the kink of its ReLU takes either side."""
     if engine.dtype == torch.float64:
         return False
@@ -197,9 +195,7 @@ def validate(
         several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         check_optimizers(several, model, sparse=False, lazy=False)
     key = NoiseKey.fresh()
-    engine = PrivateEngine(
-        model, DPSGD(), loss_fn, key, gradient_noise_multiplier=0.0, expected_batch_size=None
-    )
+    engine = PrivateEngine(model, DPSGD(), loss_fn, key, gradient_noise_multiplier=0.0, expected_batch_size=None)
     examples = np.arange(_count(batch) if collate_fn is None else len(batch))
     if len(examples) < 2:
         raise UserError("validate() needs a batch of two examples or more: one alone cannot show whether they mix.")

@@ -239,7 +239,13 @@ def test_empty_batch_still_gets_noise(case: str) -> None:
 
 def engine_for(model: nn.Module, algorithm: Algorithm, **settings: Any) -> PrivateEngine:
     return PrivateEngine(
-        model, algorithm, by_batch(losses_of(model)), NoiseKey.from_seed(9), expected_batch_size=10.0, **SIGMA, **settings
+        model,
+        algorithm,
+        by_batch(losses_of(model)),
+        NoiseKey.from_seed(9),
+        expected_batch_size=10.0,
+        **SIGMA,
+        **settings,
     )
 
 

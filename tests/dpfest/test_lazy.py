@@ -36,7 +36,6 @@ class Reader(nn.Module):
             self.table.weight.zero_()
 
 
-
 def read_and_keep(model: Any, batch: Any) -> Tensor:
     ids, x = batch
     found = model.table(ids)
@@ -156,7 +155,10 @@ def test_without_noise_it_is_dense_dpsgd_to_the_bit() -> None:
             expected_batch_size=8.0,
         )
         gradient = released(engine, [batch], 0)
-        tables = [torch.zeros(20, 3).double().index_add(0, t.rows if t.rows is not None else torch.arange(20), t.values) for t in gradient.tables]
+        tables = [
+            torch.zeros(20, 3).double().index_add(0, t.rows if t.rows is not None else torch.arange(20), t.values)
+            for t in gradient.tables
+        ]
         found.append([*tables, *gradient.dense.values()])
         assert gradient.rows_per_table == [20]
     assert all(torch.equal(dense, lazy) for dense, lazy in zip(*found, strict=True))

@@ -240,7 +240,17 @@ def test_lazy_noise_refuses_all_but_plain_sgd() -> None:
 
     def made(optimizers: Any) -> None:
         model = Shop()
-        make_private(model, optimizers(model), data(), losses, algorithm=DPSGD(noise="lazy"), epsilon=4.0, delta=1e-4, batch_size=40, steps=2)
+        make_private(
+            model,
+            optimizers(model),
+            data(),
+            losses,
+            algorithm=DPSGD(noise="lazy"),
+            epsilon=4.0,
+            delta=1e-4,
+            batch_size=40,
+            steps=2,
+        )
 
     def hooked(model: nn.Module) -> torch.optim.Optimizer:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -304,7 +314,19 @@ def test_draws_of_the_data_set_follow_the_key_and_those_of_collate_are_refused()
 
     def run_of(**settings: Any) -> PrivateTraining:
         model = Shop()
-        return make_private(model, torch.optim.SGD(model.parameters(), lr=0.5), Draws(*data().tensors), losses, algorithm=DPSGD(), epsilon=4.0, delta=1e-4, batch_size=40, steps=4, noise_seed=1, **settings)
+        return make_private(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.5),
+            Draws(*data().tensors),
+            losses,
+            algorithm=DPSGD(),
+            epsilon=4.0,
+            delta=1e-4,
+            batch_size=40,
+            steps=4,
+            noise_seed=1,
+            **settings,
+        )
 
     first, second = run_of(), run_of()
     take(first, 4)
@@ -341,7 +363,11 @@ def test_a_threshold_that_no_row_passes_is_warned_of_and_threshold_for_gives_ano
 
 MISUSE: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a loader": (DataLoader(data()), {}, "map-style"),
-    "an iterable data set": (type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(())})(), {}, "map-style"),
+    "an iterable data set": (
+        type("Stream", (IterableDataset,), {"__iter__": lambda self: iter(())})(),
+        {},
+        "map-style",
+    ),
     "a class": (data(), {"algorithm": AdaFEST}, "an algorithm with its settings"),
     "a name": (data(), {"algorithm": "adafest"}, "an algorithm with its settings"),
     "no length": (data(), {"steps": None}, "steps"),
@@ -487,7 +513,11 @@ def test_a_saved_state_is_a_copy_and_of_its_own_model() -> None:
 @pytest.mark.parametrize(
     ("algorithm", "optimizer", "message"),
     [
-        (AdaFEST(), lambda m: torch.optim.Adam(m.parameters()), "Adam cannot take the sparse gradient of basket.weight"),
+        (
+            AdaFEST(),
+            lambda m: torch.optim.Adam(m.parameters()),
+            "Adam cannot take the sparse gradient of basket.weight",
+        ),
         (AdaFEST(), lambda m: torch.optim.SGD(m.parameters(), weight_decay=0.1), "SGD with weight_decay cannot take"),
         (DPSGD(), lambda m: torch.optim.SparseAdam([m.basket.weight]), "SparseAdam cannot take the dense gradient"),
         (DPSGD(), lambda m: torch.optim.SGD(m.head.parameters()), "No optimiser steps basket.weight, shop.weight"),

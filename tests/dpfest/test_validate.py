@@ -101,15 +101,18 @@ MIXED_NUMBERS: dict[str, Losses] = {
     "hidden centred by a detached mean": lambda m, b: centred(m, b, detach=True),
     "hidden centred": lambda m, b: centred(m, b, detach=False),
     "loss over its detached maximum": lambda m, b: 0.1 * (loss := cross_entropy(m(b[0]), b[1])) / loss.max().detach(),
-    "softmax over the batch as a weight": lambda m, b: (loss := cross_entropy(m(b[0]), b[1]))
-    * torch.softmax(-loss.detach(), 0),
+    "softmax over the batch as a weight": lambda m, b: (
+        (loss := cross_entropy(m(b[0]), b[1])) * torch.softmax(-loss.detach(), 0)
+    ),
     "gradient over its maximum": rescaled,
-    "backward normalises the batch": lambda m, b: cross_entropy(m[2](F.relu(NormalisedBackward.apply(m[0](b[0])))), b[1]),
+    "backward normalises the batch": lambda m, b: cross_entropy(
+        m[2](F.relu(NormalisedBackward.apply(m[0](b[0])))), b[1]
+    ),
     "class frequencies of the batch": class_weighted,
     "loss over len(batch)": lambda m, b: cross_entropy(m(b[0]), b[1]) / len(b[1]),
-    "mixing under a condition that holds": lambda m, b: centred(m, b, detach=True)
-    if (b[0] > 0).any()
-    else cross_entropy(m(b[0]), b[1]),
+    "mixing under a condition that holds": lambda m, b: (
+        centred(m, b, detach=True) if (b[0] > 0).any() else cross_entropy(m(b[0]), b[1])
+    ),
     "softmax across the batch": lambda m, b: -torch.log_softmax(m(b[0]).squeeze(1), 0),
 }
 
@@ -190,7 +193,17 @@ def test_a_users_hook_that_centres_a_table_is_refused() -> None:
         validate(model, lambda model, batch: F.softplus(model(*batch)), pairs())
 
 
-KEPT = ["buffer", "buffer.data", "buffer.detach()", "buffer.numpy()", "frozen", "frozen.data", "weight", "weight.data", "attribute"]
+KEPT = [
+    "buffer",
+    "buffer.data",
+    "buffer.detach()",
+    "buffer.numpy()",
+    "frozen",
+    "frozen.data",
+    "weight",
+    "weight.data",
+    "attribute",
+]
 
 
 class Keeper(nn.Module):
@@ -307,7 +320,11 @@ def test_everyday_forms_are_accepted() -> None:
     validate(network(), plain, batch)
     validate(network().eval(), plain, batch)
     validate(nn.Sequential(network(), nn.Dropout(0.0)), plain, batch)
-    validate(network(), lambda m, b: cross_entropy(m[2](checkpoint(lambda x: F.relu(m[0](x)), b[0], use_reentrant=False)), b[1]), batch)
+    validate(
+        network(),
+        lambda m, b: cross_entropy(m[2](checkpoint(lambda x: F.relu(m[0](x)), b[0], use_reentrant=False)), b[1]),
+        batch,
+    )
     compiled = torch.compile(network(), backend="eager")
     validate(compiled, plain, batch)
     model = network()
@@ -336,7 +353,9 @@ def test_layers_called_without_gradients_are_refused_by_name() -> None:
 
 def test_dropout_within_a_checkpoint_is_refused_by_name() -> None:
     def losses(model: nn.Module, batch: Any) -> Tensor:
-        return cross_entropy(checkpoint(lambda x: model[2](F.dropout(model[0](x), 0.3)), batch[0], use_reentrant=False), batch[1])
+        return cross_entropy(
+            checkpoint(lambda x: model[2](F.dropout(model[0](x), 0.3)), batch[0], use_reentrant=False), batch[1]
+        )
 
     with pytest.raises(UserError, match="recomputes"):
         validate(network(), losses, numbers())

@@ -50,7 +50,9 @@ def bound_to(
         "device": str(recorder.device),
         "dtype": f"{engine.dtype}, sums {engine.sum_dtype}",
         "threads": str(torch.get_num_threads()),
-        "versions": f"python {platform.python_version()}, torch {torch.__version__}, numpy {np.__version__}, {torch.backends.cpu.get_cpu_capability()}",
+        "versions": ", ".join(
+            [platform.python_version(), torch.__version__, np.__version__, torch.backends.cpu.get_cpu_capability()]
+        ),
     }
 
 

@@ -135,8 +135,8 @@ class Recording:
         _hold(own, out=False)
         if self._backward and not torch.is_grad_enabled():
             raise UserError(
-                f"The layer {name} is called without gradients (torch.no_grad, torch.inference_mode, or a checkpoint with "
-                "use_reentrant=True), though it is trainable. Call it with them (use_reentrant=False), or freeze it."
+                f"The layer {name} is called without gradients (torch.no_grad, torch.inference_mode, or a checkpoint "
+                "with use_reentrant=True), though it is trainable. Call it with them (use_reentrant=False), or freeze it."
             )
         if self._backward and not call.output.requires_grad:
             call.output.requires_grad_(True)

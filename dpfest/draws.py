@@ -69,8 +69,8 @@ class ExampleDraws(TorchDispatchMode):
         values = None if draw is None else draw(self, given)
         if values is None:
             raise UserError(
-                f"The forward pass draws {func}, which cannot be drawn by example. Use dropout, bernoulli, rand, randn, "
-                "randint, multinomial, normal_, uniform_ or exponential_, or draw in the data set's __getitem__."
+                f"The forward pass draws {func}, which cannot be drawn by example. Use dropout, bernoulli, rand, "
+                "randn, randint, multinomial, normal_, uniform_ or exponential_, or draw in the data set's __getitem__."
             )
         return values
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from dpfest.algorithms import Algorithm, StepContext
 from dpfest.capture import Recorder, Recording
-from dpfest.gaussian import add_gaussian, charged_deviation
 from dpfest.errors import UserError
+from dpfest.gaussian import add_gaussian, charged_deviation
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
@@ -28,8 +28,8 @@ from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
 
 ROUNDING_ALLOWANCE = 2.0**-10
-"""Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of the other examples' part may move when one
-example comes or goes.  docs/PRIVACY.md has what was measured, and crafted data that pass it in float32."""
+"""Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of the others' part may move when one example
+comes or goes.  docs/PRIVACY.md has what was measured, and crafted data that pass it in float32."""
 
 
 @dataclass

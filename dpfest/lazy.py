@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpfest.gaussian import add_gaussian
 from dpfest.embeddings import ascending
 from dpfest.errors import UserError
+from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.tables import Table
 

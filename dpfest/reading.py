@@ -50,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch, read: micro-batches of all its examples, and of each half where it is checked.  Private, its size too."""
+    """A batch, read: micro-batches of its examples, and of each half where it is checked.  Private, its size too."""
 
     step: int
     microbatches: list[MicroBatch]
@@ -72,8 +72,8 @@ class DatasetReader:
     """Reads micro-batches from a map-style data set.
 
     Args:
-        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is used where it is
-            there.
+        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is used where
+            there is one.
         collate_fn: makes what the loss function takes from a list of examples.
         micro_batch_size: most examples that are run at once; None for all.
 

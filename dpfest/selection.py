@@ -78,7 +78,7 @@ def select(
 
 
 def _within(group: NDArray[np.int64], rows: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
-    """Which pairs stay when every group keeps ``most`` of its own, spread over the rows by a fixed hash, ``[pairs]``."""
+    """Which pairs stay when each group keeps ``most`` of its own, spread over the rows by a hash: bool ``[pairs]``."""
     spread = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     order = np.lexsort((spread, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))

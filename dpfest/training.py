@@ -53,8 +53,8 @@ class PrivateTraining:
 
     Iterate over it for the batches of the steps that are left, and hand each to :meth:`step`.
 
-    Formal guarantee: under fidelity ``rigorous``, the weights after any number of steps, and all weights before them (of
-    lazy noise, those after a :meth:`flush`), are together ``(ledger.epsilon(), plan.delta)``-DP under add-or-remove-one
+    Formal guarantee: under fidelity ``rigorous``, the weights after any number of steps, and all weights before them
+    (of lazy noise, those after a :meth:`flush`), are together ``(ledger.epsilon(), plan.delta)``-DP under add-or-remove-one
     adjacency, as long as the key stays secret, the examples do not mix (which is checked, see :mod:`dpfest.trial`) and
     no step is taken twice in two ways (see :meth:`load_state_dict`).
 
@@ -313,8 +313,8 @@ class PrivateTraining:
         changed = [name for name, version in self._weight_versions().items() if version != self._versions[name]]
         if changed:
             warnings.warn(
-                f"{', '.join(changed[:3])} changed between steps, by other hands than private training's. That is sound "
-                "only if the change was computed from released weights or public data.",
+                f"{', '.join(changed[:3])} changed between steps, by other hands than private training's. That is "
+                "sound only if the change was computed from released weights or public data.",
                 stacklevel=3,
             )
 

@@ -62,8 +62,8 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     watch.check()
     if _foreign_generators() != generators:
         raise UserError(
-            "loss_fn draws from numpy's or Python's random numbers, which no key covers. Draw with torch: its draws are "
-            "made by example, from the noise key."
+            "loss_fn draws from numpy's or Python's random numbers, which no key covers. Draw with torch: its draws "
+            "are made by example, from the noise key."
         )
     if not _same_pairs(touched):
         raise UserError(

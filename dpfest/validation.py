@@ -200,8 +200,8 @@ class StateWatch:
         for name in after.keys() | self._before.keys():
             if after.get(name) != self._before.get(name):
                 raise UserError(
-                    f"The forward pass changes {name}: what it keeps of the examples would leave with the model, without "
-                    "noise. Compute it from public data when the model is made, or not at all."
+                    f"The forward pass changes {name}: what it keeps of the examples would leave with the model, "
+                    "without noise. Compute it from public data when the model is made, or not at all."
                 )
 
 
@@ -234,8 +234,8 @@ def check_loss_fn(loss_fn: Any) -> None:
         for name, value in (*held.nonlocals.items(), *held.globals.items()):
             if isinstance(value, torch.amp.GradScaler):
                 raise UserError(
-                    f"loss_fn refers to the GradScaler {name}: scaled losses would all be clipped. Leave it out: norms are "
-                    "taken in float32; under torch.autocast use bfloat16."
+                    f"loss_fn refers to the GradScaler {name}: scaled losses would all be clipped. Leave it out: norms "
+                    "are taken in float32; under torch.autocast use bfloat16."
                 )
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.engine import PrivateEngine, ClippedSum
+from dpfest.engine import ClippedSum, PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.rules import DPSGD
 from dpfest.tables import Survivors

@@ -309,7 +309,7 @@ def test_mixing_that_begins_later_is_found_by_the_checks_that_follow() -> None:
 def test_draws_of_the_data_set_follow_the_key_and_those_of_collate_are_refused() -> None:
     class Draws(TensorDataset):
         def __getitem__(self, index: Any) -> Any:
-            basket, shop, label = super().__getitem__(index)
+            _, shop, label = super().__getitem__(index)
             return torch.from_numpy(np.random.randint(0, 50, 3)), shop, label
 
     def run_of(**settings: Any) -> PrivateTraining:

@@ -132,7 +132,7 @@ def test_a_sort_that_is_undone_is_refused_unless_all_layers_see_one_order() -> N
 
 @pytest.mark.parametrize("shuffled", [lambda item: item.roll(1), lambda item: item.flip(0)], ids=["roll", "flip"])
 def test_in_batch_negatives_are_refused(shuffled: Callable[[Tensor], Tensor]) -> None:
-    with pytest.raises(UserError, match="mix|looks up other rows"):
+    with pytest.raises(UserError, match=r"mix|looks up other rows"):
         validate(Items(), lambda model, batch: negatives(model, batch, shuffled), pairs())
 
 
@@ -374,7 +374,7 @@ def test_what_is_no_model_batch_or_loss_is_refused_in_words() -> None:
         validate(network(), plain, tuple(part[:1] for part in numbers()))
     with pytest.raises(UserError, match="loss_fn must be a function"):
         validate(network(), 3, numbers())
-    with pytest.raises(UserError, match="bias of an nn.Linear"):
+    with pytest.raises(UserError, match=r"bias of an nn\.Linear"):
         model = network()
         model.register_parameter("offset", nn.Parameter(torch.zeros(1)))
         validate(model, plain, numbers())

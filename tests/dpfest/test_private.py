@@ -158,7 +158,7 @@ def test_batches_are_the_poisson_sample_of_the_key_empty_ones_too() -> None:
 def test_rows_chosen_beforehand_are_the_only_ones_that_move(kind: type) -> None:
     algorithm = kind(selection=SelectionConfig(rows=8, noise_multiplier=5.0))
     counts = [np.bincount(np.arange(200) % size, minlength=size) for size in (50, 7)]
-    chosen = select_rows(counts, algorithm.selection, NoiseKey.from_seed(2).generator("row selection"))
+    chosen = select_rows(counts, algorithm.selection, NoiseKey.from_seed(2).stream("row selection"))
     if kind is AdaFESTPlus:
         algorithm.threshold = 0.5
     run = training(algorithm, selected=chosen)
@@ -249,7 +249,7 @@ def test_a_budget_is_for_what_it_was_planned_for() -> None:
     cheap = SelectionConfig(rows=8, noise_multiplier=0.5)
     counts = [np.full(50, 4), np.full(7, 30)]
     with pytest.raises(UserError, match="at another cost"):
-        training(algorithm, selected=select_rows(counts, cheap, np.random.default_rng(0)))
+        training(algorithm, selected=select_rows(counts, cheap, NoiseKey.from_seed(0).stream("row selection")))
     with pytest.raises(UserError, match="sorted, distinct"):
         training(algorithm, selected=np.array([3, 1]))
     with pytest.raises(UserError, match="sorted, distinct"):

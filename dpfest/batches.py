@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpfest.distributions import bernoulli
 from dpfest.noise import NoiseKey
 
 
 class PoissonBatches:
     """Each example enters each batch independently with probability ``batch_size / examples``.
 
-    Drawn as a binomial size and a uniform subset of that size: the same law, in O(b).  A batch may be empty.
+    Drawn by the gaps between them, in O(b).  A batch may be empty.
 
-    Formal guarantee: Poisson subsampling at rate ``q = batch_size / examples``, the sampling of
-    :class:`dp_accounting.PoissonSampledDpEvent`.
+    Formal guarantee: Poisson subsampling at rate ``q = batch_size / examples``, rounded to float64, the sampling of
+    :class:`dp_accounting.PoissonSampledDpEvent`; within 2^-100 an example drawn (:mod:`dpfest.distributions`).
     """
 
     sampling = "poisson"
@@ -24,9 +25,7 @@ class PoissonBatches:
 
     def indices(self, step: int) -> np.ndarray:
         """Distinct example indices of batch ``step`` (from 0), sorted, int64 ``[b]``: a function of key and step."""
-        generator = self.key.generator("poisson batch", step)
-        size = generator.binomial(self.examples, self.sampling_probability)
-        return np.sort(generator.choice(self.examples, size=size, replace=False, shuffle=False))
+        return bernoulli(self.key.stream("poisson batch", step), self.examples, self.sampling_probability)
 
 
 class ShuffledBatches:
@@ -49,7 +48,7 @@ class ShuffledBatches:
     def indices(self, step: int) -> np.ndarray:
         """See :meth:`PoissonBatches.indices`."""
         epoch, position = divmod(step, self.examples // self.batch_size)
-        keys = self.key.generator("epoch order", epoch).integers(2**64, size=8, dtype=np.uint64)
+        keys = self.key.stream("epoch order", epoch).words(8)
         indices = np.arange(position * self.batch_size, (position + 1) * self.batch_size, dtype=np.uint64)
         outside = np.ones(len(indices), dtype=bool)
         while outside.any():

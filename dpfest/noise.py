@@ -1,39 +1,39 @@
 """The randomness on which the guarantee rests: one key, from which every noise and every batch is derived.
 
-A :class:`NoiseKey` holds 256 bits.  Each draw names its *purpose* and its *step*, and SHAKE-256 turns
-(key, purpose, step, block) into key and counter of a fresh Philox generator, so that
+A :class:`NoiseKey` holds 256 bits.  Each draw names its *purpose* and its *step*; SHA3-256 turns (key, purpose, step)
+into the key of an AES-256 cipher, which in counter mode (NIST SP 800-38A) gives the draw's :class:`Keystream`.  So
 
 * a step needs no generator state from the step before it: a run that was killed and resumed at step ``t``
   draws at ``t`` what it would have drawn;
-* two purposes, two steps or two blocks of one draw never share a stream;
-* a draw does not depend on how many threads filled it.
+* two purposes or two steps never share a stream;
+* a word is found by its number alone, so that a draw does not depend on how many threads filled it.
+
+What is made of the words (Gaussian noise, batches, survivors) is in :mod:`dpfest.gaussian` and
+:mod:`dpfest.distributions`.
+
+Formal guarantee: the words are independent and uniform to everyone who cannot tell AES-256 under an unknown key from
+a random permutation; the distance of n blocks of a random permutation from random ones, n^2 / 2^129 (the PRP/PRF
+switching lemma), is below 2^-61 for a stream of 2^34 blocks, 256 GiB of noise in one draw.
 
 Without a fixed seed the key comes from the operating system.  Whoever knows the key can subtract the noise: it is
 part of the private state, and epsilon holds only while it stays secret.
-
-torch's own CPU generator will not do: its seed keeps 32 bits, few enough to try them all, and its float32 normals
-end at 5.77 standard deviations, so that an output beyond would betray an example with a probability far above delta.
-Here radii come from 32 bits, large ones (one in 65,536) from 63, and reach 9.3 standard deviations.
-Philox is a good generator and not a proven cipher; that, like the rounding of floats (Mironov, 2012), is outside
-the guarantee.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import secrets
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
 from torch import Tensor
 
-BLOCK = 1 << 17  # normal variates that one generator fills: a draw is cut into such blocks, filled in parallel
-_AT_ONCE = 1 << 15  # of them, in arrays that stay in the cache
-_COARSE = 1 << 16  # a radius whose 32 bits are below takes 31 more: one in 65,536
+_ZEROS = bytes(1 << 18)  # encrypted in counter mode they give the keystream itself
+_EXTENSIONS = 1 << 127  # number of the cipher's block that extends word 0
 
 
 @dataclass(frozen=True)
@@ -66,63 +66,79 @@ class NoiseKey:
         """
         return cls(hashlib.sha256(f"dpfest noise seed {seed} {purpose}".encode()).digest(), fixed=True)
 
-    def _digest(self, purpose: str, step: int, block: int, size: int) -> bytes:
-        message = self.secret + f"/{purpose}/{step}/{block}".encode()
-        return hashlib.shake_256(message).digest(size)
+    def derive(self, purpose: str, number: int = 0) -> NoiseKey:
+        """The key of a part (a period of a stream, a fork), whose draws are independent of this key's and of others'.
 
-    def generator(self, purpose: str, step: int = 0, block: int = 0) -> np.random.Generator:
-        """A generator of 384 bits of state that are a function of the key and these three alone."""
-        words = np.frombuffer(self._digest(purpose, step, block, 48), dtype=np.uint64)
-        return np.random.Generator(np.random.Philox(counter=words[:4], key=words[4:]))
+        Args:
+            purpose: names the kind of part.
+            number: which one.
+        """
+        return NoiseKey(self._digest("key", purpose, number), self.fixed)
+
+    def stream(self, purpose: str, step: int = 0) -> Keystream:
+        """The random words of a draw, from its first: a function of key, purpose and step alone."""
+        return Keystream(self._digest("stream", purpose, step))
+
+    def _digest(self, kind: str, purpose: str, number: int) -> bytes:
+        return hashlib.sha3_256(self.secret + f"dpfest {kind}/{number}/{purpose}".encode()).digest()
 
     def normal(
         self, purpose: str, step: int, size: int, device: torch.device | str = "cpu", deviation: float = 1.0
     ) -> Tensor:
-        """Normal variates of mean 0 and this standard deviation, float32, shape ``[size]``, on ``device``.
+        """Normal variates of mean 0 and this standard deviation, float32, shape ``[size]``, on ``device``."""
+        from dpfest.gaussian import gaussian
 
-        On the CPU by the method of Box and Muller (1958), large radii from 63 bits; on a GPU by torch's Philox under a
-        64-bit seed, in float64, whose tails reach 8.5 standard deviations, and then rounded.
-        """
-        if torch.device(device).type != "cpu":
-            seed = int.from_bytes(self._digest(purpose, step, 0, 8), "little", signed=True)
-            wide = torch.empty(size, device=device, dtype=torch.float64)
-            return wide.normal_(0, deviation, generator=torch.Generator(device=device).manual_seed(seed)).float()
-        out = np.empty(size, dtype=np.float32)
-        blocks = [out[start : start + BLOCK] for start in range(0, size, BLOCK)]
-
-        def fill(number: int) -> None:
-            generator = self.generator(purpose, step, number)
-            for start in range(0, len(blocks[number]), _AT_ONCE):
-                _box_muller(generator.bit_generator.random_raw, deviation, blocks[number][start : start + _AT_ONCE])
-
-        if len(blocks) == 1:
-            fill(0)
-        elif blocks:
-            with ThreadPoolExecutor(max(1, min(len(blocks), torch.get_num_threads()))) as pool:
-                list(pool.map(fill, range(len(blocks))))
-        return torch.from_numpy(out)
+        return torch.from_numpy(gaussian(self.stream(purpose, step), size, deviation).astype(np.float32)).to(device)
 
 
-def _box_muller(words: Callable[[int], np.ndarray], deviation: float, out: np.ndarray) -> None:
-    """Fill float32 ``out`` with normal variates: whole arrays at a time, four times as fast as one by one.
+class Keystream:
+    """AES-256 in counter mode, read as 64-bit words, in order or from any word.
 
-    Each pair takes one 64-bit word: 32 bits for the radius, 32 for the angle.  Where the radius is so large that its
-    steps would show, 31 more bits go below the 32.
+    Args:
+        key: 32 bytes, which must serve no other keystream.
+
+    Attributes:
+        position: number of the word that the next draw begins with; even.
     """
-    pairs = (len(out) + 1) // 2
-    halves = words(pairs).view(np.uint32)
-    radius = halves[:pairs].astype(np.float32)
-    if halves[:pairs].min() < _COARSE:
-        rare = np.flatnonzero(halves[:pairs] < _COARSE)
-        below = (words(len(rare)) >> np.uint64(33)) | np.uint64(1)  # odd, so that the whole is not zero
-        radius[rare] = halves[rare] + below * 2.0**-31
-    radius *= np.float32(2.0**-32)
-    np.log(radius, out=radius)
-    radius *= np.float32(-2)
-    np.sqrt(radius, out=radius)
-    radius *= np.float32(deviation)
-    angle = halves[pairs:].view(np.int32).astype(np.float32)
-    angle *= np.float32(math.pi * 2.0**-31)
-    np.multiply(radius, np.cos(angle), out=out[:pairs])
-    rest = len(out) - pairs
-    np.multiply(radius[:rest], np.sin(angle[:rest]), out=out[pairs:])
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher, self.position = algorithms.AES256(key), 0
+
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """The next words, uniform in 0 .. 2^64 - 1, ``[count]``."""
+        return self.at(self.reserve(count), count)
+
+    def at(self, position: int, count: int) -> NDArray[np.uint64]:
+        """The words from number ``position`` (even) on, ``[count]``."""
+        out = np.empty(count, dtype=np.uint64)
+        self.reader(position)(out)
+        return out
+
+    def reserve(self, count: int) -> int:
+        """Set this many words aside for a draw that reads them itself; returns the first one's number."""
+        first = self.position
+        self.position += count + count % 2  # a block of the cipher is two words
+        return first
+
+    def reader(self, position: int) -> Callable[[NDArray[np.generic]], None]:
+        """A function that fills one array of 64-bit items after another, from the word ``position`` (even) on.
+
+        All arrays but the last must be of even length.  Threads that fill parts of a draw take a reader each.
+        """
+        encryptor = Cipher(self._cipher, modes.CTR((position // 2).to_bytes(16, "big"))).encryptor()
+        zeros = memoryview(_ZEROS)
+
+        def fill(out: NDArray[np.generic]) -> None:
+            data = out.view(np.uint8).data
+            for start in range(0, len(data), len(zeros)):
+                part = data[start : start + len(zeros)]
+                encryptor.update_into(zeros[: len(part)], part)
+            if not np.little_endian:
+                out.byteswap(inplace=True)
+
+        return fill
+
+    def extended(self, word: int, position: int) -> int:
+        """The integer of 192 bits whose upper 64 are ``word``, which stands at ``position``; the others its own."""
+        counter = modes.CTR((_EXTENSIONS + position).to_bytes(16, "big"))
+        return word << 128 | int.from_bytes(Cipher(self._cipher, counter).encryptor().update(bytes(16)), "big")

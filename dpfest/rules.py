@@ -165,14 +165,12 @@ class AdaFEST(PrivateAlgorithm):
         if context.selected is not None:  # the map counts selected rows only
             found, universe = found.within(context.selected), len(context.selected)
         kept = surviving_rows(
-            found.rows,
-            found.clipped(self.contribution_clipping_norm),
+            found,
+            context.key.stream("map", context.step),
             universe=universe,
             threshold=self.threshold,
             contribution_clipping_norm=self.contribution_clipping_norm,
             map_noise_multiplier=context.map_noise_multiplier,
-            touched_noise=context.key.normal("map noise", context.step, len(found.rows), context.device),
-            generator=context.key.generator("untouched survivors", context.step),
         )
         return kept if context.selected is None else context.selected[kept]
 
@@ -215,7 +213,7 @@ class Exponential(PrivateAlgorithm):
             universe=context.layout.total_rows,
             count=self.rows_per_step,
             scale=2 * self.selection_clipping_norm / context.epsilon_per_row,
-            generator=context.key.generator("exponential selection", context.step),
+            stream=context.key.stream("exponential selection", context.step),
         )
         return torch.from_numpy(chosen).to(context.device)
 

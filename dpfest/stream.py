@@ -155,7 +155,7 @@ def plan_stream(
 
 def period_key(key: NoiseKey, number: int) -> NoiseKey:
     """The key of a period, from 0: steps are counted anew in each, and no two may share a draw."""
-    return NoiseKey(key.generator("period", number).bytes(32), key.fixed)
+    return key.derive("period", number)
 
 
 def _on(part: tuple[str, ...], budget: Budget) -> Budget:

@@ -13,6 +13,9 @@ post-processing of noisy counts:
   in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws. The paper claims one: true for k = 1
   only. For larger k, "the row that leads by far is left out" has a probability ratio near exp(k * epsilon/p).
 - public: the counts come from public data; nothing is spent.
+
+Noise is a multiple of a power of two of which the counts, whole numbers, are multiples as well: noisy counts are the
+rounded output of a mechanism with real noise (`dpfest.gaussian`).  Gumbel scores are compared as real numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +28,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.accounting import Event
+from dpfest.distributions import laplace
 from dpfest.errors import UserError
+from dpfest.gaussian import gaussian, gaussian_grid
+from dpfest.noise import Keystream
+from dpfest.survivors import draw_rows
 
 MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
 SOURCES = ("first_day", "all_days", "streaming")
@@ -94,12 +101,12 @@ def selection_events(selection: SelectionConfig, vocabulary_sizes: Sequence[int]
 def _mechanism(
     selection: SelectionConfig, shares: Sequence[int], rows_per_example: int
 ) -> tuple[str, float, list[Event]]:
-    """The noise on a count (numpy's name of its law, and its scale), and what all of it spends."""
+    """The noise on a count (its law and scale), and what all of it spends."""
     features, what = len(shares), "row selection"
     share, sigma = selection.epsilon / features, selection.noise_multiplier
     if selection.mechanism == "gaussian":
         event = Event(kind="gaussian", what=what, noise_multiplier=sigma)
-        return "normal", sigma * math.sqrt(features * rows_per_example), [event]
+        return "gaussian", sigma * math.sqrt(features * rows_per_example), [event]
     if selection.mechanism == "laplace":
         event = Event(kind="laplace", what=what, noise_multiplier=1 / share, count=features)
         return "laplace", rows_per_example / share, [event]
@@ -107,48 +114,69 @@ def _mechanism(
         claim, draws = selection.epsilon, sum(shares)
         event = Event(kind="pure", what=what, draws=draws, epsilon_per_draw=share, claimed_epsilon=claim)
         return "gumbel", 1 / share, [event]
-    return "normal", 0.0, []
+    return "none", 0.0, []
 
 
 def select_rows(
     histograms: Sequence[NDArray[np.integer]],
     selection: SelectionConfig,
-    generator: np.random.Generator,
+    stream: Keystream,
     *,
     rows_per_example: int = 1,
 ) -> Selection:
     """The most frequent rows, privately.
 
     Formal guarantee: the release of `Selection.rows` is dominated by the composition of `Selection.events`, for
-    neighbours that differ in one example more or less.
+    neighbours that differ in one example more or less; within 2^-99 a row of the vocabularies in total variation.
 
     Args:
       histograms: of each feature, in how many examples each row occurs, shape (V_f,); for `public`, public counts.
-      generator: of the noise; secret for as long as the guarantee is to hold.
+      selection: the mechanism and its settings.
+      stream: of the noise; its key is secret for as long as the guarantee is to hold.
       rows_per_example: the most distinct rows of one feature that one example is counted in.
 
     Raises:
-      UserError: fewer rows are asked for than there are features.
+      UserError: fewer rows are asked for than there are features, or there is more noise than any count can show.
     """
     sizes = [len(counts) for counts in histograms]
-    shares, noisy = rows_per_feature(selection, sizes), noisy_counts(histograms, selection, generator, rows_per_example)
-    return Selection(most_frequent(noisy, shares), shares, _mechanism(selection, shares, rows_per_example)[2])
+    shares = rows_per_feature(selection, sizes)
+    law, scale, events = _mechanism(selection, shares, rows_per_example)
+    if law == "gumbel":
+        drawn = [
+            draw_rows(np.arange(size), counts.astype(float), universe=size, count=share, scale=scale, stream=stream)
+            for counts, size, share in zip(histograms, sizes, shares, strict=True)
+        ]
+        offsets = np.cumsum([0, *sizes])
+        rows = np.concatenate([rows + offset for rows, offset in zip(drawn, offsets[:-1], strict=True)])
+    else:
+        rows = most_frequent(noisy_counts(histograms, selection, stream, rows_per_example), shares)
+    return Selection(rows, shares, events)
 
 
 def noisy_counts(
     histograms: Sequence[NDArray[np.integer]],
     selection: SelectionConfig,
-    generator: np.random.Generator,
+    stream: Keystream,
     rows_per_example: int = 1,
 ) -> list[NDArray[np.float64]]:
-    """Histograms with the noise of the selection's mechanism.
+    """Histograms with the noise of `gaussian` or `laplace`, or of `public` as they are; `gumbel` releases no counts.
 
-    Formal guarantee: of `gaussian` and `laplace` the release of all of them is dominated by the composition of
-    `selection_events`; of `gumbel` only that of the rows that `most_frequent` names.
+    Formal guarantee: the release of all of them is dominated by the composition of `selection_events`.
+
+    Raises:
+      UserError: the noise's grid is wider than 1.
     """
     shares = rows_per_feature(selection, [len(counts) for counts in histograms])
     law, scale, _ = _mechanism(selection, shares, rows_per_example)
-    return [counts + getattr(generator, law)(0.0, scale, len(counts)) for counts in histograms]
+    if law == "none":
+        return [counts.astype(np.float64) for counts in histograms]
+    if gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost that no one wants
+        raise UserError(
+            f"algorithm.selection adds noise of scale {scale:.3g} to every count, which no count outweighs: give a "
+            "smaller noise_multiplier or a larger epsilon."
+        )
+    draw = {"gaussian": gaussian, "laplace": laplace}[law]
+    return [counts + draw(stream, len(counts), scale) for counts in histograms]
 
 
 def most_frequent(counts: Sequence[NDArray[np.floating]], shares: Sequence[int]) -> NDArray[np.int64]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from dpfest import accounting
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
+from dpfest.noise import Keystream, NoiseKey
 from dpfest.topk import (
     SelectionConfig,
     most_frequent,
@@ -169,8 +169,8 @@ class StreamSelection:
         unread = "epsilon" if selection.mechanism == "gaussian" else "noise_multiplier"
         settings = {"data": self._hashes[number], "counts": {k: v for k, v in noise.items() if k != unread}}
 
-        def fill(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
-            noisy = noisy_counts(self._days[number].histogram(), selection, generator)
+        def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
+            noisy = noisy_counts(self._days[number].histogram(), selection, stream)
             write_array(folder / "counts.npy", np.concatenate(noisy))
             events = selection_events(selection, self._sizes)
             return {"day": number, "spent": [accounting.to_record(event) for event in events]}
@@ -198,9 +198,9 @@ def _select_once(
     selection: SelectionConfig = config.algorithm.selection
     settings = {"data": data, "selection": selection_settings(selection)}
 
-    def fill(folder: Path, generator: np.random.Generator) -> dict[str, Any]:
+    def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
         counts = _public_counts(selection.prior, sizes, dataset) if selection.prior else histogram()
-        chosen = select_rows(counts, selection, generator, rows_per_example=rows_per_example)
+        chosen = select_rows(counts, selection, stream, rows_per_example=rows_per_example)
         write_array(folder / "rows.npy", chosen.rows)
         spent = [accounting.to_record(event) for event in chosen.events]
         return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
@@ -208,9 +208,7 @@ def _select_once(
     return _release(config, settings, fill)
 
 
-def _release(
-    config: Config, settings: dict[str, Any], fill: Callable[[Path, np.random.Generator], dict[str, Any]]
-) -> Path:
+def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Keystream], dict[str, Any]]) -> Path:
     """The folder of a release, which ``fill`` makes unless it is there; what it returns is kept beside the settings."""
     settings = {**settings, "noise_seed": config.privacy.noise_seed}
     name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
@@ -220,7 +218,7 @@ def _release(
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, name)
     with whole_folder(folder) as partial:  # where another process was first, its release is the one
-        record = fill(partial, key.generator("selection"))
+        record = fill(partial, key.stream("selection"))
         write_json(partial / "selection.json", {**settings, **record})
     return folder
 

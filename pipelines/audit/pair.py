@@ -116,7 +116,7 @@ class Pair:
         return Draws(world, kind, value)
 
     def _step(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        coins = self._key.generator("audit coins", step).random(REPLICAS) < 0.5
+        coins = self._key.stream("audit coins", step).words(REPLICAS) < np.uint64(1 << 63)
         batch = self._batch(torch.from_numpy(coins).to(self._rows.device))
         gradient = self._engine.gradient([batch], step)
         if self._after is not None:

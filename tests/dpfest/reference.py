@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpfest.gaussian import gaussian
 from dpfest.noise import NoiseKey
 from dpfest.rules import AdaFEST, Algorithm, Exponential, Frozen, Nonprivate
 from dpfest.survivors import draw_rows, untouched_survivors
@@ -75,11 +76,11 @@ def reference_gradient(
         clipped = restricted * np.minimum(1, algorithm.contribution_clipping_norm / lengths)
         touched = np.flatnonzero(restricted.sum(0))
         scale = map_noise_multiplier * algorithm.contribution_clipping_norm
-        noisy = clipped.sum(0)[touched] + scale * key.normal("map noise", step, len(touched)).double().numpy()
+        stream = key.stream("map", step)
+        noisy = clipped.sum(0)[touched] + gaussian(stream, len(touched), scale)
         mask[universe[touched[noisy >= algorithm.threshold]]] = True
         probability = 0.5 - 0.5 * float(torch.erf(torch.tensor(algorithm.threshold / scale / 2**0.5).double()))
-        extra = untouched_survivors(touched, len(universe), probability, key.generator("untouched survivors", step))
-        mask[universe[extra]] = True
+        mask[universe[untouched_survivors(touched, len(universe), probability, stream)]] = True
     elif isinstance(algorithm, Exponential):
         utilities = np.zeros(total)
         sums = [torch.zeros(t.weight.shape, dtype=torch.float64) for t in tables.values()]
@@ -98,7 +99,7 @@ def reference_gradient(
                 universe=total,
                 count=algorithm.rows_per_step,
                 scale=scale,
-                generator=key.generator("exponential selection", step),
+                stream=key.stream("exponential selection", step),
             )
         ] = True
     elif isinstance(algorithm, Nonprivate):

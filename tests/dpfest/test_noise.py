@@ -1,100 +1,95 @@
-"""The key's streams: standard normal, independent across purpose, step and block, and reproducible.
-
-Each statistical test is run at a fixed seed with false-alarm rate 1e-4.
-"""
+"""The key and its keystreams: AES-256 in counter mode, one stream a purpose and step, and nothing printed."""
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
-import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from dpfest.noise import BLOCK, NoiseKey, _box_muller
+from dpfest.noise import Keystream, NoiseKey
 
 FALSE_ALARM = 1e-4
 
 
-def test_normal_law_and_a_wrong_scale_is_rejected() -> None:
-    sample = NoiseKey.from_seed(1).normal("x", 0, 200_000).double().numpy()
-    assert stats.kstest(sample, "norm").pvalue > FALSE_ALARM
-    assert stats.kstest(sample, "norm", args=(0, 1.04)).pvalue < 1e-6
-    n = len(sample)
-    assert stats.chi2.sf((sample**2).sum(), n) > FALSE_ALARM
-    assert stats.chi2.cdf((sample**2).sum() / 1.02**2, n) < 1e-3
+def test_words_are_the_published_cipher() -> None:
+    """NIST SP 800-38A, F.5.5: AES-256 in counter mode under the same key; and blocks encrypted one by one."""
+    key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
+    cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    assert cipher.update(bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")).hex() == "0bdf7df1591716335e9a8b15c860c502"
+    blocks = b"".join(cipher.update(number.to_bytes(16, "big")) for number in range(50))
+    assert np.array_equal(Keystream(key).words(100), np.frombuffer(blocks, dtype="<u8"))
 
 
-def test_streams_are_distinct_and_uncorrelated() -> None:
+def test_words_are_found_by_their_number() -> None:
+    key = NoiseKey.from_seed(1)
+    whole = key.stream("x").words(100_000)
+    stream = key.stream("x")
+    assert np.array_equal(np.concatenate([stream.words(n) for n in (10, 0, 90, 40_000)]), whole[:40_100])
+    assert np.array_equal(stream.at(60_000, 7), whole[60_000:60_007])
+    odd = key.stream("x")
+    assert np.array_equal(odd.words(3), whole[:3]) and np.array_equal(odd.words(2), whole[4:6])
+
+
+def test_extensions_are_bits_of_their_own() -> None:
+    stream, words = NoiseKey.from_seed(1).stream("x"), NoiseKey.from_seed(1).stream("x").words(2000)
+    extended = [stream.extended(int(word), place) for place, word in enumerate(words[:1000])]
+    assert [number >> 128 for number in extended] == words[:1000].tolist()
+    below = np.array([[number >> 64 & (2**64 - 1), number & (2**64 - 1)] for number in extended], dtype=np.uint64)
+    assert len(np.unique(np.concatenate([below.ravel(), words]))) == 4000
+    assert stats.kstest(below.ravel() / 2.0**64, "uniform").pvalue > FALSE_ALARM
+    assert stream.extended(-1, 5) >> 128 == -1, "signed words keep their sign"
+
+
+def test_bits_are_even_and_streams_are_distinct() -> None:
     key, size = NoiseKey.from_seed(1), 50_000
     streams = [
-        key.normal("rows", 0, size),
-        key.normal("rows", 1, size),
-        key.normal("dense", 0, size),
-        NoiseKey.from_seed(2).normal("rows", 0, size),
+        key.stream("rows").words(size),
+        key.stream("rows", 1).words(size),
+        key.stream("dense").words(size),
+        key.derive("rows").stream("rows").words(size),
+        key.derive("rows", 1).stream("rows").words(size),
+        NoiseKey.from_seed(2).stream("rows").words(size),
     ]
-    correlation = np.corrcoef(torch.stack(streams).double().numpy())
-    off = correlation[np.triu_indices(4, 1)] * np.sqrt(size)
+    for words in streams:
+        ones = np.unpackbits(words.view(np.uint8)).reshape(size, 64).sum(0)
+        assert stats.chi2.sf((((ones - size / 2) / np.sqrt(size / 4)) ** 2).sum(), 64) > FALSE_ALARM
+    off = np.corrcoef(np.array(streams, dtype=float))[np.triu_indices(len(streams), 1)] * np.sqrt(size)
     assert stats.chi2.sf((off**2).sum(), len(off)) > FALSE_ALARM
-
-
-def test_blocks_do_not_repeat_and_threads_do_not_matter() -> None:
-    key, size = NoiseKey.from_seed(4), 2 * BLOCK + 1000
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)
-        alone = key.normal("rows", 3, size)
-        torch.set_num_threads(2)
-        together = key.normal("rows", 3, size)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(alone, together)
-    assert not torch.equal(alone[:1000], alone[BLOCK : BLOCK + 1000])
-    assert torch.unique(alone).numel() > 0.97 * size
+    assert len(np.unique(np.concatenate(streams))) == len(streams) * size
 
 
 def test_all_of_the_key_matters() -> None:
     """torch's own CPU seed keeps 32 bits; keys that differ in the last byte alone still give other noise."""
     first, second = NoiseKey(bytes(32)), NoiseKey(bytes(31) + b"\x01")
-    assert not torch.equal(first.normal("x", 0, 100), second.normal("x", 0, 100))
-    assert first.generator("x").random() != second.generator("x").random()
+    assert not (first.stream("x").words(100) == second.stream("x").words(100)).any()
+
+
+def test_no_two_purposes_share_a_stream() -> None:
+    key = NoiseKey.from_seed(1)
+    named = [("a", 1), ("a/1", 0), ("a", 11), ("a/1", 1), ("1/a", 1), ("", 1)]
+    found = {bytes(draw.words(4)) for pair in named for draw in (key.stream(*pair), key.derive(*pair).stream("x"))}
+    assert len(found) == 12
 
 
 def test_fresh_keys_differ_and_fixed_ones_do_not() -> None:
     assert NoiseKey.fresh().secret != NoiseKey.fresh().secret
     assert NoiseKey.from_seed(5) == NoiseKey.from_seed(5)
     assert NoiseKey.from_seed(5).fixed and not NoiseKey.fresh().fixed
+    assert NoiseKey.from_seed(5).derive("period", 2).fixed and not NoiseKey.fresh().derive("period", 2).fixed
 
 
 def test_one_seed_gives_each_purpose_its_own_key() -> None:
     assert NoiseKey.from_seed(5, "run a") != NoiseKey.from_seed(5, "run b")
 
 
-@pytest.mark.parametrize(("limit", "draws"), [(5.0, 10**7), pytest.param(5.77, 12 * 10**8, marks=pytest.mark.slow)])
-def test_tails_reach_as_far_as_the_law(limit: float, draws: int) -> None:
-    """Box-Muller on 24-bit uniforms ends at 5.768: whatever lies beyond would then tell that an example is there."""
-    key, size, beyond = NoiseKey.from_seed(0), 10**7, 0
-    for step in range(draws // size):
-        beyond += int((key.normal("tail", step, size).abs() > limit).sum())
-    expected = 2 * stats.norm.sf(limit) * draws
-    assert stats.poisson.sf(beyond - 1, expected) > FALSE_ALARM
-    assert stats.poisson.cdf(beyond, expected) > FALSE_ALARM
-
-
-def test_largest_radii_have_63_bits() -> None:
-    """Where the 32 bits of a radius are few, those drawn below them make it, down to the least number of 63 bits."""
-    coarse = np.array([0, 0, 5, 65_535, 65_536], np.uint32)
-    below = np.array([0, 2**31 - 1, 2**30, 7], np.uint64)
-    given = iter([np.concatenate([coarse, np.zeros(5, np.uint32)]).view(np.uint64), below << np.uint64(33)])
-    out = np.empty(10, np.float32)
-    _box_muller(lambda count: next(given), 2.0, out)  # angles of zero: cosines of one
-    uniform = np.array([2.0**-63, 2.0**-32, 5.5 * 2.0**-32, 65_535 * 2.0**-32, 2.0**-16])
-    np.testing.assert_allclose(out[:5], 2 * np.sqrt(-2 * np.log(uniform)), rtol=1e-6)
-    assert next(given, None) is None
-
-
-def test_deviation_scales_the_noise() -> None:
-    key = NoiseKey.from_seed(1)
-    torch.testing.assert_close(key.normal("x", 0, 1001, deviation=3e-25), 3e-25 * key.normal("x", 0, 1001))
+def test_derived_keys_do_not_show_the_key() -> None:
+    key = NoiseKey.fresh()
+    derived = key.derive("period", 1)
+    assert derived != key and derived != key.derive("period", 2)
+    assert derived.secret != hashlib.sha3_256(key.secret).digest()
 
 
 def test_the_key_is_not_printed() -> None:
@@ -105,9 +100,3 @@ def test_the_key_is_not_printed() -> None:
 def test_short_keys_are_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         NoiseKey(b"short")
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_cuda_normal_law() -> None:
-    sample = NoiseKey.from_seed(1).normal("x", 0, 200_000, "cuda").double().cpu().numpy()
-    assert stats.kstest(sample, "norm").pvalue > FALSE_ALARM

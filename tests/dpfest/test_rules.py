@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpfest import survivors
+from dpfest.noise import NoiseKey
 from dpfest.rules import ALGORITHMS, AdaFEST, Exponential
 from dpfest.survivors import draw_rows
 
@@ -16,10 +18,10 @@ def test_drawn_rows_follow_the_exponential_mechanism() -> None:
     everywhere = np.zeros(universe)
     everywhere[rows] = utilities
     law = np.exp(everywhere / scale) / np.exp(everywhere / scale).sum()
-    generator = np.random.default_rng(0)
+    stream = NoiseKey.from_seed(0).stream("rows")
     counts = np.zeros(universe)
     for _ in range(n):
-        counts[draw_rows(rows, utilities, universe=universe, count=1, scale=scale, generator=generator)] += 1
+        counts[draw_rows(rows, utilities, universe=universe, count=1, scale=scale, stream=stream)] += 1
     assert stats.chisquare(counts, law * n).pvalue > 1e-4
     wrong = np.exp(everywhere / (1.2 * scale)) / np.exp(everywhere / (1.2 * scale)).sum()
     assert stats.chisquare(counts, wrong * n).pvalue < 1e-6
@@ -34,26 +36,52 @@ def test_several_rows_are_drawn_without_replacement_as_by_peeling() -> None:
     for i in range(4):
         for j in range(i + 1, 4):
             law[(i, j)] = weights[i] * weights[j] / (1 - weights[i]) + weights[j] * weights[i] / (1 - weights[j])
-    generator = np.random.default_rng(1)
+    stream = NoiseKey.from_seed(1).stream("rows")
     counts = dict.fromkeys(law, 0)
     for _ in range(n):
-        drawn = draw_rows(rows, utilities, universe=universe, count=2, scale=scale, generator=generator)
+        drawn = draw_rows(rows, utilities, universe=universe, count=2, scale=scale, stream=stream)
         counts[tuple(drawn.tolist())] += 1
     assert stats.chisquare(list(counts.values()), [law[pair] * n for pair in counts]).pvalue > 1e-4
 
 
 def test_more_rows_than_there_are() -> None:
     drawn = draw_rows(
-        np.array([1]), np.array([3.0]), universe=4, count=9, scale=1.0, generator=np.random.default_rng(0)
+        np.array([1]), np.array([3.0]), universe=4, count=9, scale=1.0, stream=NoiseKey.from_seed(0).stream("rows")
     )
     assert drawn.tolist() == [0, 1, 2, 3]
 
 
 def test_cost_does_not_grow_with_the_universe() -> None:
     drawn = draw_rows(
-        np.array([7]), np.array([99.0]), universe=10**12, count=50, scale=1.0, generator=np.random.default_rng(0)
+        np.array([7]),
+        np.array([99.0]),
+        universe=10**12,
+        count=50,
+        scale=1.0,
+        stream=NoiseKey.from_seed(0).stream("rows"),
     )
     assert len(drawn) == 50 and 7 in drawn
+
+
+def test_scores_that_floats_cannot_tell_apart_are_compared_in_many_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With errors taken for a hundred deviations, every score counts as unsure: the same rows must be drawn."""
+    rows, utilities = np.arange(0, 60, 2), np.linspace(0, 2, 30)
+
+    def draw(step: int) -> list[int]:
+        stream = NoiseKey.from_seed(2).stream("rows", step)
+        return draw_rows(rows, utilities, universe=1000, count=7, scale=1.0, stream=stream).tolist()
+
+    sure = [draw(step) for step in range(10)]
+    original = survivors.exponentials
+    monkeypatch.setattr(survivors, "exponentials", lambda words: (original(words)[0], np.full(len(words), np.inf)))
+    assert [draw(step) for step in range(10)] == sure
+
+
+def test_exact_scores_decide_where_rounded_ones_mislead() -> None:
+    exact = [1.0, 2.0, 3.0, 2.5]
+    misled = np.array([1.0, 2.6, 3.0, 2.4])
+    assert sorted(survivors._largest(misled, np.full(4, 0.2), 2, exact.__getitem__)) == [2, 3]
+    assert sorted(survivors._largest(misled, np.full(4, 0.05), 2, exact.__getitem__)) == [1, 2]
 
 
 @pytest.mark.parametrize(

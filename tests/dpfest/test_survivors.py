@@ -5,33 +5,52 @@ Chi-square and normal tests with fixed seeds; each accepting test would raise a 
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 from scipy import special, stats
 
-from dpfest.survivors import Contributions, surviving_rows, untouched_survivors
+from dpfest.gaussian import gaussian, gaussian_grid
+from dpfest.noise import Keystream, NoiseKey
+from dpfest.survivors import Contributions, survival_probability, surviving_rows, untouched_survivors
 
 FALSE_ALARM = 1e-4
+
+
+def stream(step: int = 0) -> Keystream:
+    return NoiseKey.from_seed(0).stream("survivors", step)
+
+
+class Given(Contributions):
+    """Contributions whose clipped map is given."""
+
+    sums: list[float]
+
+    def clipped(self, contribution_clipping_norm: float, grid: float = 0.0) -> torch.Tensor:
+        return torch.tensor(self.sums, dtype=torch.float64)
+
+
+def contributions(rows: list[int], sums: list[float]) -> Contributions:
+    given = Given(torch.tensor(rows, dtype=torch.int64), torch.arange(len(rows)), torch.zeros(len(rows)), 1)
+    object.__setattr__(given, "sums", sums)
+    return given
 
 
 def draws(
     *, sigma: float, clip: float, threshold: float, universe: int, rows: list[int], sums: list[float], n: int
 ) -> np.ndarray:
     """``n`` survivor masks, bool ``[n, universe]``."""
-    generator = np.random.default_rng(7)
-    masks = np.zeros((n, universe), dtype=bool)
-    noise = torch.from_numpy(generator.standard_normal((n, len(rows))))
+    key, masks = NoiseKey.from_seed(7), np.zeros((n, universe), dtype=bool)
     for i in range(n):
         kept = surviving_rows(
-            torch.tensor(rows),
-            torch.tensor(sums, dtype=torch.float64),
+            contributions(rows, sums),
+            key.stream("map", i),
             universe=universe,
             threshold=threshold,
             contribution_clipping_norm=clip,
             map_noise_multiplier=sigma,
-            touched_noise=noise[i],
-            generator=generator,
         )
         assert bool((kept[1:] > kept[:-1]).all()), "sorted, no row twice"
         masks[i, kept] = True
@@ -93,9 +112,8 @@ def test_the_papers_squared_denominator_is_another_law() -> None:
 @pytest.mark.parametrize("probability", [1e-12, 1e-6, 1e-3, 0.3, 0.5])
 @pytest.mark.parametrize("universe", [0, 1, 50, 10**7])
 def test_untouched_survivors_are_never_touched(universe: int, probability: float) -> None:
-    generator = np.random.default_rng(0)
-    touched = np.sort(generator.choice(universe, size=min(universe, 2000), replace=False))
-    found = untouched_survivors(touched, universe, probability, generator)
+    touched = np.sort(np.random.default_rng(0).choice(universe, size=min(universe, 2000), replace=False))
+    found = untouched_survivors(touched, universe, probability, stream())
     assert not np.intersect1d(found, touched).size
     assert (np.diff(found) > 0).all()
     assert not found.size or (found[0] >= 0 and found[-1] < universe)
@@ -105,21 +123,19 @@ def test_untouched_survivors_are_never_touched(universe: int, probability: float
 
 
 def test_every_untouched_row_is_as_likely() -> None:
-    generator = np.random.default_rng(1)
     touched = np.array([0, 1, 5, 18, 19])
     counts = np.zeros(20)
-    for _ in range(4000):
-        counts[untouched_survivors(touched, 20, 0.1, generator)] += 1
+    for step in range(4000):
+        counts[untouched_survivors(touched, 20, 0.1, stream(step))] += 1
     rest = np.setdiff1d(np.arange(20), touched)
     assert counts[touched].sum() == 0
     assert stats.chisquare(counts[rest]).pvalue > FALSE_ALARM
 
 
 def test_extremes() -> None:
-    generator = np.random.default_rng(0)
-    assert untouched_survivors(np.array([2]), 5, 1.0, generator).tolist() == [0, 1, 3, 4]
-    assert untouched_survivors(np.arange(5), 5, 1.0, generator).size == 0
-    assert untouched_survivors(np.empty(0, dtype=np.int64), 0, 1.0, generator).size == 0
+    assert untouched_survivors(np.array([2]), 5, 1.0, stream()).tolist() == [0, 1, 3, 4]
+    assert untouched_survivors(np.arange(5), 5, 1.0, stream()).size == 0
+    assert untouched_survivors(np.empty(0, dtype=np.int64), 0, 1.0, stream()).size == 0
 
 
 def test_clipped_contributions_by_hand() -> None:
@@ -130,6 +146,53 @@ def test_clipped_contributions_by_hand() -> None:
     assert touched.clipped(10.0).tolist() == [1, 2, 1, 1]
     empty = torch.empty(0, dtype=torch.int64)
     assert Contributions(empty, empty, empty, 0).clipped(1.0).tolist() == []
+
+
+def test_a_clipped_map_on_the_grid_has_a_norm_of_at_most_c1_and_exact_sums() -> None:
+    """In exact arithmetic; and examples in another order give the same floats."""
+    norm, grid, examples = 0.7, gaussian_grid(0.7 * 1.3), 40
+    generator = np.random.default_rng(0)
+    example = np.repeat(np.arange(examples), np.arange(1, examples + 1))
+    rows = np.concatenate([generator.choice(50, size=n, replace=False) for n in range(1, examples + 1)])
+    for n in range(1, examples + 1):
+        alone = Contributions(torch.arange(n), torch.arange(n), torch.zeros(n, dtype=torch.int64), 1)
+        values = alone.clipped(norm, grid).tolist()
+        assert sum(Fraction(value) ** 2 for value in values) <= Fraction(norm) ** 2
+        assert all((value / grid).is_integer() and value > norm / n**0.5 - 2 * grid for value in values)
+    order = generator.permutation(len(rows))
+    maps = [
+        Contributions(torch.arange(50), torch.from_numpy(rows[at]), torch.from_numpy(example[at]), examples)
+        for at in (np.arange(len(rows)), order)
+    ]
+    assert torch.equal(maps[0].clipped(norm, grid), maps[1].clipped(norm, grid))
+    assert not torch.equal(maps[0].clipped(norm), maps[1].clipped(norm)), "floats off the grid tell the order"
+
+
+def test_an_untouched_row_survives_as_often_as_a_touched_one_of_sum_zero() -> None:
+    """At the noise's own grid, made coarse by a threshold half a grid point from the next: exact, and law by law."""
+    deviation = 1.25
+    grid = gaussian_grid(deviation)
+    for threshold in (0.3, 2.0, 7 * grid, 7.5 * grid, -0.4, 0.0):
+        least = np.ceil(threshold / grid)
+        expected = stats.norm.sf((least - 0.5) * grid / deviation)
+        assert survival_probability(threshold, deviation) == pytest.approx(expected, rel=1e-14)
+    noise = gaussian(stream(), 400_000, deviation)
+    for threshold in (0.3, -0.4, 2.0):
+        survived = int((noise >= threshold).sum())
+        assert stats.binomtest(survived, 400_000, survival_probability(threshold, deviation)).pvalue > FALSE_ALARM
+    assert survival_probability(36.0, 1.0) == pytest.approx(stats.norm.sf(36.0), rel=1e-4)
+    assert survival_probability(-np.inf, 1.0) == 1 and survival_probability(np.inf, 1.0) == 0
+
+
+def test_no_threshold_keeps_every_row_and_no_noise_keeps_what_reaches_it() -> None:
+    def kept(threshold: float, noise: float, sums: list[float]) -> list[int]:
+        settings = dict(contribution_clipping_norm=1.0, map_noise_multiplier=noise, universe=6)
+        return surviving_rows(contributions([1, 4], sums), stream(), threshold=threshold, **settings).tolist()
+
+    assert kept(-np.inf, 2.0, [1.0, 3.0]) == list(range(6))
+    assert kept(np.inf, 2.0, [1.0, 3.0]) == []
+    assert kept(2.0, 0.0, [1.0, 2.0]) == [4]
+    assert kept(0.0, 0.0, [1.0, 2.0]) == list(range(6))
 
 
 def test_contributions_within_a_set_count_its_rows_alone() -> None:
@@ -143,5 +206,5 @@ def test_contributions_within_a_set_count_its_rows_alone() -> None:
 
 def test_cost_does_not_grow_with_the_universe() -> None:
     """10^12 rows: any O(c) step would not return."""
-    found = untouched_survivors(np.array([5]), 10**12, 1e-11, np.random.default_rng(0))
+    found = untouched_survivors(np.array([5]), 10**12, 1e-11, stream())
     assert 0 < len(found) < 60

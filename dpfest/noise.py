@@ -27,10 +27,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
-from torch import Tensor
 
 _ZEROS = bytes(1 << 18)  # encrypted in counter mode they give the keystream itself
 _EXTENSIONS = 1 << 127  # number of the cipher's block that extends word 0
@@ -81,14 +79,6 @@ class NoiseKey:
 
     def _digest(self, kind: str, purpose: str, number: int) -> bytes:
         return hashlib.sha3_256(self.secret + f"dpfest {kind}/{number}/{purpose}".encode()).digest()
-
-    def normal(
-        self, purpose: str, step: int, size: int, device: torch.device | str = "cpu", deviation: float = 1.0
-    ) -> Tensor:
-        """Normal variates of mean 0 and this standard deviation, float32, shape ``[size]``, on ``device``."""
-        from dpfest.gaussian import gaussian
-
-        return torch.from_numpy(gaussian(self.stream(purpose, step), size, deviation).astype(np.float32)).to(device)
 
 
 class Keystream:

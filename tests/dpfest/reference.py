@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.gaussian import gaussian
+from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import NoiseKey
 from dpfest.rules import AdaFEST, Algorithm, Exponential, Frozen, Nonprivate
 from dpfest.survivors import draw_rows, untouched_survivors
@@ -121,20 +122,22 @@ def reference_gradient(
             sums_by_name[name] += value * factor
 
     if gradient_noise_multiplier > 0:
+        coordinates = sum(value.numel() for value in dict(model.named_parameters()).values() if value.requires_grad)
+        sensitivity = algorithm.clipping_norm * (1 + 2**-10)
+        deviation = charged_deviation(gradient_noise_multiplier, sensitivity, coordinates)
+        grid = gaussian_grid(deviation)
 
-        def normal(purpose: str, size: int) -> Tensor:
-            std = algorithm.clipping_norm * gradient_noise_multiplier
-            return key.normal(purpose, step, size, deviation=std / divisor).double() * divisor
+        def noised(purpose: str, sums: Tensor) -> Tensor:
+            noise = torch.from_numpy(gaussian(key.stream(purpose, step), sums.numel(), deviation))
+            return (sums / grid).round() * grid + noise
 
-        dims = [t.embedding_dim for t in tables.values()]
-        counts = [int(masks[name].sum()) for name in names]
-        draws = normal("row noise", sum(c * d for c, d in zip(counts, dims, strict=True)))
-        for name, part in zip(names, draws.split([c * d for c, d in zip(counts, dims, strict=True)]), strict=True):
-            sums_by_name[name][masks[name]] += part.view(-1, sums_by_name[name].shape[1])
+        rows = noised("row noise", torch.cat([sums_by_name[name][masks[name]].flatten() for name in names]))
+        for name, part in zip(names, rows.split([sums_by_name[n][masks[n]].numel() for n in names]), strict=True):
+            sums_by_name[name][masks[name]] = part.view(-1, sums_by_name[name].shape[1])
         dense = [name for name in sums_by_name if name not in names]
-        draws = normal("dense noise", sum(sums_by_name[n].numel() for n in dense))
-        for name, part in zip(dense, draws.split([sums_by_name[n].numel() for n in dense]), strict=True):
-            sums_by_name[name] += part.view_as(sums_by_name[name])
+        flat = noised("dense noise", torch.cat([sums_by_name[name].flatten() for name in dense]))
+        for name, part in zip(dense, flat.split([sums_by_name[n].numel() for n in dense]), strict=True):
+            sums_by_name[name] = part.view_as(sums_by_name[name])
     for name, table in tables.items():
         if table.padding_idx is not None:
             sums_by_name[name][table.padding_idx] = 0

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.gaussian import gaussian
 from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import NoiseKey
 from dpfest.rules import AdaFEST, Algorithm, Exponential, Frozen, Nonprivate

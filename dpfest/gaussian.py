@@ -259,12 +259,13 @@ def _units(
     """Rounded normal variates of this deviation, whole numbers, ``[count]``; ``words`` stand at ``position``."""
     pairs = len(words) // 2
     values, near = scratch.values[: 2 * pairs], scratch.units[:count]
-    logarithms = _box_muller(words[:pairs], words[pairs:], values, scratch.pairs[:, :pairs])
+    with np.errstate(divide="ignore", invalid="ignore"):  # u = 0 is extreme
+        logarithms = _box_muller(words[:pairs], words[pairs:], values, scratch.pairs[:, :pairs])
+        values = values[:count]
+        values *= deviation
+        np.rint(values, out=near)
+        values -= near
     extreme = not (logarithms.min() >= _LEAST and logarithms.max() <= _MOST)
-    values = values[:count]
-    values *= deviation
-    np.rint(values, out=near)
-    values -= near
     most = 0.5 - tolerance * 2.0**_GRID_BITS
     if extreme or not (values.max() <= most and values.min() >= -most):
         unsure = ~(np.abs(values) <= most)
@@ -292,8 +293,7 @@ def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats
     np.copyto(radius, radii)
     np.abs(radius, out=radius)
     radius *= 2.0**-63
-    with np.errstate(divide="ignore"):  # u = 0: the value is decided in many digits
-        np.log(radius, out=logarithm)
+    np.log(radius, out=logarithm)
     np.multiply(logarithm, -8, out=radius)
     np.sqrt(radius, out=radius)  # twice the radius
 

@@ -10,12 +10,18 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
-from dpfest import accounting
+from dpfest import accounting, topk
 from dpfest.accounting import Event
 from dpfest.errors import UserError
+from dpfest.gaussian import gaussian_grid
+from dpfest.noise import NoiseKey
 from dpfest.topk import SelectionConfig, rows_per_feature, select_rows, selection_events
 
 HISTOGRAMS = [np.array([5, 900, 7, 800, 3]), np.array([1, 2, 3]), np.array([0, 0, 0, 10_000])]
+
+
+def stream(seed=0, step=0):
+    return NoiseKey.from_seed(seed).stream("selection", step)
 
 
 def config(mechanism, **settings):
@@ -28,7 +34,7 @@ def test_ids_are_global_sorted_and_as_many_as_asked(mechanism):
     chosen = select_rows(
         HISTOGRAMS,
         config(mechanism, rows=6, noise_multiplier=0.1, epsilon=30.0),
-        np.random.default_rng(0),
+        stream(),
     )
     assert chosen.rows.dtype == np.int64
     assert chosen.rows.tolist()[:2] == [1, 3]
@@ -39,17 +45,17 @@ def test_ids_are_global_sorted_and_as_many_as_asked(mechanism):
 
 def test_a_share_is_capped_by_the_vocabulary_and_the_rest_is_not_spent_elsewhere():
     assert rows_per_feature(config("public", rows=13), [5, 3, 100]) == [4, 3, 4]
-    assert len(select_rows(HISTOGRAMS, config("public", rows=10**6), np.random.default_rng(0)).rows) == 12
+    assert len(select_rows(HISTOGRAMS, config("public", rows=10**6), stream()).rows) == 12
 
 
 def test_equal_public_counts_go_to_the_lower_id():
-    chosen = select_rows([np.array([4, 9, 4, 4, 9, 1])], config("public", rows=4), np.random.default_rng(0))
+    chosen = select_rows([np.array([4, 9, 4, 4, 9, 1])], config("public", rows=4), stream())
     assert chosen.rows.tolist() == [0, 1, 2, 4]
 
 
 def test_fewer_rows_than_features_are_refused_by_key():
     with pytest.raises(UserError, match=r"algorithm\.selection\.rows=2 .* at least 3"):
-        select_rows(HISTOGRAMS, config("gaussian", rows=2), np.random.default_rng(0))
+        select_rows(HISTOGRAMS, config("gaussian", rows=2), stream())
 
 
 @pytest.mark.parametrize(
@@ -70,19 +76,17 @@ def test_a_wrong_setting_is_named(settings, key):
         SelectionConfig(**settings)
 
 
-class _Recorder:
-    """A generator whose noise is kept: what was really added."""
-
-    def __init__(self, seed):
-        self._generator = np.random.default_rng(seed)
-        self.noise = []
-
-    def __getattr__(self, law):
-        def draw(*arguments):
-            self.noise.append(getattr(self._generator, law)(*arguments))
-            return self.noise[-1]
-
-        return draw
+def noise_of(mechanism, histograms, monkeypatch, **settings):
+    """What is added to the counts; of Gumbel, whose scores are not released, the scale that its draws are made with."""
+    if mechanism == "gumbel":
+        scales = []
+        monkeypatch.setattr(
+            topk, "draw_rows", lambda *a, **given: (scales.append(given["scale"]), np.arange(given["count"]))[1]
+        )
+        select_rows(histograms, config(mechanism, **settings.pop("config")), stream(7), **settings)
+        return np.array(scales)
+    noisy = topk.noisy_counts(histograms, config(mechanism, **settings.pop("config")), stream(7), **settings)
+    return np.concatenate([one - counts for one, counts in zip(noisy, histograms, strict=True)])
 
 
 @pytest.mark.parametrize(
@@ -91,29 +95,44 @@ class _Recorder:
         # p = 4 features: l2-sensitivity 2 at multiplier 20; epsilon/p = 0.05 a feature.
         ("gaussian", stats.norm(0, 40.0)),
         ("laplace", stats.laplace(0, 20.0)),
-        ("gumbel", stats.gumbel_r(0, 20.0)),
     ],
 )
-def test_noise_has_the_law_that_is_accounted(mechanism, law):
+def test_noise_has_the_law_that_is_accounted(mechanism, law, monkeypatch):
     """Kolmogorov-Smirnov on 40,000 draws: false alarm 1e-3 at the right scale; 1.2 times it is rejected."""
-    generator = _Recorder(7)
-    histograms = [np.zeros(10_000)] * 4
-    select_rows(histograms, config(mechanism, rows=40, epsilon=0.2), generator)
-    noise = np.concatenate(generator.noise)
+    noise = noise_of(mechanism, [np.arange(10_000)] * 4, monkeypatch, config=dict(rows=40, epsilon=0.2))
     assert len(noise) == 40_000
     assert stats.kstest(noise, law.cdf).pvalue > 1e-3
     for wrong in (1.2, 1 / 1.2):
         assert stats.kstest(noise / wrong, law.cdf).pvalue < 1e-6
 
 
-@pytest.mark.parametrize("mechanism, factor", [("gaussian", math.sqrt(3)), ("laplace", 3.0), ("gumbel", 1.0)])
-def test_examples_in_several_rows_get_the_noise_their_sensitivity_asks(mechanism, factor):
-    def spread(rows_per_example):
-        generator = _Recorder(1)
-        select_rows([np.zeros(1000)], config(mechanism, rows=5), generator, rows_per_example=rows_per_example)
-        return generator.noise[0]
+def test_gumbel_draws_have_the_scale_that_is_accounted(monkeypatch):
+    scales = noise_of("gumbel", [np.zeros(10_000)] * 4, monkeypatch, config=dict(rows=40, epsilon=0.2))
+    assert scales == pytest.approx(np.full(4, 20.0))
 
-    np.testing.assert_allclose(spread(3), factor * spread(1))
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_released_counts_lie_on_a_grid_of_which_counts_are_multiples(mechanism):
+    """So that no rounding and no float shows what a count was before its noise."""
+    settings = config(mechanism, rows=5, noise_multiplier=31.0, epsilon=0.1)
+    (low,) = topk.noisy_counts([np.zeros(5000, dtype=np.int64)], settings, stream(3))
+    (high,) = topk.noisy_counts([np.full(5000, 3)], settings, stream(3))
+    grid = gaussian_grid(31.0 if mechanism == "gaussian" else 10.0)
+    assert grid < 1 and (low / grid == np.rint(low / grid)).all() and (high - low == 3).all()
+
+
+def test_noise_that_drowns_every_count_is_refused():
+    with pytest.raises(UserError, match="which no count outweighs"):
+        select_rows([np.zeros(10)], config("laplace", epsilon=1e-9, rows=1), stream())
+
+
+@pytest.mark.parametrize("mechanism, factor", [("gaussian", math.sqrt(3)), ("laplace", 3.0), ("gumbel", 1.0)])
+def test_examples_in_several_rows_get_the_noise_their_sensitivity_asks(mechanism, factor, monkeypatch):
+    def spread(rows_per_example):
+        counts, settings = [np.zeros(1000, dtype=np.int64)], dict(rows=5)
+        return noise_of(mechanism, counts, monkeypatch, config=settings, rows_per_example=rows_per_example)
+
+    np.testing.assert_allclose(spread(3), factor * spread(1), rtol=1e-4, atol=1e-4)
 
 
 def test_events_cost_what_the_mechanism_costs():
@@ -173,9 +192,8 @@ def test_one_shot_gumbel_with_k_above_1_is_not_epsilon_dp_and_our_event_covers_i
 def test_the_formula_of_the_counter_example_is_the_law_of_the_mechanism():
     """Chi-square over all 10 sets on 4,000 runs; false alarm 1e-3."""
     epsilon, counts = 0.5, np.array([3, 1, 0, 0, 2])
-    generator = np.random.default_rng(3)
     settings = config("gumbel", epsilon=epsilon, rows=3)
-    drawn = [tuple(select_rows([counts], settings, generator).rows) for _ in range(4000)]
+    drawn = [tuple(select_rows([counts], settings, stream(3, step)).rows) for step in range(4000)]
     sets = list(itertools.combinations(range(5), 3))
     expected = [4000 * _probability_of_set(counts, s, epsilon) for s in sets]
     assert stats.chisquare([drawn.count(s) for s in sets], expected).pvalue > 1e-3
@@ -184,7 +202,7 @@ def test_the_formula_of_the_counter_example_is_the_law_of_the_mechanism():
 def test_unsigned_public_counts_rank_as_numbers() -> None:
     selection = SelectionConfig(mechanism="public", rows=2, prior="counts.npy")
     counts = [np.array([0, 5, 9, 0], dtype=np.uint32)]
-    assert select_rows(counts, selection, np.random.default_rng(0)).rows.tolist() == [1, 2]
+    assert select_rows(counts, selection, stream()).rows.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("rows", [2, 5, 20])

@@ -8,17 +8,16 @@ from importlib import import_module as _import_module
 from typing import Any
 
 _HOME = {
-    "batches": ("PoissonBatches", "ShuffledBatches"),
-    "budget": ("Budget", "plan", "training_steps"),
+    "algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen"),
+    "batches": ("PoissonBatches",),
     "engine": ("NoisedGradient", "PrivateEngine", "RowGradient"),
     "errors": ("UserError",),
     "ledger": ("BudgetExceeded", "Ledger"),
     "noise": ("NoiseKey",),
-    "privacy": ("PrivacyConfig",),
+    "privacy_plan": ("Period", "PrivacyPlan", "plan", "threshold_for", "training_steps"),
     "private": ("PrivateTraining",),
-    "stream": ("StreamPlan", "period_key", "plan_stream"),
-    "rules": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen", "Nonprivate"),
     "topk": ("SelectionConfig", "select_rows"),
+    "unproven": ("Nonprivate", "ShuffledBatches"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -1,7 +1,7 @@
 """One private step: per-example norms, mask, clip, sum, noise on the surviving rows.
 
 Every algorithm runs through :meth:`PrivateEngine.gradient`; what tells them apart is the rule for which embedding
-rows survive (:mod:`dpfest.rules`).  The order is the paper's (Ghazi et al., 2023, Algorithm 1): rows that do not
+rows survive (:mod:`dpfest.algorithms`).  The order is the paper's (Ghazi et al., 2023, Algorithm 1): rows that do not
 survive are zeroed in every example's gradient *before* the whole gradient, surviving rows and dense parameters
 together, is clipped to ``C2``; noise of standard deviation ``C2 * sigma_2`` goes on every surviving row, touched or
 not, and on every dense parameter.
@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms import Algorithm, StepContext
 from dpfest.capture import LookupsVary, Recorder, Recording
 from dpfest.errors import UserError
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
-from dpfest.rules import Algorithm, StepContext
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
 

@@ -1,8 +1,8 @@
 """Private training of any supported model: the pieces of this package in their one right order.
 
-budget = dpfest.plan(algorithm, dpfest.PrivacyConfig(epsilon=1.0), examples=len(data), batch_size=256, steps=500,
-                     features=[table.num_embeddings for table in tables])
-training = dpfest.PrivateTraining(model, losses, optimizers, algorithm, budget)
+plan = dpfest.plan(algorithm, epsilon=1.0, examples=len(data), batch_size=256, steps=500,
+                   features=[table.num_embeddings for table in tables])
+training = dpfest.PrivateTraining(model, losses, optimizers, algorithm, plan)
 for batch in training.batches(data):
     training.step(batch)
 print(training.ledger.epsilon())
@@ -21,16 +21,19 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.data import default_collate
 
-from dpfest.batches import Batches, PoissonBatches, ShuffledBatches
-from dpfest.budget import Budget
+from dpfest.accounting import Event
+from dpfest.algorithms import Algorithm
+from dpfest.batches import PoissonBatches
 from dpfest.capture import Recorder
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
+from dpfest.fidelity import FIDELITIES
 from dpfest.lazy import is_plain_sgd, learning_rates
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
-from dpfest.rules import Algorithm
+from dpfest.privacy_plan import PrivacyPlan
 from dpfest.topk import Selection
+from dpfest.unproven import ShuffledBatches
 
 
 class PrivateTraining:
@@ -38,7 +41,7 @@ class PrivateTraining:
 
     Formal guarantee: under fidelity ``rigorous``, the weights after any number of :meth:`step` on the batches of
     :meth:`indices`, and all weights before them (of lazy noise, those after a :meth:`flush`), are together
-    ``(ledger.epsilon(), budget.delta)``-DP for one example more or less, as long as the key stays secret and every draw
+    ``(ledger.epsilon(), plan.delta)``-DP for one example more or less, as long as the key stays secret and every draw
     of it serves one run alone.
 
     Args:
@@ -47,15 +50,16 @@ class PrivateTraining:
             another's loss, nor may their number.
         optimizers: one or several of ``torch.optim``, between them over all trainable parameters.  Tables get sparse
             gradients from rules that keep them so: SGD, Adagrad and SparseAdam take those.
-        algorithm, budget: the rule, and :func:`dpfest.budget.plan` of it.
+        algorithm, plan: the rule, and :func:`dpfest.plan` of it.
+        period: of the plan's periods, which to train on.
         selected: what :func:`dpfest.topk.select_rows` gave, for the rules that want it; or its rows alone, sorted,
             where the caller vouches that the ledger holds what they cost.
-        key: None for a fresh one from the operating system; ``NoiseKey.from_seed`` where the budget says so.
+        key: None for a fresh one from the operating system; ``NoiseKey.from_seed`` where the plan says so.
         ledger: None for one of its own. Of a stream, whose periods are trained one after another
-            (:class:`dpfest.stream.StreamPlan`), the ledger that the periods before this one were spent on.
+            the ledger that the periods before this one were spent on.
 
     Raises:
-        UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or budget,
+        UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or plan,
             algorithm, selection and key do not belong together.
     """
 
@@ -65,50 +69,46 @@ class PrivateTraining:
         losses: Callable[[Any], Tensor],
         optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         algorithm: Algorithm,
-        budget: Budget,
+        plan: PrivacyPlan,
         *,
+        period: int = 0,
         selected: Selection | Tensor | np.ndarray | None = None,
         key: NoiseKey | None = None,
         ledger: Ledger | None = None,
     ) -> None:
-        self.model, self.budget, self.algorithm = model, budget, algorithm
+        self.model, self.plan, self.algorithm = model, plan, algorithm
+        self.number, self.period, step = period, plan.periods[period], plan.step(period)
         self.optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self._refuse_what_was_not_planned(selected, key)
         rows = selected.rows if isinstance(selected, Selection) else selected
         self.selected = None if rows is None else torch.as_tensor(rows)
         self.engine = PrivateEngine(
-            model, algorithm, losses, key or NoiseKey.fresh(), selected=self.selected, **budget.noise
+            model, algorithm, losses, key or NoiseKey.fresh(), selected=self.selected, **noise(step, plan.batch_size)
         )
         refuse_optimizers(self.optimizers, self.engine.recorder, algorithm)
-        self.ledger, self._own_ledger = Ledger(budget) if ledger is None else ledger, ledger is None
+        self.ledger, self._own_ledger = plan.ledger() if ledger is None else ledger, ledger is None
         self.steps_done = 0
         self._draw_batches()
 
     def _refuse_what_was_not_planned(
         self, selected: Selection | Tensor | np.ndarray | None, key: NoiseKey | None
     ) -> None:
-        budget, algorithm = self.budget, self.algorithm
-        draws = budget.step.draws if budget.step else None
-        planned = draws == getattr(algorithm, "rows_per_step", None) or not algorithm.private
-        if budget.algorithm != algorithm.name or not planned or not budget.consistent:
-            raise UserError(
-                f"The budget was not planned for this {algorithm.name}: plan it anew with dpfest.plan(algorithm, ...)."
-            )
+        plan, algorithm = self.plan, self.algorithm
+        if algorithm != plan.algorithm:
+            raise UserError(f"This is no plan for {algorithm}: plan it anew with dpfest.plan(algorithm, ...).")
         if (selected is None) != (algorithm.selection is None):
             raise UserError(
                 f"{algorithm.name} trains rows chosen beforehand: give selected=select_rows(...)."
                 if selected is None
                 else f"{algorithm.name} selects no rows beforehand: leave selected out."
             )
-        planned_for = [] if budget.selection is None else [budget.selection]
-        if isinstance(selected, Selection) and selected.events != planned_for:
-            raise UserError("The rows were selected at another cost than the budget planned: select them with its own.")
-        if key is None and budget.fixed_noise_seed:
-            raise UserError("The budget was planned with a fixed noise_seed: give key=NoiseKey.from_seed(...).")
-        if key is not None and key.fixed and not budget.fixed_noise_seed:
-            raise UserError(
-                "The key follows from a seed: plan the budget with PrivacyConfig(noise_seed=...) to say so."
-            )
+        planned_for = {dataclasses.replace(event, part=()) for event in plan.selections}
+        if isinstance(selected, Selection) and set(selected.events) != planned_for:
+            raise UserError("The rows were selected at another cost than was planned: select them with the plan's own.")
+        if key is None and plan.fixed_noise_seed:
+            raise UserError("The plan is of a fixed noise seed: give key=NoiseKey.from_seed(...).")
+        if key is not None and key.fixed and not plan.fixed_noise_seed:
+            raise UserError("The key follows from a seed: plan(..., fixed_noise_seed=True) says so.")
 
     def indices(self, step: int) -> np.ndarray:
         """The examples of batch ``step`` (from 0), sorted int64 ``[b]``; under Poisson sampling possibly none."""
@@ -117,10 +117,11 @@ class PrivateTraining:
         return found
 
     def _draw_batches(self) -> None:
-        poisson = self.engine.algorithm.private and self.budget.fidelity == "rigorous"
-        kind = PoissonBatches if poisson else ShuffledBatches
+        kind = FIDELITIES[self.plan.fidelity].batches if self.algorithm.private else ShuffledBatches
         self._sizes: dict[int, int] = {}  # of the batches drawn and not yet stepped
-        self._batches: Batches = kind(self.budget.examples, self.budget.batch_size, self.engine.key)
+        self._batches: PoissonBatches | ShuffledBatches = kind(
+            self.period.examples, self.plan.batch_size, self.engine.key
+        )
 
     def batches(
         self,
@@ -129,16 +130,16 @@ class PrivateTraining:
         micro_batch_size: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
     ) -> Iterator[list[Any]]:
-        """The batches of the steps that the budget has left, each a list of micro-batches (of an empty one, none).
+        """The batches of the steps that the plan has left, each a list of micro-batches (of an empty one, none).
 
         Args:
-            dataset: a map-style ``torch.utils.data.Dataset`` of ``budget.examples`` examples.
+            dataset: a map-style ``torch.utils.data.Dataset`` of ``period.examples`` examples.
             micro_batch_size: most examples that are run at once; None for all.
             collate: makes a batch of a list of examples, each tensor of it with the examples first.
         """
-        if len(dataset) != self.budget.examples:
-            raise UserError(f"The dataset has {len(dataset)} examples; the budget is for {self.budget.examples}.")
-        for step in range(self.steps_done, self.budget.steps):
+        if len(dataset) != self.period.examples:
+            raise UserError(f"The dataset has {len(dataset)} examples; the plan is for {self.period.examples}.")
+        for step in range(self.steps_done, self.period.steps):
             if self.steps_done != step:
                 raise UserError("Call step(batch) with each batch, once, before the next is asked for.")
             chosen = self.indices(step).tolist()
@@ -158,7 +159,7 @@ class PrivateTraining:
         """
         if not isinstance(microbatches, list):
             raise UserError("step() takes a list of micro-batches, as batches() gives it: [batch] for a single one.")
-        self.ledger.spend_step(budget=self.budget)
+        self.ledger.spend_step(self.number)
         gradient = self.engine.gradient(microbatches, self.steps_done)
         if self.steps_done not in self._sizes:
             self.indices(self.steps_done)
@@ -175,14 +176,14 @@ class PrivateTraining:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.steps_done += 1
-        if self.steps_done == self.budget.steps:
+        if self.steps_done == self.period.steps:
             self.flush()
         return gradient
 
     def flush(self) -> None:
         """Add all noise that lazy noise still owes, O(rows): before the weights are evaluated, saved or released.
 
-        Nothing happens under any other noise.  The last step of the budget does it of itself.
+        Nothing happens under any other noise.  The last step of the plan does it of itself.
         """
         if self.engine.lazy:
             self.engine.lazy.flush(self.engine.key, self.steps_done)
@@ -205,10 +206,10 @@ class PrivateTraining:
 
     @property
     def _settings(self) -> str:
-        return repr((dataclasses.asdict(self.budget), self.algorithm))
+        return repr((dataclasses.asdict(self.plan), self.number))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same model, budget, algorithm and selection; a ledger that was given holds none of
+        """Go on from a state of the same model, plan and selection; a ledger that was given holds none of
         its steps yet.
 
         Raises:
@@ -217,13 +218,11 @@ class PrivateTraining:
         """
         if not state.keys() >= {"steps_done", "key", "settings", "selected", "model", "optimizers", "lazy"}:
             raise UserError("This is no state of PrivateTraining.state_dict().")
-        key = NoiseKey(bytes(state["key"].tolist()), self.budget.fixed_noise_seed)
+        key = NoiseKey(bytes(state["key"].tolist()), self.plan.fixed_noise_seed)
         rows = state["selected"]
         same = rows is None if self.selected is None else rows is not None and torch.equal(rows, self.selected)
         if state["settings"] != self._settings or not same:
-            raise UserError(
-                "The state was saved under another budget, algorithm or selection. Take the same ones, or start anew."
-            )
+            raise UserError("The state was saved under another plan or selection. Take the same ones, or start anew.")
         if self.steps_done and key.secret != self.engine.key.secret:
             raise UserError("This training has taken steps of its own. Load the state into a new one.")
         try:
@@ -237,9 +236,21 @@ class PrivateTraining:
             self.engine.lazy.load_state_dict(state["lazy"])
         self._draw_batches()
         if self._own_ledger:
-            self.ledger = Ledger(self.budget)
-        self.ledger.spend_step(state["steps_done"], budget=self.budget)
+            self.ledger = self.plan.ledger()
+        self.ledger.spend_step(self.number, state["steps_done"])
         self.steps_done = state["steps_done"]
+
+
+def noise(step: Event | None, batch_size: int) -> dict[str, Any]:
+    """Keyword arguments of :class:`PrivateEngine`; without privacy no noise, and batches' own sizes."""
+    if step is None:
+        return {"gradient_noise_multiplier": 0.0, "expected_batch_size": None}
+    return {
+        "gradient_noise_multiplier": step.gradient_noise_multiplier,
+        "map_noise_multiplier": step.map_noise_multiplier,
+        "epsilon_per_row": step.epsilon_per_draw,
+        "expected_batch_size": float(batch_size),
+    }
 
 
 def refuse_optimizers(optimizers: Sequence[torch.optim.Optimizer], recorder: Recorder, algorithm: Algorithm) -> None:
@@ -275,7 +286,7 @@ def refuse_optimizers(optimizers: Sequence[torch.optim.Optimizer], recorder: Rec
                 if algorithm.lazy and table and not is_plain_sgd(optimizer, group):
                     raise UserError(
                         f"Lazy noise adds up under plain SGD alone, not under {kind} as it is set: use SGD without "
-                        "momentum or weight decay for the tables, or algorithm.noise=dense."
+                        "momentum or weight decay for the tables, or noise=dense of the algorithm."
                     )
                 if kind == "SparseAdam" and not (table and sparse):
                     raise UserError(

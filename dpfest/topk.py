@@ -31,9 +31,9 @@ MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
 SOURCES = ("first_day", "all_days", "streaming")
 
 
-@dataclass
+@dataclass(frozen=True)
 class SelectionConfig:
-    """How rows are selected before training (`algorithm.selection`).
+    """How rows are selected before training (an algorithm's `selection`).
 
     Attributes:
       mechanism: gaussian, laplace, gumbel (the paper's) or public.
@@ -41,10 +41,10 @@ class SelectionConfig:
       noise_multiplier: of `gaussian`: noise over the joint l2-sensitivity.
       epsilon: of `laplace` and `gumbel`: over all features, as the paper states it.
       prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
-      source: in a stream, the days whose examples are counted (see `dpfest.stream`); None elsewhere.
+      source: in a stream, the days whose examples are counted (see `dpfest.privacy_plan`); None elsewhere.
 
     Raises:
-      ValueError: a value out of range, by its key; one that protects no one would fill the memory with its losses.
+      ValueError: a value out of range, by its name; one that protects no one would fill the memory with its losses.
     """
 
     mechanism: str = "gaussian"
@@ -57,13 +57,13 @@ class SelectionConfig:
     def __post_init__(self) -> None:
         def require(right: bool, key: str, rule: str) -> None:
             if not right:
-                raise ValueError(f"algorithm.selection.{key}={getattr(self, key)} must be {rule}")
+                raise ValueError(f"{key}={getattr(self, key)} must be {rule}")
 
         require(self.mechanism in MECHANISMS, "mechanism", f"one of {', '.join(MECHANISMS)}")
         require(self.rows >= 1, "rows", "at least 1")
         require(0.1 <= self.noise_multiplier < math.inf, "noise_multiplier", "finite and at least 0.1: less hides none")
         require(0 < self.epsilon <= 100, "epsilon", "above 0 and at most 100: more hides none")
-        rule = "the path of public counts for algorithm.selection.mechanism=public, and null for all others"
+        rule = "the path of public counts for mechanism=public, and null for all others"
         require((self.mechanism == "public") == (self.prior is not None), "prior", rule)
         require(self.source is None or self.source in SOURCES, "source", f"one of {', '.join(SOURCES)}, or null")
 
@@ -82,7 +82,7 @@ def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]
     share = selection.rows // len(vocabulary_sizes)
     if share == 0:
         least = len(vocabulary_sizes)
-        raise UserError(f"algorithm.selection.rows={selection.rows} must be at least {least}, one for each feature.")
+        raise UserError(f"selection.rows={selection.rows} must be at least {least}, one for each feature.")
     return [min(share, size) for size in vocabulary_sizes]
 
 

@@ -15,7 +15,7 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpfest import DPSGD, Budget, NoiseKey, PrivacyConfig, PrivateEngine, PrivateTraining, UserError, plan
+from dpfest import DPSGD, NoiseKey, PrivacyPlan, PrivateEngine, PrivateTraining, UserError, plan
 
 ROWS, DIM, STEPS, EXAMPLES = 6, 20_000, 7, 40
 FALSE_ALARM = 1e-4
@@ -40,13 +40,13 @@ class Reader(nn.Module):
         return self.head(x).squeeze(1) + 0.0 * found.flatten(1).sum(1)
 
 
-PLANNED: list[Budget] = []
+PLANNED: list[PrivacyPlan] = []
 
 
-def budget() -> Budget:
+def budget() -> PrivacyPlan:
     if not PLANNED:
-        config = PrivacyConfig(epsilon=5.0, noise_seed=1)
-        PLANNED.append(plan(DPSGD(noise="lazy"), config, examples=EXAMPLES, batch_size=4, steps=STEPS, features=[ROWS]))
+        size = {"examples": EXAMPLES, "batch_size": 4, "steps": STEPS}
+        PLANNED.append(plan(DPSGD(noise="lazy"), epsilon=5.0, fixed_noise_seed=True, **size))  # type: ignore[arg-type]
     return PLANNED[0]
 
 
@@ -74,7 +74,7 @@ def accepts(sample: Tensor, variance: float) -> None:
 def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
     model = Reader()
     run = training(model)
-    deviation = run.algorithm.clipping_norm * run.budget.gradient_noise_multiplier / run.budget.batch_size
+    deviation = run.algorithm.clipping_norm * run.plan.gradient_noise_multiplier / run.plan.batch_size
     owed = 0.0
     for step, batch in enumerate(run.batches(data(), micro_batch_size=3)):
         rate = 0.5 / (1 + step)  # a schedule
@@ -99,7 +99,7 @@ def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
 def test_a_flush_on_the_way_changes_no_law_and_owes_nothing() -> None:
     model = Reader()
     run = training(model)
-    deviation = run.algorithm.clipping_norm * run.budget.gradient_noise_multiplier / run.budget.batch_size
+    deviation = run.algorithm.clipping_norm * run.plan.gradient_noise_multiplier / run.plan.batch_size
     for step, batch in enumerate(run.batches(data())):
         run.step(batch)
         if step in (1, 4):

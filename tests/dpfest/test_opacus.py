@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms import DPSGD
 from dpfest.engine import PrivateEngine, clip_and_sum
 from dpfest.noise import NoiseKey
-from dpfest.rules import DPSGD
 from dpfest.tables import Survivors
 
 

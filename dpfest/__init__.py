@@ -8,17 +8,19 @@ from importlib import import_module as _import_module
 from typing import Any
 
 _HOME = {
-    "batches": ("PoissonBatches", "ShuffledBatches"),
-    "budget": ("Budget", "plan", "training_steps"),
-    "engine": ("NoisedGradient", "PrivateEngine", "RowGradient"),
+    "algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen"),
+    "batches": ("PoissonBatches",),
+    "engine": ("Diagnostics", "NoisedGradient", "PrivateEngine", "RowGradient"),
     "errors": ("UserError",),
     "ledger": ("BudgetExceeded", "Ledger"),
     "noise": ("NoiseKey",),
-    "privacy": ("PrivacyConfig",),
-    "private": ("PrivateTraining",),
-    "stream": ("StreamPlan", "period_key", "plan_stream"),
-    "rules": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen", "Nonprivate"),
-    "topk": ("SelectionConfig", "select_rows"),
+    "privacy_plan": ("Period", "PrivacyPlan", "plan", "threshold_for", "training_steps"),
+    "reading": ("Batch", "DatasetReader", "MicroBatch"),
+    "selection": ("select",),
+    "topk": ("Selection", "SelectionConfig", "select_rows"),
+    "training": ("PrivateTraining", "Step", "make_private", "parameter_groups"),
+    "trial": ("validate",),
+    "unproven": ("Nonprivate", "ShuffledBatches"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -1,8 +1,11 @@
+from dpfest.algorithms import DPSGD as DPSGD
+from dpfest.algorithms import FEST as FEST
+from dpfest.algorithms import AdaFEST as AdaFEST
+from dpfest.algorithms import AdaFESTPlus as AdaFESTPlus
+from dpfest.algorithms import Exponential as Exponential
+from dpfest.algorithms import Frozen as Frozen
 from dpfest.batches import PoissonBatches as PoissonBatches
-from dpfest.batches import ShuffledBatches as ShuffledBatches
-from dpfest.budget import Budget as Budget
-from dpfest.budget import plan as plan
-from dpfest.budget import training_steps as training_steps
+from dpfest.engine import Diagnostics as Diagnostics
 from dpfest.engine import NoisedGradient as NoisedGradient
 from dpfest.engine import PrivateEngine as PrivateEngine
 from dpfest.engine import RowGradient as RowGradient
@@ -10,28 +13,22 @@ from dpfest.errors import UserError as UserError
 from dpfest.ledger import BudgetExceeded as BudgetExceeded
 from dpfest.ledger import Ledger as Ledger
 from dpfest.noise import NoiseKey as NoiseKey
-from dpfest.privacy import PrivacyConfig as PrivacyConfig
-from dpfest.private import PrivateTraining as PrivateTraining
-from dpfest.rules import (
-    DPSGD as DPSGD,
-)
-from dpfest.rules import (
-    FEST as FEST,
-)
-from dpfest.rules import (
-    AdaFEST as AdaFEST,
-)
-from dpfest.rules import (
-    AdaFESTPlus as AdaFESTPlus,
-)
-from dpfest.rules import (
-    Exponential as Exponential,
-)
-from dpfest.rules import (
-    Frozen as Frozen,
-)
-from dpfest.rules import (
-    Nonprivate as Nonprivate,
-)
+from dpfest.privacy_plan import Period as Period
+from dpfest.privacy_plan import PrivacyPlan as PrivacyPlan
+from dpfest.privacy_plan import plan as plan
+from dpfest.privacy_plan import threshold_for as threshold_for
+from dpfest.privacy_plan import training_steps as training_steps
+from dpfest.reading import Batch as Batch
+from dpfest.reading import DatasetReader as DatasetReader
+from dpfest.reading import MicroBatch as MicroBatch
+from dpfest.selection import select as select
+from dpfest.topk import Selection as Selection
 from dpfest.topk import SelectionConfig as SelectionConfig
 from dpfest.topk import select_rows as select_rows
+from dpfest.training import PrivateTraining as PrivateTraining
+from dpfest.training import Step as Step
+from dpfest.training import make_private as make_private
+from dpfest.training import parameter_groups as parameter_groups
+from dpfest.trial import validate as validate
+from dpfest.unproven import Nonprivate as Nonprivate
+from dpfest.unproven import ShuffledBatches as ShuffledBatches

@@ -11,7 +11,6 @@ parallel over disjoint parts of the examples (McSherry 2009, Theorem 4): an exam
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, reduce
@@ -118,7 +117,7 @@ def from_record(record: Mapping[str, Any]) -> Event:
 
 def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
     """The epsilon at `delta` of all events together: 0 for none, inf where `delta` is out of reach."""
-    return max((_epsilon(paid, delta, interval) for paid in _by_example(events)), default=0.0)
+    return max((_epsilon(paid, delta, interval) for paid in by_example(events)), default=0.0)
 
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:
@@ -127,40 +126,7 @@ def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -
     def cost(paid: Sequence[Event]) -> float:
         return float(_composed(paid, interval).get_delta_for_epsilon(epsilon)) + _rounding(paid)
 
-    return max(map(cost, _by_example(events)), default=0.0)
-
-
-def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
-    """Epsilon as the paper counts it: claims are added to what the other events cost (basic composition), and shuffled
-    steps are those of one run on all examples, whatever period of a stream they belong to."""
-    steps = Counter[Event]()
-    for event in events:
-        if event.steps_per_epoch:
-            steps[replace(event, count=1, part=(), steps_per_epoch=None)] += event.count
-    events = [event for event in events if not event.steps_per_epoch]
-    events += [replace(step, count=count) for step, count in steps.items()]
-
-    def cost(paid: Sequence[Event]) -> float:
-        claims = [event for event in paid if event.kind == "pure" and event.claimed_epsilon]
-        rest = [event for event in paid if event not in claims]
-        return epsilon(rest, delta, interval) + sum(event.count * (event.claimed_epsilon or 0) for event in claims)
-
-    return max(map(cost, _by_example(events)), default=0.0)
-
-
-def without_amplification(events: Sequence[Event]) -> list[Event]:
-    """The events as shuffled batches of a fixed size really spend them, nothing claimed for sampling.
-
-    An example is in one batch an epoch, so `count` steps from an epoch's start touch it at most ceil(count /
-    steps_per_epoch) times, unsampled; no other batch depends on it. Neighbours differ in one example that is present
-    or zeroed out (batches of a fixed size have no notion of one example more).
-    """
-    return [
-        replace(event, sampling_probability=1.0, count=math.ceil(event.count / every))
-        if (every := event.steps_per_epoch)
-        else event
-        for event in events
-    ]
+    return max(map(cost, by_example(events)), default=0.0)
 
 
 def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
@@ -171,7 +137,7 @@ def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
     which Poisson sampling then amplifies once. (The exponent -2 in the paper's appendix is a misprint of -1/2.)
     """
     if not 0 < ratio < math.inf:
-        raise UserError(f"algorithm.noise_ratio must be positive and finite, not {ratio}.")
+        raise UserError(f"noise_ratio={ratio} must be positive and finite.")
     gradient = noise_multiplier * math.sqrt(1 + 1 / ratio**2)
     return ratio * gradient, gradient
 
@@ -190,13 +156,13 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
         "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),
         "delta": (2 * _rounding(make_events(1.0)), delta, MOST_DELTA),
     }
-    for key, (least, value, most) in limits.items():
+    for name, (least, value, most) in limits.items():
         if not least <= value <= most:
             raise UserError(
-                f"privacy.{key}={value:.4g} must lie between {least:.2g} and {most:.2g}: less is lost in the rounding "
+                f"{name}={value:.4g} must lie between {least:.2g} and {most:.2g}: less is lost in the rounding "
                 "of what so many steps spend, and more protects no one."
             )
-    asked, goal = f"privacy.epsilon={target:.4g} at privacy.delta={delta:.3g}", target * (1 - _MARGIN)
+    asked, goal = f"epsilon={target:.4g} at delta={delta:.3g}", target * (1 - _MARGIN)
 
     def excess(sigma: float, interval: float = INTERVAL) -> float:
         if sigma < _LEAST_NOISE:
@@ -204,9 +170,9 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
         spent = epsilon(make_events(sigma), delta, interval)
         if sigma > _MOST_NOISE and spent > goal:
             raise UserError(
-                f"{asked} cannot be met: the least that can be spent is {spent:.4g}. Raise privacy.epsilon, take fewer "
-                "steps, or, where there is a selection, raise algorithm.selection.noise_multiplier (gaussian) or lower "
-                "algorithm.selection.epsilon (laplace, gumbel) or algorithm.selection.rows (gumbel)."
+                f"{asked} cannot be met: the least that can be spent is {spent:.4g}. Raise epsilon, take fewer steps, "
+                "or, where there is a selection, raise selection.noise_multiplier (gaussian) or lower "
+                "selection.epsilon (laplace, gumbel) or selection.rows (gumbel)."
             )
         return min(max(math.log(spent / goal), -50.0), 50.0) if spent > 0 else -50.0
 
@@ -226,7 +192,7 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
     return sigma
 
 
-def _by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
+def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
     """What each kind of example pays for: for every part, the events on it and on the parts that hold it."""
     return [
         tuple(replace(event, part=()) for event in events if event.part == part[: len(event.part)])

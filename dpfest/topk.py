@@ -38,9 +38,9 @@ MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
 SOURCES = ("first_day", "all_days", "streaming")
 
 
-@dataclass
+@dataclass(frozen=True)
 class SelectionConfig:
-    """How rows are selected before training (`algorithm.selection`).
+    """How rows are selected before training (an algorithm's `selection`).
 
     Attributes:
       mechanism: gaussian, laplace, gumbel (the paper's) or public.
@@ -48,10 +48,10 @@ class SelectionConfig:
       noise_multiplier: of `gaussian`: noise over the joint l2-sensitivity.
       epsilon: of `laplace` and `gumbel`: over all features, as the paper states it.
       prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
-      source: in a stream, the days whose examples are counted (see `dpfest.stream`); None elsewhere.
+      source: in a stream, the days whose examples are counted (see `dpfest.privacy_plan`); None elsewhere.
 
     Raises:
-      ValueError: a value out of range, by its key; one that protects no one would fill the memory with its losses.
+      ValueError: a value out of range, by its name; one that protects no one would fill the memory with its losses.
     """
 
     mechanism: str = "gaussian"
@@ -64,13 +64,13 @@ class SelectionConfig:
     def __post_init__(self) -> None:
         def require(right: bool, key: str, rule: str) -> None:
             if not right:
-                raise ValueError(f"algorithm.selection.{key}={getattr(self, key)} must be {rule}")
+                raise ValueError(f"{key}={getattr(self, key)} must be {rule}")
 
         require(self.mechanism in MECHANISMS, "mechanism", f"one of {', '.join(MECHANISMS)}")
         require(self.rows >= 1, "rows", "at least 1")
         require(0.1 <= self.noise_multiplier < math.inf, "noise_multiplier", "finite and at least 0.1: less hides none")
         require(0 < self.epsilon <= 100, "epsilon", "above 0 and at most 100: more hides none")
-        rule = "the path of public counts for algorithm.selection.mechanism=public, and null for all others"
+        rule = "the path of public counts for mechanism=public, and null for all others"
         require((self.mechanism == "public") == (self.prior is not None), "prior", rule)
         require(self.source is None or self.source in SOURCES, "source", f"one of {', '.join(SOURCES)}, or null")
 
@@ -89,7 +89,7 @@ def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]
     share = selection.rows // len(vocabulary_sizes)
     if share == 0:
         least = len(vocabulary_sizes)
-        raise UserError(f"algorithm.selection.rows={selection.rows} must be at least {least}, one for each feature.")
+        raise UserError(f"selection.rows={selection.rows} must be at least {least}, one for each feature.")
     return [min(share, size) for size in vocabulary_sizes]
 
 
@@ -122,7 +122,8 @@ def select_rows(
     selection: SelectionConfig,
     stream: Keystream,
     *,
-    rows_per_example: int = 1,
+    examples: int,
+    rows_per_example: int,
 ) -> Selection:
     """The most frequent rows, privately.
 
@@ -133,14 +134,17 @@ def select_rows(
       histograms: of each feature, in how many examples each row occurs, shape (V_f,); for `public`, public counts.
       selection: the mechanism and its settings.
       stream: of the noise; its key is secret for as long as the guarantee is to hold.
-      rows_per_example: the most distinct rows of one feature that one example is counted in.
+      examples: that were counted.
+      rows_per_example: the most distinct rows of one feature that one example is counted in (`dpfest.select` counts and
+        cuts them itself).
 
     Raises:
-      UserError: fewer rows are asked for than there are features, or there is more noise than any count can show.
+      UserError: a histogram holds more than so many examples can make; fewer rows are asked for than there are features, or there is more noise than any count can show.
     """
     sizes = [len(counts) for counts in histograms]
     shares = rows_per_feature(selection, sizes)
     law, scale, events = _mechanism(selection, shares, rows_per_example)
+    refuse_overfull(histograms, selection, examples, rows_per_example)
     if law == "gumbel":
         drawn = [
             draw_rows(np.arange(size), counts.astype(float), universe=size, count=share, scale=scale, stream=stream)
@@ -149,7 +153,9 @@ def select_rows(
         offsets = np.cumsum([0, *sizes])
         rows = np.concatenate([rows + offset for rows, offset in zip(drawn, offsets[:-1], strict=True)])
     else:
-        rows = most_frequent(noisy_counts(histograms, selection, stream, rows_per_example), shares)
+        rows = most_frequent(
+            noisy_counts(histograms, selection, stream, examples=examples, rows_per_example=rows_per_example), shares
+        )
     return Selection(rows, shares, events)
 
 
@@ -157,7 +163,9 @@ def noisy_counts(
     histograms: Sequence[NDArray[np.integer]],
     selection: SelectionConfig,
     stream: Keystream,
-    rows_per_example: int = 1,
+    *,
+    examples: int,
+    rows_per_example: int,
 ) -> list[NDArray[np.float64]]:
     """Histograms with the noise of `gaussian` or `laplace`, or of `public` as they are; `gumbel` releases no counts.
 
@@ -168,15 +176,32 @@ def noisy_counts(
     """
     shares = rows_per_feature(selection, [len(counts) for counts in histograms])
     law, scale, _ = _mechanism(selection, shares, rows_per_example)
+    refuse_overfull(histograms, selection, examples, rows_per_example)
     if law == "none":
         return [counts.astype(np.float64) for counts in histograms]
     if gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost that no one wants
         raise UserError(
-            f"algorithm.selection adds noise of scale {scale:.3g} to every count, which no count outweighs: give a "
+            f"selection adds noise of scale {scale:.3g} to every count, which no count outweighs: give a "
             "smaller noise_multiplier or a larger epsilon."
         )
     draw = {"gaussian": gaussian, "laplace": laplace}[law]
     return [counts + draw(stream, len(counts), scale) for counts in histograms]
+
+
+def refuse_overfull(
+    histograms: Sequence[NDArray[np.integer]], selection: SelectionConfig, examples: int, rows_per_example: int
+) -> None:
+    """Refuse histograms that hold more than these examples can make: someone counts for more than the noise hides.
+
+    Raises:
+      UserError: names the feature.
+    """
+    for number, counts in enumerate(histograms if selection.prior is None else ()):
+        if (total := int(counts.sum())) > examples * rows_per_example:
+            raise UserError(
+                f"The histogram of feature {number} counts {total:,} rows, more than {examples:,} examples with "
+                f"rows_per_example={rows_per_example} can touch: cut each example's rows, as dpfest.select does, or raise it."
+            )
 
 
 def most_frequent(counts: Sequence[NDArray[np.floating]], shares: Sequence[int]) -> NDArray[np.int64]:

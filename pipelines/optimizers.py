@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.rules import positive
+from dpfest.algorithms import positive
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 from dpfest.budget import Budget, plan
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.rules import ALGORITHMS, Algorithm
+from dpfest.algorithms import ALGORITHMS, Algorithm
 from dpfest.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import ROWS, Pair

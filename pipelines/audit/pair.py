@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.rules import AdaFEST, Algorithm
+from dpfest.algorithms import AdaFEST, Algorithm
 from pipelines.audit.bound import Draws
 
 REPLICAS = 512

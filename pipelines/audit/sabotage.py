@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpfest.engine import NoisedGradient
-from dpfest.rules import Algorithm
+from dpfest.algorithms import Algorithm
 from pipelines.audit.pair import After
 
 _NEXT_TO_NOTHING = 1e-9  # an engine may refuse noise of exactly zero

@@ -31,7 +31,7 @@ from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
-from dpfest.rules import DPSGD, AdaFEST, Algorithm
+from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
 from pipelines.bench.records import Record
 from pipelines.budget import planned
 from pipelines.config import Config

@@ -25,7 +25,7 @@ from scipy.special import ndtr
 from dpfest.batches import PoissonBatches
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.rules import AdaFEST
+from dpfest.algorithms import AdaFEST
 from dpfest.survivors import Contributions
 from pipelines.bench.records import Record
 from pipelines.budget import planned

@@ -15,7 +15,7 @@ from scipy import special
 from dpfest import accounting
 from dpfest.budget import Budget, plan, training_steps
 from dpfest.privacy import PrivacyConfig
-from dpfest.rules import DPSGD, FEST, Algorithm
+from dpfest.algorithms import DPSGD, FEST, Algorithm
 from dpfest.stream import plan_stream
 from dpfest.topk import SelectionConfig
 from pipelines.bench.accounting import EXAMPLES

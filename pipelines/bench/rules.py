@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpfest.engine import PrivateEngine
 from dpfest.lazy import learning_rates
 from dpfest.noise import NoiseKey
-from dpfest.rules import ALGORITHMS, DPSGD, AdaFEST, Algorithm
+from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST, Algorithm
 from pipelines.bench.embedding import threshold
 from pipelines.optimizers import OptimizerConfig, optimizers
 

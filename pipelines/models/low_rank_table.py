@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dpfest.rules import DPSGD, positive
+from dpfest.algorithms import DPSGD, positive
 from dpfest.tables import TableLayout
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from dpfest.errors import UserError
-from dpfest.rules import positive
+from dpfest.algorithms import positive
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import fingerprint
 from pipelines.data.text_tokens import INSTALL

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms import AdaFEST, Algorithm, Exponential, Frozen
 from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import NoiseKey
-from dpfest.rules import AdaFEST, Algorithm, Exponential, Frozen, Nonprivate
 from dpfest.survivors import draw_rows, untouched_survivors
+from dpfest.unproven import Nonprivate
 
 
 def per_example_gradients(model: nn.Module, losses: Tensor) -> list[dict[str, Tensor]]:

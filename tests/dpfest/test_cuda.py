@@ -20,12 +20,11 @@ from dpfest import (
     Frozen,
     NoiseKey,
     Nonprivate,
-    PrivacyConfig,
     PrivateEngine,
     PrivateTraining,
     plan,
 )
-from dpfest.rules import Algorithm
+from dpfest.algorithms import Algorithm
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -104,11 +103,11 @@ def test_a_training_moves_and_resumes(algorithm: Algorithm) -> None:
     data = TensorDataset(*batch(200))
     budget = plan(
         algorithm,
-        PrivacyConfig(epsilon=3.0, noise_seed=1),
+        epsilon=3.0,
+        fixed_noise_seed=True,
         examples=200,
         batch_size=20,
         steps=4,
-        features=[40, 30, 20],
     )
 
     def training() -> PrivateTraining:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.layers import Call, LinearFactors
 from dpfest.noise import NoiseKey
-from dpfest.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Nonprivate
+from dpfest.unproven import Nonprivate
 from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch, released
 

@@ -11,11 +11,11 @@ from dp_accounting.pld import PLDAccountant
 
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.budget import Budget, plan
+from dpfest.algorithms import AdaFESTPlus, Exponential
 from dpfest.errors import UserError
 from dpfest.ledger import BudgetExceeded, Ledger
-from dpfest.privacy import PrivacyConfig
-from dpfest.rules import AdaFESTPlus, Exponential, Nonprivate
+from dpfest.privacy_plan import plan
+from dpfest.unproven import Nonprivate
 
 STEP = Event(kind="gaussian", what="step", noise_multiplier=1.0, sampling_probability=0.01)
 SELECTION = Event(kind="gaussian", what="selection", noise_multiplier=20.0)
@@ -27,9 +27,7 @@ def times(count, **settings):
 
 def empty(target, *, fidelity="rigorous", fixed_noise_seed=False):
     """A ledger with a target and no plan."""
-    size = {"examples": 10_000, "batch_size": 100, "steps": 100}
-    settings = {"fidelity": fidelity, "fixed_noise_seed": fixed_noise_seed, "algorithm": "dpsgd"}
-    return Ledger(Budget(target_epsilon=target, delta=1e-5, **settings, **size))
+    return Ledger(target, 1e-5, fidelity=fidelity, fixed_noise_seed=fixed_noise_seed)
 
 
 def ledger(events):
@@ -55,9 +53,9 @@ def test_a_planned_run_is_verified_once_and_ends_at_its_plan(monkeypatch):
         book.spend(STEP)
     monkeypatch.undo()
     before = book.events
-    with pytest.raises(BudgetExceeded, match=r"1 x step would bring epsilon from .* past the target privacy\.eps"):
+    with pytest.raises(BudgetExceeded, match=r"1 x step would bring epsilon from .* past the target epsilon="):
         book.spend(STEP)
-    assert book.events == before and book.epsilon() <= book.budget.target_epsilon
+    assert book.events == before and book.epsilon() <= book.target_epsilon
 
 
 def test_a_plan_past_the_target_is_refused_before_anything_is_spent():
@@ -83,7 +81,7 @@ def test_an_unplanned_event_that_displaces_the_plan_cuts_the_plan_short():
     with pytest.raises(BudgetExceeded):
         for _ in range(50):
             book.spend(STEP)
-    assert book.epsilon() <= book.budget.target_epsilon
+    assert book.epsilon() <= book.target_epsilon
     assert 1 < book.events[1].count < 50
 
 
@@ -168,31 +166,33 @@ def test_a_fixed_noise_seed_is_stated():
     assert not any("noise_seed" in line for line in secret.statements())
 
 
-def run(algorithm, steps, **privacy):
-    return plan(algorithm, PrivacyConfig(**privacy), examples=50_000, batch_size=5_000, steps=steps, features=26)
+def run(algorithm, steps):
+    return plan(algorithm, epsilon=1.0, examples=50_000, batch_size=5_000, steps=steps, features=26)
 
 
-def test_the_ledger_of_a_budget_spends_selection_first_and_ends_within_its_target():
-    budget = run(AdaFESTPlus(), 100)
-    book = Ledger(budget)
-    assert book.events == [budget.selection]
+def test_the_ledger_of_a_plan_spends_selection_first_and_ends_within_its_target():
+    planned = run(AdaFESTPlus(), 100)
+    book = planned.ledger()
+    assert book.events == list(planned.selections)
     for _ in range(100):
         book.spend_step()
-    assert book.epsilon() == budget.epsilon <= 1.0
+    assert book.epsilon() == planned.epsilon <= 1.0
     with pytest.raises(BudgetExceeded):
         book.spend_step(5)
     record = json.loads(json.dumps(book.to_json()))
-    assert record["epsilon"] == budget.epsilon and record["fidelity"] == "rigorous"
-    assert record["step"]["map_noise_multiplier"] == pytest.approx(5 * record["step"]["gradient_noise_multiplier"])
-    assert record["selection"]["noise_multiplier"] == 20.0
+    assert record["epsilon"] == planned.epsilon and record["fidelity"] == "rigorous"
+    selection, step = record["events"]
+    assert step["map_noise_multiplier"] == pytest.approx(5 * step["gradient_noise_multiplier"])
+    assert selection["noise_multiplier"] == 20.0
+    assert record["run"]["algorithm"] == "adafest_plus" and record["run"]["settings"]["selection"]["rows"] == 10_000
     assert "of 1 (rigorous, poisson, delta 2e-05)" in book.words()
 
 
 def test_a_calibration_that_is_wrong_is_refused_before_anything_is_spent():
     true = run(AdaFESTPlus(), 100)
-    short = replace(true, step=replace(true.step, noise_multiplier=0.98 * true.step.noise_multiplier))
+    short = replace(true, periods=(replace(true.periods[0], noise_multiplier=0.98 * true.noise_multiplier),))
     with pytest.raises(BudgetExceeded, match="100 x training step would bring epsilon"):
-        Ledger(short)
+        short.ledger()
 
 
 def test_words_are_a_quick_upper_bound_with_digits_that_say_something():
@@ -214,7 +214,7 @@ def test_epsilon_is_answered_at_any_delta():
 
 
 def test_without_privacy_nothing_is_spent_or_claimed():
-    book = Ledger(run(Nonprivate(), 5))
+    book = run(Nonprivate(), 5).ledger()
     book.spend_step()
     assert book.words() == "no privacy" and book.to_json()["epsilon"] is None
     assert "nothing is guaranteed" in book.statements()[0]
@@ -226,8 +226,8 @@ def test_without_privacy_nothing_is_spent_or_claimed():
 def test_exponential_selection_is_recounted_by_the_published_pair():
     from dpfest.dominating_pair import privacy_loss
 
-    book = Ledger(run(Exponential(rows_per_step=20), 50))
-    book.spend_step(50)
+    book = run(Exponential(rows_per_step=20), 50).ledger()
+    book.spend_step(steps=50)
     (step,) = json.loads(json.dumps(book.to_json()))["events"]
     loss = privacy_loss(
         step["epsilon_per_draw"], step["draws"], step["noise_multiplier"], step["sampling_probability"], 1e-4
@@ -244,33 +244,39 @@ STREAM = [
 ]
 
 
-def stream(plan=STREAM):
+def stream(planned=STREAM):
     target = max(accounting.epsilon([SELECTION, step], 1e-5) for step in (times(200), replace(SECOND, count=80)))
-    return Ledger(replace(empty(target + 1e-9).budget, step=STEP), plan)
+    book = empty(target + 1e-9)
+    book.plan(planned)
+    return book
+
+
+def on(event, *part):
+    return replace(event, part=part)
 
 
 def test_a_stream_is_verified_once_and_spends_each_period_on_its_own(monkeypatch):
     book = stream()
     assert book.events == []
     monkeypatch.setattr(accounting, "epsilon", lambda *_: pytest.fail("accounted within the plan"))
-    book.spend(SELECTION, ("period 1", "day 1"))
-    book.spend_step(200, ("period 1",))
-    book.spend(SELECTION, ("period 2", "day 7"))
+    book.spend(on(SELECTION, "period 1", "day 1"))
+    book.spend(on(times(200), "period 1"))
+    book.spend(on(SELECTION, "period 2", "day 7"))
     for _ in range(80):
-        book.spend(SECOND, ("period 2",))
+        book.spend(on(SECOND, "period 2"))
     monkeypatch.undo()
     assert book.events[0].part == ("period 1", "day 1")
-    assert book.budget.target_epsilon - 2e-9 <= book.epsilon() <= book.budget.target_epsilon
+    assert book.target_epsilon - 2e-9 <= book.epsilon() <= book.target_epsilon
     with pytest.raises(BudgetExceeded, match=r"1 x step on period 1 would"):
-        book.spend_step(part=("period 1",))
+        book.spend(on(STEP, "period 1"))
     # A fresh part is free to spend as much again; all of the examples together are not.
-    book.spend_step(200, ("period 3",))
+    book.spend(on(times(200), "period 3"))
     with pytest.raises(BudgetExceeded):
         book.spend(SELECTION)
 
 
 def test_a_reviewer_recounts_a_stream_from_its_json_with_dp_accounting_alone():
-    book = stream(plan=())
+    book = stream(planned=())
     for event in STREAM:
         book.spend(event)
     record = json.loads(json.dumps(book.to_json()))

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms import DPSGD
 from dpfest.engine import ClippedSum, PrivateEngine
 from dpfest.noise import NoiseKey
-from dpfest.rules import DPSGD
 from dpfest.tables import Survivors
 
 

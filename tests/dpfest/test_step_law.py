@@ -12,9 +12,9 @@ import pytest
 import torch
 from scipy import stats
 
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, Algorithm
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
-from dpfest.rules import DPSGD, FEST, AdaFEST, Algorithm
 from tests.dpfest.steps import by_batch
 from tests.dpfest.test_engine import dense, losses_of, tabular
 

@@ -12,20 +12,40 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from torch import nn
 
-from dpfest import FEST, BudgetExceeded, NoiseKey, PrivacyConfig, PrivateTraining, SelectionConfig, UserError
+from dpfest import (
+    FEST,
+    BudgetExceeded,
+    NoiseKey,
+    PrivacyPlan,
+    PrivateTraining,
+    SelectionConfig,
+    UserError,
+    accounting,
+    plan,
+)
+from dpfest.algorithms import DPSGD, AdaFESTPlus
 from dpfest.ledger import Ledger
-from dpfest.rules import DPSGD, AdaFESTPlus, Nonprivate
-from dpfest.stream import StreamPlan, period_key, plan_stream
+from dpfest.unproven import Nonprivate, epsilon_at_own_rates
 
 DAYS, BATCH = (400, 400, 420, 400, 300), 50
 
 
-def stream(algorithm=None, period=2, examples=DAYS, batch_size=BATCH, fidelity="rigorous", **more) -> StreamPlan:
-    algorithm = algorithm or DPSGD()
-    privacy = PrivacyConfig(fidelity=fidelity, noise_seed=1)
-    return plan_stream(
-        algorithm, privacy, examples=examples, period=period, batch_size=batch_size, features=[50, 60], **more
+def stream(algorithm=None, period=2, examples=DAYS, batch_size=BATCH, fidelity="rigorous") -> PrivacyPlan:
+    return plan(
+        algorithm or DPSGD(),
+        epsilon=1.0,
+        fidelity=fidelity,
+        fixed_noise_seed=True,
+        examples=examples,
+        period=period,
+        batch_size=batch_size,
+        epochs=1.0,
+        features=[50, 60],
     )
+
+
+def steps(planned):
+    return [event for event in planned.events if event.what == "training step"]
 
 
 def fest(source, mechanism="gaussian", kind=FEST):
@@ -53,22 +73,23 @@ def recounted(events, delta):
 
 
 def test_each_period_samples_and_is_calibrated_on_its_own_examples():
-    plan = stream()
-    assert plan.days == (range(2), range(2, 4), range(4, 5))
-    assert [period.examples for period in plan.periods] == [800, 820, 300]
-    assert [period.steps for period in plan.periods] == [16, 17, 6]  # ceil(N_p / B): one pass
-    assert [period.step.sampling_probability for period in plan.periods] == [50 / 800, 50 / 820, 50 / 300]
-    assert plan.whole.delta == 1 / sum(DAYS) and plan.whole.examples == sum(DAYS) and plan.whole.steps == 39
-    sigmas = [period.noise_multiplier for period in plan.periods]
+    planned = stream()
+    assert [period.days for period in planned.periods] == [range(2), range(2, 4), range(4, 5)]
+    assert [period.examples for period in planned.periods] == [800, 820, 300]
+    assert [period.steps for period in planned.periods] == [16, 17, 6]  # ceil(N_p / B): one pass
+    assert [step.sampling_probability for step in steps(planned)] == [50 / 800, 50 / 820, 50 / 300]
+    assert planned.delta == 1 / sum(DAYS) and planned.examples == sum(DAYS) and planned.steps == 39
+    sigmas = [period.noise_multiplier for period in planned.periods]
     assert sigmas[2] > 1.2 * sigmas[0]  # the common noise would overspend in the short period
-    for period in plan.periods:
-        assert 0.999 < period.cost([replace(period.step, count=period.steps)], plan.whole.delta) <= 1
-    overspent = [replace(step, noise_multiplier=sigmas[0]) for step in plan.steps]
-    assert plan.whole.cost(overspent, plan.whole.delta) > 1.05
+    assert planned.noise_multiplier is None and planned.gradient_noise_multiplier is None
+    for step in steps(planned):
+        assert 0.999 < accounting.epsilon([step], planned.delta) <= 1
+    overspent = [replace(step, noise_multiplier=sigmas[0]) for step in steps(planned)]
+    assert accounting.epsilon(overspent, planned.delta) > 1.05
 
 
 def test_the_whole_ledger_is_the_largest_period_recounted_by_dp_accounting_alone(streaming):
-    book = streaming.ledger(finished=len(streaming.periods))
+    book = streaming.ledger(len(streaming.periods))
     record = json.loads(json.dumps(book.to_json()))
     assert record["epsilon"] == pytest.approx(recounted(record["events"], record["delta"]), rel=1e-6)
     assert 0.999 < record["epsilon"] <= 1 and record["epsilon"] == book.epsilon()
@@ -83,64 +104,58 @@ def test_the_whole_ledger_is_the_largest_period_recounted_by_dp_accounting_alone
 
 
 def test_no_step_beyond_a_periods_plan_is_paid(streaming):
-    book = streaming.ledger(finished=1)
-    book.spend_step(17, budget=streaming.periods[1])
+    book = streaming.ledger(1)
+    book.spend_step(1, 17)
     with pytest.raises(BudgetExceeded, match="training step on period 2 would"):
-        book.spend_step(budget=streaming.periods[1])
-    book.spend_step(6, budget=streaming.periods[2])
+        book.spend_step(1)
+    book.spend_step(2, 6)
 
 
 def test_only_the_examples_that_a_histogram_counts_pay_for_it(streaming):
     first_day, all_days = stream(fest("first_day")), stream(fest("all_days"))
-    assert [event.part for event in first_day.histograms] == [("period 1", "day 0")]
-    assert [event.part for event in all_days.histograms] == [()]
+    assert [event.part for event in first_day.selections] == [("period 1", "day 0")]
+    assert [event.part for event in all_days.selections] == [()]
     plain, counted = stream().periods[1], streaming.periods[1]
     assert first_day.periods[1].noise_multiplier == plain.noise_multiplier < counted.noise_multiplier
     assert all_days.periods[1].noise_multiplier == counted.noise_multiplier
-    for plan in (first_day, all_days, streaming):
-        assert 0.999 < plan.epsilon <= 1
+    for planned in (first_day, all_days, streaming):
+        assert 0.999 < planned.epsilon <= 1
 
 
 def test_the_papers_rate_is_worth_more_than_it_claims():
-    plan = stream(fidelity="paper", period=1)
-    sigmas = {period.noise_multiplier for period in plan.periods}
-    assert len(sigmas) == 1 and {step.sampling_probability for step in plan.steps} == {BATCH / sum(DAYS)}
-    book = plan.ledger(finished=len(plan.periods))
-    assert 0.99 < book.epsilon() <= 1 < plan.epsilon_at_own_rates() < book.sound_epsilon()
+    planned = stream(fidelity="paper", period=1)
+    assert {period.noise_multiplier for period in planned.periods} == {planned.noise_multiplier}
+    assert {step.sampling_probability for step in steps(planned)} == {BATCH / sum(DAYS)}
+    book = planned.ledger(len(planned.periods))
+    assert 0.99 < book.epsilon() <= 1 < epsilon_at_own_rates(planned) < book.sound_epsilon()
     own = [
         {**event, "sampling_probability": BATCH / examples}
         for event, examples in zip(book.to_json()["events"], DAYS, strict=True)
     ]
-    assert plan.epsilon_at_own_rates() == pytest.approx(recounted(own, plan.whole.delta), rel=1e-6)
+    assert epsilon_at_own_rates(planned) == pytest.approx(recounted(own, planned.delta), rel=1e-6)
 
 
 def test_at_kaggle_size_the_papers_rate_claims_1_where_it_spends_3_and_a_half():
     examples, periods = 45_840_617, 18
-    plan = plan_stream(
-        DPSGD(),
-        PrivacyConfig(fidelity="paper"),
-        examples=[examples // periods] * periods,
-        period=1,
-        batch_size=2048,
-        features=26,
-    )
-    assert plan.periods[0].noise_multiplier == pytest.approx(0.5765, abs=2e-3)
-    assert plan.epsilon_at_own_rates() == pytest.approx(3.5, abs=0.1)
+    planned = stream(examples=[examples // periods] * periods, period=1, batch_size=2048, fidelity="paper")
+    assert planned.noise_multiplier == pytest.approx(0.5765, abs=2e-3)
+    assert epsilon_at_own_rates(planned) == pytest.approx(3.5, abs=0.1)
 
 
 def test_rigorous_epsilon_is_that_of_each_periods_own_rate(streaming):
-    assert streaming.epsilon_at_own_rates() == streaming.epsilon
+    assert epsilon_at_own_rates(streaming) == streaming.epsilon
 
 
 def test_without_privacy_there_is_nothing_to_pay():
-    plan = stream(Nonprivate())
-    assert plan.events == [] and plan.epsilon is None and [period.steps for period in plan.periods] == [16, 17, 6]
+    planned = stream(Nonprivate())
+    assert planned.events == [] and planned.epsilon is None
+    assert [period.steps for period in planned.periods] == [16, 17, 6]
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"batch_size": 350}, r"Period 3 \(day 4\) has 300 examples, .*train\.batch_size=350"),
+        ({"batch_size": 350}, r"Period 3 \(day 4\) has 300 examples, .* batch_size=350: lower it, or raise period=2"),
         ({"examples": (400, 400, 0, 0), "batch_size": 1}, r"Period 2 \(days 2-3\) has 0 examples"),
         ({"algorithm": fest("streaming", "gumbel")}, "mechanism=gumbel names rows and releases no counts"),
         ({"algorithm": fest(None, "gumbel", AdaFESTPlus)}, "take gaussian or laplace, or .*first_day or all_days"),
@@ -171,12 +186,13 @@ def test_rows_that_leave_or_enter_the_set_keep_their_values(streaming):
             lambda batch: model(batch) ** 2,
             optimizer,
             fest("streaming"),
-            streaming.periods[number],
+            streaming,
+            period=number,
             selected=torch.tensor(selected),
-            key=period_key(key, number),
+            key=streaming.key_of(number, key),
             ledger=book,
         )
-        for step in range(training.budget.steps):
+        for step in range(training.period.steps):
             training.step([torch.from_numpy(training.indices(step) % 6)])
         values.append(model.table.weight.detach().clone())
     changed = [(after != before).any(1).tolist() for before, after in itertools.pairwise(values)]
@@ -184,8 +200,8 @@ def test_rows_that_leave_or_enter_the_set_keep_their_values(streaming):
     assert 0.999 < book.epsilon() <= 1
 
 
-def test_no_two_periods_share_a_draw():
+def test_no_two_periods_share_a_draw(streaming):
     key = NoiseKey.from_seed(3)
-    draws = [period_key(key, number).normal("row noise", 0, 4).tolist() for number in range(3)]
+    draws = [streaming.key_of(number, key).normal("row noise", 0, 4).tolist() for number in range(3)]
     assert len({tuple(draw) for draw in draws}) == 3
-    assert period_key(key, 1).secret == period_key(key, 1).secret and period_key(key, 0).fixed
+    assert streaming.key_of(1, key).secret == streaming.key_of(1, key).secret and streaming.key_of(0, key).fixed

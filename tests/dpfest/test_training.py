@@ -414,7 +414,7 @@ def test_select_counts_an_example_no_more_often_than_it_says() -> None:
     algorithm = dpfest.FEST(selection=dpfest.SelectionConfig(rows=20, noise_multiplier=0.1))
     chosen = dpfest.select(Twice(), items, losses, algorithm, rows_per_example=2, noise_seed=0)
     assert chosen.rows.tolist() == list(range(20))
-    with pytest.raises(UserError, match="more than"):
+    with pytest.raises(UserError, match=r"counts 800 rows, more than 400 examples"):
         dpfest.select_rows(
             [np.full(50, 2 * EXAMPLES // 50)], algorithm.selection, dpfest.NoiseKey.fresh().stream("selection"),
             examples=EXAMPLES, rows_per_example=1,

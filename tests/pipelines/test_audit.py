@@ -17,7 +17,7 @@ from dpfest import accounting
 from dpfest.engine import RowGradient
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.rules import ALGORITHMS, Algorithm
+from dpfest.algorithms import ALGORITHMS, Algorithm
 from pipelines.audit.audit import PRIVATE_RULES, audit, read, write
 from pipelines.audit.bound import Draws, lower_bound, refuted
 from pipelines.audit.pair import DROPPED, NOISED, REPLICAS, Pair

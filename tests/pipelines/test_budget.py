@@ -11,7 +11,7 @@ import pytest
 from dpfest import accounting
 from dpfest.accounting import Event
 from dpfest.errors import UserError
-from dpfest.rules import ALGORITHMS
+from dpfest.algorithms import ALGORITHMS
 from dpfest.topk import SelectionConfig
 from pipelines import budget as stage
 from pipelines.config import BudgetConfig, PathsConfig, PrivacyConfig, TrainConfig

@@ -12,7 +12,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from dpfest.errors import UserError
-from dpfest.rules import ALGORITHMS
+from dpfest.algorithms import ALGORITHMS
 from pipelines.compose import Composer
 from pipelines.config import PLAIN_SCHEMAS, SCHEMAS, Config, run_folder, run_hash, typed
 from pipelines.preprocess import DATA_CONFIGS

@@ -15,7 +15,7 @@ from dpfest.engine import PrivateEngine, clip_and_sum
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
-from dpfest.rules import DPSGD, AdaFEST
+from dpfest.algorithms import DPSGD, AdaFEST
 from dpfest.tables import Survivors
 from pipelines.bench.sections import bench
 from pipelines.compose import Composer

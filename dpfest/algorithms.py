@@ -1,20 +1,24 @@
-"""The algorithms: for each, its settings and its one rule, which embedding rows survive a step.
+"""The algorithms: for each, its settings, which embedding rows survive a step, and what that step costs.
 
 An algorithm is one small class.  ``survivors`` names the sorted global rows that the step's gradient may touch; the
-engine (:mod:`dpfest.engine`) zeroes all others in every example's gradient, clips, sums, and noises every survivor,
-so a rule is sound when its *choice* is paid for: chosen beforehand (DP-SGD, DP-FEST, frozen), or by a mechanism
-that the ledger accounts (DP-AdaFEST's noisy map, exponential selection).
+engine (:mod:`dpfest.engine`) zeroes all others in every example's gradient, clips, sums, and noises every survivor.
+So an algorithm is sound when its *choice* is paid for: made beforehand (DP-SGD, DP-FEST, frozen), or by a mechanism
+that ``step_event`` states (DP-AdaFEST's noisy map, exponential selection).  Settings cannot change once they are made:
+what was planned is what is run.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
+from dpfest.accounting import Event, split_noise
+from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.survivors import draw_rows, surviving_rows
 from dpfest.tables import TableLayout
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepContext:
-    """What a rule may use beside the batch: the step's number, the key, and what the budget granted.
+    """What an algorithm may use beside the batch: the step's number, the key, and the noise of its step's event.
 
     Attributes:
         selected: sorted global rows of DP-FEST's set, or None.
@@ -43,9 +47,9 @@ class StepContext:
     epsilon_per_row: float | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Algorithm:
-    """What every algorithm has: a name and a rule.
+    """What every algorithm has: a name, a choice of rows, and its cost.
 
     Attributes:
         private: whether the step clips and adds noise.
@@ -64,35 +68,49 @@ class Algorithm:
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Global rows that survive, sorted distinct int64 ``[s]``; None for every row."""
-        raise TypeError(f"{type(self).__name__} has no rule")
+        raise NotImplementedError(f"{type(self).__name__} does not say which rows survive.")
+
+    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event | None:
+        """What one step spends; it holds all noise that the engine adds.  None where nothing is guaranteed.
+
+        Args:
+            noise_multiplier: ``sigma`` of all that the step releases of its sample, but for drawn rows.
+            sampling_probability: ``q``, with which each example enters the batch.
+        """
+        return None
+
+    def refuse_tables(self, rows: int) -> None:
+        """Refuse settings that do not fit tables of so many rows in all, by a UserError."""
 
 
-@dataclass
-class Nonprivate(Algorithm):
-    """No clipping, no noise: the rows that the batch touched.  No guarantee."""
-
-    name: str = "nonprivate"
-
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """The touched rows."""
-        return batch.contributions().rows
-
-
-@dataclass
+@dataclass(frozen=True)
 class PrivateAlgorithm(Algorithm):
-    """An algorithm that clips and adds noise."""
+    """An algorithm that clips and adds noise: by itself, one Gaussian release of the gradient a step.
+
+    Raises:
+        ValueError: a number but the threshold is not finite and greater than zero.
+    """
 
     private: ClassVar[bool] = True
     clipping_norm: float = 1.0  # type: ignore[misc]
 
     def __post_init__(self) -> None:
-        """Every number but the threshold must be a finite number greater than zero."""
-        for name, value in vars(self).items():
-            if isinstance(value, int | float) and name != "threshold":
-                positive(f"algorithm.{name}", value)
+        for setting in fields(self):
+            if isinstance(setting.default, int | float) and setting.name != "threshold":
+                positive(setting.name, getattr(self, setting.name), whole=isinstance(setting.default, int))
+
+    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
+        """One Gaussian release, of sensitivity ``C2``, of a Poisson sample."""
+        return Event(
+            kind="gaussian",
+            what="training step",
+            noise_multiplier=noise_multiplier,
+            gradient_noise_multiplier=noise_multiplier,
+            sampling_probability=sampling_probability,
+        )
 
 
-@dataclass
+@dataclass(frozen=True)
 class DPSGD(PrivateAlgorithm):
     """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step.
 
@@ -106,15 +124,21 @@ class DPSGD(PrivateAlgorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise not in ("dense", "lazy"):
-            raise ValueError(f"algorithm.noise={self.noise} must be dense or lazy")
-        self.lazy = self.sparse = self.noise == "lazy"  # type: ignore[misc]
+            raise ValueError(f"noise={self.noise} must be dense or lazy")
+
+    @property
+    def lazy(self) -> bool:  # type: ignore[override]
+        """Whether noise is drawn when a row is next read."""
+        return self.noise == "lazy"
+
+    sparse = lazy  # type: ignore[assignment]
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Every row; under lazy noise those touched, as all others have no gradient of their own."""
         return batch.contributions().rows if self.lazy else None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Frozen(PrivateAlgorithm):
     """Embeddings keep their initial values; only the dense parameters are trained.  The control of every comparison."""
 
@@ -125,7 +149,7 @@ class Frozen(PrivateAlgorithm):
         return torch.empty(0, dtype=torch.int64, device=context.device)
 
 
-@dataclass
+@dataclass(frozen=True)
 class FEST(PrivateAlgorithm):
     """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows of ``selection``, made before training."""
 
@@ -138,7 +162,7 @@ class FEST(PrivateAlgorithm):
         return context.selected
 
 
-@dataclass
+@dataclass(frozen=True)
 class AdaFEST(PrivateAlgorithm):
     """DP-AdaFEST (Ghazi et al., 2023, Algorithm 1): rows whose noisy contribution reaches a threshold, a batch.
 
@@ -155,8 +179,8 @@ class AdaFEST(PrivateAlgorithm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if math.isnan(self.threshold):
-            raise ValueError("algorithm.threshold=nan must be a number")
+        if not isinstance(self.threshold, Real) or math.isnan(self.threshold):
+            raise ValueError(f"threshold={self.threshold} must be a number")
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Rows that pass the noisy threshold; within the selected set where there is one."""
@@ -174,8 +198,14 @@ class AdaFEST(PrivateAlgorithm):
         )
         return kept if context.selected is None else context.selected[kept]
 
+    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
+        """One Gaussian release: map and gradient share a sample, and are combined before sampling amplifies them."""
+        of_map, of_gradient = split_noise(noise_multiplier, self.noise_ratio)
+        whole = super().step_event(noise_multiplier, sampling_probability)
+        return replace(whole, map_noise_multiplier=of_map, gradient_noise_multiplier=of_gradient)
 
-@dataclass
+
+@dataclass(frozen=True)
 class AdaFESTPlus(AdaFEST):
     """DP-AdaFEST+ (Ghazi et al., 2023, section 4.2): DP-AdaFEST within the set that DP-FEST selected."""
 
@@ -183,15 +213,15 @@ class AdaFESTPlus(AdaFEST):
     selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Exponential(PrivateAlgorithm):
     """DP-SGD with exponential selection (Zhang et al., 2021): rows drawn by their gradient's norm.
 
     Attributes:
         selection_clipping_norm: ``S1``, to which an example's embedding gradient is clipped before rows are ranked.
         rows_per_step: ``m``, rows drawn in each step.
-        noise_ratio: the draw's share of the budget, as DP-AdaFEST's: the cost of one row is
-            ``1 / (noise_ratio * sigma_2 * sqrt(m))``.
+        noise_ratio: r, the draws' share of the budget, as DP-AdaFEST's: m draws at a small epsilon cost what a Gaussian
+            of multiplier ``1 / (sqrt(m) epsilon)`` does, so that a row costs ``1 / (r * sigma_2 * sqrt(m))``.
 
     Formal guarantee: a row's utility, the norm of the clipped sum, moves by at most ``S1`` when one example comes or
     goes, so the m largest utilities under Gumbel noise of scale ``2 * S1 / epsilon_0`` are m draws of the exponential
@@ -217,14 +247,25 @@ class Exponential(PrivateAlgorithm):
         )
         return torch.from_numpy(chosen).to(context.device)
 
+    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
+        """The draws, and a Gaussian release of the gradient on the drawn rows."""
+        cost = 1 / (self.noise_ratio * noise_multiplier * math.sqrt(self.rows_per_step))
+        gradient = super().step_event(noise_multiplier, sampling_probability)
+        return replace(gradient, kind="exponential_selection", draws=self.rows_per_step, epsilon_per_draw=cost)
 
-def positive(key: str, value: float) -> None:
-    """Refuse a setting that is not a finite number greater than zero, by its key."""
-    if not 0 < value < math.inf:
-        raise ValueError(f"{key}={value} must be a finite number greater than 0")
+    def refuse_tables(self, rows: int) -> None:
+        """No more rows can be drawn than there are."""
+        if self.rows_per_step > rows:
+            raise UserError(f"rows_per_step={self.rows_per_step} is more than the {rows} rows of all tables.")
 
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    kind.name: kind for kind in (Nonprivate, DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen)
+def positive(name: str, value: object, whole: bool = False) -> None:
+    """Refuse, by its name, a setting that is not a finite number (a whole one) greater than zero."""
+    if not (isinstance(value, Integral if whole else Real) and 0 < float(value) < math.inf):
+        raise ValueError(f"{name}={value} must be a {'whole' if whole else 'finite'} number greater than 0")
+
+
+ALGORITHMS: dict[str, type[PrivateAlgorithm]] = {
+    kind.name: kind for kind in (DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen)
 }
-"""Every algorithm by its name."""
+"""Every private algorithm by its name."""

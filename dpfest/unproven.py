@@ -1,0 +1,160 @@
+"""What carries no guarantee, out of the way of all that does: training without privacy, and the paper's own accounting.
+
+The paper shuffles batches of a fixed size and accounts them as Poisson samples, adds what it claims for one-shot Gumbel
+selection, and samples the periods of a stream at the whole stream's rate. An epsilon made that way is a claim; what is
+proven of the same run stands beside it (`Ledger.sound_epsilon`, `epsilon_at_own_rates`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from dpfest import accounting
+from dpfest.accounting import Event
+from dpfest.algorithms import Algorithm, StepContext
+from dpfest.batches import refuse_batch_size
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+
+if TYPE_CHECKING:
+    from dpfest.engine import LogicalBatch
+    from dpfest.privacy_plan import PrivacyPlan
+
+
+@dataclass(frozen=True)
+class Nonprivate(Algorithm):
+    """No clipping, no noise: the rows that the batch touched."""
+
+    name: str = "nonprivate"
+
+    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+        """The touched rows."""
+        return batch.contributions().rows
+
+
+class ShuffledBatches:
+    """Batches of exactly ``batch_size`` from a fresh permutation each epoch; an epoch's remainder is left out.
+
+    The permutation is a Feistel network of eight rounds on the bits of an index, walked on while it leads out of the
+    examples (Black and Rogaway, 2002): a batch costs O(b), whatever the number of examples.
+    """
+
+    sampling = "shuffled"
+
+    def __init__(self, examples: int, batch_size: int, key: NoiseKey) -> None:
+        refuse_batch_size(examples, batch_size)
+        self.examples, self.batch_size, self.key = examples, int(batch_size), key
+        self._half_bits = np.uint64(max((examples - 1).bit_length() + 1, 2) // 2)
+
+    def indices(self, step: int) -> np.ndarray:
+        """See :meth:`dpfest.batches.PoissonBatches.indices`."""
+        epoch, position = divmod(step, self.examples // self.batch_size)
+        keys = self.key.stream("epoch order", epoch).words(8)
+        indices = np.arange(position * self.batch_size, (position + 1) * self.batch_size, dtype=np.uint64)
+        outside = np.ones(len(indices), dtype=bool)
+        while outside.any():
+            indices[outside] = self._network(indices[outside], keys)
+            outside = indices >= self.examples
+        return np.sort(indices.astype(np.int64))
+
+    def _network(self, indices: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """A permutation of 0 .. 2^(2 half_bits) - 1, that is of all numbers of as many bits as an index has."""
+        half, mask = self._half_bits, (np.uint64(1) << self._half_bits) - np.uint64(1)
+        left, right = indices >> half, indices & mask
+        for key in keys:
+            mixed = (right ^ key) * np.uint64(0x9E3779B97F4A7C15)
+            mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+            left, right = right, left ^ ((mixed >> np.uint64(32)) & mask)
+        return (left << half) | right
+
+
+class Paper:
+    """The paper's way of counting; see `dpfest.fidelity.Rigorous` for what its members are."""
+
+    sampling, batches = "shuffled", ShuffledBatches
+    own_rates = False
+    statement = (
+        "Shuffled batches of a fixed size are accounted as if they were Poisson samples: epsilon is the paper's "
+        "claim. sound_epsilon claims no amplification, for one example present or zeroed out."
+    )
+    counts_of_gumbel = "claim"
+
+    @staticmethod
+    def cost(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
+        """`claimed_epsilon`. Raises ValueError where a step does not say how often it visits an example."""
+        if any(event.sampling_probability < 1 and not event.steps_per_epoch for event in events):
+            raise ValueError("an event of fidelity=paper must state its steps_per_epoch, for sound_epsilon")
+        return claimed_epsilon(events, delta, interval)
+
+    @staticmethod
+    def sound(events: Sequence[Event]) -> Sequence[Event]:
+        """`without_amplification`."""
+        return without_amplification(events)
+
+    @staticmethod
+    def to_compose(target: float, selections: list[Event]) -> tuple[float, list[Event]]:
+        """What selections claim is taken off the target; those without a claim are composed."""
+        claim = sum(event.claimed_epsilon or 0.0 for event in selections)
+        if claim and target - claim < accounting.LEAST_EPSILON:
+            raise UserError(
+                f"selection.epsilon={claim:g} leaves nothing of epsilon={target:g} to train with: lower the one or "
+                "raise the other."
+            )
+        return target - claim, [event for event in selections if not event.claimed_epsilon]
+
+    @staticmethod
+    def as_sampled(step: Event, examples: int, batch_size: int) -> Event:
+        """A shuffled batch comes to an example once in so many steps."""
+        return replace(step, steps_per_epoch=examples // batch_size)
+
+
+def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
+    """Epsilon as the paper counts it: claims are added to what the other events cost (basic composition), and shuffled
+    steps are those of one run on all examples, whatever period of a stream they belong to."""
+    steps = Counter[Event]()
+    for event in events:
+        if event.steps_per_epoch:
+            steps[replace(event, count=1, part=(), steps_per_epoch=None)] += event.count
+    events = [event for event in events if not event.steps_per_epoch]
+    events += [replace(step, count=count) for step, count in steps.items()]
+
+    def cost(paid: Sequence[Event]) -> float:
+        claims = [event for event in paid if event.kind == "pure" and event.claimed_epsilon]
+        rest = [event for event in paid if event not in claims]
+        added = sum(event.count * (event.claimed_epsilon or 0) for event in claims)
+        return accounting.epsilon(rest, delta, interval) + added
+
+    return max(map(cost, accounting.by_example(events)), default=0.0)
+
+
+def without_amplification(events: Sequence[Event]) -> list[Event]:
+    """The events as shuffled batches of a fixed size really spend them, nothing claimed for sampling.
+
+    An example is in one batch an epoch, so `count` steps from an epoch's start touch it at most ceil(count /
+    steps_per_epoch) times, unsampled; no other batch depends on it. Neighbours differ in one example that is present
+    or zeroed out (batches of a fixed size have no notion of one example more).
+    """
+    return [
+        replace(event, sampling_probability=1.0, count=math.ceil(event.count / every))
+        if (every := event.steps_per_epoch)
+        else event
+        for event in events
+    ]
+
+
+def epsilon_at_own_rates(plan: PrivacyPlan) -> float:
+    """Epsilon of a plan were its batches Poisson samples of their periods: the target or less but under `paper`, which
+    counts them as samples of the whole stream."""
+    own = [
+        replace(step, sampling_probability=plan.batch_size / period.examples, count=period.steps)
+        for number, period in enumerate(plan.periods)
+        if (step := plan.step(number))
+    ]
+    return accounting.epsilon([*plan.selections, *own], plan.delta)

@@ -53,9 +53,10 @@ _HORNER = [torch.tensor(coefficient, dtype=torch.float64) for coefficient in rev
 
 # Outside these, ln u of the radius's uniform u is decided in many digits: u < 2^-20, and radii below 2^-9.
 _LEAST, _MOST = -20 * math.log(2), -(2.0**-19)
-# In deviations: what float64 and 64 bits may be off by.  Inside those limits the radius r = sqrt(-2 ln u) <= 5.27.  The
-# uniform is off by 2^-54 + 2^-63 (rounded; one of 63 bits), so r by (2^-54 / u + 2^-63 / u) / r: at most 2^-44.99, at
-# r = 2^-9; four units of the logarithm are 2^-51 r, and less.  Sine and cosine are off by 2^-50, times r 2^-47.6.
+# In deviations: what float64 and 64 bits may be off by.  Within those limits the radius r = sqrt(-2 ln u) lies between
+# 2^-9 and 5.27.  u has 63 bits and is rounded, by at most 2^-54 and 2^-53 of itself, so that r is off by at most
+# 2^-54 / r near u = 1 and (2^-53 + 2^-63 / u) / r below: 2^-44.99 at worst, where r = 2^-9.  Four units in the last
+# place of the logarithm are 2^-51 r.  Sine and cosine are off by 2^-50, times r: 2^-47.6, where r is largest.
 _TOLERANCE = 2.0**-44
 
 

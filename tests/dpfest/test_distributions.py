@@ -42,7 +42,7 @@ def test_gaps_are_geometric_and_a_wrong_probability_is_rejected(probability: flo
         return fit(observed, np.diff([0, *stats.geom.cdf(edges, tried), 1]) * len(gaps))
 
     assert p_value(probability) > FALSE_ALARM
-    assert p_value(0.95 * probability if probability < 0.9 else 0.998) < 1e-6
+    assert p_value(0.95 * probability if probability < 0.9 else 0.9975) < 1e-6
     assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) * math.sqrt(len(gaps)) < stats.norm.isf(FALSE_ALARM / 2)
     split = abs(len(positions) - 60_000) / math.sqrt(max(60_000 * (1 - probability), 1))
     assert split < stats.norm.isf(FALSE_ALARM / 2)

@@ -277,6 +277,17 @@ def test_a_gpu_gets_the_same_bits(kind: torch.dtype) -> None:
         assert torch.equal(there.cpu(), here)
 
 
+def test_a_tensor_that_is_sent_to_a_gpu_in_parts_gets_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a GPU's tensors, taken by one of the CPU: one deviation, and one a row, rows across the parts."""
+    monkeypatch.setattr(module, "_CUDA_BLOCKS", 1)
+    values = torch.randn(500, 301, generator=torch.Generator().manual_seed(0))
+    for deviation in (0.7, torch.linspace(0.1, 9, 500, dtype=torch.float64)):
+        here, there = values.clone(), values.clone()
+        add_gaussian(here, stream(), deviation)
+        module._add_elsewhere(there.view(-1), stream(), 0, module._Grid(deviation, there.shape))
+        assert torch.equal(there, here) and not torch.equal(here, values)
+
+
 # What the rounding costs
 
 

@@ -146,8 +146,13 @@ class RunDirectory:
         Raises:
             UserError: it cannot be written, as on a full disk; the state that was saved before is whole.
         """
+
+        def write(partial: Path) -> None:
+            with partial.open("wb") as file:  # given a path, torch hides why it cannot write
+                torch.save(state, file)
+
         with self._keeping_state():
-            write_atomically(self._state, lambda partial: torch.save(state, partial), OWNER_ONLY)
+            write_atomically(self._state, write, OWNER_ONLY)
 
     @contextmanager
     def _keeping_state(self) -> Iterator[None]:

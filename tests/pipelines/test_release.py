@@ -152,6 +152,7 @@ def test_one_training_row_moves_noised_quantities_alone(
         for moves in (True, False):
             run = train(config(kind, rule, data, runs, *(() if moves else still)))
             found[what, moves] = released(run.path, runs)
+            checked(run.path)
     for what in ("label", "ids"):
         rows = rule in READS_IDS and (what == "ids" or rule == "exponential")
         noised = [f"summary.json:{ROWS}"] if rows else []

@@ -42,7 +42,10 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
         typed(Composer(line.config_dir).compose(overrides))
     from pipelines.release import checked, digest, pack
 
-    releases = [checked(run) for run in dict.fromkeys(runs)]
+    try:
+        releases = [checked(run) for run in dict.fromkeys(runs)]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read ({error.strerror}): only its owner packs a run.") from error
     for release in releases:
         if release.summary["privacy"] is None and not nonprivate:
             raise UserError(
@@ -51,7 +54,10 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
             )
     one = releases[0].name if len(releases) == 1 else f"release-{digest(sorted(r.digest for r in releases))}"
     archive = Path(to or f"{one}.zip")
-    pack(releases, archive)
+    try:
+        pack(releases, archive)
+    except OSError as error:
+        raise UserError(f"{archive} cannot be written ({error.strerror}): name another file with --to.") from error
     for release in releases:
         print(tasks.describe(release.summary))
         print(f"  {release.run}: {', '.join(path.name for path in release.files)}")

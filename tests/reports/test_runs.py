@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,14 @@ def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they
     runs, _ = load_runs(tmp_path)
     here, moved, other = (run.material for run in sorted(runs, key=lambda run: run.seed))
     assert here == moved != other
+
+
+def test_the_place_of_the_data_is_private_and_times_too(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dpsgd", test=0.72, wall_seconds=33.0)
+    for part, place in (("release", "train.txt"), ("private", "/data/criteo/train.txt")):
+        (folder / part / "config.yaml").write_text(f"data: {{name: criteo_kaggle, path: {place}}}\n")
+    ((run,), _) = load_runs(tmp_path)
+    assert (run.source, run.wall_seconds) == ("/data/criteo/train.txt", 33.0)
+    shutil.rmtree(folder / "private")  # a release that somebody else reads
+    ((run,), _) = load_runs(tmp_path)
+    assert (run.source, run.wall_seconds) == ("train.txt", None)

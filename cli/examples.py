@@ -36,6 +36,10 @@ EXAMPLES = {
         "dpfest sweep experiment=comparison algorithm=adafest --dry-run",
         "dpfest sweep experiment=comparison profile=paper data.path=/data/train.txt hydra/launcher=joblib",
     ),
+    "release": _examples(
+        "dpfest release runs/nycflights/adafest/0a1b2c3d4e5f",
+        "dpfest release runs/nycflights/adafest/* --to adafest.zip",
+    ),
     "report": _examples(
         "dpfest report",
         "dpfest report --only fig8,frontier",

@@ -12,6 +12,7 @@ from cli import tasks
 from cli.command import HYDRA_LINE, HydraCommand
 from cli.examples import EXAMPLES
 from cli.packages import check_packages
+from cli.release import finished_runs, run_release
 from dpfest.errors import UserError
 
 app = typer.Typer(
@@ -82,6 +83,25 @@ def sweep(
     from cli.sweep import run_sweep
 
     raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run))
+
+
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["release"])
+def release(
+    ctx: typer.Context,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Folders of finished runs.", autocompletion=finished_runs),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="FILE", help="The archive; else named by what it holds.")
+    ] = None,
+    nonprivate: Annotated[bool, typer.Option("--nonprivate", help="Pack runs without a guarantee as well.")] = False,
+) -> None:
+    """Check that runs hold what may leave and nothing else, and pack it into one .zip.
+
+    A file, key or tensor that is not on the list is refused by name. The same runs give the same bytes.
+    """
+    run_release([*(runs or ()), *ctx.args], to, nonprivate)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["report"])

@@ -19,21 +19,44 @@ def partial_of(path: Path, process: object) -> Path:
     return path.with_name(f".{path.name}.{process}.partial")
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Have ``write`` make a temporary file in the same folder, and rename it to ``path`` when it is whole."""
+OWNER_ONLY = 0o600
+"""The mode of a file that its owner alone may read."""
+
+
+def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o666) -> None:
+    """Have ``write`` make a temporary file in the same folder, and rename it to ``path`` when it is whole.
+
+    Args:
+        path: what is written or replaced.
+        write: writes into the file that it is given, which is there and empty.
+        mode: of the file, less what the umask takes; it has it before the first byte is written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_of(path, os.getpid())
     try:
+        os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode))
         write(partial)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON, indented, atomically; refuses what JSON has no word for (nan, infinity)."""
-    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+def json_text(value: Any) -> str:
+    """JSON, indented; refuses what JSON has no word for (nan, infinity)."""
+    return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
+    """Write :func:`json_text` atomically, into a file of this mode."""
+    text = json_text(value)
+    write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"), mode)
+
+
+def private_folder(path: Path) -> Path:
+    """A folder that its owner alone may enter, made where it is not there, and closed to others where it is open."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+    return path
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

@@ -1,9 +1,16 @@
-"""The folder of one run: what it was asked (config.yaml), how it stands (status.json), what came of it.
+"""The folder of one run: how it stands, what of it may leave, and what may not.
 
-``config.yaml``, ``status.json`` (running, stopped, done, or failed and why), ``metrics.jsonl``, ``ledger.json``,
-``summary.json`` and ``checkpoint/``.  ``summary.json`` is there exactly when the run is done.  ``checkpoint/state.pt``
-is the private state of a run that goes on, the noise key among it; a run that ends deletes it and leaves
-``checkpoint/model.safetensors``, the release.
+::
+
+    status.json        running, stopped, done or failed; tells nothing of the data
+    release/           there, whole, exactly when the run is done: config.yaml, ledger.json, summary.json, and
+                       model.safetensors unless train.save_model is false; see pipelines.release
+    private/           for its owner alone (0700, files 0600): config.yaml as it was asked, the noise seed among it;
+                       state.pt, which holds the noise key until the run is done; metrics.jsonl (losses and batch
+                       sizes); timings.json; failure.txt
+
+Errors and times lie in ``private/`` because they can depend on the training examples: which batch was drawn, whether an
+example made a loss overflow.
 """
 
 from __future__ import annotations
@@ -11,7 +18,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +30,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from dpfest.errors import UserError
-from pipelines.files import write_atomically, write_json
+from pipelines.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
+from pipelines.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS, config_text
+
+_REASONS = {
+    "stopped": "asked to stop; the same command goes on from the last checkpoint",
+    "failed": f"{PRIVATE}/failure.txt says why",
+}
 
 
 class RunDirectory:
@@ -30,11 +44,20 @@ class RunDirectory:
 
     Args:
         path: the folder, made if it is not there.
+
+    Raises:
+        UserError: an earlier version of dpfest made it and laid it out otherwise.
     """
 
     def __init__(self, path: Path) -> None:
+        if is_of_an_earlier_version(path):
+            raise UserError(
+                f"{path} was made by an earlier version of dpfest, whose files are laid out otherwise: move the folder "
+                "away or delete it (its noise seed or key may be in it), and the same command makes the run anew."
+            )
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
+        self.private = private_folder(path / PRIVATE)
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
@@ -46,7 +69,7 @@ class RunDirectory:
         Raises:
             UserError: another process is making this very run.
         """
-        with open(self.path / ".lock", "a+", encoding="utf-8") as file:
+        with _open_private(self.private / ".lock", "a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -57,11 +80,11 @@ class RunDirectory:
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a run that is done, or None."""
-        path = self.path / "summary.json"
+        path = self.path / RELEASE / SUMMARY
+        if not path.parent.exists():
+            return None
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read ({error}): delete {self.path}.") from error
         if not isinstance(summary, dict):
@@ -71,32 +94,36 @@ class RunDirectory:
     def write_config(self, config: dict[str, Any]) -> None:
         """What the run was asked, resolved."""
         text = yaml.safe_dump(config, sort_keys=False)
-        write_atomically(self.path / "config.yaml", lambda partial: partial.write_text(text))
+        write_atomically(self.private / CONFIG, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
 
     def config(self) -> dict[str, Any]:
         """What the run was asked when it was last started; empty where that cannot be read."""
         try:
-            config = yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8"))
+            config = yaml.safe_load((self.private / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
             return {}
         return config if isinstance(config, dict) else {}
 
-    def write_status(self, status: str, reason: str | None = None, **more: Any) -> None:
-        """How the run stands."""
-        write_json(self.path / "status.json", {"status": status, "reason": reason, "pid": os.getpid(), **more})
+    def write_status(self, status: str) -> None:
+        """How the run stands: running, stopped, done or failed."""
+        write_json(self.path / "status.json", {"status": status, "reason": _REASONS.get(status)})
 
-    def write(self, name: str, value: Any) -> None:
-        """A JSON file."""
-        write_json(self.path / name, value)
+    def fail(self, error: BaseException) -> None:
+        """Write down that the run failed, and in ``private/`` why: the text of an error may tell of the data."""
+        text = f"{type(error).__name__}: {error}\n"
+        write_atomically(
+            self.private / "failure.txt", lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY
+        )
+        self.write_status("failed")
 
     def log_metrics(self, record: dict[str, Any]) -> None:
         """One line of metrics."""
-        with open(self.path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        with _open_private(self.private / "metrics.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
 
     def keep_metrics_until(self, step: int) -> None:
         """Drop the lines of steps after ``step``, which are about to be made again, and a line cut short."""
-        path = self.path / "metrics.jsonl"
+        path = self.private / "metrics.jsonl"
         if not path.exists():
             return
         kept = []
@@ -107,11 +134,11 @@ class RunDirectory:
                 continue
             if record["step"] <= step:
                 kept.append(line + "\n")
-        write_atomically(path, lambda partial: partial.write_text("".join(kept)))
+        write_atomically(path, lambda partial: partial.write_text("".join(kept)), OWNER_ONLY)
 
     @property
     def _state(self) -> Path:
-        return self.path / "checkpoint" / "state.pt"
+        return self.private / "state.pt"
 
     def save_state(self, state: dict[str, Any]) -> None:
         """The private state of a run that goes on: tensors and plain values.
@@ -121,11 +148,11 @@ class RunDirectory:
         """
 
         def write(partial: Path) -> None:
-            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with partial.open("wb") as file:  # given a path, torch hides why it cannot write
                 torch.save(state, file)
 
         with self._keeping_state():
-            write_atomically(self._state, write)
+            write_atomically(self._state, write, OWNER_ONLY)
 
     @contextmanager
     def _keeping_state(self) -> Iterator[None]:
@@ -140,8 +167,8 @@ class RunDirectory:
                 "the checkpoint that was there before is whole" if self._state.exists() else "none was there before"
             )
             raise UserError(
-                f"{self._state.parent} cannot take the checkpoint ({reason}); {before}: make room there, and the same "
-                "command goes on."
+                f"{self.path} cannot take the checkpoint ({reason}); {before}: make room there, and the same command "
+                "goes on."
             ) from error
 
     def load_state(self) -> dict[str, Any] | None:
@@ -153,21 +180,49 @@ class RunDirectory:
         except Exception as error:
             raise UserError(f"The checkpoint {self._state} cannot be read ({error}): delete {self.path}.") from error
 
-    def finish(self, summary: dict[str, Any], weights: dict[str, torch.Tensor] | None) -> None:
-        """Release: the weights, then the summary, which makes the run done; then forget the private state.
+    def finish(
+        self,
+        config: Mapping[str, Any],
+        ledger: Mapping[str, Any],
+        summary: Mapping[str, Any],
+        weights: Mapping[str, torch.Tensor] | None,
+        timings: Mapping[str, Any],
+    ) -> None:
+        """Release: write all that may leave beside its place and rename it into it, which makes the run done; then
+        forget the private state.
+
+        Args:
+            config: of :func:`pipelines.release.released_settings`.
+            ledger, summary: as they are to be read.
+            weights: the model's, or None where they are not to be kept.
+            timings: what stays in ``private/``.
 
         Raises:
-            UserError: the weights cannot be written; the state that was saved before is whole.
+            UserError: there is no room; the state that was saved before is whole.
         """
-        if weights is not None:
-            path = self.path / "checkpoint" / "model.safetensors"
-            with self._keeping_state():
-                write_atomically(path, lambda partial: save_file(weights, partial))
-        write_json(self.path / "summary.json", summary)
+        write_json(self.private / "timings.json", timings, OWNER_ONLY)
+        with self._keeping_state(), whole_folder(self.path / RELEASE) as partial:
+            (partial / CONFIG).write_text(config_text(config), encoding="utf-8")
+            write_json(partial / LEDGER, ledger)
+            write_json(partial / SUMMARY, summary)
+            if weights is not None:
+                save_file(dict(weights), partial / WEIGHTS)
         self.clear()
 
     def clear(self) -> None:
-        """Forget the private state of a run that is done, and say that it is done."""
-        for state in (self._state, *self._state.parent.glob(f".{self._state.name}.*")):
+        """Forget the private state of a run that is done and what a kill cut short, and say that it is done."""
+        for state in (self._state, self.private / "failure.txt", *self.private.glob(".*.partial")):
             state.unlink(missing_ok=True)
+        for partial in self.path.glob(f".{RELEASE}.*.partial"):
+            shutil.rmtree(partial)
         self.write_status("done")
+
+
+def is_of_an_earlier_version(path: Path) -> bool:
+    """Whether the folder is a run's as versions before ``release/`` and ``private/`` laid it out."""
+    return any((path / name).exists() for name in (CONFIG, SUMMARY, "checkpoint"))
+
+
+def _open_private(path: Path, mode: str) -> Any:
+    """A text file that is made for its owner alone."""
+    return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, OWNER_ONLY))

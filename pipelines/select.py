@@ -1,9 +1,11 @@
 """The rows that DP-FEST and DP-AdaFEST+ train within: a stage of its own, released once and shared by runs.
 
-A release lies in ``<paths.runs>/.selections/<dataset>/<hash>/``: ``rows.npy`` (sorted global rows, int64), or of a day
-of a stream ``counts.npy`` (its noised counts of all rows, end to end, float64), and ``selection.json`` (how it was made
-and what it cost).  Its noise comes from a key that is forgotten; runs with the same settings find the folder and reuse
-the release, which costs nothing more.
+A selection is a folder like a run's, ``<paths.runs>/.selections/<dataset>/<hash>/``.  ``release/`` may leave:
+``rows.npy`` (sorted global rows, int64), or of a day of a stream ``counts.npy`` (its noised counts of all rows, end to
+end, float64), and ``selection.json`` (how it was made and what it cost).  ``private/`` may not, and is for its owner
+alone: ``request.json``, with the noise seed and the fingerprint of the data.  Raw counts are written to neither; they
+stay beside the processed rows.  The noise comes from a key that is forgotten; runs with the same settings find the
+folder and reuse the release, which costs nothing more.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ from pipelines.config import TOKENIZER, Config, selection_settings
 from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream, split_days
 from pipelines.data.text_writer import PRIOR_FILE
-from pipelines.files import whole_folder, write_array, write_json
+from pipelines.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_json
 from pipelines.preprocess import data_hash, preprocess
+from pipelines.release import PRIVATE, RELEASE
 
 Counts = Sequence[NDArray[np.integer]]
 """How often each row occurs, an array of each feature."""
@@ -209,18 +212,30 @@ def _select_once(
 
 
 def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Keystream], dict[str, Any]]) -> Path:
-    """The folder of a release, which ``fill`` makes unless it is there; what it returns is kept beside the settings."""
-    settings = {**settings, "noise_seed": config.privacy.noise_seed}
-    name = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    """The folder of a release, which ``fill`` makes unless it is there; what it returns is kept beside the settings.
+
+    Of the settings, ``data`` (a fingerprint of the training rows) stays private.
+    """
+    request = {**settings, "noise_seed": config.privacy.noise_seed}
+    name = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]
     folder = Path(config.paths.runs) / ".selections" / config.data.name / name
-    if (folder / "selection.json").exists():
-        return folder
+    released = folder / RELEASE
+    if released.exists():
+        return released
+    if folder.exists():
+        raise UserError(
+            f"{folder} was made by an earlier version of dpfest: move it away or delete it (its noise seed may be in "
+            "it), and the same command selects anew."
+        )
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, name)
     with whole_folder(folder) as partial:  # where another process was first, its release is the one
-        record = fill(partial, key.stream("selection"))
-        write_json(partial / "selection.json", {**settings, **record})
-    return folder
+        write_json(private_folder(partial / PRIVATE) / "request.json", request, OWNER_ONLY)
+        (partial / RELEASE).mkdir()
+        record = fill(partial / RELEASE, key.stream("selection"))
+        told = {name: setting for name, setting in settings.items() if name != "data"}
+        write_json(partial / RELEASE / "selection.json", {**told, **record})
+    return released
 
 
 def _public_counts(path: str, sizes: Sequence[int], dataset: Path | None) -> Counts:

@@ -1,11 +1,15 @@
-"""summary.json: what a run was, what came of it, and what it cost; the contract that reports read."""
+"""summary.json: what a run was, what came of it, and what it cost; the contract that reports read.
+
+It may leave, so it holds what :mod:`pipelines.release` lists: functions of the settings, of the number of examples, of
+released quantities and of rows that are never trained on.  Times depend on the batches that were drawn, and lie in
+``private/timings.json``.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from dpfest.accounting import to_record
@@ -14,8 +18,7 @@ from dpfest.ledger import Ledger
 from pipelines.config import Config
 from pipelines.course import Course
 from pipelines.models.low_rank_table import EmbeddingSize
-
-SCHEMA = 1
+from pipelines.release import SUMMARY_SCHEMA
 
 
 def summarize(
@@ -28,8 +31,8 @@ def summarize(
     mean_rows: Sequence[float],
     metric: str,
     evaluations: Sequence[Mapping[str, dict[str, float | None]]],
-    seconds: float,
-    waited: float,
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """The summary of a run that is done.
 
@@ -37,15 +40,15 @@ def summarize(
         mean_rows: rows with a noised gradient, the mean over steps, for each table.
         evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, and on
             `following`, those of the next period; after the last on `test`, those that are only reported.
-        seconds: time in training steps.
-        waited: of that, time in which a step waited for its batch.
+        settings: those that may leave (:func:`pipelines.release.released_settings`).
+        tensors: type and shape of each tensor that is released, by name; None where the weights are not kept.
     """
     budget, validation, test = course.budget, evaluations[-1]["validation"], evaluations[-1]["test"]
     sections = ("algorithm", "optimizer", "train", *(["stream"] if course.plan else []))
     layout, coordinates = size.layout, size.coordinates(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
     return {
-        "schema": SCHEMA,
+        "schema": SUMMARY_SCHEMA,
         "dataset": config.data.name,
         "model": config.model.name,
         "weights": _weights(config),
@@ -72,13 +75,8 @@ def summarize(
         },
         "privacy": _privacy(course, ledger) if config.algorithm.private else None,
         "periods": _periods(course, evaluations) if course.plan else None,
-        "hyperparameters": {name: asdict(getattr(config, name)) for name in sections},
-        "throughput": {
-            "wall_seconds": seconds,
-            "waited_for_data_seconds": waited,
-            # By the expected batch size: how many examples were drawn is private.
-            "examples_per_second": budget.steps * budget.batch_size / seconds if seconds else None,
-        },
+        "hyperparameters": {name: settings[name] for name in sections},
+        "tensors": None if tensors is None else dict(tensors),
     }
 
 

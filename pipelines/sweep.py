@@ -1,7 +1,8 @@
 """Runs many trainings, several at once, and says at the end which failed and why.
 
-Every run has a process of its own, so that one that crashes or runs out of memory takes no other with it,
-and a log under `<paths.runs>/.sweep/`. A run that is done is not started again; a failed one is, next time.
+Every run has a process of its own, so that one that crashes or runs out of memory takes no other with it, and a log
+under `<paths.runs>/.sweep/`, which is for its owner alone: it tells losses and errors. A run that is done is not
+started again; a failed one is, next time.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from typing import Any
 
 from dpfest.errors import UserError
 from pipelines.config import Config, run_folder
-from pipelines.files import write_json
+from pipelines.files import OWNER_ONLY, private_folder, write_json
 from pipelines.grid import PlannedRun
+from pipelines.release import RELEASE, SUMMARY
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.
@@ -54,7 +56,7 @@ def is_done(folder: Path) -> bool:
     """Whether the run in this folder ended well: a summary is there exactly then. One that cannot be read is left
     to `train`, which says what to do."""
     try:
-        return isinstance(json.loads((folder / "summary.json").read_text()), dict)
+        return isinstance(json.loads((folder / RELEASE / SUMMARY).read_text()), dict)
     except (OSError, ValueError):
         return False
 
@@ -82,7 +84,7 @@ def recorded(config: Config, stages: Stages = Stages()) -> None:
     finally:
         if config.sweep.records:
             word = {"status": status, "reason": reason, "seconds": time.monotonic() - started}
-            write_json(Path(config.sweep.records) / f"{folder.name}.json", word)
+            write_json(private_folder(Path(config.sweep.records)) / f"{folder.name}.json", word, OWNER_ONLY)
 
 
 def run_all(
@@ -158,7 +160,7 @@ def _start(run: PlannedRun, threads: int, stages: Stages) -> BaseProcess:
 
 
 def _process(function: Callable[..., None], arguments: tuple[Any, ...], log: Path, threads: int) -> BaseProcess:
-    log.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(log.parent)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     process = context.Process(target=_child, args=(function, arguments, str(log), threads))
@@ -169,7 +171,7 @@ def _process(function: Callable[..., None], arguments: tuple[Any, ...], log: Pat
 def _child(function: Callable[..., None], arguments: tuple[Any, ...], log: str, threads: int) -> None:
     # Out of the terminal's reach: the parent passes an interrupt on once, as SIGTERM.
     os.setpgrp()
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
     import torch
@@ -187,7 +189,7 @@ def _prepare_in_child(config: Config, stages: Stages, word: str) -> None:
         _load(stages.preprocess)(config)
     except Exception as error:
         traceback.print_exc()
-        write_json(Path(word), {"reason": _reason(error)})
+        write_json(Path(word), {"reason": _reason(error)}, OWNER_ONLY)
 
 
 def _make_datasets(runs: Sequence[PlannedRun], stages: Stages) -> dict[str, str]:

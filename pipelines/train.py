@@ -33,6 +33,7 @@ from pipelines.memory import keep_freed_memory
 from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
 from pipelines.progress import Report, progress
+from pipelines.release import described, released_settings
 from pipelines.run_directory import RunDirectory
 from pipelines.signals import StopRequest, stop_requests
 from pipelines.summary import summarize
@@ -68,21 +69,27 @@ def train(config: Config) -> RunOutcome:
                     file=sys.stderr,
                 )
             return RunOutcome(directory.path, summary, skipped=True)
-        sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
-        directory.write_config(config.to_dict() | sources)
+        asked = _asked(config)
+        directory.write_config(asked)
         directory.write_status("running")
         keep_freed_memory()
         try:
             with stop_requests() as stop:
-                summary = _Run(config, course(config, folder), directory).train(stop)
+                summary = _Run(config, asked, course(config, folder), directory).train(stop)
         except (SystemExit, KeyboardInterrupt):
-            directory.write_status("stopped", "asked to stop; the same command goes on from the last checkpoint")
+            directory.write_status("stopped")
             raise
         except BaseException as error:
             with suppress(OSError):  # on a full disk the error itself says more
-                directory.write_status("failed", f"{type(error).__name__}: {error}")
+                directory.fail(error)
             raise
     return RunOutcome(directory.path, summary, skipped=False)
+
+
+def _asked(config: Config) -> dict[str, Any]:
+    """All settings, what came from the hub named by its commit."""
+    sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
+    return config.to_dict() | sources
 
 
 def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -112,8 +119,8 @@ def device_of(name: str) -> torch.device:
 class _Run:
     """One run in the making."""
 
-    def __init__(self, config: Config, course: Course, directory: RunDirectory) -> None:
-        self.config, self.course, self.directory = config, course, directory
+    def __init__(self, config: Config, asked: Mapping[str, Any], course: Course, directory: RunDirectory) -> None:
+        self.config, self.asked, self.course, self.directory = config, asked, course, directory
         lengths = [period.budget.steps for period in course.periods]
         self._ends = list(accumulate(lengths))
         self.steps = self._ends[-1]
@@ -185,6 +192,8 @@ class _Run:
             gradient = self._advance(microbatches)
             self.seconds += time.perf_counter() - started
             self._log(gradient, report)
+            if self.step % every.log_every == 0 or self.step == end:
+                self._refuse_not_finite()
             if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < end:
                 self.training.flush()
                 self._metrics("validation", **self.task.evaluate(self.course.validation))
@@ -199,21 +208,36 @@ class _Run:
 
     def _advance(self, microbatches: list[Any]) -> NoisedGradient:
         gradient = self.training.step(microbatches)
-        if gradient.examples and not math.isfinite(gradient.loss):
-            raise UserError(
-                f"The loss is {gradient.loss} at step {self.step}: lower optimizer.dense.learning_rate or "
-                "optimizer.tables.learning_rate."
-            )
         self.rows += torch.tensor(gradient.rows_per_table, dtype=torch.float64)
         return gradient
 
+    def _refuse_not_finite(self) -> None:
+        """Stop a run whose weights overflowed.
+
+        Whether it stops is post-processing of what is released: the dense weights, and the tables' rows that were just
+        noised. The mean loss of a batch is neither: it would tell of an example that overflows.
+
+        Raises:
+            UserError: a dense weight is not finite, or, at a period's end, any weight.
+        """
+        tables = {id(table.weight) for table in self.training.engine.recorder.tables.values()}
+        ended = self.step == self._ends[self.number]  # no noise is owed any more
+        for name, weight in self.task.model.named_parameters():
+            if weight.requires_grad and (ended or id(weight) not in tables) and not bool(weight.isfinite().all()):
+                raise UserError(
+                    f"The weights {name} are not finite after step {self.step}: lower optimizer.dense.learning_rate or "
+                    "optimizer.tables.learning_rate."
+                )
+
     def _log(self, gradient: NoisedGradient, report: Report) -> None:
+        """Write down and say how training goes, the loss of a raw batch among it: for the user's own eyes, since it
+        goes to ``private/`` and to the terminal (of a sweep, to a log that is the owner's)."""
         if self.step % self.config.train.log_every and self.step != self.steps:
             return
         coordinates = self.size.coordinates(gradient.rows_per_table)
         self._metrics(
             "train",
-            loss=gradient.loss if gradient.examples else None,
+            loss=gradient.loss if math.isfinite(gradient.loss) else None,
             examples=gradient.examples,
             coordinates=coordinates,
             rows=gradient.rows_per_table,
@@ -243,6 +267,10 @@ class _Run:
                 self._metrics(split, **values)
 
     def _finish(self) -> dict[str, Any]:
+        weights = None
+        if self.config.train.save_model:
+            weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
+        settings = released_settings(self.asked)
         summary = summarize(
             self.config,
             self.course,
@@ -252,15 +280,24 @@ class _Run:
             mean_rows=(self.rows / self.steps).tolist(),
             metric=self.task.metric,
             evaluations=self.evaluations,
-            seconds=self.seconds,
-            waited=self.waited,
+            settings=settings,
+            tensors=None if weights is None else described(weights),
         )
         ledger = self.training.ledger.to_json()
         ledger["statements"] += self.course.statements
-        self.directory.write("ledger.json", ledger)
-        weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
-        self.directory.finish(summary, weights if self.config.train.save_model else None)
+        self.directory.finish(settings, ledger, summary, weights, self._timings)
         return summary
+
+    @property
+    def _timings(self) -> dict[str, float | None]:
+        """Seconds in training steps, those of them in which a step waited for its batch, and examples a second, by the
+        expected batch size."""
+        examples = self.steps * self.config.train.batch_size
+        return {
+            "wall_seconds": self.seconds,
+            "waited_for_data_seconds": self.waited,
+            "examples_per_second": examples / self.seconds if self.seconds else None,
+        }
 
     @property
     def _fixed(self) -> bool:

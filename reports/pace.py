@@ -1,4 +1,8 @@
-"""How long the runs that are left will take, at the pace of those that are done here."""
+"""How long the runs that are left will take, at the pace of those that are done here.
+
+Times of runs are private (they depend on the batches that were drawn): they are for the terminal, and enter no figure,
+table or page.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +88,8 @@ def seconds(run: Run) -> float | None:
     if run.wall_seconds is None:
         return None
     try:
-        own = (run.path / "summary.json").stat().st_mtime - (run.path / "config.yaml").stat().st_mtime
+        release, asked = run.path / "release" / "summary.json", run.path / "private" / "config.yaml"
+        own = release.stat().st_mtime - asked.stat().st_mtime
     except OSError:
         return run.wall_seconds
     return own if run.wall_seconds <= own <= _LIKELY * run.wall_seconds + 60 else run.wall_seconds

@@ -1,8 +1,10 @@
 """Reading finished runs from their directories, tolerantly: whatever cannot be used is named, never used.
 
-A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `config.yaml` and `summary.json`. Only one
-whose status is `done` and whose summary is whole and finite becomes a `Run`; every other folder becomes a
-`Skipped` with the reason, so that a report can say what it left out.
+A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/config.yaml` and `release/summary.json`.
+Only one whose status is `done` and whose summary is whole and finite becomes a `Run`; every other folder becomes a
+`Skipped` with the reason, so that a report can say what it left out. Two things are read from `private/` where it is
+there: the places of data and weights, which the printed commands need, and how long training took, which only
+`dpfest report --list` shows.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 import yaml
 
-SCHEMA = 1
+SCHEMA = 2
 """The form of summary.json that this version reads."""
 
 # Settings that say where or how a run is made, not what it computes: they never tell two settings apart.
@@ -79,7 +81,7 @@ class Run:
     source: str | None = None  # data.path, where the data have one
     weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None where the data are no stream
-    wall_seconds: float | None = field(default=None, compare=False)  # in training steps
+    wall_seconds: float | None = field(default=None, compare=False)  # in training steps; private
 
     @property
     def anchor(self) -> str:
@@ -113,16 +115,16 @@ def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
 def read_run(folder: Path) -> Run:
     """Read one run folder. Raises `Unusable` with the reason where it is not done, whole and finite."""
     _require_done(folder)
-    summary = _json(folder / "summary.json")
-    config = _config(folder / "config.yaml")
+    summary = _json(folder / "release" / "summary.json")
+    config, asked = (_config(folder / part / "config.yaml") for part in ("release", "private"))
     try:
-        return _run(folder, summary, config)
+        return _run(folder, summary, config, asked)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"has no key {error}" if isinstance(error, KeyError) else f"is malformed ({error})"
         raise Unusable(f"summary.json {what}") from error
 
 
-def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) -> Run:
+def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:
     if summary.get("schema", SCHEMA) != SCHEMA:
         raise Unusable(f"summary.json has schema {summary['schema']}, and this version reads {SCHEMA}")
     utility, gradient = summary["utility"], summary["embedding_gradient"]
@@ -160,12 +162,24 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any]) ->
         sampling=str(privacy.get("sampling") or ""),
         noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
         hyperparameters=_hyperparameters(summary, config),
-        source=(config.get("data") or {}).get("path"),
-        weights=(config.get("model") or {}).get("path"),
+        source=_place(config, asked, "data"),
+        weights=_place(config, asked, "model"),
         material=_material(config, summary.get("weights")),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
-        wall_seconds=_optional((summary.get("throughput") or {}).get("wall_seconds")),
+        wall_seconds=_wall_seconds(folder / "private" / "timings.json"),
     )
+
+
+def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) -> str | None:
+    """Where data or weights lie: all of it where the run's private settings are here, else its last name."""
+    return next((path for told in (asked, config) if (path := (told.get(section) or {}).get("path"))), None)
+
+
+def _wall_seconds(timings: Path) -> float | None:
+    try:
+        return _optional(_json(timings).get("wall_seconds"))
+    except Unusable:
+        return None
 
 
 def setting_key(run: Run) -> str:
@@ -209,6 +223,11 @@ def _material(config: Mapping[str, Any], weights: str | None) -> str:
 
 
 def _require_done(folder: Path) -> None:
+    if not (folder / "release").exists() and any((folder / name).exists() for name in ("config.yaml", "summary.json")):
+        raise Unusable(
+            "an earlier version of dpfest made it, whose files lie elsewhere: delete it, and the same command makes it "
+            "anew"
+        )
     status = _json(folder / "status.json")
     state = status.get("status", status.get("state"))
     if state != "done":

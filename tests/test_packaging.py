@@ -79,7 +79,7 @@ def test_the_installed_command_trains_from_another_folder(command: Path, tmp_pat
     assert ended.returncode == 0, ended.stderr
     assert "criteo_synthetic nonprivate: AUC" in ended.stdout
     assert {path.name for path in tmp_path.iterdir()} == {"data", "runs"}
-    assert len(list(tmp_path.glob("runs/criteo_synthetic/nonprivate/*/summary.json"))) == 1
+    assert len(list(tmp_path.glob("runs/criteo_synthetic/nonprivate/*/release/summary.json"))) == 1
     reported = run(command, tmp_path, "report", "profile=smoke")
     assert reported.returncode == 0, reported.stderr
     assert (tmp_path / "report" / "report.json").exists()

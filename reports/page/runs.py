@@ -1,4 +1,4 @@
-"""Every run with its configuration and ledger, one click away."""
+"""Every run with its configuration and ledger, as they may leave, one click away."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _details(run: Run, setting: Setting, group: Population, report: Path, room: 
         f'<span class="quiet">{escape(said)}</span>'
     )
     place = "/".join(run.path.parts[-3:])
-    files = "".join(_file(run.path / name, f"{name} of {place}", report, room) for name in _FILES)
+    files = "".join(_file(run.path / "release" / name, f"{name} of {place}", report, room) for name in _FILES)
     return (
         f'<details class="run" id="{escape(run.anchor)}" data-dataset="{escape(run.dataset)}"{epsilon}>'
         f'<summary>{head}</summary><p class="quiet">{escape(place)}</p>{files}</details>'

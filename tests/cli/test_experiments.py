@@ -19,7 +19,7 @@ def test_an_experiment_runs_and_is_reported(dpfest: Command, tmp_path: Path, fil
     first = dpfest(*line)
     assert first.returncode == 0, first.stdout + first.stderr
     planned = int(re.match(r"(\d+) runs", first.stdout)[1])  # type: ignore[index]
-    summaries = list(tmp_path.glob("runs/*/*/*/summary.json"))
+    summaries = list(tmp_path.glob("runs/*/*/*/release/summary.json"))
     assert len(summaries) == planned
     assert first.stdout.endswith(f"\n{planned} done.\n")
 

@@ -101,7 +101,7 @@ def test_what_was_fetched_is_the_same_run_as_a_folder_and_needs_no_network_again
     for kind, name in hub.repositories:
         assert said.count(f"{name}: commit {commits[kind]}, in {tmp_path}/cache/{kind}s--") == 1
 
-    recorded = yaml.safe_load((run.path / "config.yaml").read_text())
+    recorded = yaml.safe_load((run.path / "release" / "config.yaml").read_text())
     assert recorded["data"]["path"] == f"{DATA}@{commits['dataset']}"
     assert recorded["data"]["tokenizer"] == recorded["model"]["path"] == f"{MODEL}@{commits['model']}"
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 
+from dpfest.errors import UserError
 from pipelines.compose import Composer
 from pipelines.config import typed
 from pipelines.data.dataset import Dataset
@@ -69,3 +70,15 @@ def test_public_counts_cost_nothing(tmp_path: Path, capsys: pytest.CaptureFixtur
     public = ("algorithm.selection.mechanism=public", f"algorithm.selection.prior={tmp_path}/prior.npy")
     words, _ = _said(tmp_path, capsys, *public)
     assert "costs no privacy" in words
+
+
+def test_a_selection_of_an_earlier_version_is_named_and_not_paid_for_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _said(tmp_path, capsys)
+    (release,) = tmp_path.glob("runs/.selections/*/*/release")
+    for file in release.iterdir():
+        file.rename(release.parent / file.name)
+    release.rmdir()
+    with pytest.raises(UserError, match="was made by an earlier version of dpfest"):
+        _said(tmp_path, capsys)

@@ -85,17 +85,17 @@ def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
     expected = train(config(*more, name="quiet"))
     folder = run_folder(config(*more, name="killed"))
     process = launch(tmp_path, overrides("killed", *more))
-    _wait_for_the_second_period(folder / "metrics.jsonl", process)
+    _wait_for_the_second_period(folder / "private" / "metrics.jsonl", process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert not (folder / "summary.json").exists(), "killed too late to test anything"
+    assert not (folder / "release" / "summary.json").exists(), "killed too late to test anything"
     resumed = train(config(*more, name="killed"))
     want, got = outcome(expected.path), outcome(resumed.path)
     assert got[0] == want[0] and len(got[0]["periods"]) == 2
     assert got[1] == want[1]
     assert all(bool((got[2][name] == value).all()) for name, value in want[2].items())
     if algorithm != "nonprivate":
-        ledgers = [json.loads((run.path / "ledger.json").read_text()) for run in (expected, resumed)]
+        ledgers = [json.loads((run.path / "release" / "ledger.json").read_text()) for run in (expected, resumed)]
         assert ledgers[0] == ledgers[1] and ledgers[0]["epsilon"] <= 1
 
 
@@ -151,7 +151,7 @@ def test_a_day_is_noised_once_however_many_periods_and_settings_follow(config: A
     for more in (("stream.period=4",), ("stream.period=1",), ("algorithm.selection.rows=52",)):
         settings = config(*FEST, secret, *more)
         select(settings)
-        released = sorted(Path(settings.paths.runs).glob(".selections/*/*/counts.npy"))
+        released = sorted(Path(settings.paths.runs).glob(".selections/*/*/release/counts.npy"))
         assert len(released) == 6
     before = [path.read_bytes() for path in released]
     train(settings)
@@ -165,7 +165,7 @@ def test_rows_come_from_the_sum_of_the_noised_days_up_to_the_periods_last(config
     chooser = StreamSelection(settings, stream)
     rows = [chooser.rows(days) for days in (range(4), range(4, 6))]
     noised = {}
-    for folder in Path(settings.paths.runs).glob(".selections/*/*"):
+    for folder in Path(settings.paths.runs).glob(".selections/*/*/release"):
         noised[json.loads((folder / "selection.json").read_text())["day"]] = np.load(folder / "counts.npy")
     assert sorted(noised) == [0, 1, 2, 3, 4, 5]
     for wanted, days in zip(rows, (4, 6), strict=True):
@@ -200,7 +200,7 @@ def test_paper_fidelity_says_what_its_epsilon_is_worth(config: Any) -> None:
     privacy = run.summary["privacy"]
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
     assert privacy["epsilon"] <= 1 < privacy["epsilon_at_own_rates"] < privacy["sound_epsilon"]
-    said = json.loads((run.path / "ledger.json").read_text())["statements"][-1]
+    said = json.loads((run.path / "release" / "ledger.json").read_text())["statements"][-1]
     assert f"worth epsilon {privacy['epsilon_at_own_rates']:.4g}" in said and "in one period only" in said
 
 

@@ -49,7 +49,8 @@ def train(config):
     if config.seed >= 200:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         time.sleep(60)
-    (folder / "summary.json").write_text("{}")
+    (folder / "release").mkdir()
+    (folder / "release" / "summary.json").write_text("{}")
 """
 
 

@@ -54,7 +54,7 @@ def test_every_family_trains_with_every_head(tmp_path: Path, family: str, head: 
     run = train(config(tmp_path, f"model.path={folder}", f"model.head={head}", "algorithm.threshold=2"))
     from safetensors.torch import load_file
 
-    now = load_file(run.path / "checkpoint" / "model.safetensors")
+    now = load_file(run.path / "release" / "model.safetensors")
     start = task(tmp_path, f"model.path={folder}", f"model.head={head}").model
     trained = {name for names in trainable_set(start).values() for name in names}
     moved = {name for name, value in start.state_dict().items() if not torch.equal(value, now[name])}
@@ -104,7 +104,7 @@ def test_a_table_of_low_rank_trains_and_its_reduction_is_the_papers(
     run = train(settings)
     from safetensors.torch import load_file
 
-    after = load_file(run.path / "checkpoint" / "model.safetensors")
+    after = load_file(run.path / "release" / "model.safetensors")
     moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
     own = {name for name in moved if "word_embeddings" in name}
     assert own == {f"roberta.embeddings.word_embeddings.{part}.weight" for part in ("first", "second")}

@@ -278,9 +278,9 @@ def test_a_run_that_was_broken_off_ends_in_the_same_bits(
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="broken off"):
         patch.setattr(PrivateTraining, "step", breaks)
         train(settings)
-    assert not (run_folder(settings) / "summary.json").exists()
+    assert not (run_folder(settings) / "release" / "summary.json").exists()
     resumed = train(settings)
-    want, got = (load_file(run.path / "checkpoint" / "model.safetensors") for run in (whole, resumed))
+    want, got = (load_file(run.path / "release" / "model.safetensors") for run in (whole, resumed))
     assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
     assert resumed.summary["utility"] == whole.summary["utility"]
 

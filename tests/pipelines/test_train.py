@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from dpfest.errors import UserError
+from pipelines.clicks import ClickTask
 from pipelines.compose import Composer
 from pipelines.config import Config, run_folder, typed
 from pipelines.run_directory import RunDirectory
@@ -74,11 +75,10 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 
 
 def outcome(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
-    """Summary without throughput, metrics, weights: all that must not depend on a kill."""
-    summary = json.loads((folder / "summary.json").read_text())
-    del summary["throughput"]
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return summary, metrics, load_file(folder / "checkpoint" / "model.safetensors")
+    """Summary, metrics, weights: all that must not depend on a kill."""
+    summary = json.loads((folder / "release" / "summary.json").read_text())
+    metrics = [json.loads(line) for line in (folder / "private" / "metrics.jsonl").read_text().splitlines()]
+    return summary, metrics, load_file(folder / "release" / "model.safetensors")
 
 
 LONG = ("train.steps=150", "train.checkpoint_every=3", "train.log_every=1")
@@ -93,11 +93,11 @@ def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> N
     expected = train(config(quiet, *more))
     folder = run_folder(config(killed, *more))
     process = start(killed, *more)
-    wait_for(folder / "checkpoint" / "state.pt", process)
+    wait_for(folder / "private" / "state.pt", process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert not (folder / "summary.json").exists(), "killed too late to test anything"
-    with open(folder / "metrics.jsonl", "a") as file:
+    assert not (folder / "release" / "summary.json").exists(), "killed too late to test anything"
+    with open(folder / "private" / "metrics.jsonl", "a") as file:
         file.write('{"step": 9')  # a line cut short by the kill
     resumed = train(config(killed, *more))
     want, got = outcome(expected.path), outcome(resumed.path)
@@ -110,7 +110,7 @@ def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> N
 def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     folder = run_folder(config(tmp_path, *LONG))
     process = start(tmp_path, *LONG)
-    wait_for(folder / "checkpoint" / "state.pt", process)
+    wait_for(folder / "private" / "state.pt", process)
     process.terminate()
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 143, output
@@ -123,8 +123,8 @@ def test_done_run_is_found_done_and_its_private_state_is_gone(tmp_path: Path) ->
     first = train(config(tmp_path))
     again = train(config(tmp_path, "train.log_every=2", "profile=smoke"))
     assert not first.skipped and again.skipped and again.path == first.path
-    assert not (first.path / "checkpoint" / "state.pt").exists()
-    assert (first.path / "checkpoint" / "model.safetensors").exists()
+    assert not (first.path / "private" / "state.pt").exists()
+    assert (first.path / "release" / "model.safetensors").exists()
 
 
 def test_a_done_run_that_is_asked_otherwise_says_how_it_was_made(
@@ -145,17 +145,17 @@ def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(tmp_path: Path) 
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # a write past it fails as one on a full disk does
     try:
         large = {"step": 1, "weights": torch.zeros(10_000)}
-        with pytest.raises(UserError, match=r"run/checkpoint cannot take the checkpoint \(File too large\); none"):
+        with pytest.raises(UserError, match=r"run cannot take the checkpoint \(File too large\); none"):
             directory.save_state(large)
         directory.save_state({"step": 0})
         with pytest.raises(UserError, match="was there before is whole: make room there"):
             directory.save_state(large)
         with pytest.raises(UserError, match="was there before is whole: make room there"):
-            directory.finish({}, {"weights": torch.zeros(10_000)})
+            directory.finish({}, {}, {}, {"weights": torch.zeros(10_000)}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert directory.load_state() == {"step": 0}
-    assert [path.name for path in (tmp_path / "run" / "checkpoint").iterdir()] == ["state.pt"]
+    assert sorted(path.name for path in (tmp_path / "run").rglob("*")) == ["private", "state.pt", "timings.json"]
     assert directory.summary() is None
 
 
@@ -163,25 +163,55 @@ def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path) -> N
     settings = config(tmp_path, "privacy.noise_seed=null", *LONG)
     folder = run_folder(settings)
     process = start(tmp_path, "privacy.noise_seed=null", *LONG)
-    wait_for(folder / "checkpoint" / "state.pt", process)
+    wait_for(folder / "private" / "state.pt", process)
     process.terminate()
     process.communicate(timeout=60)
     saved = RunDirectory(folder).load_state()
     assert saved is not None and len(saved["training"]["key"]) == 32
-    assert (folder / "checkpoint" / "state.pt").stat().st_mode & 0o077 == 0
+    assert (folder / "private" / "state.pt").stat().st_mode & 0o077 == 0
     key = bytes(saved["training"]["key"].tolist())
-    for file in folder.glob("*.json*"):
+    for file in (path for path in folder.rglob("*") if path.is_file() and path.name != "state.pt"):
         assert key.hex() not in file.read_text()
     assert train(settings).summary["privacy"]["epsilon"] <= 1
-    assert not (folder / "checkpoint" / "state.pt").exists()
+    assert not (folder / "private" / "state.pt").exists()
 
 
-def test_a_summary_does_not_tell_how_many_examples_were_drawn(tmp_path: Path) -> None:
-    summary = train(config(tmp_path)).summary
-    speed = summary["throughput"]
-    # Under Poisson sampling the true number is another, and private: one example more or less moves it.
-    told = speed["examples_per_second"] * speed["wall_seconds"]
-    assert told == pytest.approx(summary["steps"] * summary["batch_size"])
+def test_times_and_losses_of_batches_are_private(tmp_path: Path) -> None:
+    """Both depend on the batches that were drawn: one example more or less moves them."""
+    run = train(config(tmp_path))
+    timings = json.loads((run.path / "private" / "timings.json").read_text())
+    examples = run.summary["steps"] * run.summary["batch_size"]
+    assert timings["examples_per_second"] * timings["wall_seconds"] == pytest.approx(examples)
+    assert "throughput" not in run.summary and run.summary["schema"] == 2
+    assert {path.name for path in run.path.iterdir()} == {"status.json", "release", "private"}
+    for path in (run.path / "private", *(run.path / "private").iterdir()):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_an_example_whose_loss_overflows_does_not_stop_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a run stops is seen by all; the loss of a raw batch is not for all to see."""
+    losses = ClickTask.losses
+
+    def overflow(self: ClickTask, batch: Any) -> torch.Tensor:
+        found = losses(self, batch)
+        return torch.cat([found[:1] * float("inf"), found[1:]])
+
+    monkeypatch.setattr(ClickTask, "losses", overflow)
+    run = train(config(tmp_path))
+    assert run.summary["steps"] == 3
+    metrics = [json.loads(line) for line in (run.path / "private" / "metrics.jsonl").read_text().splitlines()]
+    assert {line["loss"] for line in metrics if line["split"] == "train"} == {None}
+
+
+def test_weights_that_overflow_stop_a_run_and_the_status_does_not_tell_more(tmp_path: Path) -> None:
+    settings = config(tmp_path, "optimizer.dense.name=sgd", "optimizer.dense.learning_rate=1e300")
+    with pytest.raises(UserError, match=r"The weights .* are not finite after step 1: lower optimizer\.dense"):
+        train(settings)
+    folder = run_folder(settings)
+    status = json.loads((folder / "status.json").read_text())
+    assert status == {"status": "failed", "reason": "private/failure.txt says why"}
+    assert "are not finite after step 1" in (folder / "private" / "failure.txt").read_text()
+    assert not (folder / "release").exists()
 
 
 def test_two_secret_keys_give_two_results(tmp_path: Path) -> None:
@@ -201,17 +231,31 @@ def test_the_same_run_twice_at_once_is_refused(tmp_path: Path) -> None:
 def test_failure_is_written_down_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.clicks.ClickTask.losses", lambda self, batch: batch[2] * float("nan"))
-        with pytest.raises(UserError, match="The loss is nan at step 1"):
+        patch.setattr("pipelines.clicks.ClickTask.losses", lambda self, batch: batch[2].nosuch)
+        with pytest.raises(AttributeError, match="nosuch"):
             train(settings)
-    status = json.loads((run_folder(settings) / "status.json").read_text())
-    assert status["status"] == "failed" and "learning_rate" in status["reason"]
+    folder = run_folder(settings)
+    assert json.loads((folder / "status.json").read_text())["status"] == "failed"
+    assert "AttributeError" in (folder / "private" / "failure.txt").read_text()
     assert not train(settings).skipped
+    assert json.loads((folder / "status.json").read_text()) == {"status": "done", "reason": None}
+    assert not (folder / "private" / "failure.txt").exists()
+
+
+def test_a_run_of_an_earlier_version_is_named_and_not_trained_over(tmp_path: Path) -> None:
+    """Its checkpoint's key is not read: steps taken anew under another key would be a second release."""
+    settings = config(tmp_path)
+    folder = run_folder(settings)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("privacy: {noise_seed: 5}")
+    with pytest.raises(UserError, match="made by an earlier version of dpfest"):
+        train(settings)
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
 
 
 def test_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
     settings = config(tmp_path)
-    path = run_folder(settings) / "checkpoint" / "state.pt"
+    path = run_folder(settings) / "private" / "state.pt"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(UserError, match=r"state\.pt cannot be read"):
@@ -322,9 +366,11 @@ def test_one_noise_seed_gives_every_run_its_own_noise(tmp_path: Path, monkeypatc
 def test_key_that_a_kill_left_beside_a_finished_run_is_removed(tmp_path: Path) -> None:
     done = train(config(tmp_path))
     for name in ("state.pt", ".state.pt.123.partial"):
-        (done.path / "checkpoint" / name).write_bytes(b"secret")
+        (done.path / "private" / name).write_bytes(b"secret")
+    (done.path / ".release.123.partial").mkdir()
     assert train(config(tmp_path)).skipped
-    assert [path.name for path in (done.path / "checkpoint").iterdir()] == ["model.safetensors"]
+    assert not [path for path in done.path.rglob("*") if path.is_file() and path.read_bytes() == b"secret"]
+    assert {path.name for path in done.path.iterdir()} == {"status.json", "release", "private"}
 
 
 def test_a_changed_prior_is_another_selection_and_another_run(tmp_path: Path) -> None:

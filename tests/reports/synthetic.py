@@ -36,6 +36,7 @@ def write_run(
     settings: dict[str, Any] | None = None,
     status: str = "done",
     period: int | None = None,
+    wall_seconds: float = 20.0,
     **changes: Any,
 ) -> Path:
     """Write one run folder; `changes` replace top-level keys of its summary.json, `period` makes it one of a stream."""
@@ -43,7 +44,7 @@ def write_run(
     algorithm_settings = {"name": algorithm} | (settings or {})
     private = epsilon is not None
     summary = {
-        "schema": 1,
+        "schema": 2,
         "dataset": dataset,
         "model": "pctr",
         "algorithm": algorithm,
@@ -84,20 +85,22 @@ def write_run(
             "selection": None,
             "periods": None,
         },
-        "throughput": {"wall_seconds": 20.0, "examples_per_second": 13000.0},
         "hyperparameters": {"algorithm": algorithm_settings, "optimizer": OPTIMIZER, "train": TRAIN, **stream},
     } | changes
     config = {
         "data": {"name": dataset},
         "model": {"name": "pctr", "hidden": [598, 598, 598, 598]},
-        "privacy": {"fidelity": fidelity, "epsilon": epsilon or 1.0, "delta": None, "noise_seed": None},
+        "privacy": {"fidelity": fidelity, "epsilon": epsilon or 1.0, "delta": None},
         "seed": seed,
     }
     name = hashlib.sha256(json.dumps([summary, config], sort_keys=True).encode()).hexdigest()[:12]
     folder = runs / dataset / algorithm / name
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    (folder / "summary.json").write_text(json.dumps(summary))
+    for part in ("release", "private"):
+        (folder / part).mkdir()
+        (folder / part / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "release" / "summary.json").write_text(json.dumps(summary))
+    (folder / "private" / "timings.json").write_text(json.dumps({"wall_seconds": wall_seconds}))
     (folder / "status.json").write_text(json.dumps({"status": status}))
     return folder
 

@@ -166,10 +166,10 @@ def test_many_folders_left_out_are_one_line_of_what_is_printed(tmp_path: Path) -
 def test_the_commands_in_a_report_hold_all_that_differs_from_the_defaults(tmp_path: Path) -> None:
     runs, report = tmp_path / "my runs", tmp_path / "report"
     folder = write_run(runs, "dpsgd", test=0.7, dataset="criteo_kaggle", profile="paper")
-    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config = yaml.safe_load((folder / "release" / "config.yaml").read_text())
     config["data"]["path"], config["model"]["path"] = "/data/train.txt", "/models/roberta"
     write_run(runs, "dpsgd", test=0.7, dataset="criteo_kaggle", profile="paper", seed=2)
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    (folder / "release" / "config.yaml").write_text(yaml.safe_dump(config))
     paths = {"paths.runs": str(runs), "paths.data": "/data/processed", "paths.report": str(report)}
     build(runs, report, only=["fig8"], commands=Commands(paths, config_dir=Path("mine")))
     sweep, again = entries(report)["fig8"]["variants"][0]["command"].split(" && ")

@@ -43,7 +43,7 @@ def test_runs_of_each_artifact_are_counted(tmp_path: Path) -> None:
 def test_the_rest_takes_as_long_as_what_is_done_took(tmp_path: Path) -> None:
     for norm in (1.0, 2.0):
         write_run(tmp_path, "dpsgd", test=0.7, settings={"clipping_norm": norm})  # 20 s of 128 steps each
-    write_run(tmp_path, "frozen", test=0.7, throughput={"wall_seconds": 10.0})
+    write_run(tmp_path, "frozen", test=0.7, wall_seconds=10.0)
     planned = comparison(dpsgd=8, frozen=3)
     found = lines(tmp_path, planned)
     assert found["experiment=comparison"].left == pytest.approx(6 * 20 + 2 * 10)
@@ -60,8 +60,8 @@ def test_a_run_took_what_its_files_say_unless_they_were_copied(tmp_path: Path) -
     folder = write_run(tmp_path, "dpsgd", test=0.7)
     (found,) = load_runs(tmp_path)[0]
     for end, taken in ((33.0, 33.0), (2.0, 20.0), (5000.0, 20.0)):
-        os.utime(folder / "config.yaml", (1000.0, 1000.0))
-        os.utime(folder / "summary.json", (1000.0 + end, 1000.0 + end))
+        os.utime(folder / "private" / "config.yaml", (1000.0, 1000.0))
+        os.utime(folder / "release" / "summary.json", (1000.0 + end, 1000.0 + end))
         assert seconds(found) == taken
 
 

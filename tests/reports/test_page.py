@@ -146,7 +146,7 @@ def test_every_run_has_its_configuration_and_ledger_in_it(runs: Path, document: 
     assert len(rows) > 50 and set(rows) <= places
     assert {f"#{place}" for place in rows} <= {a["href"] for a in document.all("a")}
     for run in usable:
-        words = " ".join((run.path / "config.yaml").read_text(encoding="utf-8").split())
+        words = " ".join((run.path / "release" / "config.yaml").read_text(encoding="utf-8").split())
         assert words in document.text
 
 
@@ -188,9 +188,9 @@ def test_no_two_groups_of_runs_share_a_heading(tmp_path: Path) -> None:
     for rows in (5_000, 250_002):
         write_text_run(tmp_path, "dpsgd", test=0.9, reduction=1, rows=rows, dataset="text_synthetic")
     _, large = sorted((tmp_path / "text_synthetic" / "dpsgd").iterdir(), key=lambda f: "250002" in read(f))
-    config = yaml.safe_load((large / "config.yaml").read_text())
+    config = yaml.safe_load((large / "release" / "config.yaml").read_text())
     config["data"]["vocabulary_size"] = 250_002  # other data: another population
-    (large / "config.yaml").write_text(yaml.safe_dump(config))
+    (large / "release" / "config.yaml").write_text(yaml.safe_dump(config))
     groups = populations(load_runs(tmp_path)[0])
     names = [heading(group, groups) for group in groups]
     assert len(groups) == 2 == len(set(names))
@@ -199,14 +199,14 @@ def test_no_two_groups_of_runs_share_a_heading(tmp_path: Path) -> None:
 
 
 def read(folder: Path) -> str:
-    return (folder / "summary.json").read_text()
+    return (folder / "release" / "summary.json").read_text()
 
 
 def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     evil = '</pre><script>alert("x")</script>&amp;'
     folder = write_run(runs, "dpsgd", test=0.7, settings={"clipping_norm": evil})
-    (folder / "ledger.json").write_text(evil, encoding="utf-8")
+    (folder / "release" / "ledger.json").write_text(evil, encoding="utf-8")
     (runs / "nycflights" / "dpsgd" / "<b>broken").mkdir()
     build(runs, report, only=["frontier"])
     document = Document((report / "index.html").read_text(encoding="utf-8"))
@@ -220,7 +220,7 @@ def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=seed)
     folder = write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=2)
-    summary = folder / "summary.json"
+    summary = folder / "release" / "summary.json"
     summary.write_text(summary.read_text().replace('"nycflights"', '"../../../a b"'))
     build(runs, report, only=["tab_vocab"], dataset="nycflights")
     assert (report / "tables" / "tab_vocab--.._.._.._a_b.csv").is_file()

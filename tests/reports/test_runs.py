@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,19 +13,27 @@ from tests.reports.synthetic import write_run
 
 
 def damage(folder: Path, **changes: object) -> None:
-    summary = json.loads((folder / "summary.json").read_text())
-    (folder / "summary.json").write_text(json.dumps(summary | changes))
+    summary = json.loads((folder / "release" / "summary.json").read_text())
+    (folder / "release" / "summary.json").write_text(json.dumps(summary | changes))
+
+
+def earlier_version(folder: Path) -> None:
+    """Lay a run out as versions before release/ and private/ did."""
+    for name in ("config.yaml", "summary.json"):
+        (folder / "release" / name).rename(folder / name)
+    (folder / "release").rmdir()
 
 
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (lambda f: (f / "summary.json").write_text('{"schema": 1, "data'), "summary.json cannot be read"),
-        (lambda f: (f / "summary.json").write_bytes(b"\xff\xfe"), "summary.json cannot be read"),
-        (lambda f: (f / "summary.json").write_text("[]"), "not a JSON object"),
-        (lambda f: (f / "summary.json").unlink(), "no summary.json"),
+        (lambda f: (f / "release" / "summary.json").write_text('{"schema": 1, "data'), "summary.json cannot be read"),
+        (lambda f: (f / "release" / "summary.json").write_bytes(b"\xff\xfe"), "summary.json cannot be read"),
+        (lambda f: (f / "release" / "summary.json").write_text("[]"), "not a JSON object"),
+        (lambda f: (f / "release" / "summary.json").unlink(), "no summary.json"),
         (lambda f: (f / "status.json").unlink(), "no status.json"),
-        (lambda f: (f / "config.yaml").write_text("a: [1"), "config.yaml cannot be read"),
+        (earlier_version, "an earlier version of dpfest made it"),
+        (lambda f: (f / "release" / "config.yaml").write_text("a: [1"), "config.yaml cannot be read"),
         (lambda f: (f / "status.json").write_text('{"status": "running"}'), "its status is running"),
         (
             lambda f: (f / "status.json").write_text('{"status": "failed", "reason": "out of memory"}'),
@@ -41,7 +50,7 @@ def damage(folder: Path, **changes: object) -> None:
         (lambda f: damage(f, embedding_gradient={"parameters": 3}), "coordinates_mean"),
         (lambda f: damage(f, examples="many"), "malformed"),
         (lambda f: damage(f, utility=7), "malformed"),
-        (lambda f: damage(f, schema=99), "summary.json has schema 99, and this version reads 1"),
+        (lambda f: damage(f, schema=99), "summary.json has schema 99, and this version reads 2"),
         (lambda f: damage(f, utility={"metric": "auc", "value": 1.7, "validation": 0.7}), "1.7, not between 0 and 1"),
         (lambda f: damage(f, utility={"metric": "auc", "value": 0.7, "validation": -1}), "-1, not between 0 and 1"),
         (lambda f: damage(f, embedding_gradient={"parameters": 3, "coordinates_mean": -5}), "is -5, below 0"),
@@ -78,7 +87,7 @@ def test_empty_half_made_and_hidden_folders_do_no_harm(tmp_path: Path) -> None:
 
 def test_hyperparameters_come_from_the_configuration_where_the_summary_has_none(tmp_path: Path) -> None:
     folder = write_run(tmp_path, "fest", test=0.71, hyperparameters=None)
-    (folder / "config.yaml").write_text("algorithm: {name: fest, selection: {rows: 77}}\n")
+    (folder / "release" / "config.yaml").write_text("algorithm: {name: fest, selection: {rows: 77}}\n")
     ((run,), _) = load_runs(tmp_path)
     assert run.hyperparameters["algorithm"]["selection"]["rows"] == 77
 
@@ -86,9 +95,20 @@ def test_hyperparameters_come_from_the_configuration_where_the_summary_has_none(
 def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they_lie(tmp_path: Path) -> None:
     for seed, (weights, place) in enumerate((("5f2a91c3", "here"), ("5f2a91c3", "moved"), ("00c0ffee", "here"))):
         folder = write_run(tmp_path, "dpsgd", test=0.72, seed=seed, weights=weights)
-        (folder / "config.yaml").write_text(
+        (folder / "release" / "config.yaml").write_text(
             f"data: {{name: sst2, tokenizer: /{place}}}\nmodel: {{name: roberta, path: /{place}}}\n"
         )
     runs, _ = load_runs(tmp_path)
     here, moved, other = (run.material for run in sorted(runs, key=lambda run: run.seed))
     assert here == moved != other
+
+
+def test_the_place_of_the_data_is_private_and_times_too(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, "dpsgd", test=0.72, wall_seconds=33.0)
+    for part, place in (("release", "train.txt"), ("private", "/data/criteo/train.txt")):
+        (folder / part / "config.yaml").write_text(f"data: {{name: criteo_kaggle, path: {place}}}\n")
+    ((run,), _) = load_runs(tmp_path)
+    assert (run.source, run.wall_seconds) == ("/data/criteo/train.txt", 33.0)
+    shutil.rmtree(folder / "private")  # a release that somebody else reads
+    ((run,), _) = load_runs(tmp_path)
+    assert (run.source, run.wall_seconds) == ("train.txt", None)

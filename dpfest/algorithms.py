@@ -131,7 +131,7 @@ class DPSGD(PrivateAlgorithm):
         """Whether noise is drawn when a row is next read."""
         return self.noise == "lazy"
 
-    sparse = lazy  # type: ignore[assignment]
+    sparse = lazy
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Every row; under lazy noise those touched, as all others have no gradient of their own."""

@@ -109,15 +109,14 @@ class PrivacyPlan:
     @property
     def selections(self) -> tuple[Event, ...]:
         """What row selections spend, each on the part of the examples that it counts."""
-        selection, sizes = self.algorithm.selection, self.features
-        if selection is None or sizes is None:
+        selection, features = self.algorithm.selection, self.features
+        if selection is None or features is None:
             return ()
-        sizes = [selection.rows] * sizes if isinstance(sizes, int) else sizes
+        sizes = [selection.rows] * features if isinstance(features, int) else features
         days = [(f"period {n}", f"day {day}") for n, of in enumerate(self.periods, 1) for day in of.days or ()]
-        counted = {"streaming": days, "first_day": days[:1], "all_days": [()]}[selection.source or "streaming"]
-        return tuple(
-            replace(event, part=part) for event in selection_events(selection, sizes) for part in counted or [()]
-        )
+        sources: dict[str, Sequence[tuple[str, ...]]] = {"streaming": days, "first_day": days[:1], "all_days": [()]}
+        parts = sources[selection.source or "streaming"] or [()]
+        return tuple(replace(event, part=part) for event in selection_events(selection, sizes) for part in parts)
 
     @property
     def events(self) -> list[Event]:
@@ -347,6 +346,6 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _number(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not value > 0:
+    if not isinstance(value, Real) or not float(value) > 0:
         raise UserError(f"{name}={value!r} must be a number above 0.")
     return float(value)

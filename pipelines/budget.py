@@ -1,6 +1,6 @@
 """`dpfest budget`: the noise that a privacy budget asks for, without training; a reader of configurations.
 
-The reckoning is in `dpfest.budget`, which `train` calls too.
+The reckoning is in `dpfest.privacy_plan`, which `train` calls too.
 """
 
 from __future__ import annotations
@@ -12,85 +12,81 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-import dpfest.budget
 from dpfest import accounting
 from dpfest.accounting import Event, to_record
 from dpfest.errors import UserError
-from dpfest.stream import StreamPlan, plan_stream
+from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import CATEGORICAL_FEATURES
 from pipelines.data.stream import Stream, split_days
 from pipelines.files import write_json
 from pipelines.preprocess import dataset_folder
+from pipelines.schema import in_keys
 
 
 @dataclass(frozen=True)
 class Budget:
     """A plan, printed as a table; of a stream, its periods under it."""
 
-    plan: dpfest.budget.Budget
-    stream: StreamPlan | None = None
+    plan: PrivacyPlan
 
     def __str__(self) -> str:
-        plan = self.plan
-        spent = self.stream.epsilon if self.stream else plan.epsilon
+        plan, stream = self.plan, self.plan.periods[0].days is not None
         lines = {
-            "algorithm": plan.algorithm,
+            "algorithm": plan.algorithm.name,
             "examples N": f"{plan.examples:,}",
             "batch size B": f"{plan.batch_size:,}",
             "steps T": f"{plan.steps:,}",
         }
-        if self.stream is None or plan.fidelity == "paper":
-            lines["sampling probability q"] = f"{plan.sampling_probability:.6g}"
+        one_rate = not stream or plan.fidelity == "paper"
+        if one_rate:
+            lines["sampling probability q"] = f"{plan.batch_size / plan.examples:.6g}"
         if plan.target_epsilon is None:
             lines["privacy"] = "none: nothing is guaranteed"
         else:
             lines["epsilon"] = (
-                f"{spent:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
+                f"{plan.epsilon:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
                 f"{plan.sampling} batches; one example more or less)"
             )
-            if self.stream and plan.fidelity == "paper":
-                lines["epsilon at each period's own q"] = f"{self.stream.epsilon_at_own_rates():.6g}"
+            if stream and plan.fidelity == "paper":
+                lines["epsilon at each period's own q"] = f"{epsilon_at_own_rates(plan):.6g}"
             lines["delta"] = f"{plan.delta:.4g}"
-            lines |= {name: f"{value:.6g}" for name, value in noise(plan).items()}
-            if plan.selection is not None:
-                claim = plan.selection.claimed_epsilon
-                cost = f"{accounting.epsilon([plan.selection], plan.delta):.6g}"
+            lines |= _noise(plan.step()) if one_rate else {}
+            if plan.selections:
+                selection = plan.selections[0]
+                claim = selection.claimed_epsilon
+                cost = f"{accounting.epsilon([selection], plan.delta):.6g}"
                 claimed = f" (the paper claims {claim:g})" if claim is not None else ""
                 lines["epsilon of selection alone"] = cost + claimed
         width = max(map(len, lines))
         table = [f"{name:<{width}}  {value}" for name, value in lines.items()]
-        return "\n".join([*table, *(self._periods(self.stream) if self.stream else ())])
+        return "\n".join([*table, *(self._periods() if stream else ())])
 
-    @staticmethod
-    def _periods(stream: StreamPlan) -> list[str]:
+    def _periods(self) -> list[str]:
         """A line of headings, and one for each period."""
-        rows = [
-            {
-                "period": str(number),
-                "days": f"{days[0]}-{days[-1]}",
-                "N": f"{period.examples:,}",
-                "T": f"{period.steps:,}",
-                "q": f"{period.sampling_probability:.6g}",
-                **{name: f"{value:.6g}" for name, value in noise(period).items()},
-            }
-            for number, (days, period) in enumerate(zip(stream.days, stream.periods, strict=True), 1)
-        ]
+        rows = []
+        for number, period in enumerate(self.plan.periods):
+            days, step = period.days or range(1), self.plan.step(number)
+            rate = step.sampling_probability if step else self.plan.batch_size / period.examples
+            sizes = {"N": f"{period.examples:,}", "T": f"{period.steps:,}", "q": f"{rate:.6g}"}
+            rows.append({"period": f"{number + 1}", "days": f"{days[0]}-{days[-1]}", **sizes, **_noise(step)})
         lines = [list(rows[0]), *(list(row.values()) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return ["  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines]
 
 
-def noise(plan: dpfest.budget.Budget) -> dict[str, float]:
-    """The noise of a step, by its name and sign; empty where the plan has none."""
-    named = {
-        "noise multiplier σ": plan.noise_multiplier,
-        "map σ1": plan.map_noise_multiplier,
-        "gradient σ2": plan.gradient_noise_multiplier,
-        "epsilon of one drawn row": plan.epsilon_per_row,
+def _noise(step: Event | None) -> dict[str, str]:
+    """The noise of a step, by its name and sign; empty where there is none."""
+    names = {
+        "noise multiplier σ": "noise_multiplier",
+        "map σ1": "map_noise_multiplier",
+        "gradient σ2": "gradient_noise_multiplier",
+        "epsilon of one drawn row": "epsilon_per_draw",
     }
-    return {name: value for name, value in named.items() if value is not None}
+    values = {name: getattr(step, field, None) for name, field in names.items()}
+    return {name: f"{value:.6g}" for name, value in values.items() if value is not None}
 
 
 def budget(config: Config) -> Budget:
@@ -105,8 +101,7 @@ def budget(config: Config) -> Budget:
     folder = _folder(config)
     if config.data.is_stream:
         days = Stream.open(folder) if folder else None
-        stream = planned_stream(config, _examples_of_days(config, days), _features(config, days))
-        return Budget(stream.whole, stream)
+        return Budget(planned(config, _examples_of_days(config, days), _features(config, days)))
     dataset = Dataset.open(folder) if folder else None
     examples = config.budget.examples or (dataset.examples if dataset else None)
     if examples is None:
@@ -117,31 +112,26 @@ def budget(config: Config) -> Budget:
     return Budget(planned(config, examples, _features(config, dataset)))
 
 
-def planned(config: Config, examples: int, features: int | Sequence[int]) -> dpfest.budget.Budget:
-    """The budget of a run on so many examples, see `dpfest.budget.plan`."""
-    train = config.train
-    return dpfest.budget.plan(
+@in_keys()
+def planned(config: Config, examples: int | Sequence[int], features: int | Sequence[int]) -> PrivacyPlan:
+    """The plan of a run on so many examples, or on a stream of days of so many; see `dpfest.plan`.
+
+    Raises:
+      UserError: no noise meets the target, or settings do not go together.
+    """
+    privacy, train = config.privacy, config.train
+    return plan(
         config.algorithm,
-        config.privacy,
+        epsilon=privacy.epsilon,
+        delta=privacy.delta,
         examples=examples,
         batch_size=train.batch_size,
-        steps=dpfest.budget.training_steps(examples, train.batch_size, train.epochs, train.steps),
+        steps=train.steps,
+        epochs=train.epochs if train.steps is None else None,
+        period=None if isinstance(examples, int) else config.stream.period,
         features=features,
-        calibrate=remembered_calibration(config),
-    )
-
-
-def planned_stream(config: Config, examples: Sequence[int], features: int | Sequence[int]) -> StreamPlan:
-    """The plan of a run on a stream of days of so many examples, see `dpfest.stream.plan_stream`."""
-    return plan_stream(
-        config.algorithm,
-        config.privacy,
-        examples=examples,
-        period=config.stream.period,
-        batch_size=config.train.batch_size,
-        epochs=config.train.epochs,
-        steps=config.train.steps,
-        features=features,
+        fidelity=privacy.fidelity,
+        fixed_noise_seed=privacy.noise_seed is not None,
         calibrate=remembered_calibration(config),
     )
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfest.errors import UserError
-from dpfest.privacy import PrivacyConfig
 from pipelines.bench.config import BenchConfig
 from pipelines.hub import HubConfig
 from pipelines.schema import build, nearest, unknown_key
@@ -43,7 +42,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
     "model": {"pctr": "pipelines.models.pctr:PctrConfig", "roberta": "pipelines.models.roberta:RobertaConfig"},
     "algorithm": {
-        "nonprivate": "dpfest.algorithms:Nonprivate",
+        "nonprivate": "dpfest.unproven:Nonprivate",
         "frozen": "dpfest.algorithms:Frozen",
         "dpsgd": "dpfest.algorithms:DPSGD",
         "fest": "dpfest.algorithms:FEST",
@@ -54,7 +53,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
     },
 }
 PLAIN_SCHEMAS = {
-    "privacy": "dpfest.privacy:PrivacyConfig",
+    "privacy": "pipelines.config:PrivacyConfig",
     "optimizer": "pipelines.optimizers:OptimizerConfig",
     "train": "pipelines.config:TrainConfig",
     "stream": "pipelines.config:StreamConfig",
@@ -67,6 +66,29 @@ the data covers."""
 # Settings of `train` that change no result: they only say when something is written, or how a logical batch
 # is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
 WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
+
+
+@dataclass
+class PrivacyConfig:
+    """The target of a run, and how it is counted.
+
+    `fidelity` is `rigorous` (true Poisson batches, every release composed) or `paper` (shuffled batches of a fixed size
+    accounted as if they were Poisson, a selection's claimed epsilon added); `delta` None is 1 / examples; `noise_seed`
+    None is a key drawn from the operating system, and fixed only to reproduce results on public data.
+    """
+
+    fidelity: str = "rigorous"
+    epsilon: float = 1.0
+    delta: float | None = None
+    noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.fidelity not in ("rigorous", "paper"):
+            raise ValueError(f"fidelity={self.fidelity} must be rigorous or paper.")
+        if not self.epsilon > 0:
+            raise ValueError(f"epsilon={self.epsilon} must be above 0.")
+        if self.delta is not None and not 0 < self.delta < 1:
+            raise ValueError(f"delta={self.delta} must lie between 0 and 1, or be null for 1 / examples.")
 
 
 @dataclass

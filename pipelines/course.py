@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfest.budget import Budget
-from dpfest.ledger import Ledger
-from dpfest.noise import NoiseKey
-from dpfest.stream import StreamPlan, period_key
-from pipelines.budget import planned, planned_stream
+from dpfest.privacy_plan import PrivacyPlan
+from dpfest.unproven import epsilon_at_own_rates
+from pipelines.budget import planned
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.joined import ChunkedRows, JoinedRows, PartOfRows, RowReader
@@ -26,45 +24,32 @@ VALIDATION_EVERY = 8
 
 
 @dataclass(frozen=True)
-class Period:
-    """Examples that are trained on together.
-
-    Attributes:
-        budget: what training on them may spend.
-        rows: the examples.
-        following: the examples of the next period, which the model has not seen at its end; None for the last.
-        days: of the stream, from 0; None where the data are none.
-    """
-
-    budget: Budget
-    rows: RowReader
-    following: RowReader | None = None
-    days: range | None = None
-
-
-@dataclass(frozen=True)
 class Course:
-    """Periods in their order, and what belongs to all of them.
+    """What a run trains on, and is judged by.
 
     Attributes:
         data: whose features the model reads.
-        budget: what the whole run may spend.
+        plan: what the run may spend, in its periods.
+        rows: the examples of each period.
         validation, test: rows that settings are chosen on, and rows that are only reported.
         selected: sorted global rows that a period (from 0) trains within, or None.
-        ledger: a ledger in which so many periods are spent.
-        key: of a period, from the run's.
-        plan: of a stream; None where the data are none.
     """
 
     data: Dataset | Stream
-    budget: Budget
-    periods: list[Period]
+    plan: PrivacyPlan
+    rows: Sequence[RowReader]
     validation: ChunkedRows
     test: ChunkedRows
     selected: Callable[[int], NDArray[np.int64] | None]
-    ledger: Callable[[int], Ledger]
-    key: Callable[[NoiseKey, int], NoiseKey]
-    plan: StreamPlan | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its periods are days of a stream."""
+        return self.plan.periods[0].days is not None
+
+    def following(self, period: int) -> RowReader | None:
+        """The examples of the next period, which the model has not seen at a period's end; None after the last."""
+        return self.rows[period + 1] if period + 1 < len(self.rows) else None
 
     @property
     def data_dependent_vocabulary(self) -> bool:
@@ -75,11 +60,12 @@ class Course:
     def statements(self) -> list[str]:
         """What the ledger cannot know of its epsilon, in full sentences."""
         said = [DATA_DEPENDENT_NOTE] if self.data_dependent_vocabulary else []
-        if self.plan and self.budget.fidelity == "paper" and self.budget.target_epsilon is not None:
+        plan = self.plan
+        if self.is_stream and plan.fidelity == "paper" and plan.target_epsilon is not None:
             said.append(
-                f"Every step is counted at the whole stream's rate q = {self.budget.sampling_probability:.4g}, as the "
+                f"Every step is counted at the whole stream's rate q = {plan.batch_size / plan.examples:.4g}, as the "
                 "paper does. An example is there in one period only: counted at each period's own rate, the same "
-                f"noise is worth epsilon {self.plan.epsilon_at_own_rates():.4g}."
+                f"noise is worth epsilon {epsilon_at_own_rates(plan):.4g}."
             )
         return said
 
@@ -96,33 +82,27 @@ def course(config: Config, folder: Path) -> Course:
 
 
 def _of_dataset(config: Config, dataset: Dataset) -> Course:
-    budget = planned(config, dataset.examples, dataset.vocabulary_sizes)
     return Course(
         dataset,
-        budget,
-        [Period(budget, dataset.split("train"))],
+        planned(config, dataset.examples, dataset.vocabulary_sizes),
+        [dataset.split("train")],
         validation=dataset.split("validation"),
         test=dataset.split("test"),
         selected=lambda _: selected_rows(config, dataset),
-        ledger=lambda _: Ledger(budget),
-        key=lambda key, _: key,
     )
 
 
 def _of_stream(config: Config, stream: Stream) -> Course:
     training, held_out = split_days(stream, config.stream.train_days)
-    plan = planned_stream(config, [day.examples for day in training], stream.vocabulary_sizes)
-    rows = [JoinedRows([training[day].split("train") for day in days]) for days in plan.days]
+    plan = planned(config, [day.examples for day in training], stream.vocabulary_sizes)
+    days = [period.days or range(0) for period in plan.periods]
     selection = StreamSelection(config, stream) if config.algorithm.selection else None
     last = JoinedRows([day.split("train") for day in held_out])
     return Course(
         stream,
-        plan.whole,
-        [Period(*each) for each in zip(plan.periods, rows, [*rows[1:], None], plan.days, strict=True)],
+        plan,
+        [JoinedRows([training[day].split("train") for day in of_period]) for of_period in days],
         validation=PartOfRows(last, lambda numbers: numbers % VALIDATION_EVERY == 0),
         test=PartOfRows(last, lambda numbers: numbers % VALIDATION_EVERY != 0),
-        selected=lambda number: selection.rows(plan.days[number]) if selection else None,
-        ledger=plan.ledger,
-        key=period_key,
-        plan=plan,
+        selected=lambda number: selection.rows(days[number]) if selection else None,
     )

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfest.errors import UserError
 from dpfest.algorithms import positive
+from dpfest.errors import UserError
 
 
 @dataclass

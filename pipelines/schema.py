@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from dpfest.errors import UserError
@@ -20,6 +22,20 @@ from dpfest.errors import UserError
 MISSING = "???"
 
 T = TypeVar("T")
+
+_SECTIONS = {
+    "epsilon": "privacy",
+    "delta": "privacy",
+    "batch_size": "train",
+    "steps": "train",
+    "epochs": "train",
+    "period": "stream",
+    "selection": "algorithm",
+    "rows_per_step": "algorithm",
+    "noise_ratio": "algorithm",
+}
+"""Where arguments of `dpfest.plan` and settings of its algorithms lie in the configuration."""
+_ARGUMENT = re.compile(r"(?<![\w.])(?:selection(?=\.\w)|(?:" + "|".join(_SECTIONS) + ")(?==))")
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
 
@@ -55,7 +71,19 @@ def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
         return schema(**arguments)
     except (ValueError, TypeError) as error:
         text = str(error)
+        if text.partition("=")[0] in fields:  # it speaks of an argument, as the library does
+            text = join(where, text)
         raise UserError(text if where in text else f"{where}: {text}") from error
+
+
+@contextmanager
+def in_keys() -> Iterator[None]:
+    """The library speaks of arguments (`epsilon=1`, `selection.rows`); what it raises within names the keys they have
+    here. Raises UserError for UserError."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_ARGUMENT.sub(lambda found: f"{_SECTIONS[found[0]]}.{found[0]}", str(error))) from error
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:

@@ -39,11 +39,13 @@ from pipelines.data.text_writer import PRIOR_FILE
 from pipelines.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_json
 from pipelines.preprocess import data_hash, preprocess
 from pipelines.release import PRIVATE, RELEASE
+from pipelines.schema import in_keys
 
 Counts = Sequence[NDArray[np.integer]]
 """How often each row occurs, an array of each feature."""
 
 
+@in_keys()
 def select(config: Config) -> Path:
     """Select the rows of ``config.algorithm``, or find them selected already.
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dpfest.accounting import to_record
-from dpfest.budget import Budget
+from dpfest.accounting import Event, to_record
 from dpfest.ledger import Ledger
+from dpfest.privacy_plan import Period, PrivacyPlan
+from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config import Config
 from pipelines.course import Course
 from pipelines.models.low_rank_table import EmbeddingSize
@@ -43,8 +45,8 @@ def summarize(
         settings: those that may leave (:func:`pipelines.release.released_settings`).
         tensors: type and shape of each tensor that is released, by name; None where the weights are not kept.
     """
-    budget, validation, test = course.budget, evaluations[-1]["validation"], evaluations[-1]["test"]
-    sections = ("algorithm", "optimizer", "train", *(["stream"] if course.plan else []))
+    plan, validation, test = course.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
+    sections = ("algorithm", "optimizer", "train", *(["stream"] if course.is_stream else []))
     layout, coordinates = size.layout, size.coordinates(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
     return {
@@ -55,9 +57,9 @@ def summarize(
         "algorithm": config.algorithm.name,
         "seed": config.seed,
         "profile": config.profile,
-        "examples": budget.examples,
-        "batch_size": budget.batch_size,
-        "steps": budget.steps,
+        "examples": plan.examples,
+        "batch_size": plan.batch_size,
+        "steps": plan.steps,
         "utility": {
             "metric": metric,
             "value": test[metric],
@@ -74,7 +76,7 @@ def summarize(
             "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
         },
         "privacy": _privacy(course, ledger) if config.algorithm.private else None,
-        "periods": _periods(course, evaluations) if course.plan else None,
+        "periods": _periods(course, evaluations) if course.is_stream else None,
         "hyperparameters": {name: settings[name] for name in sections},
         "tensors": None if tensors is None else dict(tensors),
     }
@@ -88,33 +90,39 @@ def _weights(config: Config) -> str | None:
 
 def _periods(course: Course, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Which days each period of a stream took, and how the model stood at its end."""
-    ended = enumerate(zip(course.periods, evaluations, strict=True), 1)
+    ended = enumerate(zip(course.plan.periods, evaluations, strict=True), 1)
     return [
-        {"period": number, "days": list(period.days or ()), "examples": period.budget.examples, **evaluation}
+        {"period": number, "days": list(period.days or ()), "examples": period.examples, **evaluation}
         for number, (period, evaluation) in ended
     ]
 
 
 def _privacy(course: Course, ledger: Ledger) -> dict[str, Any]:
     """What was spent and the noise that it bought: enough to count epsilon again."""
-    budget, spent = course.budget, ledger.to_json()
-    kept = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling", "step", "selection")
+    plan, spent, stream = course.plan, ledger.to_json(), course.is_stream
+    steps = [plan.step(number) for number in range(len(plan.periods))]
+    selection = replace(plan.selections[0], part=()) if plan.selections else None
     return {
-        **{name: spent[name] for name in kept},
-        **_noise(budget),
-        "periods": [_period(period.budget) for period in course.periods] if course.plan else None,
-        "histograms": [to_record(event) for event in course.plan.histograms] if course.plan else None,
-        "epsilon_at_own_rates": course.plan.epsilon_at_own_rates() if course.plan else None,
+        **{name: spent[name] for name in ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")},
+        "step": None if stream else _record(steps[0]),
+        "selection": _record(selection),
+        **_noise(plan),
+        "periods": [_period(*each) for each in zip(plan.periods, steps, strict=True)] if stream else None,
+        "histograms": [_record(event) for event in plan.selections] if stream else None,
+        "epsilon_at_own_rates": epsilon_at_own_rates(plan) if stream else None,
         "public_vocabulary": not course.data_dependent_vocabulary,
     }
 
 
-def _noise(budget: Budget) -> dict[str, float | None]:
-    names = ("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier")
-    return {name: getattr(budget, name) for name in names}
-
-
-def _period(budget: Budget) -> dict[str, Any]:
+def _period(period: Period, step: Event | None) -> dict[str, Any]:
     """What the steps of a period spent, and their noise."""
-    step = budget.step and to_record(budget.step)
-    return {"examples": budget.examples, "steps": budget.steps, "step": step, **_noise(budget)}
+    return {"examples": period.examples, "steps": period.steps, "step": _record(step), **_noise(step)}
+
+
+def _noise(noised: PrivacyPlan | Event | None) -> dict[str, float | None]:
+    names = ("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier")
+    return {name: getattr(noised, name, None) for name in names}
+
+
+def _record(event: Event | None) -> dict[str, Any] | None:
+    return None if event is None else to_record(event)

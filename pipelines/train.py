@@ -27,7 +27,7 @@ from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
-from pipelines.course import Course, Period, course
+from pipelines.course import Course, course
 from pipelines.hub import pinned
 from pipelines.memory import keep_freed_memory
 from pipelines.optimizers import optimizers
@@ -121,8 +121,7 @@ class _Run:
 
     def __init__(self, config: Config, asked: Mapping[str, Any], course: Course, directory: RunDirectory) -> None:
         self.config, self.asked, self.course, self.directory = config, asked, course, directory
-        lengths = [period.budget.steps for period in course.periods]
-        self._ends = list(accumulate(lengths))
+        self._ends = list(accumulate(period.steps for period in course.plan.periods))
         self.steps = self._ends[-1]
         self.task = task_of(config, course.data, device_of(config.device))
         self.optimizers = optimizers(self.task.model, config.optimizer)
@@ -131,7 +130,7 @@ class _Run:
         saved = directory.load_state()
         self.key = self._key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
         self.number = 0 if saved is None else saved["period"]
-        self.training = self._begin(course.ledger(self.number))
+        self.training = self._begin(course.plan.ledger(self.number))
         self.layout = self.training.engine.layout
         self.size = self.task.embedding_size(self.layout)
         self.rows = torch.zeros(len(self.layout.names), dtype=torch.float64)
@@ -143,14 +142,9 @@ class _Run:
         directory.keep_metrics_until(self.step)
 
     @property
-    def period(self) -> Period:
-        """What is trained on now."""
-        return self.course.periods[self.number]
-
-    @property
     def step(self) -> int:
         """Steps done, in all periods."""
-        return self._ends[self.number] - self.period.budget.steps + self.training.steps_done
+        return self._ends[self.number] - self.training.period.steps + self.training.steps_done
 
     def train(self, stop: StopRequest) -> dict[str, Any]:
         """Run the steps that are left, evaluate, and write the summary."""
@@ -158,7 +152,7 @@ class _Run:
         with progress(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
             self._train_period(stop, report, reader)
             self._evaluate_period()
-            while self.number + 1 < len(self.course.periods):
+            while self.number + 1 < len(self.course.rows):
                 self.number += 1
                 self.training = self._begin(self.training.ledger)
                 self._save()
@@ -174,9 +168,10 @@ class _Run:
             self.task.losses,
             self.optimizers,
             self.config.algorithm,
-            self.period.budget,
+            self.course.plan,
+            period=self.number,
             selected=self.course.selected(self.number),
-            key=self.course.key(self.key, self.number),
+            key=self.course.plan.key_of(self.number, self.key),
             ledger=ledger,
         )
 
@@ -204,7 +199,9 @@ class _Run:
             stop.exit_if_requested()
 
     def _read(self, step: int) -> list[Any]:
-        return self.task.batches(self.period.rows, self.training.indices(step), self.config.train.micro_batch_size)
+        return self.task.batches(
+            self.course.rows[self.number], self.training.indices(step), self.config.train.micro_batch_size
+        )
 
     def _advance(self, microbatches: list[Any]) -> NoisedGradient:
         gradient = self.training.step(microbatches)
@@ -258,7 +255,7 @@ class _Run:
     def _evaluate_period(self) -> None:
         """Judge the model at a period's end: on the days that it is to be trained on next, and of the held-out ones on
         the rows that choose settings; on those that are only reported, at the very end."""
-        following = self.period.following
+        following = self.course.following(self.number)
         last = {"test": self.course.test} if following is None else {"following": following}
         found = {"validation": self.course.validation, **last}
         self.evaluations.append({split: self.task.evaluate(rows) for split, rows in found.items()})

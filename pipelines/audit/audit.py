@@ -9,23 +9,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfest.budget import Budget, plan
+from dpfest.algorithms import ALGORITHMS, Algorithm
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.algorithms import ALGORITHMS, Algorithm
+from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.private import noise as noise_of
 from dpfest.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import ROWS, Pair
 from pipelines.audit.sabotage import SABOTAGES, Sabotage
 from pipelines.config import Config
 from pipelines.files import write_json
+from pipelines.schema import in_keys
 from pipelines.train import device_of
 
 CONFIDENCE = 0.95
 DELTA = 0.01
 """delta where privacy.delta is null: an epsilon is claimed at every delta, and at a large one few draws refute much."""
 
-PRIVATE_RULES = tuple(name for name, kind in ALGORITHMS.items() if kind().private)
+PRIVATE_RULES = tuple(ALGORITHMS)
 
 
 @dataclass(frozen=True)
@@ -85,18 +87,19 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
         UserError: the algorithm claims nothing, or settings that an audit cannot have.
     """
     refuse_without_guarantee(config)
-    algorithm, budget = config.algorithm, _claim(config)
-    assert budget.epsilon is not None
+    algorithm, plan = config.algorithm, _claim(config)
+    claim = plan.epsilon
+    assert claim is not None
     done = Audit(
         algorithm=algorithm.name,
         settings=asdict(algorithm),
-        claim=budget.epsilon,
-        delta=budget.delta,
+        claim=claim,
+        delta=plan.delta,
         confidence=CONFIDENCE,
         draws=config.audit.draws,
         cases=[],
     )
-    for case in _cases(config, budget, done.claim):
+    for case in _cases(config, plan, claim):
         done.cases.append(case)
         report(done, case)
     return done
@@ -115,25 +118,27 @@ def refuse_without_guarantee(config: Config) -> None:
         )
 
 
-def _claim(config: Config) -> Budget:
+def _claim(config: Config) -> PrivacyPlan:
     """The noise and the price of one step on everything; rows selected beforehand are paid for elsewhere."""
     algorithm: Algorithm = config.algorithm
     if algorithm.selection is not None:
         algorithm = replace(algorithm, selection=SelectionConfig(mechanism="public", prior="audit"))  # type: ignore[call-arg]
     delta = DELTA if config.privacy.delta is None else config.privacy.delta
-    privacy = replace(config.privacy, fidelity="rigorous", delta=delta)
-    return plan(algorithm, privacy, examples=1, batch_size=1, steps=1, features=[ROWS])
+    with in_keys():
+        return plan(
+            algorithm, epsilon=config.privacy.epsilon, delta=delta, examples=1, batch_size=1, steps=1, features=[ROWS]
+        )
 
 
-def _cases(config: Config, budget: Budget, claim: float) -> Iterator[Case]:
+def _cases(config: Config, plan: PrivacyPlan, claim: float) -> Iterator[Case]:
     device = device_of(config.device)
-    noise = {**budget.noise, "expected_batch_size": 1.0}
+    noise = noise_of(plan.step(), plan.batch_size)
     flaws: list[Sabotage | None] = [None, *(s for s in SABOTAGES if s.applies(config.algorithm))]
     for flaw in flaws:
         started = time.perf_counter()
         spoiled, after = (noise, None) if flaw is None else (flaw.noise(noise), flaw.after)
         pair = Pair(config.algorithm, spoiled, _key(config, flaw), after, device)
-        bound = lower_bound(pair.draws(config.audit.draws), budget.delta, CONFIDENCE)
+        bound = lower_bound(pair.draws(config.audit.draws), plan.delta, CONFIDENCE)
         yield Case(
             sabotage=None if flaw is None else flaw.name,
             bound=bound,

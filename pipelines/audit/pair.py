@@ -35,10 +35,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms import AdaFEST, Algorithm
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.algorithms import AdaFEST, Algorithm
 from pipelines.audit.bound import Draws
 
 REPLICAS = 512

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpfest.engine import NoisedGradient
 from dpfest.algorithms import Algorithm
+from dpfest.engine import NoisedGradient
 from pipelines.audit.pair import After
 
 _NEXT_TO_NOTHING = 1e-9  # an engine may refuse noise of exactly zero

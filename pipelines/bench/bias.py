@@ -25,13 +25,13 @@ from dataclasses import astuple, dataclass, replace
 import torch
 from torch import Tensor
 
+from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
 from dpfest.batches import PoissonBatches
-from dpfest.budget import Budget
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import PrivacyPlan
 from dpfest.private import PrivateTraining
-from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
 from pipelines.bench.records import Record
 from pipelines.budget import planned
 from pipelines.config import Config
@@ -105,7 +105,7 @@ def measure(
     task: Task,
     rows: RowReader,
     algorithm: AdaFEST,
-    budget: Budget,
+    budget: PrivacyPlan,
     thresholds: Sequence[float],
     config: Config,
 ) -> list[Measured]:
@@ -128,7 +128,7 @@ def measure(
 
 
 def _look(
-    task: Task, rows: RowReader, algorithm: AdaFEST, budget: Budget, thresholds: Sequence[float]
+    task: Task, rows: RowReader, algorithm: AdaFEST, budget: PrivacyPlan, thresholds: Sequence[float]
 ) -> list[Measured]:
     """At the present weights, on fresh batches: the mean gradient, and the mean of what each mask takes away."""
     rules: list[Algorithm] = [DPSGD(clipping_norm=algorithm.clipping_norm)]

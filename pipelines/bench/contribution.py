@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
+from dpfest.algorithms import AdaFEST
 from dpfest.batches import PoissonBatches
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.algorithms import AdaFEST
 from dpfest.survivors import Contributions
 from pipelines.bench.records import Record
 from pipelines.budget import planned

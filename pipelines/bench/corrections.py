@@ -13,11 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from scipy import special
 
 from dpfest import accounting
-from dpfest.budget import Budget, plan, training_steps
-from dpfest.privacy import PrivacyConfig
 from dpfest.algorithms import DPSGD, FEST, Algorithm
-from dpfest.stream import plan_stream
+from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.topk import SelectionConfig
+from dpfest.unproven import epsilon_at_own_rates, without_amplification
 from pipelines.bench.accounting import EXAMPLES
 from pipelines.bench.records import Record
 from pipelines.budget import remembered_calibration
@@ -81,7 +80,7 @@ def corrections(config: Config) -> Iterator[Correction]:
         setting=f"{base.steps:,} steps",
         paper_noise=sigma,
         claimed=shuffled.epsilon,
-        proven=accounting.epsilon(accounting.without_amplification(shuffled.events), base.delta),
+        proven=accounting.epsilon(without_amplification(shuffled.events), base.delta),
         noise=sigma,
         note="proven: nothing claimed for the sampling of shuffled batches",
     )
@@ -147,37 +146,31 @@ class _Work:
     def calibrate(self) -> Callable[..., float]:
         return remembered_calibration(self.config)
 
-    def privacy(self, fidelity: str) -> PrivacyConfig:
-        return PrivacyConfig(fidelity=fidelity, epsilon=self.config.privacy.epsilon, delta=self.config.privacy.delta)
-
-    def plan(self, algorithm: Algorithm, fidelity: str) -> Budget:
+    def plan(self, algorithm: Algorithm, fidelity: str, days: Sequence[int] | None = None) -> PrivacyPlan:
+        """One epoch of them, or of a stream of these days, a period each."""
         return plan(
             algorithm,
-            self.privacy(fidelity),
-            examples=self.examples,
+            epsilon=self.config.privacy.epsilon,
+            delta=self.config.privacy.delta,
+            examples=days or self.examples,
             batch_size=self.batch_size,
-            steps=training_steps(self.examples, self.batch_size, 1.0),
+            epochs=1.0,
             features=PUBLISHED_SIZES,
+            fidelity=fidelity,
             calibrate=self.calibrate,
         )
 
     def stream(self, algorithm: Algorithm) -> Correction:
         """The same examples in days of equal length, a period each."""
-        days: Sequence[int] = [self.examples // PERIODS] * PERIODS
-        paper, rigorous = (
-            plan_stream(
-                algorithm, self.privacy(fidelity), examples=days, period=1, batch_size=self.batch_size,
-                features=PUBLISHED_SIZES, calibrate=self.calibrate,
-            )
-            for fidelity in ("paper", "rigorous")
-        )  # fmt: skip
+        days = [self.examples // PERIODS] * PERIODS
+        paper, rigorous = (self.plan(algorithm, fidelity, days) for fidelity in ("paper", "rigorous"))
         return Correction(
             what="a period of a stream is sampled at its own rate, not at the whole stream's",
             algorithm=algorithm.name,
             setting=f"{PERIODS} periods",
-            paper_noise=paper.periods[0].noise_multiplier,
+            paper_noise=paper.noise_multiplier,
             claimed=paper.epsilon,
-            proven=paper.epsilon_at_own_rates(),
+            proven=epsilon_at_own_rates(paper),
             noise=rigorous.periods[0].noise_multiplier,
             note="proven: its steps counted as Poisson samples of their periods",
         )

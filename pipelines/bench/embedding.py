@@ -16,9 +16,9 @@ import torch
 from scipy import special
 from torch import Tensor, nn
 
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import available_bytes, peak_of

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST, Algorithm
 from dpfest.engine import PrivateEngine
 from dpfest.lazy import learning_rates
 from dpfest.noise import NoiseKey
-from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST, Algorithm
+from dpfest.unproven import Nonprivate
 from pipelines.bench.embedding import threshold
 from pipelines.optimizers import OptimizerConfig, optimizers
 
 LAZY = "dpsgd lazy"
-RULES: dict[str, Callable[[], Algorithm]] = {**ALGORITHMS, LAZY: lambda: DPSGD(noise="lazy")}
+RULES: dict[str, Callable[[], Algorithm]] = {"nonprivate": Nonprivate, **ALGORITHMS, LAZY: lambda: DPSGD(noise="lazy")}
 """By name."""
 
 SELECTED, MAP_NOISE = 10_000, 5.0
@@ -31,7 +33,8 @@ def private_step(
     selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
     if isinstance(algorithm, AdaFEST):
         universe = rows if selected is None else len(selected)
-        algorithm.threshold = threshold(universe, MAP_NOISE * algorithm.contribution_clipping_norm)
+        tau = threshold(universe, MAP_NOISE * algorithm.contribution_clipping_norm)
+        algorithm = replace(algorithm, threshold=tau)
     engine = PrivateEngine(
         model,
         algorithm,

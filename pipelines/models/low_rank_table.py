@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD, positive
+from dpfest.algorithms import DPSGD
 from dpfest.tables import TableLayout
 
 
-@dataclass
+@dataclass(frozen=True)
 class LoraEmbedding(DPSGD):
     """DP-SGD on two factors of low rank in the embedding's stead (Hu et al., 2022; Ghazi et al., 2023, section 4.3).
 
@@ -26,10 +26,6 @@ class LoraEmbedding(DPSGD):
 
     name: str = "lora_embedding"
     rank: int = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive("algorithm.rank", self.rank)
 
 
 @dataclass(frozen=True)

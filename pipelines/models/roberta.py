@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from dpfest.errors import UserError
 from dpfest.algorithms import positive
+from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import fingerprint
 from pipelines.data.text_tokens import INSTALL

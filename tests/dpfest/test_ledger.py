@@ -178,7 +178,7 @@ def test_the_ledger_of_a_plan_spends_selection_first_and_ends_within_its_target(
         book.spend_step()
     assert book.epsilon() == planned.epsilon <= 1.0
     with pytest.raises(BudgetExceeded):
-        book.spend_step(5)
+        book.spend_step(steps=5)
     record = json.loads(json.dumps(book.to_json()))
     assert record["epsilon"] == planned.epsilon and record["fidelity"] == "rigorous"
     selection, step = record["events"]

@@ -14,10 +14,10 @@ from scipy.stats import binomtest
 
 from cli.audit import SETTINGS
 from dpfest import accounting
+from dpfest.algorithms import ALGORITHMS, Algorithm
 from dpfest.engine import RowGradient
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.algorithms import ALGORITHMS, Algorithm
 from pipelines.audit.audit import PRIVATE_RULES, audit, read, write
 from pipelines.audit.bound import Draws, lower_bound, refuted
 from pipelines.audit.pair import DROPPED, NOISED, REPLICAS, Pair

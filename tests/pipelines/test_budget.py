@@ -10,9 +10,10 @@ import pytest
 
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.errors import UserError
 from dpfest.algorithms import ALGORITHMS
+from dpfest.errors import UserError
 from dpfest.topk import SelectionConfig
+from dpfest.unproven import Nonprivate
 from pipelines import budget as stage
 from pipelines.config import BudgetConfig, PathsConfig, PrivacyConfig, TrainConfig
 
@@ -37,7 +38,7 @@ def no_dataset(monkeypatch, tmp_path):
 
 def test_it_answers_without_a_dataset_and_keeps_the_calibration(config, tmp_path):
     got = stage.budget(config)
-    assert got.plan.steps == 100 and got.plan.sampling_probability == 0.1 and got.plan.delta == 2e-5
+    assert got.plan.steps == 100 and got.plan.step().sampling_probability == 0.1 and got.plan.delta == 2e-5
     lines = dict(line.split("  ", 1) for line in str(got).splitlines())
     printed = {name: value.strip() for name, value in lines.items()}
     assert printed["epsilon"].startswith("0.9999") and "of 1 (rigorous, poisson batches" in printed["epsilon"]
@@ -56,7 +57,7 @@ def test_n_is_read_from_the_processed_dataset(config, monkeypatch, tmp_path):
     config.algorithm = ALGORITHMS["fest"](selection=SelectionConfig(mechanism="gumbel", rows=1_000))
     got = stage.budget(config)
     assert got.plan.examples == 40_000
-    assert got.plan.selection.draws == 505
+    assert got.plan.selections[0].draws == 505
     assert "(the paper claims 0.01)" in str(got)
 
 
@@ -75,7 +76,7 @@ def test_a_missing_source_does_not_matter_where_n_is_given(config, monkeypatch):
 
 
 def test_without_privacy_it_says_that_nothing_is_guaranteed(config):
-    config.algorithm = ALGORITHMS["nonprivate"]()
+    config.algorithm = Nonprivate()
     assert "nothing is guaranteed" in str(stage.budget(config))
 
 

@@ -11,12 +11,12 @@ from typing import Any, Literal
 import pytest
 from omegaconf import OmegaConf
 
-from dpfest.errors import UserError
 from dpfest.algorithms import ALGORITHMS
+from dpfest.errors import UserError
 from pipelines.compose import Composer
 from pipelines.config import PLAIN_SCHEMAS, SCHEMAS, Config, run_folder, run_hash, typed
 from pipelines.preprocess import DATA_CONFIGS
-from pipelines.schema import build, nearest, unknown_key
+from pipelines.schema import build, in_keys, nearest, unknown_key
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 GROUP_FILES = [path for group in (*SCHEMAS, "privacy", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))]
@@ -57,7 +57,7 @@ def test_the_root_file_holds_the_dataclass_defaults() -> None:
 def test_every_choice_has_a_file_and_every_file_a_choice() -> None:
     for group, choices in SCHEMAS.items():
         assert {path.stem for path in (CONF / group).glob("*.yaml")} == set(choices)
-    assert set(SCHEMAS["algorithm"]) == {*ALGORITHMS, "lora_embedding"}  # which is about the model, not the rows
+    assert set(SCHEMAS["algorithm"]) == {*ALGORITHMS, "nonprivate", "lora_embedding"}  # the last is about the model
     assert set(SCHEMAS["data"]) == set(DATA_CONFIGS)
     for name, schema in ALGORITHMS.items():
         assert SCHEMAS["algorithm"][name] == f"{schema.__module__}:{schema.__name__}"
@@ -134,7 +134,10 @@ def test_a_composed_configuration_survives_its_own_dictionary() -> None:
         (["train.steps=0"], "train.steps=0 must be above 0."),
         (["train.save_model=1"], "train.save_model must be true or false, not 1."),
         (["privacy.delta=1"], "privacy.delta=1.0 must lie between 0 and 1"),
-        (["algorithm.clipping_norm=0"], "algorithm.clipping_norm"),
+        (["algorithm.clipping_norm=0"], "algorithm.clipping_norm=0.0 must be a finite number greater than 0"),
+        (["algorithm.threshold=.nan"], "algorithm.threshold=nan must be a number"),
+        (["algorithm=fest", "algorithm.selection.rows=0"], "algorithm.selection.rows=0 must be at least 1"),
+        (["privacy.fidelity=exact"], "privacy.fidelity=exact must be rigorous or paper."),
         (["algorithm.name=adafset"], "did you mean algorithm=adafest?"),
         (["paths.runs=null"], "paths.runs must be text, not null."),
         (["sweep.jobs=0"], "sweep.jobs=0 must be 1 or more."),
@@ -194,3 +197,18 @@ def test_the_nearest_key_is_found_by_its_last_part_too() -> None:
     assert nearest("train.epoch", keys) == "train.epochs"
     assert nearest("completely.different", keys) is None
     assert "there are train.epochs, train.steps." in str(unknown_key("train.zzz", keys))
+
+
+@pytest.mark.parametrize(
+    ("said", "in_words_of_the_command_line"),
+    [
+        ("batch_size=9 must lie between 1 and 5.", "train.batch_size=9 must lie between 1 and 5."),
+        ("epsilon=1 at delta=0.1 needs more.", "privacy.epsilon=1 at privacy.delta=0.1 needs more."),
+        ("Raise epsilon or selection.noise_multiplier.", "Raise epsilon or algorithm.selection.noise_multiplier."),
+        ("has 3, of stream.period=2 and rows_per_step=4.", "has 3, of stream.period=2 and algorithm.rows_per_step=4."),
+    ],
+)
+def test_arguments_of_the_library_become_keys(said: str, in_words_of_the_command_line: str) -> None:
+    with pytest.raises(UserError) as refused, in_keys():
+        raise UserError(said)
+    assert str(refused.value) == in_words_of_the_command_line

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from dpfest.algorithms import DPSGD, AdaFEST
 from dpfest.engine import PrivateEngine, clip_and_sum
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.private import PrivateTraining
-from dpfest.algorithms import DPSGD, AdaFEST
 from dpfest.tables import Survivors
 from pipelines.bench.sections import bench
 from pipelines.compose import Composer

@@ -15,14 +15,15 @@ from dpfest.noise import NoiseKey
 from dpfest.stream import StreamPlan, period_key
 from pipelines.budget import planned, planned_stream
 from pipelines.config import Config
-from pipelines.data.dataset import Dataset
+from pipelines.data.dataset import Dataset, Rows
 from pipelines.data.joined import ChunkedRows, JoinedRows, PartOfRows, RowReader
+from pipelines.data.split import record_uniforms
 from pipelines.data.stream import Stream, split_days
 from pipelines.data.writer import DATA_DEPENDENT_NOTE
 from pipelines.select import StreamSelection, selected_rows
 
-VALIDATION_EVERY = 8
-"""Of the held-out days of a stream, every so many-th row chooses settings; the others are only reported."""
+VALIDATION_SHARE = 1 / 8
+"""Of the rows of a stream's held-out days, so many choose settings; the others are only reported."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,14 @@ class Period:
     Attributes:
         budget: what training on them may spend.
         rows: the examples.
-        following: the examples of the next period, which the model has not seen at its end; None for the last.
+        following: of the next period's days, the rows that are held out, which judge the model at this period's end;
+            None for the last. The others are trained on next: what is measured on them is private.
         days: of the stream, from 0; None where the data are none.
     """
 
     budget: Budget
     rows: RowReader
-    following: RowReader | None = None
+    following: ChunkedRows | None = None
     days: range | None = None
 
 
@@ -110,17 +112,24 @@ def _of_dataset(config: Config, dataset: Dataset) -> Course:
 
 
 def _of_stream(config: Config, stream: Stream) -> Course:
-    training, held_out = split_days(stream, config.stream.train_days)
+    training, last_days = split_days(stream, config.stream.train_days)
     plan = planned_stream(config, [day.examples for day in training], stream.vocabulary_sizes)
-    rows = [JoinedRows([training[day].split("train") for day in days]) for days in plan.days]
+    rows, held_out = (
+        [JoinedRows([training[day].split(part) for day in days]) for days in plan.days]
+        for part in ("train", "validation")
+    )
     selection = StreamSelection(config, stream) if config.algorithm.selection else None
-    last = JoinedRows([day.split("train") for day in held_out])
+    last = JoinedRows([day.split(part) for day in last_days for part in day.rows])
+
+    def chooses(rows: Rows) -> NDArray[np.bool_]:
+        return record_uniforms(rows, config.data.split.seed) < VALIDATION_SHARE
+
     return Course(
         stream,
         plan.whole,
-        [Period(*each) for each in zip(plan.periods, rows, [*rows[1:], None], plan.days, strict=True)],
-        validation=PartOfRows(last, lambda numbers: numbers % VALIDATION_EVERY == 0),
-        test=PartOfRows(last, lambda numbers: numbers % VALIDATION_EVERY != 0),
+        [Period(*each) for each in zip(plan.periods, rows, [*held_out[1:], None], plan.days, strict=True)],
+        validation=PartOfRows(last, chooses),
+        test=PartOfRows(last, lambda rows: ~chooses(rows)),
         selected=lambda number: selection.rows(plan.days[number]) if selection else None,
         ledger=plan.ledger,
         key=period_key,

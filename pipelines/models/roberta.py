@@ -18,8 +18,8 @@ from torch import nn
 
 from dpfest.errors import UserError
 from dpfest.rules import positive
+from pipelines.checksum import fingerprint
 from pipelines.data.dataset import Dataset
-from pipelines.data.source import fingerprint
 from pipelines.data.text_tokens import INSTALL
 from pipelines.hub import WEIGHTS, HubConfig, local_folder
 from pipelines.models.head import FirstToken, UnitHead

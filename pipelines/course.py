@@ -13,14 +13,15 @@ from dpfest.privacy_plan import PrivacyPlan
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.budget import planned
 from pipelines.config import Config
-from pipelines.data.dataset import Dataset
+from pipelines.data.dataset import Dataset, Rows
 from pipelines.data.joined import ChunkedRows, JoinedRows, PartOfRows, RowReader
+from pipelines.data.split import record_uniforms
 from pipelines.data.stream import Stream, split_days
 from pipelines.data.writer import DATA_DEPENDENT_NOTE
 from pipelines.select import StreamSelection, selected_rows
 
-VALIDATION_EVERY = 8
-"""Of the held-out days of a stream, every so many-th row chooses settings; the others are only reported."""
+VALIDATION_SHARE = 1 / 8
+"""Of the rows of a stream's held-out days, so many choose settings; the others are only reported."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Course:
         rows: the examples of each period.
         validation, test: rows that settings are chosen on, and rows that are only reported.
         selected: sorted global rows that a period (from 0) trains within, or None.
+        held_out: of a stream, rows of each period's days that are never trained on; empty where the data are none.
     """
 
     data: Dataset | Stream
@@ -41,15 +43,19 @@ class Course:
     validation: ChunkedRows
     test: ChunkedRows
     selected: Callable[[int], NDArray[np.int64] | None]
+    held_out: Sequence[ChunkedRows] = ()
 
     @property
     def is_stream(self) -> bool:
         """Whether its periods are days of a stream."""
         return self.plan.periods[0].days is not None
 
-    def following(self, period: int) -> RowReader | None:
-        """The examples of the next period, which the model has not seen at a period's end; None after the last."""
-        return self.rows[period + 1] if period + 1 < len(self.rows) else None
+    def following(self, period: int) -> ChunkedRows | None:
+        """The held-out rows of the next period's days, which judge the model at a period's end; None after the last.
+
+        The other rows of those days are trained on next: what is measured on them is private.
+        """
+        return self.held_out[period + 1] if period + 1 < len(self.held_out) else None
 
     @property
     def data_dependent_vocabulary(self) -> bool:
@@ -93,16 +99,25 @@ def _of_dataset(config: Config, dataset: Dataset) -> Course:
 
 
 def _of_stream(config: Config, stream: Stream) -> Course:
-    training, held_out = split_days(stream, config.stream.train_days)
+    training, last_days = split_days(stream, config.stream.train_days)
     plan = planned(config, [day.examples for day in training], stream.vocabulary_sizes)
     days = [period.days or range(0) for period in plan.periods]
+    rows, held_out = (
+        [JoinedRows([training[day].split(part) for day in of_period]) for of_period in days]
+        for part in ("train", "validation")
+    )
     selection = StreamSelection(config, stream) if config.algorithm.selection else None
-    last = JoinedRows([day.split("train") for day in held_out])
+    last = JoinedRows([day.split(part) for day in last_days for part in day.rows])
+
+    def chooses(rows: Rows) -> NDArray[np.bool_]:
+        return record_uniforms(rows, config.data.split.seed) < VALIDATION_SHARE
+
     return Course(
         stream,
         plan,
-        [JoinedRows([training[day].split("train") for day in of_period]) for of_period in days],
-        validation=PartOfRows(last, lambda numbers: numbers % VALIDATION_EVERY == 0),
-        test=PartOfRows(last, lambda numbers: numbers % VALIDATION_EVERY != 0),
+        rows,
+        held_out=held_out,
+        validation=PartOfRows(last, chooses),
+        test=PartOfRows(last, lambda rows: ~chooses(rows)),
         selected=lambda number: selection.rows(days[number]) if selection else None,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,3 +89,29 @@ def whole_folder(path: Path) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold ``path`` against other processes and remove it in the end; False where the file system has no locks."""
+    while True:
+        with path.open("w") as lock:
+            alone = True
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError:
+                alone = False  # two may then write at once: the rename of the folder decides
+            if alone and not _is_at(lock, path):
+                continue  # its holder removed it while this process waited: the lock is a newer file, or none
+            try:
+                yield alone
+            finally:
+                path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
+            return
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -7,7 +7,7 @@ import math
 from pipelines.config import Config
 
 TRAINING_EXAMPLES = {
-    "nycflights": 262_073,
+    "nycflights": 262_342,
     "sst2": 67_349,
     "qnli": 104_743,
     "qqp": 363_846,
@@ -34,7 +34,7 @@ def _examples(config: Config) -> float | None:
     data = config.data
     if data.is_stream:
         per_day = getattr(data, "rows_per_day", None) or ROWS_PER_DAY.get(data.name)
-        return None if per_day is None else per_day * config.stream.train_days
+        return None if per_day is None else per_day * (1 - data.split.held_out) * config.stream.train_days
     if data.name in TRAINING_EXAMPLES:
         return TRAINING_EXAMPLES[data.name]
     rows = ROWS.get(data.name) or getattr(data, "rows", None)

@@ -13,7 +13,7 @@ from pipelines.data.criteo import CriteoKaggleConfig
 from pipelines.data.criteo_days import Criteo1TBConfig
 from pipelines.data.dataset import Dataset
 from pipelines.data.days import day_hashes
-from pipelines.data.identity import content_hash
+from pipelines.data.identity import SOURCE_CHANGED, content_hash
 from pipelines.data.nycflights import NycflightsConfig
 from pipelines.data.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.stream import Stream, day_folder
@@ -61,8 +61,8 @@ def data_hash(data: DataConfig) -> str:
     """8 hexadecimal digits that change with whatever changes the rows of a dataset or stream.
 
     They cover the configuration, the formats and feature recipes of this version, and the source files by
-    name, size and the content of their first and last MiB. Where the files lie is left out: data may be
-    moved.
+    name, size and all of their content (see :mod:`pipelines.checksum`). Where the files lie is left out: data
+    may be moved.
 
     Raises:
         UserError: A source file is missing.
@@ -155,6 +155,8 @@ def _make_dataset(folder: Path, data: DatasetConfig) -> Path:
                         source = data.source(scratch)
                         write_dataset(partial, source, data.name, data.vocabulary, data.split, made_with, report)
                 shutil.rmtree(scratch, ignore_errors=True)
+                if f"{data.name}-{data_hash(data)}" != folder.name:
+                    raise UserError(SOURCE_CHANGED.format(name=data.name))
     dataset = Dataset.open(folder)
     rows = ", ".join(f"{rows:,} {name}" for name, rows in dataset.rows.items())
     _say(f"{folder} ({how}): {rows} rows; {_left_out(*(dataset.description[kind]['total'] for kind in LEFT_OUT))}.")
@@ -180,9 +182,8 @@ def _check(data: DataConfig) -> None:
     if isinstance(data, TextConfig):
         return
     data.vocabulary.check()
-    if not data.is_stream:
-        data.split.check()
-    elif data.vocabulary.policy != "hash":
+    data.split.check()
+    if data.is_stream and data.vocabulary.policy != "hash":
         raise UserError(
             f"data.vocabulary.policy={data.vocabulary.policy} has no meaning in a stream: a vocabulary read off one "
             "day would not hold the next day's values, and one read off all days would tell the first what comes "

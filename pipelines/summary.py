@@ -41,7 +41,8 @@ def summarize(
     Args:
         mean_rows: rows with a noised gradient, the mean over steps, for each table.
         evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, and on
-            `following`, those of the next period; after the last on `test`, those that are only reported.
+            `following`, the held-out rows of the next period's days; after the last on `test`, those that are only
+            reported.
         settings: those that may leave (:func:`pipelines.release.released_settings`).
         tensors: type and shape of each tensor that is released, by name; None where the weights are not kept.
     """

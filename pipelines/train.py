@@ -28,6 +28,7 @@ from dpfest.private import PrivateTraining
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
 from pipelines.course import Course, course
+from pipelines.data.stream import trained_on
 from pipelines.hub import pinned
 from pipelines.memory import keep_freed_memory
 from pipelines.optimizers import optimizers
@@ -128,6 +129,9 @@ class _Run:
         self.seconds, self.waited = 0.0, 0.0
         self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
+        if saved is not None:
+            for dataset in trained_on(course.data, config.stream.train_days):
+                dataset.verify_training_rows()
         self.key = self._key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
         self.number = 0 if saved is None else saved["period"]
         self.training = self._begin(course.plan.ledger(self.number))
@@ -253,8 +257,8 @@ class _Run:
         return self.size.whole / mean if mean else None
 
     def _evaluate_period(self) -> None:
-        """Judge the model at a period's end: on the days that it is to be trained on next, and of the held-out ones on
-        the rows that choose settings; on those that are only reported, at the very end."""
+        """Judge the model at a period's end: on the held-out rows of the days that it is to be trained on next, and of
+        the held-out days on the rows that choose settings; on those that are only reported, at the very end."""
         following = self.course.following(self.number)
         last = {"test": self.course.test} if following is None else {"following": following}
         found = {"validation": self.course.validation, **last}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+
+# What is remembered of files, here and in the processes that tests start, is no business of the user's own memory.
+os.environ["DPFEST_CACHE"] = tempfile.mkdtemp(prefix="dpfest-tests-")
 
 
 @pytest.fixture(scope="session")

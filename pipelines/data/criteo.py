@@ -11,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.checksum import fingerprint
 from pipelines.data.blocks import LineBlocks
 from pipelines.data.criteo_lines import ParsedLines, parse_block
+from pipelines.data.hashing import line_content
 from pipelines.data.parquet import ParquetLines, is_parquet
-from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock, RowSource, fingerprint
+from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock, RowSource
 from pipelines.data.split import SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 
@@ -117,9 +119,9 @@ class CriteoFiles:
             for block in reader:
                 parsed = parse_block(block)
                 self._judge(parsed, f"{path}, {reader.unit}", start)
+                label = parsed.label.astype(np.int64)
                 yield RowBlock(
-                    file=file,
-                    row=(parsed.line + start).astype(np.uint64),
+                    content=line_content([label, *parsed.integers.T, *parsed.keys.T]),
                     day=np.full(len(parsed.line), self._first_day + file, np.int32),
                     label=parsed.label,
                     numeric=transform(parsed.integers),

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpfest.errors import UserError
+from pipelines.checksum import fingerprint
 from pipelines.data.criteo import CriteoFiles, check_on_bad_row
 from pipelines.data.forecast import Forecast, sampled
-from pipelines.data.source import RowSource, fingerprint
+from pipelines.data.source import RowSource
+from pipelines.data.split import DaySplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 
 _DAY_FILE = re.compile(r"day_(\d+)(\.(tsv|txt))?(\.gz)?|day_(\d+)\.parquet")
@@ -36,6 +38,7 @@ class Criteo1TBConfig:
     days: int | list[int] = 24
     on_bad_row: str = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""

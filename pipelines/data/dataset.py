@@ -9,9 +9,8 @@ release.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.checksum import read_sha256, sha256_of
 from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
 from pipelines.data.text_rows import TextRows
 from pipelines.files import write_array
@@ -61,6 +61,10 @@ class Rows:
         """Copies of the four fields, each contiguous and writable."""
         # np.ascontiguousarray would not copy a single row, and so give out the read-only file itself.
         return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
+
+    def where(self, mask: NDArray[np.bool_]) -> Rows:
+        """Those of the rows at which ``mask``, of shape [b], is true."""
+        return Rows(self.labels[mask], self.days[mask], self.numeric[mask], self.categorical[mask])
 
     def counted(self, feature: int, most: int) -> NDArray[np.int32]:
         """The table rows of a feature in every example, end to end: one each, so ``most`` binds nothing."""
@@ -149,14 +153,29 @@ class Dataset:
         Raises:
             UserError: A file is not what was written.
         """
-        for name, split in self.description["splits"].items():
-            with (self.folder / f"{name}.rows").open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != split.get("sha256", found):  # datasets of earlier versions have none
-                raise UserError(
-                    f"{file.name} is not what was written (sha256 {found[:12]}…, and dataset.json says "
-                    f"{split['sha256'][:12]}…): delete {self.folder} and preprocess again."
-                )
+        for name in self.rows:
+            self._verify(name, read_sha256)
+
+    def verify_training_rows(self) -> None:
+        """Hold the training rows to their checksum, before a run goes on with them: a step that is repeated on other
+        rows would be a second release under the same noise.
+
+        They are read where they have changed since they were last read for this, or never were (about a second a
+        gigabyte); see :mod:`pipelines.checksum`.
+
+        Raises:
+            UserError: They are not what was written.
+        """
+        self._verify("train", sha256_of)
+
+    def _verify(self, split: str, checksum: Callable[[Path], str]) -> None:
+        file, written = self.folder / f"{split}.rows", self.description["splits"][split]["sha256"]
+        found = checksum(file)
+        if found != written:
+            raise UserError(
+                f"{file} is not what was written (sha256 {found[:12]}…, and dataset.json says {written[:12]}…): delete "
+                f"{self.folder} and preprocess again."
+            )
 
     @property
     def name(self) -> str:

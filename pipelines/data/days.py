@@ -16,8 +16,9 @@ from typing import Any, Protocol
 from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
 from pipelines.data.forecast import Forecast
-from pipelines.data.identity import content_hash
+from pipelines.data.identity import SOURCE_CHANGED, content_hash
 from pipelines.data.source import Progress, RowSource
+from pipelines.data.split import DaySplitConfig
 from pipelines.data.stream import day_folder, failure_file
 from pipelines.data.vocabulary import VocabularyConfig
 from pipelines.data.writer import made_once, write_dataset
@@ -28,12 +29,13 @@ class StreamConfig(Protocol):
 
     name: str
     vocabulary: VocabularyConfig
+    split: DaySplitConfig
 
     def day_numbers(self) -> list[int]:
         """Number of each day of the stream, rising."""
 
     def day_identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from, as JSON, found without reading all of it.
+        """What the rows of a day are made from, as JSON.
 
         Raises:
             UserError: It is not there.
@@ -74,8 +76,10 @@ def _write(folder: Path, data: StreamConfig, day: int, day_hash: str, progress: 
     settings.pop("days")
     scratch = folder / "source"
     made_with = {**settings, "day": day, "hash": day_hash}
-    write_dataset(folder, data.day_source(day, scratch), data.name, data.vocabulary, None, made_with, progress)
+    write_dataset(folder, data.day_source(day, scratch), data.name, data.vocabulary, data.split, made_with, progress)
     shutil.rmtree(scratch, ignore_errors=True)
+    if content_hash(data, data.day_identity(day)) != day_hash:
+        raise UserError(SOURCE_CHANGED.format(name=f"day {day} of {data.name}"))
 
 
 def share_day(stream: Path, name: str, day: int, day_hash: str) -> bool:

@@ -11,6 +11,11 @@ from pipelines.data.dataset import SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
 
 
+SOURCE_CHANGED = (
+    "The source of {name} has changed while it was read: wait until whoever writes it is done, then preprocess again."
+)
+
+
 def content_hash(data: Any, source: dict[str, Any]) -> str:
     """64 hexadecimal digits that change with whatever changes the rows.
 

@@ -61,22 +61,21 @@ class JoinedRows:
 
 
 class PartOfRows:
-    """Those rows whose numbers ``chosen`` (from int64 [n] to bool [n]) picks, to be read in order.
+    """Those rows that ``chosen`` picks (from n rows to bool [n]), to be read in order.
 
     Args:
         rows: all of them.
-        chosen: a function of the row's number alone.
+        chosen: a function of what each row holds, not of its number: else one row less would move the others.
     """
 
-    def __init__(self, rows: RowReader, chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> None:
+    def __init__(self, rows: ChunkedRows, chosen: Callable[[Rows], NDArray[np.bool_]]) -> None:
         self._rows, self._chosen = rows, chosen
 
     def chunks(self, size: int) -> Iterator[Rows]:
         """The rows in order, at most ``size`` at a time."""
-        for start in range(0, len(self._rows), size):
-            numbers = np.arange(start, min(start + size, len(self._rows)))
-            if len(picked := numbers[self._chosen(numbers)]):
-                yield self._rows.gather(picked)
+        for rows in self._rows.chunks(size):
+            if len(picked := rows.where(self._chosen(rows))):
+                yield picked
 
 
 def concatenated(parts: Sequence[Rows]) -> Rows:

@@ -23,9 +23,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.data.hashing import BLANK_KEY
+from pipelines.checksum import fingerprint
+from pipelines.data.hashing import BLANK_KEY, line_content, text_key
 from pipelines.data.nycflights_features import CROSSES, SCALES, departure_features
-from pipelines.data.source import Progress, RefusedRows, RowBlock, RowSource, fingerprint
+from pipelines.data.source import Progress, RefusedRows, RowBlock, RowSource
 from pipelines.data.split import SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 
@@ -74,7 +75,11 @@ def data_folder() -> Path:
 
 
 class Nycflights:
-    """Rows of the flights, ordered by day, each day in the order of flights.csv."""
+    """Rows of the flights, ordered by day, each day in the order of flights.csv.
+
+    A row follows from its own line of flights.csv and from two public tables, the register of aircraft and the
+    weather.
+    """
 
     numeric_names = tuple(SCALES)
     categorical_names = tuple(CROSSES)
@@ -92,7 +97,7 @@ class Nycflights:
         """Fingerprints of the three files, and the recipe of the features."""
         return {
             "files": [fingerprint(self.folder / name) for name in _FILES],
-            "recipe": 1,
+            "recipe": 2,
             "scales": SCALES,
             "crosses": CROSSES,
         }
@@ -120,8 +125,7 @@ class Nycflights:
             for name, (centre, scale) in SCALES.items()
         ]
         yield RowBlock(
-            file=0,
-            row=known.get_column("row").to_numpy().astype(np.uint64),
+            content=line_content(_fields(known)),
             day=self.day_of(known),
             label=(known.get_column("arr_delay") > LATE_MINUTES).to_numpy().astype(np.float32),
             numeric=known.select(scaled).to_numpy(),
@@ -144,6 +148,18 @@ class Nycflights:
         if name.endswith(".zip"):
             content = zipfile.ZipFile(io.BytesIO(content)).read(name.removesuffix(".zip"))
         return pl.read_csv(content, null_values=["NA", ""], infer_schema_length=None)
+
+
+def _fields(flights: pl.DataFrame) -> Iterator[NDArray[np.uint64] | NDArray[np.int64]]:
+    """What is read of each flight's line, its arrival delay (which makes the label) first."""
+    for name in ("arr_delay", *SCHEDULE_COLUMNS):
+        column = flights.get_column(name)
+        if column.dtype == pl.String:
+            keys = [BLANK_KEY if text is None else text_key(text) for text in column.unique()]
+            values = column.replace_strict(column.unique(), keys, return_dtype=pl.UInt64)
+            yield values.to_numpy()
+        else:
+            yield column.cast(pl.Int64).fill_null(0).to_numpy()
 
 
 def category_keys(table: pl.DataFrame, columns: tuple[str, ...]) -> NDArray[np.uint64]:

@@ -1,8 +1,9 @@
 """The recipe of the flight features: 13 numbers and 26 categories, from the schedule, the fleet and the
 weather.
 
-Nothing here sees a departure or arrival time that happened, a delay, or a statistic of the labels: the
-functions are never given those columns.
+A flight's features come from its own line, and from public tables (the register of aircraft, the weather) that hold no
+flight: one flight more or less changes no other's. Nothing here sees a departure or arrival time that happened, a
+delay, or a statistic of the labels: the functions are never given those columns.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ SCALES: dict[str, tuple[float, float]] = {
     "precipitation": (0, 0.05),
     "visibility": (9, 2),
     "pressure_change": (0, 2),
-    "departures_in_hour": (18, 8),
-    "leg_of_day": (1, 1.5),
+    "pressure": (1018, 8),
+    "dew_point": (42, 19),
 }
 """Numeric features, and the constants (centre, scale; chosen by hand) that bring them to about unit size."""
 
@@ -61,11 +62,7 @@ a later day.
 
 
 def departure_features(flights: pl.DataFrame, planes: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
-    """All columns that :data:`SCALES` and :data:`CROSSES` name, a row for each flight, in the same order.
-
-    Counts (departures in an hour, legs of an aircraft) are over the whole schedule, flights that were
-    cancelled later included, because the schedule is what is known.
-    """
+    """All columns that :data:`SCALES` and :data:`CROSSES` name, a row for each flight, in the same order."""
     date = pl.date(2013, "month", "day")
     departure = pl.col("hour") * 60 + pl.col("minute")
     arrival = pl.col("sched_arr_time") // 100 * 60 + pl.col("sched_arr_time") % 100
@@ -78,9 +75,6 @@ def departure_features(flights: pl.DataFrame, planes: pl.DataFrame, weather: pl.
         arrival_minute=arrival,
         # Local times on both ends: hours ahead or behind count as they are printed in the schedule.
         scheduled_minutes=(arrival - departure) % 1440,
-    ).with_columns(
-        departures_in_hour=pl.len().over("origin", "date", "hour"),
-        leg_of_day=pl.col("departure_minute").rank("ordinal").over("tailnum", "date"),
     )
     table = table.join(planes.select("tailnum", "model"), on="tailnum", how="left", maintain_order="left")
     return table.join(weather_features(weather), on=["origin", "time_hour"], how="left", maintain_order="left")
@@ -101,6 +95,8 @@ def weather_features(weather: pl.DataFrame) -> pl.DataFrame:
         humidity="humid",
         precipitation="precip",
         visibility="visib",
+        pressure="pressure",
+        dew_point="dewp",
         pressure_change=pl.col("pressure") - pl.col("pressure").shift(3).over("origin"),
         wind=pl.col("wind_dir") // 30,
         weather=pl.concat_str([visibility, rain, wind], separator="/"),

@@ -1,7 +1,7 @@
 """The flights of 2013 as a stream: consecutive slices of the year, whose drift is the real one.
 
 Seasons, holidays, new routes and aircraft bring categories that no earlier slice held. Features and vocabularies are
-those of ``nycflights``; the counts over the schedule (departures in an hour, legs of a day) are within a date.
+those of ``nycflights``. Slices are cut by date, so that a flight's slice follows from its own line.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from dpfest.errors import UserError
 from pipelines.data.forecast import Forecast
 from pipelines.data.nycflights import Nycflights
 from pipelines.data.source import RowSource
+from pipelines.data.split import DaySplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 
 LABELLED_FLIGHTS = 327_346
+DATES = 365
 
 
 @dataclass
@@ -29,7 +31,7 @@ class NycflightsStreamConfig:
     """All 327,346 flights whose arrival delay is known, in order of scheduled departure.
 
     Attributes:
-        days: Slices of near-equal row counts that the year is cut into.
+        days: Slices that the year is cut into, of 365 // days or one more dates each.
     """
 
     is_stream: ClassVar[Literal[True]] = True
@@ -38,10 +40,11 @@ class NycflightsStreamConfig:
     name: str = "nycflights_stream"
     days: int = 24
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
-        if not 1 <= self.days <= 365:
+        if not 1 <= self.days <= DATES:
             raise UserError(f"data.days must be between 1 and 365, the dates of 2013, but it is {self.days}.")
 
     def day_numbers(self) -> list[int]:
@@ -69,12 +72,8 @@ class NycflightsSlice(Nycflights):
         self.number, self.slices = number, slices
 
     def flights(self) -> pl.DataFrame:
-        """Every flight of the slice; slices are cut by the count of flights that have an arrival delay."""
-        year = _year(self.folder)
-        known = pl.col("arr_delay").is_not_null()
-        place = known.cum_sum().cast(pl.Int64) - known.cast(pl.Int64)
-        part = place * self.slices // known.sum().cast(pl.Int64)
-        return year.filter(part.clip(0, self.slices - 1) == self.number)
+        """Every flight of the slice, by its date."""
+        return _year(self.folder).filter(pl.col("date") * self.slices // DATES == self.number)
 
     def day_of(self, flights: pl.DataFrame) -> NDArray[np.int32]:
         """Day of each flight: the slice's number."""

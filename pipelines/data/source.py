@@ -7,17 +7,12 @@ blocks, alike for all.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from dpfest.errors import UserError
 
 NUMERIC_FEATURES = 13
 CATEGORICAL_FEATURES = 26
@@ -30,17 +25,17 @@ Progress = Callable[[int, int], None]
 class RowBlock:
     """Some consecutive rows of one source file, n of them.
 
+    Each row follows from its own line and from public tables; no other line changes it.
+
     Attributes:
-        file: Position of the file among the source's files, from 0.
-        row: Number of each row in its file, from 0, shape [n]; rows that were refused leave gaps.
+        content: What each line says, see :func:`pipelines.data.hashing.line_content`, shape [n].
         day: Day of each row, shape [n].
         label: 0 or 1, shape [n].
         numeric: Transformed numeric features, shape [n, 13].
         keys: Keys of the categorical values, shape [n, 26].
     """
 
-    file: int
-    row: NDArray[np.uint64]
+    content: NDArray[np.uint64]
     day: NDArray[np.int32]
     label: NDArray[np.float32]
     numeric: NDArray[np.float32]
@@ -92,26 +87,3 @@ class RowSource(Protocol):
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
         """All rows in order, a bounded number at a time."""
-
-
-def fingerprint(path: Path) -> dict[str, Any]:
-    """Name, size and SHA-256 of the first and last MiB: identifies a file without reading all of it.
-
-    The folder is left out, so that moving the data does not make it a new dataset.
-    """
-    try:
-        stat = path.stat()
-        ends = _sha256_of_ends(path, stat.st_size, stat.st_mtime_ns)
-    except OSError as error:
-        raise UserError(f"The data file {path} cannot be read: {error.strerror}.") from error
-    return {"name": path.name, "bytes": stat.st_size, "sha256_of_ends": ends}
-
-
-@functools.lru_cache(maxsize=1024)
-def _sha256_of_ends(path: Path, size: int, changed: int) -> str:
-    """Remembered while size and time of the last change stay: a sweep asks for each run, and a stream has many days."""
-    with path.open("rb") as stream:
-        digest = hashlib.sha256(stream.read(1 << 20))
-        stream.seek(max(0, size - (1 << 20)))
-        digest.update(stream.read(1 << 20))
-    return digest.hexdigest()

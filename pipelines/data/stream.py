@@ -1,4 +1,4 @@
-"""A stream: a folder of days, each of them a dataset of its own whose rows are all training rows.
+"""A stream: a folder of days, each of them a dataset of its own, of training rows and a few that are held out.
 
 ``stream.json`` says which days belong to it and how they were made; ``day_00``, ``day_01``, … are ordinary dataset
 folders (see :mod:`pipelines.data.dataset`). An example lies in one day. Rows are memory-mapped: no day is in memory.
@@ -49,7 +49,7 @@ class Stream:
     Attributes:
         folder: Where it is.
         description: The whole of stream.json.
-        days: The days in the order of time; the training rows of each are all its rows.
+        days: The days in the order of time; each has the splits ``train`` and ``validation``.
     """
 
     folder: Path
@@ -87,8 +87,8 @@ class Stream:
 
     @property
     def rows_of_day(self) -> list[int]:
-        """Number of rows of each day."""
-        return [day.examples for day in self.days]
+        """Number of rows of each day, in all splits."""
+        return [sum(day.rows.values()) for day in self.days]
 
     @property
     def vocabulary_sizes(self) -> list[int]:
@@ -118,6 +118,11 @@ def split_days(stream: Stream, train_days: int) -> tuple[list[Dataset], list[Dat
             f"on: choose at most {len(stream.days) - 1}."
         )
     return stream.days[:train_days], stream.days[train_days:]
+
+
+def trained_on(data: Dataset | Stream, train_days: int) -> list[Dataset]:
+    """The datasets whose training rows a run reads: one, or the first days of a stream."""
+    return split_days(data, train_days)[0] if isinstance(data, Stream) else [data]
 
 
 def _read_record(folder: Path) -> dict[str, Any]:

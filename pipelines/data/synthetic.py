@@ -30,7 +30,7 @@ from pipelines.data.criteo import (
 from pipelines.data.forecast import Forecast
 from pipelines.data.hashing import splitmix64
 from pipelines.data.source import Progress, RowBlock, RowSource
-from pipelines.data.split import SplitConfig
+from pipelines.data.split import DaySplitConfig, SplitConfig
 from pipelines.data.vocabulary import VocabularyConfig
 
 GENERATOR_VERSION = 1
@@ -121,6 +121,7 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
     days: int = 24
     rows_per_day: int = 20_000
     drift: float = 0.05
+    split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""

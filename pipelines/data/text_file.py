@@ -32,9 +32,8 @@ class TextColumns:
 
 @dataclass(frozen=True)
 class LabelledText:
-    """An example: the number of its row, column names not counted, from 0; its text or pair of texts; its label."""
+    """An example: its text or pair of texts, and its label."""
 
-    row: int
     texts: tuple[str, ...]
     label: int
 
@@ -77,7 +76,7 @@ class TextFile(ABC, Generic[Row]):
                 self._judge(error, number)
                 continue
             if texts:
-                yield LabelledText(number, texts, label)
+                yield LabelledText(texts, label)
 
     @abstractmethod
     def _rows(self, progress: Progress) -> Iterator[Row]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpfest.errors import UserError
+from pipelines.checksum import fingerprint
 from pipelines.data.criteo import check_on_bad_row
-from pipelines.data.source import fingerprint
 from pipelines.data.text_file import TextColumns, TextFile
 from pipelines.data.text_parquet import ParquetFile
 from pipelines.data.text_tokens import TextTokenizer, folder_identity, folder_tokenizer

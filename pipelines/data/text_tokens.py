@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.data.source import fingerprint
+from pipelines.checksum import fingerprint
 
 _UNUSED = re.compile(r"\[unused\d+\]")
 INSTALL = "pip install 'dpfest[text]' brings what models of texts need"

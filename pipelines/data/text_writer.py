@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.dataset import SCHEMA, fields_of
-from pipelines.data.hashing import HASH_SPECIFICATION, row_uniforms
+from pipelines.data.hashing import HASH_SPECIFICATION, content_uniforms, line_content, text_key
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.data.split import SPLITS
 from pipelines.data.text_file import LabelledText
@@ -138,8 +138,10 @@ def _records(
 
 
 def _parts(block: Sequence[LabelledText], source: str, data: TextConfig) -> NDArray[np.str_]:
-    """The split of each text, by its row number; shape [n]."""
+    """The split of each text, by what it says and its label; shape [n]."""
     if source == "test":
         return np.full(len(block), "test")
-    rows = np.array([example.row for example in block], np.uint64)
-    return np.where(row_uniforms(rows, 0, data.split_seed) < 1 - data.validation, "train", "validation")
+    labels = np.array([example.label for example in block], np.int64)
+    texts = np.array([[text_key(text) for text in example.texts] for example in block], np.uint64)
+    uniforms = content_uniforms(line_content([labels, *texts.T]), data.split_seed)
+    return np.where(uniforms < 1 - data.validation, "train", "validation")

@@ -8,15 +8,13 @@ behind is removed under it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -24,7 +22,7 @@ from dpfest.errors import UserError
 from pipelines.data.dataset import RECORD, SCHEMA, fields_of
 from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.source import Progress, RowBlock, RowSource
-from pipelines.data.split import SPLITS, SplitConfig, split_of
+from pipelines.data.split import Split, split_of
 from pipelines.data.vocabulary import (
     LearnedVocabulary,
     Vocabulary,
@@ -32,7 +30,7 @@ from pipelines.data.vocabulary import (
     hashed_vocabulary,
     learn_vocabulary,
 )
-from pipelines.files import partial_of, whole_folder
+from pipelines.files import locked, partial_of, whole_folder
 
 DATA_DEPENDENT_NOTE = (
     "This vocabulary was read off the training rows. Which values it holds is a release about those rows "
@@ -49,7 +47,7 @@ def made_once(final: Path) -> Iterator[Path | None]:
     Gives None where another process has made ``final`` in the meantime: there is nothing left to do.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(final.with_name(f".{final.name}.lock")) as alone:
+    with locked(final.with_name(f".{final.name}.lock")) as alone:
         if final.exists():
             yield None
             return
@@ -60,38 +58,12 @@ def made_once(final: Path) -> Iterator[Path | None]:
             yield partial
 
 
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[bool]:
-    """Hold ``path`` against other processes and remove it in the end; False where the file system has no locks."""
-    while True:
-        with path.open("w") as lock:
-            alone = True
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError:
-                alone = False  # two may then write at once: the rename of the folder decides
-            if alone and not _is_at(lock, path):
-                continue  # its holder removed it while this process waited: the lock is a newer file, or none
-            try:
-                yield alone
-            finally:
-                path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
-            return
-
-
-def _is_at(file: TextIO, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 def write_dataset(
     folder: Path,
     source: RowSource,
     name: str,
     vocabulary: VocabularyConfig,
-    split: SplitConfig | None,
+    split: Split,
     made_with: dict[str, Any],
     progress: Progress,
 ) -> None:
@@ -102,14 +74,14 @@ def write_dataset(
         source: Where the rows come from; read twice where the vocabulary is learnt from them.
         name: The dataset's name.
         vocabulary: From keys to table rows.
-        split: From rows to splits; None for a day of a stream, which is ``train`` alone.
+        split: From lines to splits, whose files are made in its order.
         made_with: The data configuration, recorded in dataset.json.
         progress: Told how far the reading is.
 
     Raises:
         UserError: The source is malformed, or holds no row to train on.
     """
-    parts = SPLITS if split else SPLITS[:1]
+    parts = list(split.shares)
     rows_of = _vocabulary(source, vocabulary, split, progress)
     per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
@@ -169,7 +141,7 @@ class _Hashed:
 
 
 def _vocabulary(
-    source: RowSource, config: VocabularyConfig, split: SplitConfig | None, progress: Progress
+    source: RowSource, config: VocabularyConfig, split: Split, progress: Progress
 ) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
@@ -180,7 +152,7 @@ def _vocabulary(
 def _write_block(
     block: RowBlock,
     vocabulary: Vocabulary,
-    split: SplitConfig | None,
+    split: Split,
     streams: Sequence[_Hashed],
     per_day: dict[str, Counter[int]],
     positives: Counter[str],

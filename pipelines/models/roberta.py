@@ -18,8 +18,8 @@ from torch import nn
 
 from dpfest.algorithms import positive
 from dpfest.errors import UserError
+from pipelines.checksum import fingerprint
 from pipelines.data.dataset import Dataset
-from pipelines.data.source import fingerprint
 from pipelines.data.text_tokens import INSTALL
 from pipelines.hub import WEIGHTS, HubConfig, local_folder
 from pipelines.models.head import FirstToken, UnitHead

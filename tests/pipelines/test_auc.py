@@ -64,7 +64,7 @@ def test_joined_rows_are_those_of_the_files_end_to_end_and_parts_divide_them() -
         got = rows.gather(np.array(wanted, np.int64))
         assert got.labels.tolist() == wanted and got.categorical[:, 0].tolist() == wanted
     assert np.concatenate([chunk.labels for chunk in rows.chunks(4)]).tolist() == list(range(14))
-    parts = [PartOfRows(rows, lambda n: n % 4 == 0), PartOfRows(rows, lambda n: n % 4 != 0)]
+    parts = [PartOfRows(rows, lambda n: n.labels % 4 == 0), PartOfRows(rows, lambda n: n.labels % 4 != 0)]
     read = [np.concatenate([chunk.labels for chunk in part.chunks(3)]).tolist() for part in parts]
     assert read[0] == [0, 4, 8, 12] and sorted(read[0] + read[1]) == list(range(14))
     with pytest.raises(IndexError):

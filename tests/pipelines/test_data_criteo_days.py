@@ -56,7 +56,7 @@ def _source(folder: Path, days: int = 3, rows: int = 200) -> Criteo1TBConfig:
 
 
 def _rows(stream: Path) -> list[bytes]:
-    return [(day.folder / "train.rows").read_bytes() for day in Stream.open(stream).days]
+    return [(day.folder / f"{part}.rows").read_bytes() for day in Stream.open(stream).days for part in day.rows]
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,13 @@ def test_parquet_is_refused_and_skipped_as_text_is(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"day_0\.parquet, row 18: .*data\.on_bad_row=skip"):
         run(Criteo1TBConfig(path=str(tmp_path / "source"), days=1), tmp_path / "data")
     skipping = Criteo1TBConfig(path=str(tmp_path / "source"), days=1, on_bad_row="skip")
-    (day,) = Stream.open(run(skipping, tmp_path / "data")).days
-    assert day.description["rejected_rows"]["total"] == 3 and day.examples == 197
+    skipped = run(skipping, tmp_path / "data")
+    (day,) = Stream.open(skipped).days
+    assert day.description["rejected_rows"]["total"] == 3 and sum(day.rows.values()) == 197
     good = [line for i, line in enumerate(_lines(0)) if i not in (17, 30, 40)]
     _write(tmp_path / "good", "day_0.tsv", good)
     plain = run(Criteo1TBConfig(path=str(tmp_path / "good"), days=1), tmp_path / "data")
-    assert _rows(plain) == [(day.folder / "train.rows").read_bytes()]
+    assert _rows(plain) == _rows(skipped)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_a_broken_day_stops_itself_alone(tmp_path: Path, jobs: int) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [
         *("day_00", "day_01.failed", "day_02.failed", "day_03", "stream.json")
     ]
-    assert Dataset.open(folder / "day_03").examples == 3_000
+    assert sum(Dataset.open(folder / "day_03").rows.values()) == 3_000
     with pytest.raises(UserError, match=r"Day 1 of .* is missing .*the last attempt failed: .*truncated"):
         Stream.open(folder)
     # The others serve as a stream of their own, and once the files are mended they are not made again.
@@ -150,7 +151,7 @@ def test_a_changed_day_is_remade_alone(tmp_path: Path) -> None:
     after = run(Criteo1TBConfig(path=str(tmp_path / "source"), days=3), tmp_path / "data")
     shared = [(after / day / "train.rows").samefile(before / day / "train.rows") for day in ("day_00", "day_02")]
     assert after != before and shared == [True, True]
-    assert _rows(after)[1] != _rows(before)[1]
+    assert (after / "day_01" / "train.rows").read_bytes() != (before / "day_01" / "train.rows").read_bytes()
 
 
 def test_moved_files_are_known_again(tmp_path: Path) -> None:
@@ -308,4 +309,5 @@ def test_a_day_says_what_it_was_made_from(tmp_path: Path) -> None:
     day = json.loads((folder / "day_00" / "dataset.json").read_text())
     assert record["days"] == [{"day": 0, "folder": "day_00", "hash": day["made_with"]["hash"]}]
     assert record["name"] == day["name"] == "criteo_1tb"
-    assert np.fromfile(folder / "day_00" / "train.rows", np.uint8).size == 200 * day["record"]["bytes"]
+    held = sum(np.fromfile(folder / "day_00" / f"{part}.rows", np.uint8).size for part in ("train", "validation"))
+    assert held == 200 * day["record"]["bytes"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.data.hashing import BLANK_KEY, bucket, row_uniforms, splitmix64
+from pipelines.data.hashing import BLANK_KEY, bucket, content_uniforms, line_content, splitmix64, text_key
 
 
 def _splitmix64(x: int) -> int:
@@ -40,15 +40,35 @@ def test_buckets_are_pinned(feature: int, size: int, rows: list[int]) -> None:
     assert [_splitmix64(key ^ _splitmix64(feature)) % size for key in keys] == rows
 
 
-def test_row_uniforms_are_pinned_and_differ_by_file_and_seed() -> None:
-    rows = np.arange(3, dtype=np.uint64)
-    assert row_uniforms(rows, 0, 0).tolist() == [0.13870941014555427, 0.18436667429957676, 0.6974532717895354]
-    assert row_uniforms(rows[:2], 1, 7).tolist() == [0.43775600474440823, 0.7901067743608727]
+def _content(*fields: int) -> int:
+    return sum(field * (_splitmix64(place) | 1) for place, field in enumerate(fields)) % 2**64
 
 
-def test_row_uniforms_are_uniform() -> None:
-    # Kolmogorov-Smirnov at a false-alarm rate of 1e-3 (fixed rows, so it passes always or never).
-    values = np.sort(row_uniforms(np.arange(100_000, dtype=np.uint64), 0, 3))
+def test_the_content_of_a_line_is_as_specified() -> None:
+    labels, counts = np.array([1, 0, 1]), np.array([-3, 0, 2**40])
+    keys = np.array([0x68FD1E64, BLANK_KEY, text_key("JFK")], np.uint64)
+    content = line_content([labels, counts, keys])
+    assert content.tolist() == [_content(*map(int, line)) for line in zip(labels, counts, keys, strict=True)]
+    assert text_key("JFK") == 0xBCFC05B1A292B502
+    places = [
+        (_splitmix64(line ^ _splitmix64(seed)) >> 11) / 2**53 for seed in (0, 7) for line in map(int, content.tolist())
+    ]
+    assert [*content_uniforms(content, 0), *content_uniforms(content, 7)] == places
+
+
+def test_a_field_that_differs_or_stands_elsewhere_is_other_content() -> None:
+    # 50,000 lines that differ in one field by little, or by the order of fields: equal by chance for 1 seed in 10**10.
+    small = np.arange(10_000)
+    none, lines = np.zeros_like(small), []
+    for place in range(5):
+        lines.append(line_content([small + 1 if field == place else none for field in range(5)]))
+    assert len(np.unique(np.concatenate(lines))) == 50_000
+
+
+def test_the_numbers_of_lines_are_uniform() -> None:
+    # Kolmogorov-Smirnov at a false-alarm rate of 1e-3 (fixed lines, so it passes always or never).
+    numbers = np.arange(100_000)
+    values = np.sort(content_uniforms(line_content([numbers % 2, numbers // 2]), 3))
     distance = np.abs(values - np.arange(1, 100_001) / 100_000).max()
     assert distance < 1.95 / np.sqrt(100_000)
     assert values[0] >= 0 and values[-1] < 1

@@ -67,12 +67,11 @@ def test_features_do_not_move_when_the_outcome_does(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Nycflights, "_read", other_outcomes)
     other = next(Nycflights().blocks(lambda done, total: None))
-    assert np.array_equal(plain.row, other.row)
     assert np.array_equal(plain.numeric, other.numeric) and np.array_equal(plain.keys, other.keys)
     assert not np.array_equal(plain.label, other.label)
 
 
-def test_counts_are_over_the_schedule() -> None:
+def test_features_follow_from_the_schedule_the_aircraft_and_the_weather() -> None:
     flights = pl.DataFrame(
         {
             **{"month": [1, 1, 1], "day": [1, 1, 2], "sched_dep_time": [905, 930, 905]},
@@ -96,13 +95,14 @@ def test_counts_are_over_the_schedule() -> None:
                 "precip": [0.05],
                 "visib": [10.0],
                 "pressure": [1000.0],
+                "dewp": [30.0],
             },
         },
         schema_overrides={"wind_gust": pl.Float64},
     )
     table = departure_features(flights, planes, weather)
-    assert table["departures_in_hour"].to_list() == [2, 2, 1]
-    assert table["leg_of_day"].to_list() == [1, 2, 1]
+    assert table["pressure"].to_list() == [1000, 1000, None]
+    assert table["dew_point"].to_list() == [30, 30, None]
     assert table["scheduled_minutes"].to_list() == [900, 120, 60]
     assert table["date"].to_list() == [0, 0, 1]
     assert table["weather"].to_list() == ["4/2/1", "4/2/1", None]

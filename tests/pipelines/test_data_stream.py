@@ -16,6 +16,7 @@ from pipelines.data.dataset import RECORD
 from pipelines.data.nycflights import NycflightsConfig
 from pipelines.data.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.source import RowSource
+from pipelines.data.split import DaySplitConfig
 from pipelines.data.stream import Stream
 from pipelines.data.synthetic import CriteoSyntheticStreamConfig
 from pipelines.data.vocabulary import VocabularyConfig
@@ -41,10 +42,10 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_flights_are_cut_into_24_slices_and_none_is_lost(flights: Path) -> None:
     stream = Stream.open(run(NycflightsStreamConfig(), flights))
     assert len(stream.days) == 24 and sum(stream.rows_of_day) == 327_346
-    assert max(stream.rows_of_day) - min(stream.rows_of_day) == 1
+    assert 12_000 < min(stream.rows_of_day) < max(stream.rows_of_day) < 15_000  # 15 or 16 dates each
     assert sum(day.description["excluded_rows"]["total"] for day in stream.days) == 9_430
     whole = run(NycflightsConfig(), flights)
-    rows = [_records(day.folder / "train.rows") for day in stream.days]
+    rows = [np.concatenate([_records(day.folder / f"{part}.rows") for part in day.rows]) for day in stream.days]
     for number, day in enumerate(rows):
         assert (day["day"] == number).all()
     of_stream, of_year = (
@@ -58,21 +59,23 @@ def test_the_flights_are_in_the_order_of_time_and_drift(flights: Path) -> None:
     stream = Stream.open(run(NycflightsStreamConfig(), flights))
     assert stream.categorical_names.index("date") == 15
     dates = [set(day.split("train").gather(np.arange(day.examples)).categorical[:, 15]) for day in stream.days]
-    # A date lies in one slice or two that follow each other; a few of 365 dates share one of 730 rows by their hash.
-    apart = sum(len(dates[a] & dates[b]) for a in range(24) for b in range(a + 2, 24))
-    assert apart < 150 and sum(map(len, dates)) < 365 + 24
+    # A date lies in one slice; about 80 of 365 dates share one of 730 rows with another by their hash.
+    shared = sum(len(dates[a] & dates[b]) for a in range(24) for b in range(a + 1, 24))
+    assert shared < 150 and max(map(len, dates)) <= 16 and sum(map(len, dates)) <= 365
     rates = [day.description["splits"]["train"]["positives"] / day.examples for day in stream.days]
     assert max(rates) > 2 * min(rates)
 
 
-def test_a_day_has_one_split_and_a_histogram_of_its_own(tmp_path: Path) -> None:
+def test_a_day_holds_rows_out_and_has_a_histogram_of_the_others(tmp_path: Path) -> None:
     stream = Stream.open(run(SMALL, tmp_path))
     assert stream.rows_of_day == [300] * 4 and stream.day_numbers == [0, 1, 2, 3]
     for day in stream.days:
-        assert day.rows == {"train": 300} and day.vocabulary_sizes == stream.vocabulary_sizes
-        assert [int(counts.sum()) for counts in day.histogram()] == [300] * 26
+        assert list(day.rows) == ["train", "validation"] and day.vocabulary_sizes == stream.vocabulary_sizes
+        # A twentieth of 300, give or take four binomial standard deviations: 1 seed in 10,000 would pass them.
+        assert 0 < day.rows["validation"] < 15 + 4 * (300 * 0.05 * 0.95) ** 0.5
+        assert [int(counts.sum()) for counts in day.histogram()] == [day.examples] * 26
         assert (day.folder / "histogram.npy").exists()
-    days = [day.split("train").gather(np.arange(300)).days for day in stream.days]
+    days = [day.split("train").gather(np.arange(day.examples)).days for day in stream.days]
     assert [set(numbers.tolist()) for numbers in days] == [{0}, {1}, {2}, {3}]
 
 
@@ -190,6 +193,7 @@ def test_too_small_a_disk_is_told_before_anything_is_made(tmp_path: Path) -> Non
         (replace(SMALL, days=0), "data.days must be 1 or more"),
         (replace(SMALL, rows_per_day=0), "data.rows_per_day must be 1 or more"),
         (replace(SMALL, drift=-1), "data.drift is a share"),
+        (replace(SMALL, split=DaySplitConfig(held_out=0)), "data.split.held_out is a share above 0 and below 1"),
         (NycflightsStreamConfig(days=400), "data.days must be between 1 and 365"),
         (replace(SMALL, vocabulary=VocabularyConfig(policy="threshold")), "has no meaning in a stream"),
         (replace(SMALL, vocabulary=VocabularyConfig(policy="all")), "has no meaning in a stream"),

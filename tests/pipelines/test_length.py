@@ -12,13 +12,14 @@ from pipelines.length import steps
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["data=nycflights"], 128),
-        (["data=nycflights", "train.epochs=2"], 256),
+        (["data=nycflights"], 129),
+        (["data=nycflights", "train.epochs=2"], 257),
         (["data=criteo_kaggle", "data.path=x"], 17_907),  # four fifths of 45,840,617
         (["data=criteo_synthetic", "data.rows=100000", "train.steps=7"], 7),
-        (["data=nycflights_stream", "stream.period=4"], 120),  # 18 of 24 days
+        (["data=nycflights_stream", "stream.period=4"], 114),  # 18 of 24 days, a twentieth of each held out
         (["data=nycflights_stream", "stream.period=4", "train.steps=3"], 15),
-        (["data=criteo_synthetic_stream", "data.rows_per_day=2048", "stream.train_days=5"], 5),
+        (["data=criteo_synthetic_stream", "data.rows_per_day=2156", "stream.train_days=5"], 6),
+        (["data=criteo_synthetic_stream", "data.rows_per_day=2155", "stream.train_days=5"], 5),
     ],
 )
 def test_steps_follow_from_the_configuration(overrides: list[str], expected: int) -> None:

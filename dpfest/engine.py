@@ -21,7 +21,7 @@ from dpfest.algorithms import Algorithm, StepContext
 from dpfest.capture import Recorder, Recording
 from dpfest.errors import UserError
 from dpfest.gaussian import add_gaussian, charged_deviation
-from dpfest.lazy import LazyNoise
+from dpfest.lazy import LazyNoise, learning_rates
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
@@ -174,6 +174,16 @@ class PrivateEngine:
             pending=self.deviation / divisor if self.lazy else 0.0,
         )
         return release, Diagnostics(batch.examples, loss / batch.examples if batch.examples else math.nan)
+
+    def update(self, gradient: NoisedGradient, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """Take the optimisers' steps: post-processing of a release."""
+        self.fill(gradient)
+        if self.lazy:
+            rates = learning_rates(self.lazy.tables, optimizers)
+            self.lazy.apply([(found.rows, found.values) for found in gradient.tables], gradient.pending, rates)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     def fill(self, gradient: NoisedGradient) -> None:
         """Set ``.grad`` of every trainable parameter: of a table sparse, and None where no row of it survived or

@@ -74,7 +74,7 @@ class LazyNoise:
 
     @torch.no_grad()
     def apply(
-        self, gradients: Sequence[tuple[Tensor, Tensor]], deviation: float, learning_rates: Sequence[float]
+        self, gradients: Sequence[tuple[Tensor | None, Tensor]], deviation: float, learning_rates: Sequence[float]
     ) -> None:
         """Take the SGD step ``w -= rate * gradient`` of every table, and note the noise that its rows lack.
 
@@ -84,6 +84,7 @@ class LazyNoise:
             learning_rates: of each table.
         """
         for number, ((rows, values), rate) in enumerate(zip(gradients, learning_rates, strict=True)):
+            assert rows is not None  # those that the batch touched
             self.tables[number].weight.index_add_(0, rows, values, alpha=-rate)
             self.pending[number] += (deviation * rate) ** 2
 

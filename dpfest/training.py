@@ -27,7 +27,6 @@ from dpfest.algorithms import Algorithm
 from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
-from dpfest.lazy import learning_rates
 from dpfest.ledger import BudgetExceeded, Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
@@ -190,13 +189,7 @@ class PrivateTraining:
                 check_batch(self.engine, batch, whole_tables=not self._checked)
                 self._checked = True
             release, private = self.engine.gradient(batch.microbatches, batch.step)
-            self.engine.fill(release)
-            if lazy:
-                gradients = [(found.rows, found.values) for found in release.tables]
-                lazy.apply(gradients, release.pending, learning_rates(lazy.tables, self.optimizers))  # type: ignore[arg-type]
-            for optimizer in self.optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+            self.engine.update(release, self.optimizers)
         self.steps_done += 1
         if self.steps_left == 0:
             self.flush()

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpfest.reading import MicroBatch
 from dpfest.tables import TableLayout
 from pipelines.auc import RocAuc
 from pipelines.data.dataset import Dataset, Rows
@@ -42,16 +43,16 @@ class ClickTask:
         """See :class:`pipelines.task.Task`."""
         return EmbeddingSize(layout, layout.coordinates)
 
-    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Batch]:
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
         size = size or max(len(indices), 1)
-        starts = range(0, len(indices), size)
-        return [self._to_device(rows.gather(indices[start : start + size])) for start in starts]
+        parts = (indices[start : start + size] for start in range(0, len(indices), size))
+        return [MicroBatch(part, self._to_device(rows.gather(part))) for part in parts]
 
-    def losses(self, batch: Batch) -> Tensor:
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross-entropy of each example, ``[b]``."""
         numeric, categorical, labels = batch
-        logits = self.model(numeric, categorical)
+        logits = model(numeric, categorical)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     @torch.no_grad()

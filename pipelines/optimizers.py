@@ -93,19 +93,6 @@ class RowOptimizer(torch.optim.Optimizer):
         raise NotImplementedError
 
 
-class RowSGD(RowOptimizer):
-    """``w[rows] -= lr * g``."""
-
-    plain_sgd = True
-
-    def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
-        """See :meth:`RowOptimizer.apply`."""
-        if isinstance(rows, slice):
-            table.add_(values, alpha=-lr)
-        else:
-            table.index_add_(0, rows, values, alpha=-lr)
-
-
 class RowAdagrad(RowOptimizer):
     """Adagrad with one accumulator a row, of the mean square of the row's gradient (as in FBGEMM and DLRM)."""
 
@@ -142,7 +129,11 @@ class RowAdam(RowOptimizer):
         table[rows] -= lr / (1 - first**steps) * mean / ((square / (1 - second**steps)).sqrt() + self.epsilon)
 
 
-TABLE_OPTIMIZERS: dict[str, type[RowOptimizer]] = {"sgd": RowSGD, "adagrad": RowAdagrad, "adam": RowAdam}
+TABLE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adagrad": RowAdagrad,
+    "adam": RowAdam,
+}
 
 
 def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
@@ -156,7 +147,7 @@ def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Op
     dense = [p for p in model.parameters() if p.requires_grad and p not in tables]
     found: list[torch.optim.Optimizer] = []
     if tables:
-        found.append(TABLE_OPTIMIZERS[config.tables.name](tables, config.tables.learning_rate))
+        found.append(TABLE_OPTIMIZERS[config.tables.name](tables, lr=config.tables.learning_rate)  # type: ignore[call-arg])
     if dense:
         found.append(_dense_optimizer(config.dense, dense))
     return found

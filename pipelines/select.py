@@ -123,7 +123,13 @@ def _select_within(config: Config, dataset: Dataset) -> Path:
     """The release of rows selected from the counts of a dataset."""
     counted = data_hash(config.data)
     return _select_once(
-        config, dataset.vocabulary_sizes, counted, dataset.histogram, dataset.rows_per_example, dataset.folder
+        config,
+        dataset.vocabulary_sizes,
+        counted,
+        dataset.histogram,
+        dataset.examples,
+        dataset.rows_per_example,
+        dataset.folder,
     )
 
 
@@ -166,7 +172,8 @@ class StreamSelection:
     def _once(self) -> Path:
         days = self._days[:1] if self._source == "first_day" else self._days
         counted = ",".join(self._hashes[: len(days)])
-        return _select_once(self._config, self._sizes, counted, lambda: _added(days, self._sizes))
+        examples = sum(day.examples for day in days)
+        return _select_once(self._config, self._sizes, counted, lambda: _added(days, self._sizes), examples)
 
     def _day(self, number: int) -> Path:
         selection = self._selection
@@ -175,7 +182,10 @@ class StreamSelection:
         settings = {"data": self._hashes[number], "counts": {k: v for k, v in noise.items() if k != unread}}
 
         def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
-            noisy = noisy_counts(self._days[number].histogram(), selection, stream)
+            day = self._days[number]
+            noisy = noisy_counts(
+                day.histogram(), selection, stream, examples=day.examples, rows_per_example=day.rows_per_example
+            )
             write_array(folder / "counts.npy", np.concatenate(noisy))
             events = selection_events(selection, self._sizes)
             return {"day": number, "spent": [accounting.to_record(event) for event in events]}
@@ -196,6 +206,7 @@ def _select_once(
     sizes: Sequence[int],
     data: str,
     histogram: Callable[[], Counts],
+    examples: int,
     rows_per_example: int = 1,
     dataset: Path | None = None,
 ) -> Path:
@@ -205,7 +216,7 @@ def _select_once(
 
     def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
         counts = _public_counts(selection.prior, sizes, dataset) if selection.prior else histogram()
-        chosen = select_rows(counts, selection, stream, rows_per_example=rows_per_example)
+        chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=rows_per_example)
         write_array(folder / "rows.npy", chosen.rows)
         spent = [accounting.to_record(event) for event in chosen.events]
         return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpfest.reading import MicroBatch
 from dpfest.tables import TableLayout
 from pipelines.config import Config
 from pipelines.data.dataset import Dataset
@@ -32,17 +34,30 @@ class Task(Protocol):
     def model(self) -> nn.Module:
         """What is trained."""
 
-    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Any]:
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
         """By which the size of the embeddings' gradient is reckoned; ``layout`` is that of the tables trained."""
 
-    def losses(self, batch: Any) -> Tensor:
-        """The loss of each example of a micro-batch, ``[b]``."""
+    def losses(self, model: nn.Module, batch: Any) -> Tensor:
+        """The loss of each example of a micro-batch under a model like :attr:`model`, ``[b]``."""
 
     def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
         """The metric, its ``standard_error`` and the mean ``loss`` over rows."""
+
+
+@dataclass(frozen=True)
+class TaskReader:
+    """Reads a task's examples for :class:`dpfest.PrivateTraining`; nothing of it is drawn."""
+
+    task: Task
+    rows: RowReader
+    micro_batch_size: int | None
+
+    def __call__(self, indices: NDArray[np.int64], seed: bytes) -> list[MicroBatch]:
+        """The examples at ``indices``, in micro-batches."""
+        return self.task.batches(self.rows, indices, self.micro_batch_size)
 
 
 def task_of(config: Config, data: Dataset | Stream, device: torch.device) -> Task:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from dpfest.reading import MicroBatch
 from dpfest.tables import TableLayout
 from pipelines.auc import refuse_not_finite
 from pipelines.data.dataset import Dataset
@@ -49,23 +50,24 @@ class TextTask:
         table = self.model.get_input_embeddings()  # type: ignore[operator]
         return table.size(layout) if isinstance(table, LowRankTable) else EmbeddingSize(layout, layout.coordinates)
 
-    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[Batch]:
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``: short texts first, so that a
         micro-batch is only as long as the longest text in it."""
-        return self._batches(rows.gather(indices), size or max(len(indices), 1))
+        found = self._batches(rows.gather(indices), size or max(len(indices), 1))
+        return [MicroBatch(indices[part], batch) for part, batch in found]
 
-    def losses(self, batch: Batch) -> Tensor:
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross-entropy of each example, ``[b]``."""
         ids, mask, labels = batch
-        return nn.functional.cross_entropy(self._logits(ids, mask), labels, reduction="none")
+        return nn.functional.cross_entropy(self._logits(model, ids, mask), labels, reduction="none")
 
     @torch.no_grad()
     def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
         """Accuracy, its standard error and the mean loss over rows; None where there are none."""
         right, examples, loss = 0, 0, 0.0
         for chunk in rows.chunks(EVALUATION_CHUNK):
-            for ids, mask, labels in self._batches(chunk, EVALUATION_BATCH):
-                logits = self._logits(ids, mask)
+            for _, (ids, mask, labels) in self._batches(chunk, EVALUATION_BATCH):
+                logits = self._logits(self.model, ids, mask)
                 refuse_not_finite(logits.cpu().numpy())
                 loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
                 right += int((logits.argmax(1) == labels).sum())
@@ -76,19 +78,19 @@ class TextTask:
         error = math.sqrt(accuracy * (1 - accuracy) / examples)
         return {"accuracy": accuracy, "standard_error": error, "loss": loss / examples}
 
-    def _logits(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def _logits(self, model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
         given = {"input_ids": ids, "attention_mask": mask}
         if self._separator is not None:  # of a pair: which tokens are the second text's
             ends = ids == self._separator
             given["token_type_ids"] = ((ends.cumsum(1) - ends.long()) > 0).long() * mask
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
-            logits = self.model(**given).logits
+            logits = model(**given).logits
         return logits.float() if self._half else logits
 
-    def _batches(self, rows: TextRows, size: int) -> list[Batch]:
+    def _batches(self, rows: TextRows, size: int) -> list[tuple[NDArray[np.int64], Batch]]:
         order = np.argsort(rows.lengths, kind="stable")
         parts = (order[start : start + size] for start in range(0, len(order), size))
-        return [self._to_device(rows, part) for part in parts]
+        return [(part, self._to_device(rows, part)) for part in parts]
 
     def _to_device(self, rows: TextRows, chosen: NDArray[np.int64]) -> Batch:
         lengths = rows.lengths[chosen]

@@ -20,11 +20,11 @@ from typing import Any
 
 import torch
 
-from dpfest.engine import NoisedGradient
 from dpfest.errors import UserError
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
-from dpfest.private import PrivateTraining
+from dpfest.reading import Batch
+from dpfest.training import PrivateTraining, Step
 from pipelines.compose import override_text
 from pipelines.config import WITHOUT_EFFECT, Config, run_folder
 from pipelines.course import Course, course
@@ -38,7 +38,7 @@ from pipelines.release import described, released_settings
 from pipelines.run_directory import RunDirectory
 from pipelines.signals import StopRequest, stop_requests
 from pipelines.summary import summarize
-from pipelines.task import task_of
+from pipelines.task import TaskReader, task_of
 
 
 @dataclass(frozen=True)
@@ -171,11 +171,11 @@ class _Run:
             self.task.model,
             self.task.losses,
             self.optimizers,
-            self.config.algorithm,
             self.course.plan,
+            TaskReader(self.task, self.course.rows[self.number], self.config.train.micro_batch_size),
             period=self.number,
             selected=self.course.selected(self.number),
-            key=self.course.plan.key_of(self.number, self.key),
+            key=self.key,
             ledger=ledger,
         )
 
@@ -184,13 +184,14 @@ class _Run:
         upcoming = reader.submit(self._read, self.training.steps_done)
         while self.step < end:
             started = time.perf_counter()
-            microbatches = upcoming.result()
+            batch = upcoming.result()
             self.waited += time.perf_counter() - started
             if self.step + 1 < end:
                 upcoming = reader.submit(self._read, self.training.steps_done + 1)
-            gradient = self._advance(microbatches)
+            made = self.training.step(batch)
+            self.rows += torch.tensor(made.release.rows_per_table, dtype=torch.float64)
             self.seconds += time.perf_counter() - started
-            self._log(gradient, report)
+            self._log(made, report)
             if self.step % every.log_every == 0 or self.step == end:
                 self._refuse_not_finite()
             if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < end:
@@ -202,15 +203,8 @@ class _Run:
                 last_saved = self.step
             stop.exit_if_requested()
 
-    def _read(self, step: int) -> list[Any]:
-        return self.task.batches(
-            self.course.rows[self.number], self.training.indices(step), self.config.train.micro_batch_size
-        )
-
-    def _advance(self, microbatches: list[Any]) -> NoisedGradient:
-        gradient = self.training.step(microbatches)
-        self.rows += torch.tensor(gradient.rows_per_table, dtype=torch.float64)
-        return gradient
+    def _read(self, step: int) -> Batch:
+        return self.training.read(self.training.request(step))
 
     def _refuse_not_finite(self) -> None:
         """Stop a run whose weights overflowed.
@@ -222,7 +216,7 @@ class _Run:
             UserError: a dense weight is not finite, or, at a period's end, any weight.
         """
         tables = {id(table.weight) for table in self.training.engine.recorder.tables.values()}
-        ended = self.step == self._ends[self.number]  # no noise is owed any more
+        ended = self.step == self._ends[self.number]  # no noise is pending any more
         for name, weight in self.task.model.named_parameters():
             if weight.requires_grad and (ended or id(weight) not in tables) and not bool(weight.isfinite().all()):
                 raise UserError(
@@ -230,21 +224,21 @@ class _Run:
                     "optimizer.tables.learning_rate."
                 )
 
-    def _log(self, gradient: NoisedGradient, report: Report) -> None:
+    def _log(self, made: Step, report: Report) -> None:
         """Write down and say how training goes, the loss of a raw batch among it: for the user's own eyes, since it
         goes to ``private/`` and to the terminal (of a sweep, to a log that is the owner's)."""
         if self.step % self.config.train.log_every and self.step != self.steps:
             return
-        coordinates = self.size.coordinates(gradient.rows_per_table)
+        rows, seen = made.release.rows_per_table, made.private
         self._metrics(
             "train",
-            loss=gradient.loss if math.isfinite(gradient.loss) else None,
-            examples=gradient.examples,
-            coordinates=coordinates,
-            rows=gradient.rows_per_table,
+            loss=seen.loss if math.isfinite(seen.loss) else None,
+            examples=seen.examples,
+            coordinates=self.size.coordinates(rows),
+            rows=rows,
         )
         speed = self.step * self.config.train.batch_size / max(self.seconds, 1e-9)
-        words = [f"{speed:,.0f} examples/s", f"loss {gradient.loss:.4f}"]
+        words = [f"{speed:,.0f} examples/s", f"loss {seen.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
         report(self.step, self.steps, "  ".join([*words, self.training.ledger.words()]))
@@ -318,4 +312,12 @@ class _Run:
         self.seconds, self.waited = saved["seconds"], saved["waited"]
         self.evaluations = saved["evaluations"]
         self.rows.copy_(saved["rows"])
-        self.training.load_state_dict(saved["training"])
+        # A step that is taken again must round as it did: sums follow the number of threads.
+        torch.set_num_threads(int(saved["training"]["bound_to"]["threads"]))
+        try:
+            self.training.load_state_dict(saved["training"])
+        except UserError as error:
+            raise UserError(
+                f"{self.directory.path} cannot go on from its checkpoint: {error} From the command line: give the same "
+                "train.micro_batch_size, device and installation as before, or delete that folder and spend anew."
+            ) from error

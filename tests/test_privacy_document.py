@@ -32,7 +32,17 @@ def test_every_statement_names_code_and_tests_that_exist() -> None:
 
 def test_the_guarantee_imports_what_it_says_and_nothing_above_it() -> None:
     allowed = {"torch", "numpy", "scipy", "dp_accounting", "cryptography", "mpmath", "dpfest", "__future__"}
-    standard = {"collections", "contextlib", "copy", "dataclasses", "functools", "hashlib", "importlib", "inspect", "json"}
+    standard = {
+        "collections",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "functools",
+        "hashlib",
+        "importlib",
+        "inspect",
+        "json",
+    }
     standard |= {"concurrent", "itertools", "math", "numbers", "os", "pathlib", "platform", "random", "secrets"}
     standard |= {"threading", "types", "typing", "warnings"}
     for path in sorted((HOME / "dpfest").glob("*.py")):

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dpfest.private import noise as noise_of
+
 from dpfest.algorithms import ALGORITHMS, Algorithm
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
-from dpfest.private import noise as noise_of
 from dpfest.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import ROWS, Pair

@@ -39,6 +39,7 @@ from dpfest.algorithms import AdaFEST, Algorithm
 from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.reading import MicroBatch
 from pipelines.audit.bound import Draws
 
 REPLICAS = 512
@@ -102,7 +103,7 @@ class Pair:
         self._inputs = torch.eye(REPLICAS, device=device)
         model = Model().to(device)
 
-        def losses(batch: Batch) -> Tensor:
+        def losses(model: nn.Module, batch: Batch) -> Tensor:
             row, inputs, scale = batch
             return scale * model(row, inputs)
 
@@ -118,7 +119,7 @@ class Pair:
     def _step(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         coins = self._key.stream("audit coins", step).words(REPLICAS) < np.uint64(1 << 63)
         batch = self._batch(torch.from_numpy(coins).to(self._rows.device))
-        gradient = self._engine.gradient([batch], step)
+        gradient, _ = self._engine.gradient([MicroBatch(np.arange(len(batch[0])), batch)], step)
         if self._after is not None:
             self._after(gradient, torch.unique(batch[0]))
         kind, value = self._release(gradient)

@@ -31,7 +31,7 @@ from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
-from dpfest.private import PrivateTraining
+from dpfest.training import PrivateTraining
 from pipelines.bench.records import Record
 from pipelines.budget import planned
 from pipelines.config import Config
@@ -40,7 +40,7 @@ from pipelines.data.joined import RowReader
 from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
 from pipelines.progress import progress
-from pipelines.task import Task, task_of
+from pipelines.task import Task, TaskReader, task_of
 from pipelines.train import device_of
 
 MOMENTS = 3
@@ -112,9 +112,8 @@ def measure(
     """Train by `algorithm`, and look at each threshold MOMENTS times, evenly spread from the first step to the last."""
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, "bias")
-    training = PrivateTraining(
-        task.model, task.losses, optimizers(task.model, config.optimizer), algorithm, budget, key=key
-    )
+    read = TaskReader(task, rows, config.train.micro_batch_size)
+    training = PrivateTraining(task.model, task.losses, optimizers(task.model, config.optimizer), budget, read, key=key)
     looks = {round(place * budget.steps / (MOMENTS - 1)) for place in range(MOMENTS)}
     seen: list[list[Measured]] = []
     with progress("bias") as report:
@@ -123,7 +122,7 @@ def measure(
             if step in looks:
                 seen.append(_look(task, rows, algorithm, budget, thresholds))
             if step < budget.steps:
-                training.step(task.batches(rows, training.indices(step), config.train.micro_batch_size))
+                training.step(training.read(training.request(step)))
     return [_mean(of_threshold) for of_threshold in zip(*seen, strict=True)]
 
 
@@ -157,7 +156,7 @@ def _look(
 
 def _flat(engine: PrivateEngine, batch: list, number: int) -> tuple[Tensor, int]:
     """A step's gradient as one vector over all parameters, and how many coordinates would be noised."""
-    found, parts = engine.gradient(batch, number), []
+    found, parts = engine.gradient(batch, number)[0], []
     noised = sum(gradient.numel() for gradient in found.dense.values())
     for rows, dim, table in zip(engine.layout.rows, engine.layout.dims, found.tables, strict=True):
         noised += table.values.numel()

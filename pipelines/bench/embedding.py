@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
+import numpy as np
 import torch
 from scipy import special
 from torch import Tensor, nn
@@ -19,11 +21,11 @@ from torch import Tensor, nn
 from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
+from dpfest.reading import MicroBatch
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import available_bytes, peak_of
 from pipelines.config import Config
-from pipelines.optimizers import RowSGD
 from pipelines.progress import progress
 from pipelines.train import device_of
 
@@ -121,14 +123,14 @@ def competitor(name: str, weight: Tensor) -> Turn:
     layer = nn.Embedding(rows, DIMENSION, _weight=weight, sparse=name == ORDINARY)
     optimizer: torch.optim.Optimizer
 
-    def losses(batch: Tensor) -> Tensor:
-        return (layer(batch) * arriving).sum(1)
+    def losses(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) * arriving).sum(1)
 
     if name == ORDINARY:
         optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
 
         def step(number: int) -> None:
-            losses(ids[number % _BATCHES]).mean().backward()
+            losses(layer, ids[number % _BATCHES]).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
 
@@ -144,15 +146,13 @@ def competitor(name: str, weight: Tensor) -> Turn:
         map_noise_multiplier=MAP_NOISE,
         selected=torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None,
     )
-    optimizer = RowSGD(layer.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
+    given = [[MicroBatch(np.arange(BATCH), batch)] for batch in ids]
 
     def private_step(number: int) -> None:
-        gradient = engine.gradient([ids[number % _BATCHES]], number)
-        engine.fill(gradient)
-        if engine.lazy:
-            engine.lazy.owe(gradient.owed, [LEARNING_RATE])
-        optimizer.step()
-        optimizer.zero_grad()
+        with engine.lazy.private() if engine.lazy else nullcontext():
+            release, _ = engine.gradient(given[number % _BATCHES], number)
+            engine.update(release, [optimizer])
 
     return steps(private_step, device)
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpfest.reading import MicroBatch
 from pipelines.bench.measure import Turn, steps
 from pipelines.bench.rules import private_step
 from pipelines.clicks import Batch
@@ -84,16 +85,19 @@ def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: Pc
     model = model_on(weights, config, sparse=name in (ORDINARY, FUSED))
     given = batches([len(weight) for weight in weights], batch_size, device)
 
-    def losses(batch: Batch) -> Tensor:
+    def losses(model: nn.Module, batch: Batch) -> Tensor:
         return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none")
 
+    examples = np.arange(batch_size)
     if name in (ORDINARY, FUSED):
         return steps(_ordinary(model, losses, given, fused=name == FUSED), device)
-    return steps(private_step(name, model, losses, [[batch] for batch in given], batch_size), device)
+    return steps(
+        private_step(name, model, losses, [[MicroBatch(examples, batch)] for batch in given], batch_size), device
+    )
 
 
 def _ordinary(
-    model: PctrModel, losses: Callable[[Batch], Tensor], given: list[Batch], fused: bool
+    model: PctrModel, losses: Callable[[nn.Module, Batch], Tensor], given: list[Batch], fused: bool
 ) -> Callable[[int], None]:
     settings = OptimizerConfig()
     dense = torch.optim.Adam(model.network.parameters(), lr=settings.dense.learning_rate, fused=fused or None)
@@ -102,7 +106,7 @@ def _ordinary(
     def step(number: int) -> None:
         dense.zero_grad()
         sparse.zero_grad()
-        losses(given[number % len(given)]).mean().backward()
+        losses(model, given[number % len(given)]).mean().backward()
         dense.step()
         sparse.step()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST, Algorithm
 from dpfest.engine import PrivateEngine
-from dpfest.lazy import learning_rates
 from dpfest.noise import NoiseKey
+from dpfest.reading import MicroBatch
 from dpfest.unproven import Nonprivate
 from pipelines.bench.embedding import threshold
 from pipelines.optimizers import OptimizerConfig, optimizers
@@ -25,7 +26,11 @@ SELECTED, MAP_NOISE = 10_000, 5.0
 
 
 def private_step(
-    name: str, model: nn.Module, losses: Callable[[Any], Tensor], given: Sequence[Sequence[Any]], batch_size: int
+    name: str,
+    model: nn.Module,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    given: Sequence[Sequence[MicroBatch]],
+    batch_size: int,
 ) -> Callable[[int], None]:
     """Numbered training steps of a rule, weights updated; each logical batch in ``given`` in micro-batches."""
     algorithm = RULES[name]()
@@ -38,7 +43,7 @@ def private_step(
     engine = PrivateEngine(
         model,
         algorithm,
-        losses,
+        loss_fn,
         NoiseKey.fresh(),
         gradient_noise_multiplier=1.0 if algorithm.private else 0.0,
         expected_batch_size=batch_size,
@@ -49,12 +54,8 @@ def private_step(
     updates = optimizers(model, OptimizerConfig())
 
     def step(number: int) -> None:
-        gradient = engine.gradient(given[number % len(given)], number)
-        engine.fill(gradient)
-        if engine.lazy:
-            engine.lazy.owe(gradient.owed, learning_rates(engine.lazy.tables, updates))
-        for optimizer in updates:
-            optimizer.step()
-            optimizer.zero_grad()
+        with engine.lazy.private() if engine.lazy else nullcontext():
+            release, _ = engine.gradient(given[number % len(given)], number)
+            engine.update(release, updates)
 
     return step

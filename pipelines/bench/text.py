@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dpfest.reading import MicroBatch
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.rules import RULES, private_step
@@ -20,7 +21,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.optimizers import OptimizerConfig, optimizers
 from pipelines.preprocess import preprocess
 from pipelines.progress import progress
-from pipelines.texts import Batch, TextTask
+from pipelines.texts import TextTask
 from pipelines.train import device_of
 
 with suppress(ImportError):  # the model says what is missing
@@ -61,13 +62,13 @@ def competitor(name: str, config: Config, folder: Path, device: str) -> Turn:
     return steps(private_step(name, task.model, task.losses, given, size), on)
 
 
-def _ordinary(task: TextTask, given: Sequence[Sequence[Batch]], size: int) -> Callable[[int], None]:
+def _ordinary(task: TextTask, given: Sequence[Sequence[MicroBatch]], size: int) -> Callable[[int], None]:
     task.model.get_input_embeddings().sparse = True  # type: ignore[operator]
     updates = optimizers(task.model, OptimizerConfig())
 
     def step(number: int) -> None:
         for batch in given[number % len(given)]:
-            (task.losses(batch).sum() / size).backward()
+            (task.losses(task.model, batch.data).sum() / size).backward()
         for optimizer in updates:
             optimizer.step()
             optimizer.zero_grad()

@@ -140,9 +140,7 @@ class _Hashed:
         self.sha256.update(content)
 
 
-def _vocabulary(
-    source: RowSource, config: VocabularyConfig, split: Split, progress: Progress
-) -> Vocabulary:
+def _vocabulary(source: RowSource, config: VocabularyConfig, split: Split, progress: Progress) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
     train_keys = (block.keys[split_of(block, split) == 0] for block in source.blocks(progress))

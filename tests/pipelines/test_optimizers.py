@@ -14,7 +14,6 @@ from pipelines.optimizers import (
     OptimizerConfig,
     RowAdagrad,
     RowAdam,
-    RowSGD,
     TableOptimizerConfig,
     optimizers,
 )
@@ -26,7 +25,7 @@ def sparse(rows: list[int], values: Tensor, table: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(RowSGD, torch.optim.SGD), (RowAdam, torch.optim.Adam)],
+    [(RowAdam, torch.optim.Adam)],
 )
 def test_dense_gradients_equal_torch(ours: type, theirs: type) -> None:
     torch.manual_seed(0)
@@ -62,7 +61,7 @@ def test_row_wise_adagrad_by_hand() -> None:
     torch.testing.assert_close(weight.detach(), torch.tensor([[0, 0], [-3 * scale, -4 * scale], [0, 0]]))
 
 
-@pytest.mark.parametrize("kind", [RowSGD, RowAdagrad, RowAdam])
+@pytest.mark.parametrize("kind", [RowAdagrad, RowAdam])
 def test_rows_without_gradient_do_not_move(kind: type) -> None:
     weight = nn.Parameter(torch.ones(5, 2))
     optimizer = kind([weight], 0.5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpfest.errors import UserError
-from dpfest.private import PrivateTraining
+from dpfest.training import PrivateTraining
 from pipelines.compose import Composer
 from pipelines.config import Config, typed
 from pipelines.data.dataset import Dataset

@@ -15,8 +15,8 @@ from dpfest.algorithms import DPSGD, AdaFEST
 from dpfest.engine import PrivateEngine, clip_and_sum
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.private import PrivateTraining
 from dpfest.tables import Survivors
+from dpfest.training import PrivateTraining
 from pipelines.bench.sections import bench
 from pipelines.compose import Composer
 from pipelines.config import Config, run_folder, run_hash, typed

@@ -84,7 +84,7 @@ def describe(value: Any, depth: int = 4) -> str:
         return f"{describe(value.__func__, depth)} of {describe(value.__self__, depth - 1)}"
     if isinstance(value, types.FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-        held = [value.__defaults__, value.__kwdefaults__, cells]
+        held: Any = [value.__defaults__, value.__kwdefaults__, cells]
         names = [value.__globals__.get(name) for name in value.__code__.co_names]
         own = [describe(one, depth - 1) for one in names if isinstance(one, types.FunctionType | int | float | str)]
         return f"{value.__qualname__} {_code(value.__code__)} {describe(held, depth - 1)} {own}"
@@ -106,8 +106,8 @@ def describe(value: Any, depth: int = 4) -> str:
     code = [
         _code(vars(kind)[name].__code__) for name in ("__call__", "__getitem__", "forward") if _function(kind, name)
     ]
-    held = {name: one for name, one in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-    return f"{kind.__qualname__} {size} {code} {describe(held, depth - 1)}"
+    public = {name: one for name, one in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
+    return f"{kind.__qualname__} {size} {code} {describe(public, depth - 1)}"
 
 
 def _function(kind: type, name: str) -> bool:

@@ -126,8 +126,8 @@ Given = dict[str, Any]
 
 
 def _bernoulli(draws: ExampleDraws, given: Given) -> Tensor:
-    values, chance = given["self"], given.get("p", given["self"])
-    return (draws.like(values) < chance).to(values.dtype)
+    values: Tensor = given["self"]
+    return draws.like(values).lt(given.get("p", values)).to(values.dtype)
 
 
 def _bernoulli_(draws: ExampleDraws, given: Given) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from dpfest.accounting import Event
 from dpfest.algorithms import Algorithm, StepContext
 from dpfest.capture import Recorder, Recording
 from dpfest.errors import UserError
@@ -28,8 +29,8 @@ from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
 
 ROUNDING_ALLOWANCE = 2.0**-10
-"""Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of the others' part may move when one example
-comes or goes.  docs/PRIVACY.md has what was measured, and crafted data that pass it in float32."""
+"""Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of the others' part may move when one
+example comes or goes.  docs/PRIVACY.md has what was measured, and crafted data that pass it in float32."""
 
 
 @dataclass
@@ -55,6 +56,17 @@ class NoisedGradient:
     tables: list[RowGradient]
     rows_per_table: list[int]
     pending: float
+
+
+def noise_of(step: Event | None, batch_size: int) -> dict[str, Any]:
+    """Keyword arguments of :class:`PrivateEngine` for what a step spends; None for a step without privacy, which has no
+    noise and averages over the batch's own size."""
+    return {
+        "gradient_noise_multiplier": (step.gradient_noise_multiplier if step else None) or 0.0,
+        "map_noise_multiplier": step.map_noise_multiplier if step else None,
+        "epsilon_per_row": step.epsilon_per_draw if step else None,
+        "expected_batch_size": float(batch_size) if step else None,
+    }
 
 
 class Diagnostics(NamedTuple):
@@ -283,11 +295,13 @@ class ClippedSum:
     ) -> None:
         self._survivors, self._with_dense = survivors, with_dense
         self._clipping_norm = engine.algorithm.clipping_norm if clipping_norm is None else clipping_norm
-        parameters = list(engine.recorder.dense_parameters.values()) if with_dense else []
+        parameters: list[Tensor] = [*engine.recorder.dense_parameters.values()] if with_dense else []
         self._parameters, self._shapes = parameters, [parameter.shape for parameter in parameters]
-        self._dtype, kind = engine.dtype, {"device": engine.device, "dtype": engine.sum_dtype}
-        self.flat_rows = torch.zeros(sum(map(math.prod, survivors.shapes)), **kind)
-        self.flat_dense = torch.zeros(sum(map(math.prod, self._shapes)), **kind)
+        self._dtype = engine.dtype
+        self.flat_rows, self.flat_dense = (
+            torch.zeros(sum(map(math.prod, shapes)), device=engine.device, dtype=engine.sum_dtype)
+            for shapes in (survivors.shapes, self._shapes)
+        )
         self._name_parts()
         self.norms = 0.0
         self.example_norms: list[Tensor] = []

@@ -139,7 +139,8 @@ def select_rows(
         cuts them itself).
 
     Raises:
-      UserError: a histogram holds more than so many examples can make; fewer rows are asked for than there are features, or there is more noise than any count can show.
+      UserError: a histogram holds more than so many examples can make; fewer rows are asked for than there are
+        features; there is more noise than any count can show.
     """
     sizes = [len(counts) for counts in histograms]
     shares = rows_per_feature(selection, sizes)
@@ -200,7 +201,7 @@ def refuse_overfull(
         if (total := int(counts.sum())) > examples * rows_per_example:
             raise UserError(
                 f"The histogram of feature {number} counts {total:,} rows, more than {examples:,} examples with "
-                f"rows_per_example={rows_per_example} can touch: cut each example's rows, as dpfest.select does, or raise it."
+                f"rows_per_example={rows_per_example} can touch: cut each example's rows, as dpfest.select does."
             )
 
 

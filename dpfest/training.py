@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from dpfest import binding
 from dpfest.algorithms import Algorithm
-from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine
+from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import BudgetExceeded, Ledger
@@ -53,9 +53,9 @@ class PrivateTraining:
     Iterate over it for the batches of the steps that are left, and hand each to :meth:`step`.
 
     Formal guarantee: under fidelity ``rigorous``, the weights after any number of steps, and all weights before them
-    (of lazy noise, those after a :meth:`flush`), are together ``(ledger.epsilon(), plan.delta)``-DP under add-or-remove-one
-    adjacency, as long as the key stays secret, the examples do not mix (which is checked, see :mod:`dpfest.trial`) and
-    no step is taken twice in two ways (see :meth:`load_state_dict`).
+    (of lazy noise, those after a :meth:`flush`), are together ``(ledger.epsilon(), plan.delta)``-DP under
+    add-or-remove-one adjacency, as long as the key stays secret, the examples do not mix (which is checked, see
+    :mod:`dpfest.trial`) and no step is taken twice in two ways (see :meth:`load_state_dict`).
 
     Args:
         model: see :class:`dpfest.capture.Recorder` for what it may hold; checked here, once.
@@ -97,21 +97,16 @@ class PrivateTraining:
         check_loss_fn(loss_fn)
         self.model, self.plan, self.period = model, privacy_plan, privacy_plan.periods[period]
         self.algorithm = algorithm = privacy_plan.algorithm
-        several = isinstance(optimizers, Sequence)
-        self.optimizers: list[torch.optim.Optimizer] = [*optimizers] if several else [optimizers]  # type: ignore[list-item]
+        self.optimizers = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
         check_optimizers(self.optimizers, model, sparse=algorithm.sparse, lazy=algorithm.lazy)
         self.selected = _selected_rows(selected, privacy_plan)
         self._number, self._own_key = period, _key(key, privacy_plan)
-        step = privacy_plan.step(period)
         self.engine = PrivateEngine(
             model,
             algorithm,
             loss_fn,
             privacy_plan.key_of(period, self._own_key),
-            gradient_noise_multiplier=(step and step.gradient_noise_multiplier) or 0.0,
-            map_noise_multiplier=step and step.map_noise_multiplier,
-            epsilon_per_row=step and step.epsilon_per_draw,
-            expected_batch_size=float(privacy_plan.batch_size) if step else None,
+            **noise_of(privacy_plan.step(period), privacy_plan.batch_size),
             selected=self.selected,
             sum_dtype=sum_dtype,
         )
@@ -150,7 +145,12 @@ class PrivateTraining:
 
     def __iter__(self) -> Iterator[Batch]:
         steps = range(self.steps_done, self.steps_done + self.steps_left)
-        loader = DataLoader(Batches(self._read), sampler=Requests(self.request, steps), batch_size=None, **self._loader)  # type: ignore[arg-type]
+        loader: Any = DataLoader(
+            Batches(self._read),  # type: ignore[arg-type]
+            sampler=Requests(self.request, steps),
+            batch_size=None,
+            **self._loader,  # type: ignore[arg-type]
+        )
         for step, batch in zip(steps, loader, strict=True):
             if self.steps_done != step:
                 raise UserError("Call step(batch) with each batch, once, before the next is asked for.")
@@ -391,7 +391,7 @@ def make_private(
 def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The trainable parameters of a model: (dense, tables), for an optimiser each."""
     layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    tables = {id(layer.weight): layer.weight for layer in layers if layer.weight.requires_grad}
+    tables: dict[int, nn.Parameter] = {id(t.weight): t.weight for t in layers if t.weight.requires_grad}  # type: ignore[misc]
     dense = [p for p in model.parameters() if p.requires_grad and id(p) not in tables]
     return dense, list(tables.values())
 

@@ -147,7 +147,8 @@ def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Op
     dense = [p for p in model.parameters() if p.requires_grad and p not in tables]
     found: list[torch.optim.Optimizer] = []
     if tables:
-        found.append(TABLE_OPTIMIZERS[config.tables.name](tables, lr=config.tables.learning_rate)  # type: ignore[call-arg])
+        kind = TABLE_OPTIMIZERS[config.tables.name]
+        found.append(kind(tables, lr=config.tables.learning_rate))  # type: ignore[call-arg]
     if dense:
         found.append(_dense_optimizer(config.dense, dense))
     return found

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfest.private import noise as noise_of
-
 from dpfest.algorithms import ALGORITHMS, Algorithm
+from dpfest.engine import noise_of
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan

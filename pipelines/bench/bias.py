@@ -64,7 +64,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
     if not isinstance(algorithm, AdaFEST) or algorithm.selection is not None or config.data.is_stream:
         raise UserError("dpfest bench bias measures what DP-AdaFEST truncates on a dataset: take algorithm=adafest.")
     dataset = Dataset.open(preprocess(config))
-    budget = planned(config, dataset.examples, dataset.vocabulary_sizes)
+    plan = planned(config, dataset.examples, dataset.vocabulary_sizes)
     dense = planned(
         replace(config, algorithm=DPSGD(clipping_norm=algorithm.clipping_norm)),
         dataset.examples,
@@ -72,26 +72,26 @@ def bench(config: Config, repeats: int) -> list[Record]:
     )
     task = task_of(config, dataset, device_of(config.device))
     thresholds = [multiple * algorithm.threshold for multiple in MULTIPLES]
-    found = measure(task, dataset.split("train"), algorithm, budget, thresholds, config)
+    found = measure(task, dataset.split("train"), algorithm, plan, thresholds, config)
     parameters = sum(parameter.numel() for parameter in task.model.parameters())
     return [
         Record(
             section="bias",
-            case=f"{config.data.name}, {budget.steps} steps",
+            case=f"{config.data.name}, {plan.steps} steps",
             competitor=f"adafest, threshold {threshold:g}",
             reference="dpsgd",
-            batch_size=budget.batch_size,
+            batch_size=plan.batch_size,
             values={
                 "threshold": threshold,
                 "noise_ratio": algorithm.noise_ratio,
-                "epsilon": budget.target_epsilon,
-                "steps": budget.steps,
+                "epsilon": plan.target_epsilon,
+                "steps": plan.steps,
                 "clipping_norm": algorithm.clipping_norm,
                 "parameters": parameters,
                 "coordinates": measured.coordinates,
                 "truncated": measured.truncated,
                 "gradient_norm": measured.norm,
-                "noise_multiplier": budget.gradient_noise_multiplier,
+                "noise_multiplier": plan.gradient_noise_multiplier,
                 "dpsgd_noise_multiplier": dense.noise_multiplier,
             },
             note=f"γ {measured.truncated:.4f}, h {measured.coordinates:,.0f} of D {parameters:,}, "
@@ -105,7 +105,7 @@ def measure(
     task: Task,
     rows: RowReader,
     algorithm: AdaFEST,
-    budget: PrivacyPlan,
+    plan: PrivacyPlan,
     thresholds: Sequence[float],
     config: Config,
 ) -> list[Measured]:
@@ -113,31 +113,31 @@ def measure(
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, "bias")
     read = TaskReader(task, rows, config.train.micro_batch_size)
-    training = PrivateTraining(task.model, task.losses, optimizers(task.model, config.optimizer), budget, read, key=key)
-    looks = {round(place * budget.steps / (MOMENTS - 1)) for place in range(MOMENTS)}
+    training = PrivateTraining(task.model, task.losses, optimizers(task.model, config.optimizer), plan, read, key=key)
+    looks = {round(place * plan.steps / (MOMENTS - 1)) for place in range(MOMENTS)}
     seen: list[list[Measured]] = []
     with progress("bias") as report:
-        for step in range(budget.steps + 1):
-            report(step, budget.steps, f"{len(seen)} of {len(looks)} looks")
+        for step in range(plan.steps + 1):
+            report(step, plan.steps, f"{len(seen)} of {len(looks)} looks")
             if step in looks:
-                seen.append(_look(task, rows, algorithm, budget, thresholds))
-            if step < budget.steps:
+                seen.append(_look(task, rows, algorithm, plan, thresholds))
+            if step < plan.steps:
                 training.step(training.read(training.request(step)))
     return [_mean(of_threshold) for of_threshold in zip(*seen, strict=True)]
 
 
 def _look(
-    task: Task, rows: RowReader, algorithm: AdaFEST, budget: PrivacyPlan, thresholds: Sequence[float]
+    task: Task, rows: RowReader, algorithm: AdaFEST, plan: PrivacyPlan, thresholds: Sequence[float]
 ) -> list[Measured]:
     """At the present weights, on fresh batches: the mean gradient, and the mean of what each mask takes away."""
     rules: list[Algorithm] = [DPSGD(clipping_norm=algorithm.clipping_norm)]
     rules += [replace(algorithm, threshold=threshold) for threshold in thresholds]
     key = NoiseKey.fresh()
-    draws = PoissonBatches(budget.examples, budget.batch_size, key)
+    draws = PoissonBatches(plan.examples, plan.batch_size, key)
     engines = [
         PrivateEngine(
             task.model, rule, task.losses, key, gradient_noise_multiplier=0.0,
-            expected_batch_size=float(budget.batch_size), map_noise_multiplier=budget.map_noise_multiplier,
+            expected_batch_size=float(plan.batch_size), map_noise_multiplier=plan.map_noise_multiplier,
         )
         for rule in rules
     ]  # fmt: skip

@@ -114,10 +114,10 @@ def bench(config: Config, repeats: int) -> list[Record]:
         raise UserError("dpfest bench contribution looks at DP-AdaFEST's maps: take algorithm=adafest.")
     dataset = Dataset.open(preprocess(config))
     rows = dataset.vocabulary_sizes[0]
-    budget = planned(config, dataset.examples, dataset.vocabulary_sizes)
-    noise = budget.map_noise_multiplier
+    plan = planned(config, dataset.examples, dataset.vocabulary_sizes)
+    noise = plan.map_noise_multiplier
     assert noise is not None
-    draws = PoissonBatches(dataset.examples, budget.batch_size, NoiseKey.from_seed(config.seed, "contribution"))
+    draws = PoissonBatches(dataset.examples, plan.batch_size, NoiseKey.from_seed(config.seed, "contribution"))
     train = dataset.split("train")
     maps = [ContributionMap(train.gather(draws.indices(number)), rows) for number in range(BATCHES)]
     norms = np.quantile(np.concatenate([each.norms for each in maps]), [0.0, 0.5, 1.0])
@@ -138,17 +138,17 @@ def bench(config: Config, repeats: int) -> list[Record]:
             found.append(
                 Record(
                     section="contribution",
-                    case=f"{config.data.name}, {budget.steps} steps at epsilon {budget.target_epsilon:g}: {way}",
+                    case=f"{config.data.name}, {plan.steps} steps at epsilon {plan.target_epsilon:g}: {way}",
                     competitor=f"C1 {norm:g}, " + (f"{value:g}x" if way == AT_REDUCTION else f"threshold {value:g}"),
                     reference="",
                     table_rows=rows,
-                    batch_size=budget.batch_size,
+                    batch_size=plan.batch_size,
                     values={
                         "in_papers_grid": way == AS_PRINTED,
                         "contribution_clipping_norm": norm,
                         "noise_ratio": algorithm.noise_ratio,
-                        "epsilon": budget.target_epsilon,
-                        "steps": budget.steps,
+                        "epsilon": plan.target_epsilon,
+                        "steps": plan.steps,
                         "map_noise_multiplier": noise,
                         "shortest_map": float(norms[0]),
                         "median_map": float(norms[1]),

@@ -25,6 +25,7 @@ from dpfest import (
 )
 from dpfest.algorithms import DPSGD, AdaFESTPlus
 from dpfest.ledger import Ledger
+from dpfest.reading import MicroBatch
 from dpfest.unproven import Nonprivate, epsilon_at_own_rates
 
 DAYS, BATCH = (400, 400, 420, 400, 300), 50
@@ -183,17 +184,17 @@ def test_rows_that_leave_or_enter_the_set_keep_their_values(streaming):
     for number, selected in enumerate([[0, 1, 2], [2, 3]]):
         training = PrivateTraining(
             model,
-            lambda batch: model(batch) ** 2,
+            lambda model, batch: model(batch) ** 2,
             optimizer,
-            fest("streaming"),
             streaming,
+            lambda indices, seed: [MicroBatch(indices, torch.from_numpy(indices % 6))],
             period=number,
             selected=torch.tensor(selected),
-            key=streaming.key_of(number, key),
+            key=key,
             ledger=book,
         )
-        for step in range(training.period.steps):
-            training.step([torch.from_numpy(training.indices(step) % 6)])
+        for batch in training:
+            training.step(batch)
         values.append(model.table.weight.detach().clone())
     changed = [(after != before).any(1).tolist() for before, after in itertools.pairwise(values)]
     assert changed == [[True, True, True, False, False, False], [False, False, True, True, False, False]]
@@ -202,6 +203,6 @@ def test_rows_that_leave_or_enter_the_set_keep_their_values(streaming):
 
 def test_no_two_periods_share_a_draw(streaming):
     key = NoiseKey.from_seed(3)
-    draws = [streaming.key_of(number, key).normal("row noise", 0, 4).tolist() for number in range(3)]
+    draws = [streaming.key_of(number, key).stream("row noise").words(4).tolist() for number in range(3)]
     assert len({tuple(draw) for draw in draws}) == 3
     assert streaming.key_of(1, key).secret == streaming.key_of(1, key).secret and streaming.key_of(0, key).fixed

@@ -135,7 +135,7 @@ def test_a_composed_configuration_survives_its_own_dictionary() -> None:
         (["train.save_model=1"], "train.save_model must be true or false, not 1."),
         (["privacy.delta=1"], "privacy.delta=1.0 must lie between 0 and 1"),
         (["algorithm.clipping_norm=0"], "algorithm.clipping_norm=0.0 must be a finite number greater than 0"),
-        (["algorithm.threshold=.nan"], "algorithm.threshold=nan must be a number"),
+        (["algorithm.threshold=nan"], "algorithm.threshold=nan must be a number"),
         (["algorithm=fest", "algorithm.selection.rows=0"], "algorithm.selection.rows=0 must be at least 1"),
         (["privacy.fidelity=exact"], "privacy.fidelity=exact must be rigorous or paper."),
         (["algorithm.name=adafset"], "did you mean algorithm=adafest?"),

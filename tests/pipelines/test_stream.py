@@ -137,7 +137,7 @@ def test_every_rule_takes_one_pass_over_each_period_and_is_judged_after_it(confi
 def test_the_held_out_days_are_never_trained_on_and_divided_between_choice_and_report(config: Any) -> None:
     settings = config()
     made, stream = course(settings, preprocess(settings)), opened(settings)
-    trained = np.concatenate([chunk.days for period in made.periods for chunk in period.rows.chunks(300)])
+    trained = np.concatenate([chunk.days for rows in made.rows for chunk in rows.chunks(300)])
     assert np.unique(trained).tolist() == [0, 1, 2, 3, 4, 5] and len(trained) == 1200
     parts = [list(part.chunks(64)) for part in (made.validation, made.test)]
     assert [sum(map(len, part)) for part in parts] == [50, 350]

@@ -36,7 +36,8 @@ def summarize(
     Args:
         mean_rows: rows with a noised gradient, the mean over steps, for each table.
         evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, and on
-            `following`, the held-out rows of the next period's days; after the last on `test`, those that are only reported.
+            `following`, the held-out rows of the next period's days; after the last on `test`, those that are only
+            reported.
         seconds: time in training steps.
         waited: of that, time in which a step waited for its batch.
     """

@@ -10,7 +10,6 @@ from typing import Any
 from pipelines.data.dataset import SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
 
-
 SOURCE_CHANGED = (
     "The source of {name} has changed while it was read: wait until whoever writes it is done, then preprocess again."
 )

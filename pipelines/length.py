@@ -7,7 +7,7 @@ import math
 from pipelines.config import Config
 
 TRAINING_EXAMPLES = {
-    "nycflights": 262_342,
+    "nycflights": 261_978,
     "sst2": 67_349,
     "qnli": 104_743,
     "qqp": 363_846,

@@ -155,9 +155,8 @@ def _fields(flights: pl.DataFrame) -> Iterator[NDArray[np.uint64] | NDArray[np.i
     for name in ("arr_delay", *SCHEDULE_COLUMNS):
         column = flights.get_column(name)
         if column.dtype == pl.String:
-            keys = [BLANK_KEY if text is None else text_key(text) for text in column.unique()]
-            values = column.replace_strict(column.unique(), keys, return_dtype=pl.UInt64)
-            yield values.to_numpy()
+            keys = {text: text_key(text) for text in column.unique().drop_nulls()}
+            yield column.replace_strict(keys, default=BLANK_KEY, return_dtype=pl.UInt64).to_numpy()
         else:
             yield column.cast(pl.Int64).fill_null(0).to_numpy()
 

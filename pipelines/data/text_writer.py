@@ -21,7 +21,7 @@ from pipelines.data.text_file import LabelledText
 from pipelines.data.text_glue import TextConfig
 from pipelines.data.text_rows import text_record
 from pipelines.data.text_tokens import TextTokenizer
-from pipelines.files import write_array
+from pipelines.files import HashedFile, write_array
 
 PRIOR_FILE = "tokenizer_prior.npy"
 """How frequent the tokenizer alone lets us think each token is: see :meth:`TextTokenizer.prior`."""
@@ -48,7 +48,7 @@ def write_text_dataset(
     record = text_record(data.max_length)
     tallies = {part: _Tally(data.columns.labels) for part in SPLITS}
     with contextlib.ExitStack() as stack:
-        streams = {part: stack.enter_context((folder / f"{part}.rows").open("wb")) for part in SPLITS}
+        streams = {part: HashedFile(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in SPLITS}
         for source, file in files.items():
             examples = file.examples(told)
             while block := list(itertools.islice(examples, _BLOCK)):
@@ -85,7 +85,9 @@ def write_text_dataset(
             "note": "The tokenizer comes with the model: the vocabulary depends on no row of the data.",
             "hash": HASH_SPECIFICATION,
         },
-        "splits": {part: tally.as_json() for part, tally in tallies.items()},
+        "splits": {
+            part: {**tally.as_json(), "sha256": streams[part].sha256.hexdigest()} for part, tally in tallies.items()
+        },
         "rejected_rows": rejected.as_json(),
         "excluded_rows": RefusedRows().as_json(),
         "sources": [file.read for file in files.values()],

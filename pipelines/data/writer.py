@@ -8,13 +8,12 @@ behind is removed under it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from pipelines.data.vocabulary import (
     hashed_vocabulary,
     learn_vocabulary,
 )
-from pipelines.files import locked, partial_of, whole_folder
+from pipelines.files import HashedFile, locked, partial_of, whole_folder
 
 DATA_DEPENDENT_NOTE = (
     "This vocabulary was read off the training rows. Which values it holds is a release about those rows "
@@ -86,7 +85,7 @@ def write_dataset(
     per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
-        streams = [_Hashed(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in parts]
+        streams = [HashedFile(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in parts]
         for block in source.blocks(progress):
             _write_block(block, rows_of, split, streams, per_day, positives)
     if not per_day["train"]:
@@ -129,17 +128,6 @@ def write_dataset(
     (folder / "dataset.json").write_text(text, encoding="utf-8")
 
 
-class _Hashed:
-    """A file whose content is hashed as it is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.sha256 = file, hashlib.sha256()
-
-    def write(self, content: bytes) -> None:
-        self._file.write(content)
-        self.sha256.update(content)
-
-
 def _vocabulary(source: RowSource, config: VocabularyConfig, split: Split, progress: Progress) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
@@ -151,7 +139,7 @@ def _write_block(
     block: RowBlock,
     vocabulary: Vocabulary,
     split: Split,
-    streams: Sequence[_Hashed],
+    streams: Sequence[HashedFile],
     per_day: dict[str, Counter[int]],
     positives: Counter[str],
 ) -> None:

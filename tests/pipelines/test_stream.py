@@ -22,7 +22,7 @@ from pipelines.clicks import ClickTask
 from pipelines.compose import Composer
 from pipelines.config import Config, run_folder, run_hash, typed
 from pipelines.course import course
-from pipelines.data.dataset import Dataset, Rows
+from pipelines.data.dataset import RECORD, Dataset, Rows
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.select import StreamSelection, select
@@ -43,6 +43,8 @@ SETTINGS = (
     "privacy.noise_seed=5",
 )
 FEST = ("algorithm=fest", "algorithm.selection.rows=260")
+FIRST, SECOND = 757, 381  # rows that the two periods train on, of 800 and 400
+TRAINED = FIRST + SECOND
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +124,15 @@ def _wait_for_the_second_period(metrics: Path, process: subprocess.Popen[str]) -
 )
 def test_every_rule_takes_one_pass_over_each_period_and_is_judged_after_it(config: Any, algorithm: str) -> None:
     summary = train(config(*f"algorithm={algorithm}".split())).summary
-    assert (summary["examples"], summary["steps"]) == (1200, 30)
+    # A twentieth of 200 rows a day is held out.
+    assert (summary["examples"], summary["steps"]) == (TRAINED, -(-FIRST // 40) + -(-SECOND // 40))
     first, second = summary["periods"]
-    assert (first["days"], first["examples"], second["days"], second["examples"]) == ([0, 1, 2, 3], 800, [4, 5], 400)
+    assert (first["days"], first["examples"], second["days"], second["examples"]) == (
+        [0, 1, 2, 3],
+        FIRST,
+        [4, 5],
+        SECOND,
+    )
     assert first["following"]["auc"] is not None and "test" not in first
     assert second["test"]["auc"] == summary["utility"]["value"]
     assert second["validation"]["auc"] == summary["utility"]["validation"]
@@ -134,16 +142,50 @@ def test_every_rule_takes_one_pass_over_each_period_and_is_judged_after_it(confi
         assert noise[1] > noise[0]  # the short period has a rate and a noise of its own
 
 
+def numeric(*parts: Any) -> list[bytes]:
+    """What tells the rows of parts from others."""
+    return [row.tobytes() for part in parts for chunk in part.chunks(64) for row in chunk.numeric]
+
+
 def test_the_held_out_days_are_never_trained_on_and_divided_between_choice_and_report(config: Any) -> None:
     settings = config()
     made, stream = course(settings, preprocess(settings)), opened(settings)
     trained = np.concatenate([chunk.days for rows in made.rows for chunk in rows.chunks(300)])
-    assert np.unique(trained).tolist() == [0, 1, 2, 3, 4, 5] and len(trained) == 1200
-    parts = [list(part.chunks(64)) for part in (made.validation, made.test)]
-    assert [sum(map(len, part)) for part in parts] == [50, 350]
-    held_out = np.concatenate([stream.days[day].split("train").gather(np.arange(200)).numeric for day in (6, 7)])
-    read = np.concatenate([chunk.numeric for part in parts for chunk in part])
-    assert {row.tobytes() for row in read} == {row.tobytes() for row in held_out}
+    assert np.unique(trained).tolist() == [0, 1, 2, 3, 4, 5] and len(trained) == TRAINED
+    chosen, reported = numeric(made.validation), numeric(made.test)
+    # An eighth of 400, give or take four binomial standard deviations: 1 seed in 10,000 would pass them.
+    assert abs(len(chosen) - 50) < 4 * (400 / 8 * 7 / 8) ** 0.5 and not set(chosen) & set(reported)
+    assert sorted(chosen + reported) == sorted(
+        numeric(*(stream.days[day].split(part) for day in (6, 7) for part in ("train", "validation")))
+    )
+
+
+def test_a_period_is_judged_by_rows_of_the_next_one_that_are_never_trained_on(config: Any) -> None:
+    settings = config()
+    made, stream = course(settings, preprocess(settings)), opened(settings)
+    judging = numeric(made.following(0))
+    assert judging == numeric(*(stream.days[day].split("validation") for day in (4, 5))) and len(judging) > 10
+    assert not set(judging) & set(numeric(*made.rows))
+    assert made.following(1) is None
+
+
+def test_training_rows_of_a_later_period_move_nothing_that_was_published_before_it(config: Any, tmp_path: Path) -> None:
+    """All labels of a day of the second period are flipped, under the same noise: what is said at the first period's
+    end stays the same to the last digit, and so does the cost; only what the second period's noise covers moves."""
+    more = ("algorithm=adafest", "algorithm.threshold=1", "train.steps=3")
+    summaries = []
+    for name in ("whole", "flipped"):
+        settings = config(*more, f"paths.data={tmp_path}/{name}-data", name=name)
+        day = Stream.open(preprocess(settings)).days[4]
+        if name == "flipped":
+            rows = np.memmap(day.folder / "train.rows", RECORD, "r+", shape=(day.examples,))
+            rows["label"] = 1 - rows["label"]
+            rows.flush()
+        summaries.append(train(settings).summary)
+    whole, flipped = summaries
+    assert whole["periods"][0] == flipped["periods"][0]
+    assert whole["privacy"] == flipped["privacy"] and whole["examples"] == flipped["examples"]
+    assert whole["periods"][1]["test"] != flipped["periods"][1]["test"], "no row was drawn: nothing was tested"
 
 
 def test_a_day_is_noised_once_however_many_periods_and_settings_follow(config: Any) -> None:
@@ -208,7 +250,10 @@ def test_budget_answers_from_the_days_or_from_a_number_of_examples(config: Any, 
     settings = config("algorithm=adafest_plus", "algorithm.selection.rows=260")
     preprocess(settings)
     said = str(budget(settings)).splitlines()
-    assert [line.split()[:4] for line in said[-2:]] == [["1", "0-3", "800", "20"], ["2", "4-5", "400", "10"]]
+    assert [line.split()[:4] for line in said[-2:]] == [
+        ["1", "0-3", str(FIRST), str(-(-FIRST // 40))],
+        ["2", "4-5", str(SECOND), str(-(-SECOND // 40))],
+    ]
     assert any(line.startswith("epsilon ") and "of 1 (rigorous, poisson" in line for line in said)
     trained = train(settings).summary["privacy"]["periods"]
     sigmas = [f"{period[name]:.6g}" for period in trained for name in ("noise_multiplier", "gradient_noise_multiplier")]
@@ -252,7 +297,10 @@ def test_evaluation_holds_no_day_in_memory(config: Any) -> None:
         (("stream.period=7",), r"stream\.period=7 must lie between 1 and stream\.train_days=6"),
         (("stream.period=0",), r"stream\.period=0 must lie between 1"),
         (("stream.train_days=8",), r"stream\.train_days=8 leaves none of the 8 days .* choose at most 7"),
-        (("train.batch_size=500",), r"Period 2 \(days 4-5\) has 400 examples, fewer than a batch .*batch_size=500"),
+        (
+            ("train.batch_size=500",),
+            rf"Period 2 \(days 4-5\) has {SECOND} examples, fewer than a batch .*batch_size=500",
+        ),
         ((*FEST, "algorithm.selection.mechanism=gumbel"), "days of a stream do not add up"),
         ((*FEST, "algorithm.selection.source=some_day"), "source=some_day must be one of first_day, all_days"),
     ],

@@ -17,9 +17,12 @@ import torch
 from safetensors.torch import load_file
 
 from dpfest.errors import UserError
+from dpfest.training import PrivateTraining
 from pipelines.clicks import ClickTask
 from pipelines.compose import Composer
 from pipelines.config import Config, run_folder, typed
+from pipelines.data.dataset import Dataset
+from pipelines.preprocess import preprocess
 from pipelines.run_directory import RunDirectory
 from pipelines.select import select
 from pipelines.train import train
@@ -117,6 +120,24 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
     assert train(config(tmp_path, *LONG)).summary["steps"] == 150
     assert json.loads((folder / "status.json").read_text())["status"] == "done"
+
+
+def test_a_run_does_not_go_on_with_rows_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step done again on other rows, under the same noise, would be a second release."""
+    settings = config(tmp_path)
+    dataset = Dataset.open(preprocess(settings))
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateTraining, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(settings)
+    assert (run_folder(settings) / "checkpoint" / "state.pt").exists()
+    rows = dataset.folder / "train.rows"
+    whole = rows.read_bytes()
+    rows.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(UserError, match=rf"{rows} is not what was written .*: delete {dataset.folder} and preprocess"):
+        train(settings)
+    rows.write_bytes(whole)
+    assert train(settings).summary["steps"] == 3
 
 
 def test_done_run_is_found_done_and_its_private_state_is_gone(tmp_path: Path) -> None:

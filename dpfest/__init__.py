@@ -17,8 +17,9 @@ _HOME = {
     "privacy_plan": ("Period", "PrivacyPlan", "plan", "threshold_for", "training_steps"),
     "reading": ("Batch", "DatasetReader", "MicroBatch"),
     "selection": ("select",),
+    "tables": ("parameter_groups",),
     "topk": ("Selection", "SelectionConfig", "select_rows"),
-    "training": ("PrivateTraining", "Step", "make_private", "parameter_groups"),
+    "training": ("PrivateTraining", "Step", "make_private"),
     "trial": ("validate",),
     "unproven": ("Nonprivate", "ShuffledBatches"),
 }

@@ -22,13 +22,13 @@ from dpfest.reading import Batch as Batch
 from dpfest.reading import DatasetReader as DatasetReader
 from dpfest.reading import MicroBatch as MicroBatch
 from dpfest.selection import select as select
+from dpfest.tables import parameter_groups as parameter_groups
 from dpfest.topk import Selection as Selection
 from dpfest.topk import SelectionConfig as SelectionConfig
 from dpfest.topk import select_rows as select_rows
 from dpfest.training import PrivateTraining as PrivateTraining
 from dpfest.training import Step as Step
 from dpfest.training import make_private as make_private
-from dpfest.training import parameter_groups as parameter_groups
 from dpfest.trial import validate as validate
 from dpfest.unproven import Nonprivate as Nonprivate
 from dpfest.unproven import ShuffledBatches as ShuffledBatches

@@ -80,3 +80,11 @@ def locate(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
     position = torch.searchsorted(rows, wanted).clamp_max(len(rows) - 1)
     return position, rows[position] == wanted
+
+
+def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trainable parameters of a model: (dense, tables), for an optimiser each."""
+    layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
+    tables: dict[int, nn.Parameter] = {id(t.weight): t.weight for t in layers if t.weight.requires_grad}  # type: ignore[misc]
+    dense = [p for p in model.parameters() if p.requires_grad and id(p) not in tables]
+    return dense, list(tables.values())

@@ -31,6 +31,7 @@ from dpfest.ledger import BudgetExceeded, Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.reading import Batch, Batches, DatasetReader, MicroBatch, Read, Request, Requests, request_of
+from dpfest.tables import parameter_groups
 from dpfest.topk import Selection
 from dpfest.trial import check_batch
 from dpfest.validation import check_loss_fn, check_model, check_optimizers
@@ -386,14 +387,6 @@ def make_private(
         model, loss_fn, optimizer, privacy_plan, read,
         selected=selected, key=key, sum_dtype=sum_dtype, num_workers=num_workers, pin_memory=pin_memory,
     )  # fmt: skip
-
-
-def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trainable parameters of a model: (dense, tables), for an optimiser each."""
-    layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
-    tables: dict[int, nn.Parameter] = {id(t.weight): t.weight for t in layers if t.weight.requires_grad}  # type: ignore[misc]
-    dense = [p for p in model.parameters() if p.requires_grad and id(p) not in tables]
-    return dense, list(tables.values())
 
 
 def _table_sizes(model: nn.Module) -> list[int]:

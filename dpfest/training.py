@@ -36,8 +36,8 @@ from dpfest.topk import Selection
 from dpfest.trial import check_batch
 from dpfest.validation import check_loss_fn, check_model, check_optimizers
 
-CHECK_EVERY = 128
-"""One step in so many, on average, checks that its examples do not mix; a check costs about one step more."""
+CHECK_EVERY = 256
+"""One step in so many, on average, checks that its examples do not mix; a check costs two to four steps."""
 _BARREN_STEPS = 10  # in a row without a surviving row, after which a warning is due
 
 

@@ -170,8 +170,8 @@ def test_a_period_is_judged_by_rows_of_the_next_one_that_are_never_trained_on(co
 
 
 def test_training_rows_of_a_later_period_move_nothing_that_was_published_before_it(config: Any, tmp_path: Path) -> None:
-    """All labels of a day of the second period are flipped, under the same noise: what is said at the first period's
-    end stays the same to the last digit, and so does the cost; only what the second period's noise covers moves."""
+    """All labels of a day of the second period are flipped, under the same noise: what the first period's end says
+    stays the same to the last digit, and so does the cost; only what the second period's noise covers moves."""
     more = ("algorithm=adafest", "algorithm.threshold=1", "train.steps=3")
     summaries = []
     for name in ("whole", "flipped"):

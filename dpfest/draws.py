@@ -55,10 +55,9 @@ class ExampleDraws(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, or draw in its stead."""
         kwargs = kwargs or {}
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        given = _given(func, args, kwargs)
+        if given is None:
             return func(*args, **kwargs)
-        names = [argument.name for argument in func._schema.arguments]
-        given = dict(zip(names, args, strict=False)) | kwargs
         name = func._schema.name.removeprefix("aten::")
         if given.get("generator") is not None:
             raise UserError(
@@ -114,7 +113,7 @@ class NoDraws(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation that draws nothing."""
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _given(func, args, kwargs or {}) is not None:
             raise UserError(
                 f"The backward pass recomputes {func}: random draws within torch.utils.checkpoint are not repeated. "
                 "Keep dropout outside of checkpoints, or set it to 0."
@@ -123,6 +122,17 @@ class NoDraws(TorchDispatchMode):
 
 
 Given = dict[str, Any]
+
+
+def _given(func: Any, args: Sequence[Any], kwargs: Given) -> Given | None:
+    """The arguments of a random operation by name; None for an operation that draws nothing, such as fused attention
+    without dropout, which PyTorch marks as random all the same."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return None
+    arguments = func._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    dropout = [given.get(each.name, each.default_value) for each in arguments if each.name == "dropout_p"]
+    return None if dropout == [0.0] else given
 
 
 def _bernoulli(draws: ExampleDraws, given: Given) -> Tensor:

@@ -351,6 +351,18 @@ def test_layers_called_without_gradients_are_refused_by_name() -> None:
         )
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_fused_attention_is_accepted_with_and_without_dropout(dropout: float) -> None:
+    """PyTorch marks the fused operation as random whether it draws or not."""
+
+    def losses(model: nn.Module, batch: Any) -> Tensor:
+        heads = model[0](batch[0]).view(-1, 2, 4, 2)
+        mixed = F.scaled_dot_product_attention(heads, heads, heads, dropout_p=dropout)
+        return cross_entropy(model[2](mixed.reshape(-1, 16)), batch[1])
+
+    validate(network(), losses, numbers())
+
+
 def test_dropout_within_a_checkpoint_is_refused_by_name() -> None:
     def losses(model: nn.Module, batch: Any) -> Tensor:
         return cross_entropy(

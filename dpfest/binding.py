@@ -6,6 +6,7 @@ described by what it is (code, shapes, settings), so that a changed function of 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import platform
 import types
@@ -88,6 +89,8 @@ def describe(value: Any, depth: int = 4) -> str:
         names = [value.__globals__.get(name) for name in value.__code__.co_names]
         own = [describe(one, depth - 1) for one in names if isinstance(one, types.FunctionType | int | float | str)]
         return f"{value.__qualname__} {_code(value.__code__)} {describe(held, depth - 1)} {own}"
+    if isinstance(value, functools.partial):
+        return f"partial {describe([value.func, value.args, value.keywords], depth - 1)}"
     if isinstance(value, nn.Module):
         return f"module {type(value).__qualname__}"
     if isinstance(value, Tensor):

@@ -124,7 +124,7 @@ class LazyNoise:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyNoise:
         """A copied model keeps these hooks; it may be copied when no row lacks noise."""
-        if not self._private and any(bool((s < p).any()) for s, p in zip(self.settled, self.pending, strict=True)):
+        if not self._private and lacks_noise(self.state_dict()):
             raise UserError("The model's tables lack noise that is still to come: call flush() before you copy it.")
         return self
 
@@ -142,6 +142,13 @@ class LazyNoise:
         for own, saved in zip(self.settled, state["settled"], strict=True):
             own.copy_(saved)
         self._key, self._step, self._reads = key, step, 0
+
+
+def lacks_noise(state: Mapping[str, Any]) -> bool:
+    """Whether some row lacks noise in a state of :meth:`LazyNoise.state_dict`; padding, never noised, is no such row
+    where it was never settled."""
+    pairs = zip(state["settled"], state["pending"], strict=True)
+    return any(bool((settled < pending).sum() > 1) for settled, pending in pairs)
 
 
 class ReadsOfTables(TorchDispatchMode):

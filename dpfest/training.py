@@ -27,6 +27,7 @@ from dpfest.algorithms import Algorithm
 from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
+from dpfest.lazy import lacks_noise
 from dpfest.ledger import BudgetExceeded, Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
@@ -256,6 +257,11 @@ class PrivateTraining:
         )
         if self.steps_done and (steps is not None or key.secret != self._own_key.secret):
             raise UserError("This training has taken steps of its own. Load the state into a new one.")
+        if state["lazy"] and (steps is not None or self.steps_done) and lacks_noise(state["lazy"]):
+            raise UserError(
+                "The state was saved while rows lacked noise: what it releases from here would be those steps' second "
+                "release. Call flush() before state_dict() where weights may go back, or before fork()."
+            )
         done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
         if steps is not None:
             left = self.period.steps - state["steps_done"] - state["reserved"]
@@ -283,9 +289,10 @@ class PrivateTraining:
 
         The branch takes ``steps`` of the plan's, which are spent here at once: what both release is within the plan.
         """
-        state = self.state_dict()
         if not 0 < steps <= self.steps_left:
             raise UserError(f"steps={steps} of a branch must lie between 1 and the {self.steps_left} that are left.")
+        self.flush()
+        state = self.state_dict()
         self.ledger.spend_step(self._number, steps)
         self._reserved += steps
         return state
@@ -296,7 +303,7 @@ class PrivateTraining:
     def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
         device = self.engine.device
         return [
-            MicroBatch(examples, tree_map(lambda leaf: leaf.to(device) if isinstance(leaf, Tensor) else leaf, data))
+            MicroBatch(examples, tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, data))
             for examples, data in parts
         ]
 

@@ -230,7 +230,10 @@ def check_loss_fn(loss_fn: Any) -> None:
     if not callable(loss_fn):
         raise UserError(f"loss_fn must be a function of the model and a batch, not {_kind(loss_fn)}.")
     if isinstance(loss_fn, types.FunctionType | types.MethodType):
-        held = inspect.getclosurevars(loss_fn)
+        try:
+            held = inspect.getclosurevars(loss_fn)
+        except ValueError:  # a cell that is still empty
+            return
         for name, value in (*held.nonlocals.items(), *held.globals.items()):
             if isinstance(value, torch.amp.GradScaler):
                 raise UserError(

@@ -531,3 +531,35 @@ def test_optimisers_that_cannot_step_are_refused_before_anything_is_spent(
     model = Shop()
     with pytest.raises(UserError, match=message):
         make_private(model, optimizer(model), data(), losses, algorithm=algorithm, epsilon=4.0, batch_size=40, steps=2)
+
+
+def test_under_lazy_noise_weights_go_back_only_to_a_state_that_lacks_none() -> None:
+    """Gradients whose noise was still to come would be released a second time, under other noise."""
+    run = training(DPSGD(noise="lazy"))
+    take(run, 2)
+    unsettled = saved(run)
+    take(run, 1)
+    with pytest.raises(UserError, match="lacked noise"):
+        run.load_state_dict(unsettled)
+    with pytest.raises(UserError, match="lacked noise"):
+        training(DPSGD(noise="lazy")).load_state_dict(unsettled, steps=2)
+    run.flush()
+    settled = saved(run)
+    take(run, 1)
+    run.load_state_dict(settled)
+    assert run.steps_done == 4
+    branch = training(DPSGD(noise="lazy"))
+    branch.load_state_dict(run.fork(2), steps=2)
+    take(branch, 2)
+    assert branch.steps_left == 0
+
+
+def test_a_loss_of_another_model_is_not_excused_by_the_check_in_float64() -> None:
+    model = Shop()
+
+    def centred(_: nn.Module, batch: Any) -> Tensor:
+        loss = losses(model, batch)
+        return loss * (1 + loss.detach().mean())
+
+    with pytest.raises(UserError, match="mix"):
+        take(training(DPSGD(clipping_norm=100.0), model=model, loss_fn=centred), 1)

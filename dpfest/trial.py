@@ -74,7 +74,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     for norm in (clipping_norm, binding) if 0 < binding < clipping_norm else (clipping_norm,):
         if norm != clipping_norm:
             sums, _ = _sums(engine, parts, batch.step, norm)
-        if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm):
+        if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm, sums[0].norms):
             raise UserError(
                 "The examples of a batch mix: the clipped sums of its two halves miss that of the whole by "
                 f"{_defect(sums) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look for "
@@ -131,8 +131,13 @@ def _tolerance(engine: PrivateEngine) -> float:
     return 1e-5 if engine.dtype == torch.float32 else 1e-9
 
 
-def _adds_up_in_double(engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float) -> bool:
-    """The same check in float64, which tells mixing from rounding: a unit at the kink of its ReLU takes either side."""
+def _adds_up_in_double(
+    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, norms: float
+) -> bool:
+    """The same check in float64, which tells mixing from rounding: a unit at the kink of its ReLU takes either side.
+
+    A loss function that reads another model than the one it is given has no gradients here: ``norms`` must come out.
+    """
     if engine.dtype == torch.float64:
         return False
     model = copy.deepcopy(engine.recorder.model).double()
@@ -144,7 +149,7 @@ def _adds_up_in_double(engine: PrivateEngine, parts: Sequence[Microbatches], ste
         sums, _ = _sums(precise, wide, step, clipping_norm)
     except (RuntimeError, TypeError):  # it computes in float32 by itself
         return False
-    return _adds_up(sums, precise)
+    return _adds_up(sums, precise) and norms > 0 and abs(sums[0].norms / norms - 1) < 0.1
 
 
 def _double(value: Any) -> Any:

@@ -293,17 +293,18 @@ def test_mixing_is_refused_in_training_before_anything_is_released() -> None:
 
 
 def test_mixing_that_begins_later_is_found_by_the_checks_that_follow() -> None:
-    """One step in 256 is checked, drawn from the key: of 2,000 none with probability 4e-4, and under this key some."""
+    """One step in 256 is checked, drawn from the key: under this one the first after the beginning is the 15th."""
     calls = [0]
 
     def later(model: nn.Module, batch: Any) -> Tensor:
         calls[0] += 1
         loss = losses(model, batch)
-        return loss * (1 + loss.detach().mean()) if calls[0] > 20 else loss
+        return loss * (1 + loss.detach().mean()) if calls[0] > 12 else loss
 
-    run = training(loss_fn=later, algorithm=DPSGD(clipping_norm=100.0), batch_size=10, steps=2000)
+    run = training(loss_fn=later, algorithm=DPSGD(clipping_norm=100.0), batch_size=10, steps=20, noise_seed=6)
     with pytest.raises(UserError, match="mix"):
-        take(run, 2000)
+        take(run, 20)
+    assert run.steps_done == 14
 
 
 def test_draws_of_the_data_set_follow_the_key_and_those_of_collate_are_refused() -> None:

@@ -192,9 +192,9 @@ def test_an_example_whose_loss_overflows_does_not_stop_a_run(tmp_path: Path, mon
     """Whether a run stops is seen by all; the loss of a raw batch is not for all to see."""
     losses = ClickTask.losses
 
-    def overflow(self: ClickTask, batch: Any) -> torch.Tensor:
-        found = losses(self, batch)
-        return torch.cat([found[:1] * float("inf"), found[1:]])
+    def overflow(self: ClickTask, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        found = losses(self, model, batch)
+        return torch.where(batch[2] > 0, found * float("inf"), found)
 
     monkeypatch.setattr(ClickTask, "losses", overflow)
     run = train(config(tmp_path))
@@ -231,7 +231,7 @@ def test_the_same_run_twice_at_once_is_refused(tmp_path: Path) -> None:
 def test_failure_is_written_down_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.clicks.ClickTask.losses", lambda self, batch: batch[2].nosuch)
+        patch.setattr("pipelines.clicks.ClickTask.losses", lambda self, model, batch: batch[2].nosuch)
         with pytest.raises(AttributeError, match="nosuch"):
             train(settings)
     folder = run_folder(settings)

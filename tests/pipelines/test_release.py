@@ -282,7 +282,7 @@ MODEL = "release/model.safetensors"
         (SUMMARY, repeat_a_key, "summary.json is not byte for byte what a run writes"),
         (LEDGER, lambda f: edit_json(f, batch_sizes=[7]), "ledger.json holds batch_sizes, which is not on the list"),
         (LEDGER, lambda f: edit_within(f, "run", data="a1"), "ledger.json holds run.data, which is not on the list"),
-        (LEDGER, lambda f: edit_within(f, "run", settings={"prior": "x"}), "other settings of the algorithm than config"),
+        (LEDGER, lambda f: edit_within(f, "run", settings={}), "other settings of the algorithm than config.yaml"),
         (LEDGER, lambda f: edit_within(f, "run", steps=9), "not of one run"),
         (LEDGER, lambda f: edit_json(f, run=None), "ledger.json lacks algorithm"),
         (CONFIG, lambda f: edit_config(f, "privacy", noise_seed=5), "holds privacy.noise_seed"),

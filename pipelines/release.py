@@ -53,9 +53,10 @@ _EVENT: dict[str, Any] = {
 }
 _NOISE = _plain("noise_multiplier map_noise_multiplier gradient_noise_multiplier")
 _LEDGER: dict[str, Any] = {
-    **_plain("schema algorithm target_epsilon delta fidelity fixed_noise_seed examples batch_size steps epsilon"),
-    **_plain("sound_epsilon sampling neighbours accountant value_discretization_interval"),
-    **{"selection": _EVENT, "step": _EVENT, "events": [_EVENT], "planned": [_EVENT], "statements": [None]},
+    **_plain("schema target_epsilon delta fidelity fixed_noise_seed epsilon sound_epsilon sampling neighbours"),
+    **_plain("accountant value_discretization_interval"),
+    "run": {**_plain("algorithm examples batch_size steps"), "settings": _APART},
+    **{"events": [_EVENT], "planned": [_EVENT], "statements": [None]},
 }
 _METRICS = _plain("auc accuracy standard_error loss")
 _PERIOD = {**_plain("examples steps"), "step": _EVENT, **_NOISE}
@@ -324,9 +325,13 @@ def _refuse_contradictions(
     told = summary["hyperparameters"]
     if not isinstance(told, Mapping) or told != {name: settings.get(name) for name in told}:
         raise UserError(f"{folder / SUMMARY} has other hyperparameters than {CONFIG}: they are not of one run.")
+    run = ledger["run"] or {}
+    _refuse_keys(folder / LEDGER, run, list(_LEDGER["run"]))
+    if run["settings"] != settings["algorithm"]:
+        raise UserError(f"{folder / LEDGER} has other settings of the algorithm than {CONFIG}: not of one run.")
     spent = summary["privacy"] or dict.fromkeys(("epsilon", "sound_epsilon"))
     same = all(ledger[key] == spent[key] for key in ("epsilon", "sound_epsilon"))
-    if not same or any(ledger[key] != summary[key] for key in ("algorithm", "examples", "batch_size", "steps")):
+    if not same or any(run[key] != summary[key] for key in ("algorithm", "examples", "batch_size", "steps")):
         raise UserError(f"{folder / SUMMARY} tells other examples, steps or epsilon than {LEDGER}: not of one run.")
 
 

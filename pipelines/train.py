@@ -279,6 +279,7 @@ class _Run:
             tensors=None if weights is None else described(weights),
         )
         ledger = self.training.ledger.to_json()
+        ledger["run"] = ledger["run"] | {"settings": settings["algorithm"]}  # without places
         ledger["statements"] += self.course.statements
         self.directory.finish(settings, ledger, summary, weights, self._timings)
         return summary

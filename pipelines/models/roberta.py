@@ -110,7 +110,7 @@ def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank:
         model = _random(config, text, rows) if folder is None else _pretrained(folder, config.head, text)
         _fits(model, text, rows)
         _adapt(model, config, table_rank)
-    # Dropout would be drawn from a state that no checkpoint holds; clipping and noise regularise enough.
+    # Without dropout, though private steps support it: clipping and noise regularise enough.
     return model.eval()
 
 

@@ -83,8 +83,8 @@ def test_the_second_text_of_a_pair_has_the_segment_that_its_tokenizer_gives_it(t
     task: Any = task_of(settings, data, torch.device("cpu"))
     given = []
     task.model.register_forward_pre_hook(lambda layer, args, named: given.append(named), with_kwargs=True)
-    (batch,) = task.batches(data.split("test"), np.arange(2), None)
-    task.losses(batch)
+    (part,) = task.batches(data.split("test"), np.arange(2), None)
+    task.losses(task.model, part.data)
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(model / "tokenizer.json"),
         pad_token="[PAD]",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dpfest.algorithms import DPSGD, AdaFEST
-from dpfest.engine import PrivateEngine, clip_and_sum
+from dpfest.engine import ClippedSum, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.tables import Survivors
@@ -25,6 +25,7 @@ from pipelines.data.text_rows import TextRows
 from pipelines.preprocess import preprocess
 from pipelines.task import task_of
 from pipelines.train import train
+from tests.dpfest.steps import micro_batches
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -57,7 +58,18 @@ def some_texts(task: Any) -> Any:
     generator = np.random.default_rng(0)
     for row, length in zip(ids, lengths, strict=True):
         row[:length] = [0, *generator.integers(5, 9, length - 2), 2]
-    return task._batches(TextRows(np.array([0, 1, 1, 0, 1], np.int32), lengths, ids), 5)[0]
+    ((_, batch),) = task._batches(TextRows(np.array([0, 1, 1, 0, 1], np.int32), lengths, ids), 5)
+    return batch
+
+
+def clipped_sum(engine: PrivateEngine, batch: Any, survivors: Survivors, clipping_norm: float) -> ClippedSum:
+    """Of one micro-batch, without noise."""
+    (part,) = micro_batches([batch])
+    recording = engine.recorder.record(part.data, part.examples, 0)
+    recording.backward()
+    found = ClippedSum(engine, survivors, clipping_norm)
+    found.add(recording)
+    return found
 
 
 @pytest.mark.parametrize("survivors", [None, [0, 2, 6, 8, 400]])
@@ -76,7 +88,7 @@ def test_clipped_sums_equal_those_of_one_example_at_a_time(task: Any, survivors:
     trainable, gradients = engine.recorder.trainable, []
     table = model.get_input_embeddings().weight
     for example in range(5):
-        loss = task.losses(tuple(part[example : example + 1] for part in batch)).sum()
+        loss = task.losses(model, tuple(part[example : example + 1] for part in batch)).sum()
         found = dict(zip(trainable, torch.autograd.grad(loss, [*trainable.values()]), strict=True))
         for name, parameter in trainable.items():
             if parameter is table and survivors is not None:
@@ -87,22 +99,16 @@ def test_clipped_sums_equal_those_of_one_example_at_a_time(task: Any, survivors:
     factor = (bound / norms).clamp_max(1.0)
     want = {name: sum(f * found[name] for f, found in zip(factor, gradients, strict=True)) for name in trainable}
 
-    recording = engine.record(batch)
-    recording.backward()
-    tables = [torch.zeros(shape, dtype=torch.float64) for shape in kept.shapes]
-    weight = clip_and_sum(recording, kept, bound, tables, 1.0, dense=True)
-    torch.testing.assert_close(weight, factor, rtol=1e-9, atol=1e-12)
-    assert 0 < int((weight < 1).sum()) < 5, "the bound must cut some and spare some"
-    sums = {parameter: torch.zeros_like(parameter) for parameter in engine.recorder.dense_parameters.values()}
-    for factors in recording.factors:
-        factors.add_weighted_sums(weight, sums)
+    sums = clipped_sum(engine, batch, kept, bound)
+    torch.testing.assert_close(sums.example_norms[0], norms, rtol=1e-9, atol=1e-12)
+    assert 0 < int((factor < 1).sum()) < 5, "the bound must cut some and spare some"
     for name, parameter in trainable.items():
         if parameter is table:
             rows = slice(None) if survivors is None else kept.rows
-            torch.testing.assert_close(tables[0], want[name][rows], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(sums.rows[0], want[name][rows], rtol=1e-9, atol=1e-12)
         else:
             assert float(want[name].abs().max()) > 0
-            torch.testing.assert_close(sums[parameter], want[name], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(sums.dense[parameter], want[name], rtol=1e-9, atol=1e-12)
 
 
 def test_norms_and_clipped_sums_equal_those_of_opacus(task: Any) -> None:
@@ -116,14 +122,8 @@ def test_norms_and_clipped_sums_equal_those_of_opacus(task: Any) -> None:
     engine = PrivateEngine(
         model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
-    recording = engine.record(batch)
-    recording.backward()
-    everything = Survivors(engine.layout, None)
-    tables = [torch.zeros(shape, dtype=torch.float64) for shape in everything.shapes]
-    weight = clip_and_sum(recording, everything, 1e-6, tables, 1.0, dense=True)  # so small that it clips every example
-    sums = {parameter: torch.zeros_like(parameter) for parameter in engine.recorder.dense_parameters.values()}
-    for factors in recording.factors:
-        factors.add_weighted_sums(weight, sums)
+    # So small a norm clips every example.
+    sums = clipped_sum(engine, batch, Survivors(engine.layout, None), 1e-6)
 
     sampled = opacus.GradSampleModule(model, loss_reduction="sum", strict=False)
     for layer in engine.recorder.layers.values():
@@ -138,8 +138,8 @@ def test_norms_and_clipped_sums_equal_those_of_opacus(task: Any) -> None:
         if parameter is word_embedding:
             theirs[:, 1] = 0  # Opacus counts padding as a look-up; torch does not
         squares += theirs.flatten(1).square().sum(1)
-    torch.testing.assert_close(1e-6 / weight, squares.sqrt(), rtol=1e-9, atol=0)
-    for parameter, mine in (*sums.items(), (word_embedding, tables[0])):
+    torch.testing.assert_close(sums.example_norms[0], squares.sqrt(), rtol=1e-9, atol=0)
+    for parameter, mine in (*sums.dense.items(), (word_embedding, sums.rows[0])):
         clipped = torch.tensordot(1e-6 / squares.sqrt(), parameter.grad_sample, 1)
         torch.testing.assert_close(mine, clipped, rtol=1e-9, atol=1e-16)
 
@@ -151,26 +151,20 @@ def test_in_half_precision_norms_sums_and_noise_are_float32(tmp_path: Path) -> N
     task.model.roberta.encoder.layer[0].attention.self.query.register_forward_hook(
         lambda layer, given, output: seen.append(output.dtype)
     )
-    assert task.losses(batch).dtype == torch.float32 and seen == [torch.bfloat16]
+    assert task.losses(task.model, batch).dtype == torch.float32 and seen == [torch.bfloat16]
     engine = PrivateEngine(
         task.model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
     everything, clipping_norm = Survivors(engine.layout, None), 1e-3
     for example in range(5):
         alone = tuple(part[example : example + 1] for part in batch)
-        recording = engine.record(alone)
-        recording.backward()
-        rows = [torch.zeros(shape) for shape in everything.shapes]
-        weight = clip_and_sum(recording, everything, clipping_norm, rows, 1.0, dense=True)
-        sums = {parameter: torch.zeros_like(parameter) for parameter in engine.recorder.dense_parameters.values()}
-        for factors in recording.factors:
-            factors.add_weighted_sums(weight, sums)
-        parts = [*rows, *sums.values()]
-        assert weight.dtype == torch.float32 and all(part.dtype == torch.float32 for part in parts)
+        sums = clipped_sum(engine, alone, everything, clipping_norm)
+        parts = [*sums.rows, *sums.dense.values()]
+        assert sums.example_norms[0].dtype == torch.float32 and all(part.dtype == torch.float32 for part in parts)
         # bfloat16 keeps 8 bits: a norm that was taken of rounded parts would be off by about 0.004.
         norm = torch.stack([part.double().square().sum() for part in parts]).sum().sqrt()
         assert float(norm) == pytest.approx(clipping_norm, rel=1e-4)
-    whole = engine.gradient([batch], 0)
+    whole, _ = engine.gradient(micro_batches([batch]), 0)
     assert {value.dtype for value in (*whole.dense.values(), *(t.values for t in whole.tables))} == {torch.float32}
 
 
@@ -179,7 +173,7 @@ def test_half_precision_is_another_run_of_nearly_the_same_losses(tmp_path: Path)
     assert run_hash(settings["float32"]) != run_hash(settings["bfloat16"])
     data = Dataset.open(preprocess(settings["float32"]))
     full, half = (task_of(each, data, torch.device("cpu")) for each in settings.values())
-    wanted, found = full.losses(some_texts(full)), half.losses(some_texts(half))
+    wanted, found = full.losses(full.model, some_texts(full)), half.losses(half.model, some_texts(half))
     assert not torch.equal(found, wanted)
     torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.01)
     assert train(settings["bfloat16"]).summary["utility"]["value"] is not None
@@ -190,8 +184,8 @@ def test_the_map_counts_a_token_once_a_text_and_padding_never(task: Any) -> None
     engine = PrivateEngine(
         task.model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
-    recording = engine.record(batch)
-    lookups = recording.lookups
+    (part,) = micro_batches([batch])
+    lookups = engine.recorder.record(part.data, part.examples, 0).lookups
     counted = set(zip(lookups.example.tolist(), lookups.rows[lookups.row_of].tolist(), strict=True))
     want = {(i, token) for i in range(5) for token in ids[i][mask[i].bool()].tolist()}
     assert len(lookups.example) == len(counted)
@@ -203,7 +197,7 @@ def surviving(task: Any, batch: Any, **settings: float) -> list[int]:
     algorithm, key = AdaFEST(**settings), NoiseKey.from_seed(0)
     noise = {"gradient_noise_multiplier": 0.0, "map_noise_multiplier": 0.3, "expected_batch_size": 1.0}
     engine = PrivateEngine(task.model, algorithm, task.losses, key, **noise)
-    return engine.gradient([batch], 0).tables[0].rows.tolist()
+    return engine.gradient(micro_batches([batch]), 0)[0].tables[0].rows.tolist()
 
 
 def test_a_contribution_norm_below_every_map_scales_the_threshold_and_nothing_else(task: Any) -> None:
@@ -226,11 +220,11 @@ def test_a_step_moves_lora_classifier_and_surviving_rows_and_nothing_else(
     def watched(self: PrivateTraining, batch: Any) -> Any:
         if not before:
             before.update({name: value.clone() for name, value in self.model.state_dict().items()})
-        released = step(self, batch)
-        survived.append(set(released.tables[0].rows.tolist()))
+        made = step(self, batch)
+        survived.append(set(made.release.tables[0].rows.tolist()))
         for name, value in self.model.state_dict().items():
             now.update({name: value.clone()})
-        return released
+        return made
 
     now: dict[str, Tensor] = {}
     monkeypatch.setattr(PrivateTraining, "step", watched)

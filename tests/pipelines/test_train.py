@@ -213,9 +213,9 @@ def test_an_example_whose_loss_overflows_does_not_stop_a_run(tmp_path: Path, mon
     """Whether a run stops is seen by all; the loss of a raw batch is not for all to see."""
     losses = ClickTask.losses
 
-    def overflow(self: ClickTask, batch: Any) -> torch.Tensor:
-        found = losses(self, batch)
-        return torch.cat([found[:1] * float("inf"), found[1:]])
+    def overflow(self: ClickTask, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        found = losses(self, model, batch)
+        return torch.where(batch[2] > 0, found * float("inf"), found)
 
     monkeypatch.setattr(ClickTask, "losses", overflow)
     run = train(config(tmp_path))
@@ -252,7 +252,7 @@ def test_the_same_run_twice_at_once_is_refused(tmp_path: Path) -> None:
 def test_failure_is_written_down_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("pipelines.clicks.ClickTask.losses", lambda self, batch: batch[2].nosuch)
+        patch.setattr(PrivateTraining, "step", lambda self, batch: batch.nosuch)
         with pytest.raises(AttributeError, match="nosuch"):
             train(settings)
     folder = run_folder(settings)
@@ -261,6 +261,24 @@ def test_failure_is_written_down_and_retried(tmp_path: Path, monkeypatch: pytest
     assert not train(settings).skipped
     assert json.loads((folder / "status.json").read_text()) == {"status": "done", "reason": None}
     assert not (folder / "private" / "failure.txt").exists()
+
+
+def test_a_step_is_not_taken_again_in_another_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums round otherwise in other micro-batches, and a loss may be another of the same name: either would be a second
+    release of the steps since the checkpoint, under the same noise."""
+    with monkeypatch.context() as patch:
+        patch.setattr(PrivateTraining, "step", lambda self, batch: batch.nosuch)
+        with pytest.raises(AttributeError, match="nosuch"):
+            train(config(tmp_path))
+    with pytest.raises(UserError, match=r"saved under another reader.*the same train\.micro_batch_size, device"):
+        train(config(tmp_path, "train.micro_batch_size=50"))
+    with monkeypatch.context() as patch:
+        patch.setattr(ClickTask, "losses", lambda self, model, batch: model(*batch[:2]).square())
+        with pytest.raises(UserError, match="saved under another loss_fn"):
+            train(config(tmp_path))
+    torch.set_num_threads(threads := torch.get_num_threads() + 1)  # sums follow it: the checkpoint's is taken again
+    assert train(config(tmp_path)).summary["steps"] == 3
+    assert torch.get_num_threads() == threads - 1
 
 
 def test_a_run_of_an_earlier_version_is_named_and_not_trained_over(tmp_path: Path) -> None:

@@ -301,7 +301,7 @@ def test_mixing_that_begins_later_is_found_by_the_checks_that_follow() -> None:
         loss = losses(model, batch)
         return loss * (1 + loss.detach().mean()) if calls[0] > 12 else loss
 
-    run = training(loss_fn=later, algorithm=DPSGD(clipping_norm=100.0), batch_size=10, steps=20, noise_seed=6)
+    run = training(loss_fn=later, algorithm=DPSGD(clipping_norm=100.0), batch_size=10, steps=20, noise_seed=6, lr=1e-4)
     with pytest.raises(UserError, match="mix"):
         take(run, 20)
     assert run.steps_done == 14

@@ -51,14 +51,19 @@ def test_make_target(target: str) -> None:
 
 
 def test_library_example(folder: Path) -> None:
-    """Plain PyTorch, a model that is not pCTR, under 40 lines of code; its epsilon is what it was asked."""
+    """Plain PyTorch, a model that is not pCTR, under 45 lines; it learns, at the epsilon that it was asked.
+
+    Data and noise are fresh in each run, AUC varies by about 0.015; a model without its tables has 0.57.
+    """
     (code,) = [text for kind, text in BLOCKS if kind == "python"]
-    assert len([line for line in code.splitlines() if line.strip()]) < 40
+    assert len([line for line in code.splitlines() if line.strip()]) < 45
     (folder / "example.py").write_text(code)
     ended = run(["example.py"], folder)
     assert ended.returncode == 0, ended.stderr
-    found = re.search(r"epsilon ([\d.]+) of 3", ended.stdout)
-    assert found and 2.9 < float(found[1]) <= 3.0
+    found = re.findall(r"loss ([\d.]+) AUC ([\d.]+) epsilon ([\d.]+)", ended.stdout)
+    losses, aucs, epsilons = ([float(value) for value in column] for column in zip(*found, strict=True))
+    assert len(found) == 5 and losses[-1] < losses[0] and aucs[-1] > 0.68
+    assert epsilons == sorted(epsilons) and 2.9 < epsilons[-1] <= 3.0
 
 
 def test_links_and_pictures_exist() -> None:

@@ -1,0 +1,111 @@
+"""docs/LIBRARY.md: every example runs, and what it says of itself holds."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+HOME = Path(__file__).resolve().parents[1]
+TEXT = (HOME / "docs" / "LIBRARY.md").read_text(encoding="utf-8")
+SHARED = "What all examples share"
+NEEDS = {
+    "Clipping norm, batch size, learning rate and threshold": ["A DLRM"],
+    "validate, before anything is spent": ["Workers, pinned memory, ragged examples"],
+}
+OPTIONAL = {"A Hugging Face classifier": "transformers", "Lightning": "lightning"}
+Example = tuple[int, str]
+
+
+def examples() -> dict[str, list[Example]]:
+    """The Python blocks of each section, with the number of lines before them."""
+    found: dict[str, list[Example]] = {}
+    for match in re.finditer(r"^##+ (?P<title>[^\n]+)$|^```python\n(?P<code>.*?)^```", TEXT, flags=re.M | re.S):
+        if match["title"]:
+            title = match["title"]
+        else:
+            found.setdefault(title, []).append((TEXT[: match.start("code")].count("\n"), match["code"]))
+    return found
+
+
+EXAMPLES = examples()
+
+
+@cache
+def executed(title: str) -> tuple[dict[str, Any], str]:
+    """What a section leaves behind, and what it prints."""
+    torch.manual_seed(0)
+    names: dict[str, Any] = {"__name__": "library"}
+    for needed in [] if title == SHARED else [SHARED, *NEEDS.get(title, [])]:
+        names |= executed(needed)[0]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for line, code in EXAMPLES[title]:
+            exec(compile("\n" * line + code, HOME / "docs" / "LIBRARY.md", "exec"), names)
+    return names, printed.getvalue()
+
+
+@pytest.mark.parametrize("title", EXAMPLES)
+def test_example_runs(title: str) -> None:
+    if title in OPTIONAL:
+        pytest.importorskip(OPTIONAL[title])
+    executed(title)
+
+
+def test_examples_say_what_the_text_says_of_them() -> None:
+    """Refusals by name; training that resumes, branches and goes back stays within its plan."""
+    assert "looks up other rows" in executed("A two-tower recommender with sampled softmax")[1]
+    assert "padding that changes the result" in executed("validate, before anything is spent")[1]
+    assert executed("Saving and resuming")[0]["resumed"].steps_left == 0
+    names, _ = executed("Branches")
+    assert names["training"].epsilon() == names["branch"].epsilon() <= 3.0
+    assert names["training"].steps_done + 7 == 20
+
+
+def test_the_dlrm_learns_and_the_measured_table_is_the_one_printed() -> None:
+    """Fixed noise and data: only rounding tells machines apart.  An AUC of 0.5 is chance, with a deviation of 0.01."""
+    title = "Clipping norm, batch size, learning rate and threshold"
+    measured = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+) \| (0\.\d+) \|$", TEXT, flags=re.M)
+    printed = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+) \| (0\.\d+) \|$", executed(title)[1], flags=re.M)
+    assert len(measured) == 6 and [row[0] for row in measured] == [row[0] for row in printed]
+    for said, found in zip(measured, printed, strict=True):
+        assert int(found[1]) == pytest.approx(int(said[1]), abs=3)
+        assert float(found[3]) == pytest.approx(float(said[3]), abs=0.04), found
+    auc = {row[0]: float(row[3]) for row in printed}
+    assert auc["Adagrad, rate 0.1"] > 0.65 > auc["SGD, rate 0.3"]
+    loss = {row[0]: float(row[2]) for row in printed}
+    assert loss["SGD, rate 3, batches of 100"] > 0.7 > loss["SGD, rate 3"], "that it diverges"
+    assert loss["the same, clipping norm 1"] > loss["Adagrad, rate 0.1"] + 0.1, "overconfident"
+
+
+def test_sections_are_found() -> None:
+    assert len(EXAMPLES) >= 18 and {SHARED, *NEEDS, *OPTIONAL} <= EXAMPLES.keys()
+
+
+def test_contents_and_links_lead_somewhere() -> None:
+    anchors = {
+        re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-")
+        for title in re.findall(r"^##+ (.+)$", TEXT, flags=re.M)
+    }
+    for target in re.findall(r"\]\(([^)]+)\)", TEXT):
+        if target.startswith("#"):
+            assert target[1:] in anchors, target
+        else:
+            assert target.startswith("http") or (HOME / "docs" / target.partition("#")[0]).exists(), target
+
+
+def test_every_refusal_that_is_listed_exists() -> None:
+    source = " ".join(path.read_text(encoding="utf-8") for path in (HOME / "dpfest").glob("*.py"))
+    source = re.sub(r'"\s*f?"', "", source)  # messages run over several literals
+    for row in TEXT.split("| The message says | Do |")[1].split("\n\n")[0].splitlines()[2:]:
+        for message in re.findall(r'"([^"]+)"', row.split(" | ")[0]):
+            for part in filter(None, map(str.strip, message.split("..."))):
+                assert part in source, part

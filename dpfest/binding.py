@@ -21,7 +21,8 @@ from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan
 
-OF_BRANCHES = ("plan", "selection")
+_LARGEST = 1 << 20  # elements of an array whose content is taken; of larger ones the shape
+OF_BRANCHES = ("period", "plan", "selection")
 """What a branch under a fresh key shares with the run that it leaves."""
 
 
@@ -35,7 +36,7 @@ def bound_to(
     """Each part by name: a short text, or a digest of a long one."""
     recorder, model = engine.recorder, engine.recorder.model
     shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
-    modes = [(name, type(module).__qualname__, module.training) for name, module in model.named_modules()]
+    modes = [(name, module.training, describe_module(module)) for name, module in model.named_modules()]
     kinds = [
         (type(one).__qualname__, [{k: _settled(v) for k, v in group.items() if k not in ("params", "lr", "initial_lr")}
          for group in one.param_groups])
@@ -87,16 +88,18 @@ def describe(value: Any, depth: int = 4) -> str:
         cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
         held: Any = [value.__defaults__, value.__kwdefaults__, cells]
         names = [value.__globals__.get(name) for name in value.__code__.co_names]
-        own = [describe(one, depth - 1) for one in names if isinstance(one, types.FunctionType | int | float | str)]
+        plain = types.FunctionType | int | float | str | Tensor | np.ndarray
+        own = [describe(one, depth - 1) for one in names if isinstance(one, plain)]
         return f"{value.__qualname__} {_code(value.__code__)} {describe(held, depth - 1)} {own}"
     if isinstance(value, functools.partial):
         return f"partial {describe([value.func, value.args, value.keywords], depth - 1)}"
     if isinstance(value, nn.Module):
         return f"module {type(value).__qualname__}"
     if isinstance(value, Tensor):
-        return f"tensor {tuple(value.shape)} {value.dtype}"
+        value = value.detach().cpu().float().numpy() if value.layout is torch.strided else None
     if isinstance(value, np.ndarray):
-        return f"array {value.shape} {value.dtype}"
+        content = _digest(value.tobytes()) if value.size <= _LARGEST and value.dtype != object else ""
+        return f"array {value.shape} {value.dtype} {content}"
     if isinstance(value, Mapping):
         return str([(str(key), describe(one, depth - 1)) for key, one in value.items()])
     if isinstance(value, list | tuple):
@@ -111,6 +114,16 @@ def describe(value: Any, depth: int = 4) -> str:
     ]
     public = {name: one for name, one in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
     return f"{kind.__qualname__} {size} {code} {describe(public, depth - 1)}"
+
+
+def describe_module(module: nn.Module) -> str:
+    """What a module is besides its parameters and parts: the code of its class, plain attributes, buffers."""
+    kind, plain = type(module), int | float | str | bool
+    code = [_code(vars(base)["forward"].__code__) for base in kind.__mro__ if _function(base, "forward")][:1]
+    held = {**vars(kind), **vars(module)}
+    settings = sorted((name, value) for name, value in held.items() if isinstance(value, plain) and name != "training")
+    buffers = [(name, describe(value)) for name, value in module.named_buffers(recurse=False)]
+    return f"{kind.__qualname__} {code} {settings} {buffers}"
 
 
 def _function(kind: type, name: str) -> bool:

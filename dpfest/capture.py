@@ -21,6 +21,7 @@ from dpfest.draws import ExampleDraws, NoDraws
 from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.layers import FACTORS, Call, Factors
+from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.tables import Table, TableLayout
 from dpfest.validation import StateWatch, check_losses, check_model
@@ -59,7 +60,7 @@ class Recorder:
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
         first = next(iter(self.trainable.values()))
         self.dtype, self.device = first.dtype, first.device
-        self.before_read: Callable[[int, Tensor], None] | None = None  # called with a table and the ids to be looked up
+        self.lazy: LazyNoise | None = None  # settles the rows that are to be looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers, once one was run
 
     def record(self, batch: Any, examples: NDArray[np.int64], step: int, *, backward: bool = True) -> Recording:
@@ -124,8 +125,9 @@ class Recording:
     def before_layer(self, layer: nn.Module, own: list[nn.Parameter], ids: Tensor | None) -> None:
         """A recorded layer is about to be called: hold its parameters out of autograd; settle what a table owes."""
         recorder = self.recorder
-        if self._recording and ids is not None and recorder.before_read is not None:
-            recorder.before_read(recorder.table_of[id(own[0])], ids)
+        if self._recording and ids is not None and recorder.lazy is not None:
+            recorder.lazy.read(recorder.table_of[id(own[0])], ids)
+            recorder.lazy.looking_up = True
             name = next(name for name, table in recorder.tables.items() if table.weight is own[0])
             self._watch.expect(f"{name}.weight", own[0])
         _hold(own, out=True)
@@ -133,6 +135,8 @@ class Recording:
     def after_layer(self, name: str, own: list[nn.Parameter], call: Call) -> None:
         """A recorded layer was called: make its output a leaf of autograd where it is none, and keep the call."""
         _hold(own, out=False)
+        if self.recorder.lazy is not None:
+            self.recorder.lazy.looking_up = False
         if self._backward and not torch.is_grad_enabled():
             raise UserError(
                 f"The layer {name} is called without gradients (torch.no_grad, torch.inference_mode, or a checkpoint "
@@ -186,6 +190,7 @@ class Recording:
             with _Hooks(self), NoDraws() if self.recorder.draws else nullcontext():
                 found = torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
             self._backward = False
+        self._watch.check()
         for name, gradient in zip(parameters, found[len(outputs) :], strict=True):
             if gradient is not None:
                 raise UserError(

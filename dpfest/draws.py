@@ -6,8 +6,8 @@ PyTorch draws from AES-256 instead: an element of a random tensor is the cipher'
 place within the example), under a key of the step.
 
 Guarantee: an example's draws are independent of the other examples of its batch, of its micro-batch and of the length
-to which they were padded; the same step repeats them.  A random tensor whose first dimension is not the number of
-examples is shared: a function of the step alone.
+to which they were padded, as long as the number of the call does not; the same step repeats them.  A random tensor
+whose first dimension is not the number of examples is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 
-_SHARED = np.array([2**64 - 1], dtype=np.uint64)  # stands for the example where a draw belongs to none
 _MOST = 1 << 16  # calls of a step, and places along each dimension of an example: the fields of a counter
 
 
@@ -74,15 +73,16 @@ class ExampleDraws(TorchDispatchMode):
         return values
 
     def uniform(self, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-        """Uniform on (0, 1), float64, of 53 bits, of this shape; by example where its first dimension counts them."""
+        """Uniform on (0, 1), float64, of 53 bits, of this shape, whose first dimension counts the examples."""
         shape = tuple(shape)
-        by_example = len(shape) > 0 and shape[0] == len(self._examples)
-        if by_example:
-            examples, inner = self._examples, (1, 1, 1, *shape[1:])
-            sizes = (math.prod(inner[:-2]), *inner[-2:])
-        else:
-            examples, count = _SHARED, math.prod(shape)
-            sizes = (1, -(-count // _MOST), min(count, _MOST))
+        if not shape or shape[0] != len(self._examples):
+            raise UserError(
+                f"The forward pass draws random numbers of a shape, {shape}, whose first dimension does not count the "
+                "examples: they would depend on who else is in the batch. Draw [examples, ...] (negatives and dropout "
+                "before flattening), or draw in the data set's __getitem__."
+            )
+        examples, inner = self._examples, (1, 1, 1, *shape[1:])
+        sizes = (math.prod(inner[:-2]), *inner[-2:])
         if self.calls >= _MOST or max(sizes[0], sizes[1], -(-sizes[2] // 2)) > _MOST:
             raise UserError(f"The forward pass draws {shape} values in call {self.calls}: too many for one example.")
         outer, middle, last = (np.arange(n, dtype=np.uint64) for n in (sizes[0], sizes[1], -(-sizes[2] // 2)))
@@ -94,8 +94,7 @@ class ExampleDraws(TorchDispatchMode):
         words = np.frombuffer(self._encrypt.update(counters.tobytes()), dtype=np.uint64)
         words = words.reshape(*counters.shape[:3], 2 * len(last))[..., : sizes[2]]
         values = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
-        values = values.reshape(shape) if by_example else values.reshape(-1)[: math.prod(shape)].reshape(shape)
-        return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+        return torch.from_numpy(np.ascontiguousarray(values.reshape(shape))).to(device)
 
     def like(self, tensor: Tensor) -> Tensor:
         """:meth:`uniform` of a tensor's shape, on its device."""

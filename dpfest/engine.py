@@ -26,7 +26,7 @@ from dpfest.lazy import LazyNoise, learning_rates
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
-from dpfest.tables import Survivors, TableLayout
+from dpfest.tables import Survivors, Table, TableLayout
 
 ROUNDING_ALLOWANCE = 2.0**-10
 """Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of the others' part may move when one
@@ -114,8 +114,9 @@ class PrivateEngine:
         sum_dtype: torch.dtype | None = None,
     ) -> None:
         self.recorder = Recorder(model, loss_fn, key)
-        self.lazy = LazyNoise(self.recorder.tables) if algorithm.lazy else None
-        self.recorder.before_read = self.lazy.read if self.lazy else None
+        holders = [layer for layer in self.recorder.layers.values() if isinstance(layer, Table)]
+        self.lazy = LazyNoise(self.recorder.tables, holders) if algorithm.lazy else None
+        self.recorder.lazy = self.lazy
         self.algorithm, self.expected_batch_size = algorithm, expected_batch_size
         self.device, self.dtype = self.recorder.device, self.recorder.dtype
         self.sum_dtype = sum_dtype or self.dtype
@@ -159,7 +160,7 @@ class PrivateEngine:
             step: number of the step; the same step under the same key draws the same noise.
         """
         if self.lazy:
-            self.lazy.begin(self.key, step)
+            self.lazy.use(self.key)
         batch = LogicalBatch(self, microbatches, step)
         context = StepContext(
             step, self.key, self.layout, self.device, self.selected, self.map_noise_multiplier, self.epsilon_per_row

@@ -13,7 +13,7 @@ than a look-up or ``state_dict()`` (``weight.detach()``, an exponential moving a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 from dpfest.embeddings import ascending
 from dpfest.errors import UserError
@@ -29,7 +30,8 @@ from dpfest.noise import NoiseKey
 from dpfest.tables import Table
 
 _AT_ONCE = 1 << 22  # variates of a flush that are held at a time
-_LOOK_UPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only", "detach", "alias")
+_VIEWS = ("detach", "alias")
+_LOOK_UPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only")
 
 
 class LazyNoise:
@@ -37,23 +39,29 @@ class LazyNoise:
 
     Args:
         tables: the model's by name, in the order of their layout.
+        holders: every layer that looks up in one of them.
     """
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Mapping[str, Table], holders: Iterable[nn.Module]) -> None:
         self.names, self.tables = list(tables), list(tables.values())
         self.pending = [0.0] * len(tables)
         self.settled = [torch.zeros(len(t.weight), dtype=torch.float64, device=t.weight.device) for t in self.tables]
-        self.settling = False
-        self._key, self._step, self._reads, self._private = NoiseKey.fresh(), -1, 0, False
-        for table in self.tables:
-            table.register_forward_pre_hook(self._looked_up)
-            table.register_state_dict_pre_hook(self._saved)
+        self.settling = self.looking_up = False
+        self._key, self._draws, self._private = NoiseKey.fresh(), 0, False
+        self._hooks: list[RemovableHandle] = []
+        for table in holders:
+            self._hooks.append(table.register_forward_pre_hook(self._looked_up))
+            self._hooks.append(table.register_state_dict_pre_hook(self._saved))
 
-    def begin(self, key: NoiseKey, step: int) -> None:
-        """The reads that follow belong to ``step``; the same reads under the same key draw the same noise."""
-        if step != self._step:
-            self._reads = 0
-        self._key, self._step = key, step
+    def use(self, key: NoiseKey) -> None:
+        """Draw from this key from now on: no two draws share a stream, and the same reads draw the same noise."""
+        self._key = key
+
+    def close(self) -> None:
+        """Settle every row, and leave the layers alone."""
+        self.flush()
+        for hook in self._hooks:
+            hook.remove()
 
     @contextmanager
     def private(self) -> Iterator[None]:
@@ -69,8 +77,7 @@ class LazyNoise:
         if self.pending[table] > 0:
             rows = torch.unique_consecutive(ascending(ids.reshape(-1)))
             padding = self.tables[table].padding_idx
-            self._settle(table, rows if padding is None else rows[rows != padding], f"read {self._reads}")
-        self._reads += 1
+            self._settle(table, rows if padding is None else rows[rows != padding])
 
     @torch.no_grad()
     def apply(
@@ -95,11 +102,11 @@ class LazyNoise:
                 size = max(1, _AT_ONCE // table.embedding_dim)
                 rows = torch.arange(len(table.weight), device=table.weight.device)
                 rows = rows if table.padding_idx is None else rows[rows != table.padding_idx]
-                for part, chunk in enumerate(rows.split(size)):
-                    self._settle(number, chunk, f"flush {part}")
+                for chunk in rows.split(size):
+                    self._settle(number, chunk)
 
     @torch.no_grad()
-    def _settle(self, table: int, rows: Tensor, purpose: str) -> None:
+    def _settle(self, table: int, rows: Tensor) -> None:
         variance = self.pending[table] - self.settled[table].index_select(0, rows)
         due = variance > 0
         if not bool(due.all()):
@@ -109,7 +116,8 @@ class LazyNoise:
         self.settling = True
         weight = self.tables[table].weight
         values = weight.index_select(0, rows)
-        add_gaussian(values, self._key.stream(f"lazy noise {table} {purpose}", self._step), variance.sqrt_())
+        add_gaussian(values, self._key.stream("lazy noise", self._draws), variance.sqrt_())
+        self._draws += 1
         weight.index_copy_(0, rows, values)
         self.settled[table].index_fill_(0, rows, self.pending[table])
         self.settling = False
@@ -134,14 +142,15 @@ class LazyNoise:
 
     def state_dict(self) -> dict[str, Any]:
         """What :meth:`load_state_dict` needs; private."""
-        return {"pending": list(self.pending), "settled": [one.clone() for one in self.settled]}
+        settled = [one.clone() for one in self.settled]
+        return {"pending": list(self.pending), "settled": settled, "draws": self._draws}
 
-    def load_state_dict(self, state: Mapping[str, Any], key: NoiseKey, step: int) -> None:
-        """Go on from a state of the same tables; what is flushed before the next step belongs to ``step``."""
+    def load_state_dict(self, state: Mapping[str, Any], key: NoiseKey) -> None:
+        """Go on from a state of the same tables; draws that were made since are not made again."""
         self.pending = [float(pending) for pending in state["pending"]]
         for own, saved in zip(self.settled, state["settled"], strict=True):
             own.copy_(saved)
-        self._key, self._step, self._reads = key, step, 0
+        self._key, self._draws = key, max(self._draws, state["draws"])
 
 
 def lacks_noise(state: Mapping[str, Any]) -> bool:
@@ -165,13 +174,15 @@ class ReadsOfTables(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation unless it reads a table."""
-        if not self._lazy.settling and func._schema.name.removeprefix("aten::") not in _LOOK_UPS:
+        name = func._schema.name.removeprefix("aten::")
+        recorded = self._lazy.looking_up and name in _LOOK_UPS
+        if not (self._lazy.settling or recorded or name in _VIEWS):
             for leaf in tree_leaves((args, kwargs or {})):
                 if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
-                    name = self._names.get(leaf.untyped_storage()._cdata)
-                    if name is not None:
+                    table = self._names.get(leaf.untyped_storage()._cdata)
+                    if table is not None:
                         raise UserError(
-                            f"The forward pass reads the table {name} outside of a look-up ({func}): under lazy noise "
+                            f"The forward pass reads the table {table} outside of a look-up ({func}): under lazy noise "
                             "its rows may lack noise there. Look the rows up, or use noise='dense'."
                         )
         return func(*args, **(kwargs or {}))

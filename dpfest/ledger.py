@@ -76,6 +76,11 @@ class Ledger:
         self._refuse_past_target(planned)
         self._verified = planned
 
+    def is_of(self, events: Sequence[Event], target_epsilon: float | None, delta: float) -> bool:
+        """Whether it was opened for these events and this target."""
+        same = (self.target_epsilon, self.delta) == (target_epsilon, delta)
+        return same and _counted(events) <= self._verified
+
     def spend(self, event: Event) -> None:
         """Record one more event, before the data is touched.
 

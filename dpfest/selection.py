@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.algorithms import Algorithm
-from dpfest.capture import Recorder
+from dpfest.algorithms import DPSGD, Algorithm
+from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.reading import DatasetReader
+from dpfest.reading import Batches, DatasetReader, request_of
 from dpfest.topk import Selection, select_rows
+from dpfest.trial import check_batch
 from dpfest.validation import check_loss_fn
 
 _AT_ONCE = 1024  # examples of a pass, unless told otherwise
@@ -55,10 +57,16 @@ def select(
         raise UserError("algorithm must be one that selects rows beforehand: dpfest.FEST() or dpfest.AdaFESTPlus().")
     if rows_per_example < 1:
         raise UserError(f"rows_per_example={rows_per_example} must be 1 or more.")
+    if algorithm.selection.prior is not None:
+        raise UserError("select() counts the data set; rows of public counts come from select_rows(counts, ...).")
     check_loss_fn(loss_fn)
     key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "selection")
     read = DatasetReader(dataset, collate_fn)
-    recorder = Recorder(model, loss_fn, key)
+    none = {"gradient_noise_multiplier": 0.0, "expected_batch_size": None}
+    engine = PrivateEngine(model, DPSGD(), loss_fn, key, **none)
+    first = request_of(key, 0, np.arange(min(batch_size, len(dataset))), check=True)
+    check_batch(engine, Batches(read)[first], whole_tables=True)  # look-ups must be an example's own
+    recorder = engine.recorder
     counts = np.zeros(recorder.layout.total_rows, dtype=np.int64)
     for step, start in enumerate(range(0, len(dataset), batch_size)):
         examples = np.arange(start, min(start + batch_size, len(dataset)))
@@ -68,13 +76,14 @@ def select(
             tables = np.searchsorted(recorder.layout.offsets, rows, side="right")
             np.add.at(counts, rows[_within(example * len(recorder.layout.rows) + tables, rows, rows_per_example)], 1)
     histograms = np.split(counts, recorder.layout.offsets[1:-1])
-    return select_rows(
+    chosen = select_rows(
         histograms,
         algorithm.selection,
         key.stream("selection"),
         examples=len(dataset),
         rows_per_example=rows_per_example,
     )
+    return replace(chosen, fixed=key.fixed)
 
 
 def _within(group: NDArray[np.int64], rows: NDArray[np.int64], most: int) -> NDArray[np.bool_]:

@@ -77,11 +77,13 @@ class SelectionConfig:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows selected: sorted distinct global ids, int64 [s]; how many of each feature; what they cost."""
+    """Rows selected: sorted distinct global ids, int64 [s]; how many of each feature; what they cost; whether their
+    noise follows from a seed."""
 
     rows: NDArray[np.int64]
     rows_per_feature: list[int]
     events: list[Event]
+    fixed: bool = False
 
 
 def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[int]:

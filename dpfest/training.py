@@ -14,6 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -115,6 +116,8 @@ class PrivateTraining:
         self._read, self._loader = read, {"num_workers": num_workers, "pin_memory": pin_memory}
         self._own_ledger = ledger is None
         self.ledger = privacy_plan.ledger(period) if ledger is None else ledger
+        if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):
+            raise UserError("The ledger is of another plan: take this plan's own, or the one of its earlier periods.")
         self.steps_done, self._reserved = 0, 0
         self._checked, self._barren, self._versions = False, 0, self._weight_versions()
 
@@ -134,9 +137,11 @@ class PrivateTraining:
 
     def request(self, step: int) -> Request:
         """What is to be read for a step; the first batch and steps drawn from the key are also read by halves."""
+        return request_of(self.engine.key, step, self.indices(step), check=self._check_is_due(step))
+
+    def _check_is_due(self, step: int) -> bool:
         drawn = int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
-        check = self.algorithm.private and (drawn or not self._checked)
-        return request_of(self.engine.key, step, self.indices(step), check=check)
+        return self.algorithm.private and (drawn or not self._checked)
 
     def read(self, request: Request) -> Batch:
         """The batch of a request; safe to call from another thread or process."""
@@ -180,6 +185,11 @@ class PrivateTraining:
             )
         if batch.step != self.steps_done:
             raise UserError(f"The batch is of step {batch.step}, and step {self.steps_done} is next.")
+        examples = np.sort(np.concatenate([np.empty(0, np.int64), *(part.examples for part in batch.microbatches)]))
+        if not np.array_equal(examples, self.indices(batch.step)):
+            raise UserError(f"The batch does not hold the examples that were drawn for step {batch.step}: use read().")
+        if self._check_is_due(batch.step) and not batch.halves:
+            raise UserError(f"The batch of step {batch.step} is to be checked, and was not read for it: use request().")
         self.ledger.spend_step(self._number)
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
@@ -187,14 +197,16 @@ class PrivateTraining:
             batch = Batch(
                 batch.step, *(self._on_device(batch.microbatches),), tuple(map(self._on_device, batch.halves))
             )
-            if batch.halves and len(batch) > 1:
+            if sum(map(bool, batch.halves)) > 1:
                 check_batch(self.engine, batch, whole_tables=not self._checked)
                 self._checked = True
             release, private = self.engine.gradient(batch.microbatches, batch.step)
+            self.steps_done += 1  # whatever happens from here: this noise must not serve another gradient
             self.engine.update(release, self.optimizers)
-        self.steps_done += 1
-        if self.steps_left == 0:
-            self.flush()
+        if lazy:
+            release = replace(release, tables=[])  # their noise is still to come
+            if self.steps_left == 0:
+                lazy.close()
         self._versions = self._weight_versions()
         self._warn_of_barren_steps(release)
         return Step(release, private)
@@ -221,7 +233,6 @@ class PrivateTraining:
         return {
             "steps_done": self.steps_done,
             "reserved": self._reserved,
-            "checked": self._checked,
             "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
             "bound_to": self._bound_to(),
             "model": model,
@@ -264,7 +275,7 @@ class PrivateTraining:
             )
         done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
         if steps is not None:
-            left = self.period.steps - state["steps_done"] - state["reserved"]
+            left = state.get("granted") or self.period.steps - state["steps_done"] - state["reserved"]
             if not 0 < steps <= left:
                 raise UserError(f"steps={steps} of a branch must lie between 1 and the {left} that the state has left.")
             key = key.derive(f"branch {steps}", state["steps_done"]) if key.fixed else NoiseKey.fresh()
@@ -275,13 +286,12 @@ class PrivateTraining:
                 optimizer.load_state_dict(saved)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"The state is of another model or other optimisers: {error}") from error
-        gone_on = self.steps_done > state["steps_done"]
         self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
         if self.engine.lazy:
-            self.engine.lazy.load_state_dict(state["lazy"], self.engine.key, done if gone_on or steps else done - 1)
+            self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
         new = done + reserved - self.steps_done - self._reserved
         self.ledger.spend_step(self._number, new)
-        self.steps_done, self._reserved, self._checked = done, reserved, state["checked"]
+        self.steps_done, self._reserved, self._checked = done, reserved, False
         self._versions = self._weight_versions()
 
     def fork(self, steps: int) -> dict[str, Any]:
@@ -295,10 +305,12 @@ class PrivateTraining:
         state = self.state_dict()
         self.ledger.spend_step(self._number, steps)
         self._reserved += steps
-        return state
+        return {**state, "granted": steps}
 
     def _bound_to(self) -> dict[str, str]:
-        return binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
+        return {"period": str(self._number)} | binding.bound_to(
+            self.plan, self.selected, self.engine, self.optimizers, self._read
+        )
 
     def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
         device = self.engine.device
@@ -419,6 +431,10 @@ def _selected_rows(selected: Selection | Tensor | np.ndarray | None, privacy_pla
     if isinstance(selected, Selection) and tuple(selected.events) != privacy_plan.selections:
         raise UserError(
             "The rows were selected at another cost than was planned: select them with the plan's settings."
+        )
+    if isinstance(selected, Selection) and selected.fixed and not privacy_plan.fixed_noise_seed:
+        raise UserError(
+            "The rows were selected under a noise_seed: train under one as well, so that the ledger says so."
         )
     rows = selected.rows if isinstance(selected, Selection) else selected
     return None if rows is None else torch.as_tensor(rows)

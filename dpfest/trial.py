@@ -52,8 +52,9 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     """
     parts = (batch.microbatches, *batch.halves)
     generators = _foreign_generators()
+    engine.recorder.draws = None  # look for draws anew: generators of one's own are seen only then
     if engine.lazy:  # settle the rows that are read, before their content is watched
-        engine.lazy.begin(engine.key, batch.step)
+        engine.lazy.use(engine.key)
         with ReadsOfTables(engine.lazy):
             LogicalBatch(engine, batch.microbatches, batch.step).contributions()
     watch = StateWatch(engine.recorder.model, {} if whole_tables else _watched_rows(engine, batch.step))

@@ -123,6 +123,7 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
     """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    own = {id(p) for p in model.parameters()}
     stepped: set[int] = set()
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -134,6 +135,11 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 name, table = names.get(id(parameter), "a parameter"), id(parameter) in tables
+                if id(parameter) not in own:
+                    raise UserError(
+                        f"{kind} holds a parameter of shape {tuple(parameter.shape)} that is not the model's: it would "
+                        "never be trained. Make it part of the model, or leave it out."
+                    )
                 if id(parameter) in stepped:
                     raise UserError(f"{name} is in two optimisers. Leave it to one.")
                 stepped.add(id(parameter))
@@ -216,6 +222,8 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _content(tensor: Tensor, rows: Tensor | None) -> int:
     """A checksum of a tensor's bits, or of those of some rows."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return 0
     values = (tensor if rows is None else tensor[rows]).detach().contiguous()
     whole = values.view(torch.uint8).flatten() if values.dim() else values.reshape(1).view(torch.uint8)
     words = whole[: len(whole) // 4 * 4].view(torch.int32)

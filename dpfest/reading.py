@@ -23,6 +23,8 @@ from dpfest.noise import NoiseKey
 
 Indices = NDArray[np.int64]
 
+_PARTS = 7  # of a batch that is checked
+
 
 class MicroBatch(NamedTuple):
     """Examples that are run at once: their indices in the data set, int64 ``[b]``, and what the loss function takes."""
@@ -38,7 +40,7 @@ class Request:
     Attributes:
         step: its number.
         examples: indices of the batch, sorted.
-        halves: two parts of them, where the step's examples are checked not to mix; else none.
+        halves: parts of them, where the step's examples are checked not to mix; else none.
         seed: of the draws that the data set makes.
     """
 
@@ -160,9 +162,16 @@ class Batches:
 
 
 def request_of(key: NoiseKey, step: int, examples: Indices, *, check: bool) -> Request:
-    """The request of a step; with ``check`` its examples fall into two halves by fair coins of the key."""
-    coins = key.stream("check halves", step).words(len(examples)) >> np.uint64(63) == 1
-    halves = (examples[coins], examples[~coins]) if check else ()
+    """The request of a step; with ``check`` its examples fall into parts, in an order drawn from the key.
+
+    The first part is half of the batch, the next half of what is left, down to two examples: two even halves would
+    share what shows in their extremes, such as the length that texts are cut to, which small parts lack.
+    """
+    halves: tuple[Indices, ...] = ()
+    if check:
+        count, order = len(examples), np.argsort(key.stream("check halves", step).words(len(examples)))
+        cuts = [count - (count >> part) for part in range(1, _PARTS) if part == 1 or count >> part > 1]
+        halves = tuple(examples[np.sort(part)] for part in np.split(order, cuts))
     return Request(step, examples, halves, key.derive("data set", step).secret)
 
 

@@ -1,4 +1,4 @@
-"""The check that examples do not mix: clipped sums of two halves of a batch must add up to that of the whole.
+"""The check that examples do not mix: clipped sums of parts of a batch must add up to that of the whole.
 
 Clipping bounds an example's influence only where its gradient is its own.  Gradients alone cannot show that (detached
 batch means, in-batch negatives by index, frozen attention, padding to the batch's longest and hooks that rescale leave
@@ -76,7 +76,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             sums, _ = _sums(engine, parts, batch.step, norm)
         if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm):
             raise UserError(
-                "The examples of a batch mix: the clipped sums of its two halves miss that of the whole by "
+                "The examples of a batch mix: the clipped sums of its parts miss that of the whole by "
                 f"{_defect(sums) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look for "
                 "statistics of the batch (a mean, a maximum, class frequencies, len(batch)), in-batch negatives (roll, "
                 "flip), attention or sorting across examples, padding that changes the result, hooks that rescale "

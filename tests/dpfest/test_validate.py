@@ -172,6 +172,19 @@ def test_a_mean_over_what_was_padded_to_the_longest_is_refused_and_a_masked_one_
         validate(Pooled(masked=False), losses, texts(), collate_fn=padded)
 
 
+def test_padding_is_seen_where_several_texts_share_the_greatest_length() -> None:
+    """Texts are cut to one length, so that two even halves are as wide as the batch.  All of the parts (of 32, 16, 8,
+    4, 2 and 2 examples) hold one of the 8 long texts in fewer than 1 of 50 draws, and two draws are looked at."""
+
+    def losses(model: nn.Module, batch: Any) -> Tensor:
+        return cross_entropy(model(batch[0]), batch[1])
+
+    some = [(torch.arange(1, 21 if number % 8 == 0 else 4), torch.tensor(number % 2.0)) for number in range(EXAMPLES)]
+    validate(Pooled(masked=True), losses, some, collate_fn=padded)
+    with pytest.raises(UserError, match="padding that changes the result"):
+        validate(Pooled(masked=False), losses, some, collate_fn=padded)
+
+
 def test_a_frozen_attention_across_examples_is_refused() -> None:
     torch.manual_seed(0)
     mixing = nn.MultiheadAttention(8, 2).requires_grad_(False)  # its first dimension is the sequence: here, examples

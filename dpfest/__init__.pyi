@@ -18,6 +18,7 @@ from dpfest.privacy_plan import PrivacyPlan as PrivacyPlan
 from dpfest.privacy_plan import plan as plan
 from dpfest.privacy_plan import threshold_for as threshold_for
 from dpfest.privacy_plan import training_steps as training_steps
+from dpfest.private import make_private as make_private
 from dpfest.reading import Batch as Batch
 from dpfest.reading import DatasetReader as DatasetReader
 from dpfest.reading import MicroBatch as MicroBatch
@@ -28,7 +29,6 @@ from dpfest.topk import SelectionConfig as SelectionConfig
 from dpfest.topk import select_rows as select_rows
 from dpfest.training import PrivateTraining as PrivateTraining
 from dpfest.training import Step as Step
-from dpfest.training import make_private as make_private
 from dpfest.trial import validate as validate
 from dpfest.unproven import Nonprivate as Nonprivate
 from dpfest.unproven import ShuffledBatches as ShuffledBatches

@@ -1,12 +1,4 @@
-"""Private training of any supported model: :func:`make_private` and what it returns.
-
-training = dpfest.make_private(
-    model, optimizer, dataset, loss_fn, algorithm=dpfest.AdaFEST(threshold=3), epsilon=3.0, delta=1e-6,
-    batch_size=1_000, epochs=2)
-for batch in training:
-    training.step(batch)
-print(training.epsilon())
-"""
+"""A model in private training: draws its batches, pays for each step, takes it, saves, goes back and forks."""
 
 from __future__ import annotations
 
@@ -24,19 +16,17 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from dpfest import binding
-from dpfest.algorithms import Algorithm
 from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.lazy import lacks_noise
 from dpfest.ledger import BudgetExceeded, Ledger
 from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import PrivacyPlan, plan
-from dpfest.reading import Batch, Batches, DatasetReader, MicroBatch, Read, Request, Requests, request_of
-from dpfest.tables import parameter_groups
+from dpfest.privacy_plan import PrivacyPlan
+from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, request_of
 from dpfest.topk import Selection
 from dpfest.trial import check_batch
-from dpfest.validation import check_loss_fn, check_model, check_optimizers
+from dpfest.validation import check_loss_fn, check_optimizers
 
 CHECK_EVERY = 256
 """One step in so many, on average, checks that its examples do not mix; a check costs two to four steps."""
@@ -308,9 +298,8 @@ class PrivateTraining:
         return {**state, "granted": steps}
 
     def _bound_to(self) -> dict[str, str]:
-        return {"period": str(self._number)} | binding.bound_to(
-            self.plan, self.selected, self.engine, self.optimizers, self._read
-        )
+        parts = binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
+        return {"period": str(self._number), **parts}
 
     def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
         device = self.engine.device
@@ -339,77 +328,6 @@ class PrivateTraining:
                 "threshold (dpfest.threshold_for gives one), or raise the batch size or epsilon.",
                 stacklevel=3,
             )
-
-
-def make_private(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
-    dataset: Any,
-    loss_fn: Callable[[nn.Module, Any], Tensor],
-    *,
-    algorithm: Algorithm,
-    epsilon: float | None = None,
-    delta: float | None = None,
-    batch_size: int,
-    epochs: float | None = None,
-    steps: int | None = None,
-    selected: Selection | None = None,
-    micro_batch_size: int | None = None,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    num_workers: int = 0,
-    pin_memory: bool = False,
-    sum_dtype: torch.dtype | None = None,
-    noise_seed: int | None = None,
-) -> PrivateTraining:
-    """Private training of a model: plans the noise that meets ``epsilon``, then draws batches and steps.
-
-    Args:
-        model: trained as it is; its trainable parameters lie in embeddings, linear layers, convolutions within an
-            example or normalisations (:func:`dpfest.validate` says what cannot be trained, and why).
-        optimizer: one or several of ``torch.optim``, between them over all trainable parameters.
-        dataset: a map-style ``torch.utils.data.Dataset``; an item is an example, the unit of the guarantee.
-        loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
-        algorithm: which rows survive a step: ``dpfest.AdaFEST(threshold=...)``, ``dpfest.DPSGD()``, ...
-        epsilon, delta: the target; delta None for 1 / N.
-        batch_size: B, the expected size of a Poisson batch.
-        epochs, steps: length of training, one of the two.
-        selected: of :func:`dpfest.select`, for FEST and AdaFESTPlus.
-        micro_batch_size: most examples that are run at once; None for all.
-        collate_fn, num_workers, pin_memory: as in ``torch.utils.data.DataLoader``.
-        sum_dtype: see :class:`PrivateTraining`.
-        noise_seed: None for a key from the operating system; a number reproduces a run, on public data only.
-
-    Raises:
-        UserError: (a ``ValueError``) names the argument or the layer, and the cure.
-    """
-    if not isinstance(algorithm, Algorithm):
-        raise UserError(
-            f"algorithm={algorithm!r} must be an algorithm with its settings, as dpfest.AdaFEST(threshold=3)."
-        )
-    read = DatasetReader(dataset, collate_fn, micro_batch_size)
-    check_model(model)
-    if not hasattr(dataset, "__len__"):
-        raise UserError("dataset must have a length: the number of examples is part of the plan.")
-    privacy_plan = plan(
-        algorithm,
-        epsilon=epsilon,
-        delta=delta,
-        examples=len(dataset),
-        batch_size=batch_size,
-        steps=steps,
-        epochs=epochs,
-        features=_table_sizes(model) if algorithm.selection else None,
-        fixed_noise_seed=noise_seed is not None,
-    )
-    key = None if noise_seed is None else NoiseKey.from_seed(noise_seed, "training")
-    return PrivateTraining(
-        model, loss_fn, optimizer, privacy_plan, read,
-        selected=selected, key=key, sum_dtype=sum_dtype, num_workers=num_workers, pin_memory=pin_memory,
-    )  # fmt: skip
-
-
-def _table_sizes(model: nn.Module) -> list[int]:
-    return [len(table) for table in parameter_groups(model)[1]]
 
 
 def _key(key: NoiseKey | None, privacy_plan: PrivacyPlan) -> NoiseKey:

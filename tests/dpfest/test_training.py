@@ -564,3 +564,84 @@ def test_a_loss_of_another_model_is_not_excused_by_the_check_in_float64() -> Non
 
     with pytest.raises(UserError, match="mix"):
         take(training(DPSGD(clipping_norm=100.0), model=model, loss_fn=centred), 1)
+
+
+def test_a_step_that_fails_after_its_gradient_does_not_lend_its_noise_to_another() -> None:
+    run = training(AdaFEST(threshold=2))
+    handle = run.optimizers[0].register_step_post_hook(lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        take(run, 1)
+    handle.remove()
+    assert run.steps_done == 1 and run.epsilon() > 0
+    take(run, 1)
+    assert run.steps_done == 2
+
+
+def test_only_the_batch_that_was_drawn_is_stepped_and_a_due_check_cannot_be_left_out() -> None:
+    run = training()
+    batch = run.read(run.request(0))
+    part = batch.microbatches[0]
+    fewer = dpfest.MicroBatch(part.examples[:5], tuple(tensor[:5] for tensor in part.data))
+    with pytest.raises(UserError, match="does not hold the examples that were drawn"):
+        run.step(dpfest.Batch(0, [fewer], batch.halves))
+    with pytest.raises(UserError, match="is to be checked"):
+        run.step(dpfest.Batch(0, batch.microbatches))
+    assert run.epsilon() == 0
+    run.step(batch)
+
+
+def test_a_ledger_of_another_plan_is_refused() -> None:
+    run, model = training(), Shop()
+    cheap = dpfest.plan(DPSGD(), epsilon=40.0, delta=1e-4, examples=EXAMPLES, batch_size=40, steps=STEPS)
+    read = dpfest.DatasetReader(data())
+    with pytest.raises(UserError, match="ledger is of another plan"):
+        PrivateTraining(model, losses, torch.optim.SGD(model.parameters()), cheap, read, ledger=run.ledger)
+
+
+def test_a_branch_takes_no_more_than_it_was_granted() -> None:
+    run = training(noise_seed=None)
+    take(run, 1)
+    state = run.fork(2)
+    with pytest.raises(UserError, match="between 1 and the 2"):
+        training(noise_seed=None).load_state_dict(state, steps=5)
+
+
+def test_lazy_noise_covers_every_layer_of_a_table_and_every_way_to_look_up() -> None:
+    class Twice(Shop):
+        def __init__(self, how: str) -> None:
+            super().__init__()
+            self.again, self.how = nn.Embedding(7, 2), how
+            self.again.weight = self.shop.weight
+
+        def forward(self, basket: Tensor, shop: Tensor) -> Tensor:
+            if self.how == "functional":
+                return super().forward(basket, shop) + F.embedding(shop, self.shop.weight.detach()).sum(1)
+            return super().forward(basket, shop) + self.again(shop).sum(1)
+
+    run = training(DPSGD(noise="lazy"), model=Twice("layer"))
+    start = run.model.shop.weight.detach().clone()
+    take(run, 1)
+    run.model.again(torch.tensor([0]))
+    assert not bool((run.model.shop.weight == start).any())
+    with pytest.raises(UserError, match="reads the table shop outside of a look-up"):
+        take(training(DPSGD(noise="lazy"), model=Twice("functional")), 1)
+
+
+def test_draws_whose_first_dimension_is_not_the_examples_are_refused() -> None:
+    def shared(model: nn.Module, batch: Any) -> Tensor:
+        return losses(model, batch) * (1 + 0.01 * torch.rand(16).mean())
+
+    with pytest.raises(UserError, match="does not count the examples"):
+        take(training(loss_fn=shared), 1)
+
+
+def test_select_refuses_public_counts_and_look_ups_that_depend_on_the_batch() -> None:
+    public = dpfest.FEST(selection=dpfest.SelectionConfig(mechanism="public", prior="counts.npy"))
+    with pytest.raises(UserError, match="public counts come from select_rows"):
+        dpfest.select(Shop(), data(), losses, public, rows_per_example=3)
+
+    def rolled(model: nn.Module, batch: Any) -> Tensor:
+        return losses(model, (batch[0].roll(1, 0), *batch[1:]))
+
+    with pytest.raises(UserError, match=r"mix|looks up other rows"):
+        dpfest.select(Shop(), data(), rolled, dpfest.FEST(), rows_per_example=3)

@@ -28,8 +28,8 @@ from dpfest.topk import Selection
 from dpfest.trial import check_batch
 from dpfest.validation import check_loss_fn, check_optimizers
 
-CHECK_EVERY = 256
-"""One step in so many, on average, checks that its examples do not mix; a check costs two to four steps."""
+CHECK_EVERY = 512
+"""One step in so many, on average, checks that its examples do not mix; a check costs two to ten steps."""
 _BARREN_STEPS = 10  # in a row without a surviving row, after which a warning is due
 
 
@@ -88,6 +88,8 @@ class PrivateTraining:
         pin_memory: bool = False,
     ) -> None:
         check_loss_fn(loss_fn)
+        if not isinstance(privacy_plan, PrivacyPlan):
+            raise UserError(f"privacy_plan must be what dpfest.plan(...) returns, not a {type(privacy_plan).__name__}.")
         self.model, self.plan, self.period = model, privacy_plan, privacy_plan.periods[period]
         self.algorithm = algorithm = privacy_plan.algorithm
         self.optimizers = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]

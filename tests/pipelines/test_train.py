@@ -130,7 +130,7 @@ def test_a_run_does_not_go_on_with_rows_that_have_changed(tmp_path: Path, monkey
         patch.setattr(PrivateTraining, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train(settings)
-    assert (run_folder(settings) / "checkpoint" / "state.pt").exists()
+    assert (run_folder(settings) / "private" / "state.pt").exists()
     rows = dataset.folder / "train.rows"
     whole = rows.read_bytes()
     rows.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -128,7 +128,7 @@ class PrivateTraining:
         return batches(self.period.examples, self.plan.batch_size, self.engine.key).indices(step)
 
     def request(self, step: int) -> Request:
-        """What is to be read for a step; the first batch and steps drawn from the key are also read by halves."""
+        """What is to be read for a step; the first batch and steps drawn from the key are also read in parts."""
         return request_of(self.engine.key, step, self.indices(step), check=self._check_is_due(step))
 
     def _check_is_due(self, step: int) -> bool:
@@ -186,9 +186,7 @@ class PrivateTraining:
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
             self._warn_of_changed_weights()
-            batch = Batch(
-                batch.step, *(self._on_device(batch.microbatches),), tuple(map(self._on_device, batch.halves))
-            )
+            batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.halves)))
             if sum(map(bool, batch.halves)) > 1:
                 check_batch(self.engine, batch, whole_tables=not self._checked)
                 self._checked = True

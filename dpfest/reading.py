@@ -40,13 +40,13 @@ class Request:
     Attributes:
         step: its number.
         examples: indices of the batch, sorted.
-        halves: parts of them, where the step's examples are checked not to mix; else none.
+        parts: of them, where the step's examples are checked not to mix; else none.
         seed: of the draws that the data set makes.
     """
 
     step: int
     examples: Indices
-    halves: tuple[Indices, ...]
+    parts: tuple[Indices, ...]
     seed: bytes
 
 
@@ -56,14 +56,14 @@ class Batch:
 
     step: int
     microbatches: list[MicroBatch]
-    halves: tuple[list[MicroBatch], ...] = ()
+    parts: tuple[list[MicroBatch], ...] = ()
 
     def __len__(self) -> int:
         return sum(len(part.examples) for part in self.microbatches)
 
     def pin_memory(self) -> Batch:
         """A copy in pinned memory; PyTorch's loader calls it."""
-        return Batch(self.step, _pinned(self.microbatches), tuple(map(_pinned, self.halves)))
+        return Batch(self.step, _pinned(self.microbatches), tuple(map(_pinned, self.parts)))
 
 
 Read = Callable[[Indices, bytes], list[MicroBatch]]
@@ -157,8 +157,8 @@ class Batches:
         self._read = read
 
     def __getitem__(self, request: Request) -> Batch:
-        halves = tuple(self._read(half, request.seed) for half in request.halves)
-        return Batch(request.step, self._read(request.examples, request.seed), halves)
+        parts = tuple(self._read(part, request.seed) for part in request.parts)
+        return Batch(request.step, self._read(request.examples, request.seed), parts)
 
 
 def request_of(key: NoiseKey, step: int, examples: Indices, *, check: bool) -> Request:
@@ -167,17 +167,21 @@ def request_of(key: NoiseKey, step: int, examples: Indices, *, check: bool) -> R
     The first part is half of the batch, the next half of what is left, down to two examples: two even halves would
     share what shows in their extremes, such as the length that texts are cut to, which small parts lack.
     """
-    halves: tuple[Indices, ...] = ()
+    parts: tuple[Indices, ...] = ()
     if check:
         count, order = len(examples), np.argsort(key.stream("check halves", step).words(len(examples)))
         cuts = [count - (count >> part) for part in range(1, _PARTS) if part == 1 or count >> part > 1]
-        halves = tuple(examples[np.sort(part)] for part in np.split(order, cuts))
-    return Request(step, examples, halves, key.derive("data set", step).secret)
+        parts = tuple(examples[np.sort(part)] for part in np.split(order, cuts))
+    return Request(step, examples, parts, key.derive("data set", step).secret)
+
+
+def foreign_state() -> tuple[Any, ...]:
+    """The states of numpy's and Python's global generators, which no key covers."""
+    return str(np.random.get_state(legacy=False)["state"]), random.getstate()
 
 
 def _random_state() -> tuple[Any, ...]:
-    numpy = np.random.get_state(legacy=False)
-    return torch.get_rng_state().numpy().tobytes(), str(numpy["state"]), random.getstate()
+    return torch.get_rng_state().numpy().tobytes(), *foreign_state()
 
 
 def _pinned(parts: Sequence[MicroBatch]) -> list[MicroBatch]:

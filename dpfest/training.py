@@ -180,14 +180,14 @@ class PrivateTraining:
         examples = np.sort(np.concatenate([np.empty(0, np.int64), *(part.examples for part in batch.microbatches)]))
         if not np.array_equal(examples, self.indices(batch.step)):
             raise UserError(f"The batch does not hold the examples that were drawn for step {batch.step}: use read().")
-        if self._check_is_due(batch.step) and not batch.halves:
+        if self._check_is_due(batch.step) and not batch.parts:
             raise UserError(f"The batch of step {batch.step} is to be checked, and was not read for it: use request().")
         self.ledger.spend_step(self._number)
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
             self._warn_of_changed_weights()
-            batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.halves)))
-            if sum(map(bool, batch.halves)) > 1:
+            batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
+            if sum(map(bool, batch.parts)) > 1:
                 check_batch(self.engine, batch, whole_tables=not self._checked)
                 self._checked = True
             release, private = self.engine.gradient(batch.microbatches, batch.step)

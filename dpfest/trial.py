@@ -29,7 +29,7 @@ from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.lazy import ReadsOfTables
 from dpfest.noise import NoiseKey
-from dpfest.reading import Batch, DatasetReader, MicroBatch, request_of
+from dpfest.reading import Batch, DatasetReader, MicroBatch, foreign_state, request_of
 from dpfest.tables import Survivors
 from dpfest.validation import StateWatch, check_loss_fn, check_model, check_optimizers
 
@@ -43,15 +43,15 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
 
     Args:
         engine: of the model and the loss.
-        batch: with its halves.
+        batch: with the parts that it is compared with.
         whole_tables: compare the content of all table rows, not of a sample: O(rows).
 
     Raises:
         UserError: the clipped sums do not add up, the look-ups differ, the forward pass writes into the model, or it
             draws from numpy's or Python's generators.
     """
-    parts = (batch.microbatches, *batch.halves)
-    generators = _foreign_generators()
+    parts = (batch.microbatches, *batch.parts)
+    generators = foreign_state()
     engine.recorder.draws = None  # look for draws anew: generators of one's own are seen only then
     if engine.lazy:  # settle the rows that are read, before their content is watched
         engine.lazy.use(engine.key)
@@ -61,7 +61,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     clipping_norm = _finite(engine.algorithm.clipping_norm)
     sums, touched = _sums(engine, parts, batch.step, clipping_norm)
     watch.check()
-    if _foreign_generators() != generators:
+    if foreign_state() != generators:
         raise UserError(
             "loss_fn draws from numpy's or Python's random numbers, which no key covers. Draw with torch: its draws "
             "are made by example, from the noise key."
@@ -167,10 +167,6 @@ def _watched_rows(engine: PrivateEngine, step: int) -> dict[str, Tensor]:
     return rows
 
 
-def _foreign_generators() -> tuple[str, object]:
-    return str(np.random.get_state(legacy=False)["state"]), random.getstate()
-
-
 def validate(
     model: nn.Module,
     loss_fn: Callable[[nn.Module, Any], Tensor],
@@ -209,9 +205,9 @@ def validate(
         request = request_of(key, step, examples, check=True)
         if collate_fn is not None:
             read = DatasetReader(batch, collate_fn)
-            parts = [read(part, request.seed) for part in (examples, *request.halves)]
+            parts = [read(part, request.seed) for part in (examples, *request.parts)]
         else:
-            parts = [[MicroBatch(part, _rows(batch, part))] for part in (examples, *request.halves)]
+            parts = [[MicroBatch(part, _rows(batch, part))] for part in (examples, *request.parts)]
         check_batch(engine, Batch(step, parts[0], tuple(parts[1:])), whole_tables=True)
 
 

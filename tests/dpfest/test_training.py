@@ -583,7 +583,7 @@ def test_only_the_batch_that_was_drawn_is_stepped_and_a_due_check_cannot_be_left
     part = batch.microbatches[0]
     fewer = dpfest.MicroBatch(part.examples[:5], tuple(tensor[:5] for tensor in part.data))
     with pytest.raises(UserError, match="does not hold the examples that were drawn"):
-        run.step(dpfest.Batch(0, [fewer], batch.halves))
+        run.step(dpfest.Batch(0, [fewer], batch.parts))
     with pytest.raises(UserError, match="is to be checked"):
         run.step(dpfest.Batch(0, batch.microbatches))
     assert run.epsilon() == 0

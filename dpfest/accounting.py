@@ -51,17 +51,17 @@ class Event:
     """Something spent, `count` times, on the examples in `part`, each time on a Poisson sample of them.
 
     Attributes:
-      kind: `gaussian` or `laplace` noise; `pure`, adaptive draws, each (epsilon_per_draw, 0)-DP; or
-        `exponential_selection`, such draws and Gaussian noise on what they chose (see `dominating_pair`).
-      part: a path of ever smaller subsets, as ("period 2", "day 7"); () is all examples. Parts share examples only
-        where one is a prefix of the other.
-      noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); where one sample
-        serves two releases, of the two combined (`split_noise`), whose own multipliers do not enter the count.
-      claimed_epsilon: what a source claims for all `draws`, where that is less than they cost.
-      steps_per_epoch: between two visits to an example, where batches are really shuffled ones of a fixed size.
+        kind: `gaussian` or `laplace` noise; `pure`, adaptive draws, each (epsilon_per_draw, 0)-DP; or
+            `exponential_selection`, such draws and Gaussian noise on what they chose (see `dominating_pair`).
+        part: a path of ever smaller subsets, as ("period 2", "day 7"); () is all examples. Parts share examples only
+            where one is a prefix of the other.
+        noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); where one sample
+            serves two releases, of the two combined (`split_noise`), whose own multipliers do not enter the count.
+        claimed_epsilon: what a source claims for all `draws`, where that is less than they cost.
+        steps_per_epoch: between two visits to an example, where batches are really shuffled ones of a fixed size.
 
     Raises:
-      ValueError: a kind that does not exist; a value that is missing, superfluous or out of range.
+        ValueError: a kind that does not exist; a value that is missing, superfluous or out of range.
     """
 
     kind: str
@@ -150,7 +150,7 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
     `make_events` gives all events that are to be composed at a noise multiplier, a pure function of it.
 
     Raises:
-      UserError: the target is out of the range of the count, or of the noise.
+        UserError: the target is out of the range of the count, or of the noise.
     """
     limits = {
         "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),

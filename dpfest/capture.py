@@ -26,6 +26,11 @@ from dpfest.noise import NoiseKey
 from dpfest.tables import Table, TableLayout
 from dpfest.validation import StateWatch, check_losses, check_model
 
+_IN_PLACE = (
+    "is changed in place (inplace=True or x += ... after it?); its gradient cannot be clipped. "
+    "Use the out-of-place form."
+)
+
 
 class Recorder:
     """The trainable layers of a model: its embedding tables and its dense layers.
@@ -115,7 +120,12 @@ class Recording:
             before = None if draws else _random_state(device)
             self._watch = StateWatch(recorder.model)
             self._recording = True
-            self.losses = recorder.loss_fn(recorder.model, batch)
+            try:
+                self.losses = recorder.loss_fn(recorder.model, batch)
+            except RuntimeError as error:
+                if "leaf Variable that requires grad" in str(error):
+                    raise UserError(f"The output of a trainable layer {_IN_PLACE}") from error
+                raise
             self._recording = False
             if draws is None:
                 return _random_state(device) == before
@@ -178,10 +188,7 @@ class Recording:
         calls = [(name, call) for name, all_calls in self._calls.items() for call in all_calls]
         for name, call in calls:
             if call.changed_since:
-                raise UserError(
-                    f"An input or output of the layer {name} is changed in place (inplace=True in the next layer?); "
-                    "its gradient cannot be clipped. Use the out-of-place form."
-                )
+                raise UserError(f"An input or output of the layer {name} {_IN_PLACE}")
         outputs, parameters = [call.output for _, call in calls], self.recorder.trainable
         total = self.losses.sum()
         found: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))

@@ -65,9 +65,10 @@ def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_mul
     The pair is symmetric: flip the bits, mirror x about 1/2.
 
     Args:
-      log_ratio: any real, shape (n,): log s.
-      epsilon_per_row, rows: e > 0 of one draw, m >= 0 draws.
-      noise_multiplier: sigma > 0, inf for no Gaussian.
+        log_ratio: any real, shape (n,): log s.
+        epsilon_per_row: e > 0, of one draw.
+        rows: m >= 0, draws.
+        noise_multiplier: sigma > 0, inf for no Gaussian.
     """
     if math.isinf(noise_multiplier):
         # The best event is "more ones than j": its probability under P, less s times that under Q.

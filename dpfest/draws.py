@@ -124,8 +124,10 @@ Given = dict[str, Any]
 
 
 def _given(func: Any, args: Sequence[Any], kwargs: Given) -> Given | None:
-    """The arguments of a random operation by name; None for an operation that draws nothing, such as fused attention
-    without dropout, which PyTorch marks as random all the same."""
+    """The arguments of a random operation by name; None for an operation that draws nothing.
+
+    Fused attention without dropout is one: PyTorch marks it as random all the same.
+    """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return None
     arguments = func._schema.arguments
@@ -170,11 +172,11 @@ def _normal_(draws: ExampleDraws, given: Given) -> Tensor:
     return given["self"].copy_(given.get("mean", 0.0) + given.get("std", 1.0) * variates)
 
 
-def _normal_of(draws: ExampleDraws, given: Given) -> Tensor | None:
+def _normal_of(draws: ExampleDraws, given: Given) -> Tensor:
     mean, std = given.get("mean", 0.0), given.get("std", 1.0)
     model = mean if isinstance(mean, Tensor) else std
     if not isinstance(model, Tensor):
-        return None
+        return mean + std * _normal(draws, given)
     return (mean + std * torch.special.ndtri(draws.like(model))).to(model.dtype)
 
 

@@ -59,8 +59,10 @@ class NoisedGradient:
 
 
 def noise_of(step: Event | None, batch_size: int) -> dict[str, Any]:
-    """Keyword arguments of :class:`PrivateEngine` for what a step spends; None for a step without privacy, which has no
-    noise and averages over the batch's own size."""
+    """Keyword arguments of :class:`PrivateEngine` for what a step spends.
+
+    A step without privacy (None) has no noise, and averages over the batch's own size.
+    """
     return {
         "gradient_noise_multiplier": (step.gradient_noise_multiplier if step else None) or 0.0,
         "map_noise_multiplier": step.map_noise_multiplier if step else None,
@@ -199,8 +201,10 @@ class PrivateEngine:
             optimizer.zero_grad(set_to_none=True)
 
     def fill(self, gradient: NoisedGradient) -> None:
-        """Set ``.grad`` of every trainable parameter: of a table sparse, and None where no row of it survived or
-        :meth:`dpfest.lazy.LazyNoise.apply` takes the step."""
+        """Set ``.grad`` of every trainable parameter.
+
+        A table's is sparse, or None where no row of it survived or :meth:`dpfest.lazy.LazyNoise.apply` takes the step.
+        """
         for name, parameter in self.recorder.dense_parameters.items():
             parameter.grad = gradient.dense[name]
         for table, found in zip(self.recorder.tables.values(), gradient.tables, strict=True):
@@ -260,8 +264,10 @@ class LogicalBatch:
         return Contributions(distinct, place[torch.cat(row_of)], torch.cat(example), examples)
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
-        """Touched rows, sorted ``[u]``, and the norm ``[u]`` of each one's sum of per-example embedding gradients,
-        every example's embedding gradient clipped to ``clipping_norm`` first."""
+        """Touched rows, sorted ``[u]``, and the norm of each one's sum of per-example embedding gradients, ``[u]``.
+
+        Every example's embedding gradient is clipped to ``clipping_norm`` first.
+        """
         touched = self.contributions().rows
         sums = ClippedSum(self._engine, Survivors(self._engine.layout, touched), clipping_norm, with_dense=False)
         for recording in self.recordings():

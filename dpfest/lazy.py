@@ -13,6 +13,7 @@ than a look-up or ``state_dict()`` (``weight.detach()``, an exponential moving a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,9 @@ class LazyNoise:
         self.names, self.tables = list(tables), list(tables.values())
         self.pending = [0.0] * len(tables)
         self.settled = [torch.zeros(len(t.weight), dtype=torch.float64, device=t.weight.device) for t in self.tables]
+        for one, settled in zip(self.tables, self.settled, strict=True):
+            if one.padding_idx is not None:  # never updated, so never noised
+                settled[one.padding_idx] = math.inf
         self.settling = self.looking_up = False
         self._key, self._draws, self._private = NoiseKey.fresh(), 0, False
         self._hooks: list[RemovableHandle] = []
@@ -75,9 +79,7 @@ class LazyNoise:
     def read(self, table: int, ids: Tensor) -> None:
         """Settle the rows ``ids`` (any shape, int) of a table, before they are looked up in a step."""
         if self.pending[table] > 0:
-            rows = torch.unique_consecutive(ascending(ids.reshape(-1)))
-            padding = self.tables[table].padding_idx
-            self._settle(table, rows if padding is None else rows[rows != padding])
+            self._settle(table, torch.unique_consecutive(ascending(ids.reshape(-1))))
 
     @torch.no_grad()
     def apply(
@@ -100,9 +102,7 @@ class LazyNoise:
         for number, table in enumerate(self.tables):
             if self.pending[number] > 0:
                 size = max(1, _AT_ONCE // table.embedding_dim)
-                rows = torch.arange(len(table.weight), device=table.weight.device)
-                rows = rows if table.padding_idx is None else rows[rows != table.padding_idx]
-                for chunk in rows.split(size):
+                for chunk in torch.arange(len(table.weight), device=table.weight.device).split(size):
                     self._settle(number, chunk)
 
     @torch.no_grad()
@@ -154,10 +154,9 @@ class LazyNoise:
 
 
 def lacks_noise(state: Mapping[str, Any]) -> bool:
-    """Whether some row lacks noise in a state of :meth:`LazyNoise.state_dict`; padding, never noised, is no such row
-    where it was never settled."""
+    """Whether some row lacks noise in a state of :meth:`LazyNoise.state_dict`."""
     pairs = zip(state["settled"], state["pending"], strict=True)
-    return any(bool((settled < pending).sum() > 1) for settled, pending in pairs)
+    return any(bool((settled < pending).any()) for settled, pending in pairs)
 
 
 class ReadsOfTables(TorchDispatchMode):

@@ -33,15 +33,15 @@ class Ledger:
     epsilon that is held to the target is the paper's claim, not a proven one.
 
     Args:
-      target_epsilon, delta: the target; epsilon None where nothing is private.
-      fidelity: how events are counted, a name of `dpfest.fidelity.FIDELITIES`.
-      fixed_noise_seed: whether the noise key follows from a seed, which the ledger then says.
-      selections: row selections that are planned; spent at once.
-      steps: what is planned of each period's steps; spent by `spend_step`.
-      run: what the JSON form is to say of the run beside its spending.
+        target_epsilon, delta: the target; epsilon None where nothing is private.
+        fidelity: how events are counted, a name of `dpfest.fidelity.FIDELITIES`.
+        fixed_noise_seed: whether the noise key follows from a seed, which the ledger then says.
+        selections: row selections that are planned; spent at once.
+        steps: what is planned of each period's steps; spent by `spend_step`.
+        run: what the JSON form is to say of the run beside its spending.
 
     Raises:
-      BudgetExceeded: the plan passes the target.
+        BudgetExceeded: the plan passes the target.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Ledger:
         """Record one more event, before the data is touched.
 
         Raises:
-          BudgetExceeded: it would pass the target. Nothing is recorded then.
+            BudgetExceeded: it would pass the target. Nothing is recorded then.
         """
         spent = self._spent + _counted([event])
         if not spent <= self._verified:
@@ -160,8 +160,8 @@ class Ledger:
         """The ledger of `to_json`, for a reviewer; its plan is verified anew.
 
         Raises:
-          ValueError, KeyError: not a ledger.
-          BudgetExceeded: the record's plan or spending passes its own target.
+            ValueError, KeyError: not a ledger.
+            BudgetExceeded: the record's plan or spending passes its own target.
         """
         settings = {name: record[name] for name in ("target_epsilon", "delta", "fidelity", "fixed_noise_seed", "run")}
         ledger = cls(**settings)

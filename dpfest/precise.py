@@ -18,7 +18,7 @@ _LOCK = Lock()  # mpmath keeps pi and ln 2 in a cache that threads must not race
 
 @contextmanager
 def precise() -> Iterator[Any]:
-    """mpmath's functions at 320 bits, to one thread at a time."""
+    """The functions of mpmath at 320 bits, to one thread at a time."""
     with _LOCK:
         yield _CONTEXT
 

@@ -41,8 +41,8 @@ class Period:
     """Examples that are trained on together, N_p of them in T_p steps.
 
     Attributes:
-      noise_multiplier: sigma of its steps; None without privacy.
-      days: of a stream, from 0; None where the data are none.
+        noise_multiplier: sigma of its steps; None without privacy.
+        days: of a stream, from 0; None where the data are none.
     """
 
     examples: int
@@ -60,16 +60,16 @@ class PrivacyPlan:
     one training example more or less, or `ledger` refuses the plan.
 
     Attributes:
-      algorithm: whose steps these are.
-      target_epsilon, delta: the target; epsilon None without privacy.
-      fidelity: how epsilon is counted, a name of `dpfest.fidelity.FIDELITIES`.
-      fixed_noise_seed: whether the noise key follows from a seed.
-      batch_size: B, expected under Poisson sampling.
-      features: vocabulary sizes of the features that a row selection covers, or their number; None where there is none.
-      periods: in their order; of all but a stream's, one.
+        algorithm: whose steps these are.
+        target_epsilon, delta: the target; epsilon None without privacy.
+        fidelity: how epsilon is counted, a name of `dpfest.fidelity.FIDELITIES`.
+        fixed_noise_seed: whether the noise key follows from a seed.
+        batch_size: B, expected under Poisson sampling.
+        features: vocabulary sizes of the features that a row selection covers, or their number; None without one.
+        periods: in their order; of all but a stream's, one.
 
     Raises:
-      UserError: an algorithm without noise, or noise without a private algorithm.
+        UserError: an algorithm without noise, or noise without a private algorithm.
     """
 
     algorithm: Algorithm
@@ -140,7 +140,7 @@ class PrivacyPlan:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """sigma of a step: of the combined release, sigma_2 for exponential selection; None where periods differ."""
+        """Sigma of a step: of the combined release, sigma_2 for exponential selection; None where periods differ."""
         return self._shared("noise_multiplier")
 
     @property
@@ -161,7 +161,7 @@ class PrivacyPlan:
         """The run's ledger, with its selections and all steps of its first periods spent.
 
         Raises:
-          BudgetExceeded: the plan passes the target.
+            BudgetExceeded: the plan passes the target.
         """
         sizes = {"examples": self.examples, "batch_size": self.batch_size, "steps": self.steps}
         ledger = Ledger(
@@ -202,20 +202,23 @@ def plan(
     """The noise that makes a run meet its target; each period of a stream on its own.
 
     Args:
-      algorithm: settings of an algorithm of `dpfest.algorithms`.
-      epsilon, delta: the target; delta None for 1 / N. Without privacy, epsilon has no effect.
-      examples: N; of a stream, of each day in the order of time.
-      batch_size: B, expected under Poisson sampling.
-      steps, epochs: length of training, one of the two (see `training_steps`); of a stream, of each period.
-      period: of a stream, days of a period (None: 1); the last one may be shorter.
-      features: vocabulary sizes of the features that a row selection covers; their number alone where only that is
-        known (one-shot Gumbel is then counted as if no vocabulary capped it).
-      fidelity: `rigorous`, or `paper` for what the paper claims (`dpfest.unproven`).
-      fixed_noise_seed: whether noise is to follow from a seed, for reproduction on public data.
-      calibrate: `accounting.calibrate`, or what remembers its answers: `Ledger` verifies them.
+        algorithm: settings of an algorithm of `dpfest.algorithms`.
+        *misplaced: refused, with the sentence that the settings go by name.
+        epsilon: the target; it has no effect without privacy.
+        delta: the target; None for 1 / N.
+        examples: N; of a stream, of each day in the order of time.
+        batch_size: B, expected under Poisson sampling.
+        steps: T; of a stream, of each period. Give this or `epochs` (see `training_steps`).
+        epochs: passes over the examples; of a stream, over each period's.
+        period: of a stream, days of a period (None: 1); the last one may be shorter.
+        features: vocabulary sizes of the features that a row selection covers; their number alone where only that is
+            known (one-shot Gumbel is then counted as if no vocabulary capped it).
+        fidelity: `rigorous`, or `paper` for what the paper claims (`dpfest.unproven`).
+        fixed_noise_seed: whether noise is to follow from a seed, for reproduction on public data.
+        calibrate: `accounting.calibrate`, or what remembers its answers: `Ledger` verifies them.
 
     Raises:
-      UserError: arguments that do not go together or make no sense; no noise meets the target.
+        UserError: arguments that do not go together or make no sense; no noise meets the target.
     """
     if misplaced:
         raise UserError(f"plan takes the algorithm alone by its place: give {misplaced[0]!r} by name, as epsilon=1.0.")
@@ -276,12 +279,12 @@ def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> f
     rows). The threshold costs nothing: `replace(plan, algorithm=replace(plan.algorithm, threshold=tau))`.
 
     Args:
-      plan: of an algorithm with a contribution map; where its periods differ, the largest sigma_1 counts.
-      rows: of all tables, or of DP-FEST's set within them.
-      false_rows: of them, above 0 and below `rows`.
+        plan: of an algorithm with a contribution map; where its periods differ, the largest sigma_1 counts.
+        rows: of all tables, or of DP-FEST's set within them.
+        false_rows: of them, above 0 and below `rows`.
 
     Raises:
-      UserError: the plan has no contribution map, or false_rows no meaning.
+        UserError: the plan has no contribution map, or false_rows no meaning.
     """
     if not isinstance(plan.algorithm, AdaFEST):
         raise UserError(f"{plan.algorithm.name} has no contribution map, so no threshold: plan for dpfest.AdaFEST().")

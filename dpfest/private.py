@@ -56,12 +56,16 @@ def make_private(
         dataset: a map-style ``torch.utils.data.Dataset``; an item is an example, the unit of the guarantee.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
         algorithm: which rows survive a step: ``dpfest.AdaFEST(threshold=...)``, ``dpfest.DPSGD()``, ...
-        epsilon, delta: the target; delta None for 1 / N.
+        epsilon: the target.
+        delta: the target; None for 1 / N.
         batch_size: B, the expected size of a Poisson batch.
-        epochs, steps: length of training, one of the two.
+        epochs: length of training in passes over the data set. Give this or ``steps``.
+        steps: length of training in steps.
         selected: of :func:`dpfest.select`, for FEST and AdaFESTPlus.
         micro_batch_size: most examples that are run at once; None for all.
-        collate_fn, num_workers, pin_memory: as in ``torch.utils.data.DataLoader``.
+        collate_fn: as in ``torch.utils.data.DataLoader``, like the next two.
+        num_workers: processes that read.
+        pin_memory: whether batches are read into pinned memory.
         sum_dtype: see :class:`PrivateTraining`.
         noise_seed: None for a key from the operating system; a number reproduces a run, on public data only.
 

@@ -43,11 +43,14 @@ def select(
     most ``rows_per_example`` rows, whatever the model looks up.
 
     Args:
-        model, dataset, loss_fn, collate_fn: as of :func:`dpfest.make_private`.
+        model: as of :func:`dpfest.make_private`, like ``dataset``, ``loss_fn`` and ``collate_fn``.
+        dataset: whose examples are counted.
+        loss_fn: runs the model.
         algorithm: ``dpfest.FEST(...)`` or ``dpfest.AdaFESTPlus(...)``, whose ``selection`` names mechanism and size.
         rows_per_example: the most distinct rows of one table that an example is counted in: 1 for a feature with one
             category; for bags and texts as many as an example usually holds (more adds noise, fewer loses counts).
         batch_size: examples that are run at once.
+        collate_fn: makes a batch of examples.
         noise_seed: None for noise from the operating system's entropy.
 
     Raises:

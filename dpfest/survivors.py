@@ -91,7 +91,8 @@ def surviving_rows(
         stream: gives the touched rows' noise, and then the untouched survivors.
         universe: number of rows over which the map is taken.
         threshold: ``tau``, in units of the clipped map; minus infinity keeps every row.
-        contribution_clipping_norm, map_noise_multiplier: ``C1``, ``sigma_1``; the noise's deviation is their product.
+        contribution_clipping_norm: ``C1``.
+        map_noise_multiplier: ``sigma_1``; the noise's deviation is ``sigma_1 C1``.
 
     Formal guarantee: post-processing of the Gaussian mechanism with noise multiplier ``sigma_1`` on the clipped map,
     up to the keystream and 2^-100 a row that is touched or survives (:mod:`dpfest.gaussian`).  An untouched row's
@@ -143,7 +144,8 @@ def draw_rows(
     1953) and go to a uniform draw of those rows, so the cost is O(named + count) and not O(universe).
 
     Args:
-        rows, utilities: the named rows, sorted distinct int64 ``[u]``, and what each is worth, float64 ``[u]``.
+        rows: the named rows, sorted distinct int64 ``[u]``.
+        utilities: what each of them is worth, float64 ``[u]``.
         universe: how many rows there are.
         count: how many to draw.
         scale: of the Gumbel noise.

@@ -43,15 +43,15 @@ class SelectionConfig:
     """How rows are selected before training (an algorithm's `selection`).
 
     Attributes:
-      mechanism: gaussian, laplace, gumbel (the paper's) or public.
-      rows: k, over all features.
-      noise_multiplier: of `gaussian`: noise over the joint l2-sensitivity.
-      epsilon: of `laplace` and `gumbel`: over all features, as the paper states it.
-      prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
-      source: in a stream, the days whose examples are counted (see `dpfest.privacy_plan`); None elsewhere.
+        mechanism: gaussian, laplace, gumbel (the paper's) or public.
+        rows: k, over all features.
+        noise_multiplier: of `gaussian`: noise over the joint l2-sensitivity.
+        epsilon: of `laplace` and `gumbel`: over all features, as the paper states it.
+        prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
+        source: in a stream, the days whose examples are counted (see `dpfest.privacy_plan`); None elsewhere.
 
     Raises:
-      ValueError: a value out of range, by its name; one that protects no one would fill the memory with its losses.
+        ValueError: a value out of range, by its name; one that protects no one would fill the memory with its losses.
     """
 
     mechanism: str = "gaussian"
@@ -77,8 +77,14 @@ class SelectionConfig:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows selected: sorted distinct global ids, int64 [s]; how many of each feature; what they cost; whether their
-    noise follows from a seed."""
+    """Rows selected beforehand.
+
+    Attributes:
+        rows: sorted distinct global ids, int64 ``[s]``.
+        rows_per_feature: how many of each feature.
+        events: what they cost.
+        fixed: whether their noise follows from a seed.
+    """
 
     rows: NDArray[np.int64]
     rows_per_feature: list[int]
@@ -133,16 +139,16 @@ def select_rows(
     neighbours that differ in one example more or less; within 2^-99 a row of the vocabularies in total variation.
 
     Args:
-      histograms: of each feature, in how many examples each row occurs, shape (V_f,); for `public`, public counts.
-      selection: the mechanism and its settings.
-      stream: of the noise; its key is secret for as long as the guarantee is to hold.
-      examples: that were counted.
-      rows_per_example: the most distinct rows of one feature that one example is counted in (`dpfest.select` counts and
-        cuts them itself).
+        histograms: of each feature, in how many examples each row occurs, shape (V_f,); for `public`, public counts.
+        selection: the mechanism and its settings.
+        stream: of the noise; its key is secret for as long as the guarantee is to hold.
+        examples: that were counted.
+        rows_per_example: the most distinct rows of one feature that one example is counted in (`dpfest.select` counts
+            and cuts them itself).
 
     Raises:
-      UserError: a histogram holds more than so many examples can make; fewer rows are asked for than there are
-        features; there is more noise than any count can show.
+        UserError: a histogram holds more than so many examples can make; fewer rows are asked for than there are
+            features; there is more noise than any count can show.
     """
     sizes = [len(counts) for counts in histograms]
     shares = rows_per_feature(selection, sizes)
@@ -175,7 +181,7 @@ def noisy_counts(
     Formal guarantee: the release of all of them is dominated by the composition of `selection_events`.
 
     Raises:
-      UserError: the noise's grid is wider than 1.
+        UserError: the noise's grid is wider than 1.
     """
     shares = rows_per_feature(selection, [len(counts) for counts in histograms])
     law, scale, _ = _mechanism(selection, shares, rows_per_example)
@@ -197,7 +203,7 @@ def refuse_overfull(
     """Refuse histograms that hold more than these examples can make: someone counts for more than the noise hides.
 
     Raises:
-      UserError: names the feature.
+        UserError: names the feature.
     """
     for number, counts in enumerate(histograms if selection.prior is None else ()):
         if (total := int(counts.sum())) > examples * rows_per_example:

@@ -127,8 +127,10 @@ def _adds_up(sums: Sequence[ClippedSum], engine: PrivateEngine) -> bool:
 
 
 def _tolerance(engine: PrivateEngine) -> float:
-    """By how much sums may differ, relative to the norms summed: the rounding of deep models stays a hundred times
-    below, and mixed examples lie above."""
+    """By how much sums may differ, relative to the norms summed.
+
+    The rounding of deep models stays a hundred times below, and mixed examples lie above.
+    """
     return 1e-5 if engine.dtype == torch.float32 else 1e-9
 
 

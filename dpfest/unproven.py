@@ -116,8 +116,11 @@ class Paper:
 
 
 def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
-    """Epsilon as the paper counts it: claims are added to what the other events cost (basic composition), and shuffled
-    steps are those of one run on all examples, whatever period of a stream they belong to."""
+    """Epsilon as the paper counts it.
+
+    Claims are added to what the other events cost (basic composition), and shuffled steps are those of one run on all
+    examples, whatever period of a stream they belong to.
+    """
     steps = Counter[Event]()
     for event in events:
         if event.steps_per_epoch:
@@ -150,8 +153,10 @@ def without_amplification(events: Sequence[Event]) -> list[Event]:
 
 
 def epsilon_at_own_rates(plan: PrivacyPlan) -> float:
-    """Epsilon of a plan were its batches Poisson samples of their periods: the target or less but under `paper`, which
-    counts them as samples of the whole stream."""
+    """Epsilon of a plan were its batches Poisson samples of their periods.
+
+    It is the target or less but under `paper`, which counts them as samples of the whole stream.
+    """
     own = [
         replace(step, sampling_probability=plan.batch_size / period.examples, count=period.steps)
         for number, period in enumerate(plan.periods)

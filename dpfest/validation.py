@@ -95,9 +95,9 @@ def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) 
         outputs: of every call of a trainable layer: its name, the layer, its output.
     """
     if not isinstance(losses, Tensor) or losses.dim() != 1:
-        shape = tuple(losses.shape) if isinstance(losses, Tensor) else _kind(losses)
+        given = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else _kind(losses)
         raise UserError(
-            f"The losses have shape {shape}; a private step needs a tensor of one an example, of shape [batch]. "
+            f"loss_fn returned {given}; a private step needs a tensor of one loss an example, of shape [batch]. "
             "Use reduction='none' and average over any other dimension."
         )
     for name, layer, output in outputs:

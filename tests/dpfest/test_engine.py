@@ -308,6 +308,14 @@ def test_in_place_activation_is_refused_by_name() -> None:
         released(engine_for(model, DPSGD()), [batch], 0)
 
 
+def test_writing_into_an_embedding_output_is_refused_in_a_sentence() -> None:
+    table = nn.Embedding(7, 2)
+    losses = lambda _, ids: table(ids).mul_(2).sum(1)  # noqa: E731
+    engine = PrivateEngine(table, DPSGD(), losses, NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA)
+    with pytest.raises(UserError, match=r"output of a trainable layer is changed in place.*out-of-place form"):
+        released(engine, [torch.arange(5)], 0)
+
+
 @pytest.mark.parametrize(
     ("layer", "words"),
     [
@@ -418,7 +426,7 @@ def test_a_mean_loss_is_refused() -> None:
     engine = PrivateEngine(
         model, DPSGD(), lambda _, b: losses(b).mean(), NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA
     )
-    with pytest.raises(UserError, match="one an example"):
+    with pytest.raises(UserError, match="one loss an example"):
         released(engine, [batch], 0)
 
 

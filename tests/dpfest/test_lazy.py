@@ -5,6 +5,7 @@ Chi-squared tests at a fixed seed, false-alarm rate 1e-4 each; a deviation that 
 
 from __future__ import annotations
 
+import copy
 import io
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpfest import DPSGD, NoiseKey, PrivacyPlan, PrivateEngine, PrivateTraining, UserError, plan
+from dpfest.lazy import lacks_noise
 from dpfest.reading import DatasetReader
 from tests.dpfest.steps import by_batch, released
 
@@ -122,6 +124,21 @@ def test_padding_is_never_noised() -> None:
     for batch in run:
         run.step(batch)
     assert model.table.weight[5].abs().sum() == 0 and bool((model.table.weight[:5] != 0).all())
+    copy.deepcopy(model)  # padding lacks no noise
+
+
+def test_a_single_row_that_lacks_noise_is_noticed() -> None:
+    model = Reader(padding_idx=5)
+    run = training(model)
+    run.step(next(iter(run)))
+    lazy = run.engine.lazy
+    assert lazy is not None
+    with lazy.private():
+        model.table(torch.tensor([0, 1, 2, 3]))
+        lazy.read(0, torch.tensor([0, 1, 2, 3]))
+        assert lacks_noise(lazy.state_dict())
+    with pytest.raises(UserError, match="lack noise"):
+        copy.deepcopy(model)
 
 
 def test_a_killed_run_goes_on_to_the_same_bits() -> None:

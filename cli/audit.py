@@ -34,8 +34,8 @@ def run_audit(arguments: Sequence[str]) -> int:
         launch(tasks.nothing, arguments)
         return 0
     from pipelines.audit.audit import PRIVATE_RULES, audit, refuse_without_guarantee, write
-    from pipelines.compose import Composer
-    from pipelines.config import typed
+    from pipelines.config.compose import Composer
+    from pipelines.config.settings import typed
 
     composer = Composer(line.config_dir)
     chosen = [text.partition("=")[2].split(",") for text in line.overrides if text.startswith("algorithm=")]

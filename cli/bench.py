@@ -24,8 +24,8 @@ def run_bench(arguments: Sequence[str], section: str, repeats: int) -> None:
         launch(tasks.nothing, arguments)
         return
     from pipelines.bench.sections import bench
-    from pipelines.compose import Composer
-    from pipelines.config import typed
+    from pipelines.config.compose import Composer
+    from pipelines.config.settings import typed
 
     path, records = bench(section, typed(Composer(line.config_dir).compose(line.overrides)), repeats)
     for case, found in groupby(records, key=lambda record: record.case):

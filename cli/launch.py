@@ -83,7 +83,7 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    from pipelines.compose import CONFIG_MODULE, CONFIG_NAME, HYDRA_VERSION_BASE, Composer
+    from pipelines.config.compose import CONFIG_MODULE, CONFIG_NAME, HYDRA_VERSION_BASE, Composer
 
     line = HydraLine.read(arguments)
     if line.multirun and not line.only_shows:
@@ -99,8 +99,8 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
 
 
 def _check_every_run(composer: object, overrides: Sequence[str]) -> None:
-    from pipelines.compose import Composer
-    from pipelines.config import typed
+    from pipelines.config.compose import Composer
+    from pipelines.config.settings import typed
 
     assert isinstance(composer, Composer)
     ours = [text for text in overrides if not text.startswith("hydra")]

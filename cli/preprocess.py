@@ -23,10 +23,10 @@ def run_preprocess(arguments: Sequence[str]) -> None:
 
 
 def _launched(line: HydraLine) -> None:
-    from pipelines.compose import Composer
-    from pipelines.config import typed
+    from pipelines.config.compose import Composer
+    from pipelines.config.settings import typed
+    from pipelines.data.making import days_to_make, forget_failures, raise_failed
     from pipelines.preprocess import dataset_folder, finished_stream, preprocess
-    from pipelines.preprocess_stream import days_to_make, forget_failures, raise_failed
 
     config = typed(Composer(line.config_dir).compose([text for text in line.overrides if not text.startswith("hydra")]))
     if not config.data.is_stream:

@@ -12,7 +12,7 @@ from cli.launch import HydraLine, launch
 from dpfest.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.release import Release
+    from pipelines.runs.release import Release
 
 
 def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> None:
@@ -36,11 +36,11 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
     if not runs:
         raise UserError("dpfest release needs the folder of a run: dpfest release runs/DATASET/ALGORITHM/HASH.")
     if overrides:
-        from pipelines.compose import Composer
-        from pipelines.config import typed
+        from pipelines.config.compose import Composer
+        from pipelines.config.settings import typed
 
         typed(Composer(line.config_dir).compose(overrides))
-    from pipelines.release import checked, digest, pack
+    from pipelines.runs.release import checked, digest, pack
 
     try:
         releases = [checked(run) for run in dict.fromkeys(runs)]

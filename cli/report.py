@@ -31,7 +31,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     if line.only_shows:
         launch(tasks.nothing, arguments)
         return
-    from pipelines.compose import Composer
+    from pipelines.config.compose import Composer
 
     chosen = [name for names in only or () for name in names.split(",") if name]
     if only and not chosen:
@@ -83,7 +83,7 @@ def writable(folder: Path) -> Path:
 
 def elsewhere(cfg: DictConfig) -> dict[str, str]:
     """The paths that are not the default ones, by key (`paths.runs`)."""
-    from pipelines.config import PathsConfig
+    from pipelines.config.settings import PathsConfig
 
     default = asdict(PathsConfig())
     return {f"paths.{name}": str(path) for name, path in cfg.paths.items() if str(path) != default.get(name)}
@@ -96,9 +96,9 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, Planne
     Raises:
         UserError: the one that is named is among those.
     """
-    from pipelines.compose import Composer
-    from pipelines.grid import plan
-    from pipelines.length import steps
+    from pipelines.config.compose import Composer
+    from pipelines.runs.estimate import steps
+    from pipelines.runs.grid import plan
     from reports.pace import PlannedRun, PlannedRuns
 
     assert isinstance(composer, Composer)

@@ -11,7 +11,7 @@ from cli import tasks
 from cli.launch import HydraLine, launch
 
 if TYPE_CHECKING:
-    from pipelines.grid import Plan, PlannedRun
+    from pipelines.runs.grid import Plan, PlannedRun
     from pipelines.sweep import Outcome
 
 
@@ -22,8 +22,8 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     (hydra/launcher=...), every product of the grid is one Hydra multirun, and `fail_fast` stops between
     products.
     """
-    from pipelines.compose import Composer
-    from pipelines.grid import plan
+    from pipelines.config.compose import Composer
+    from pipelines.runs.grid import plan
     from pipelines.sweep import is_done, run_all
 
     line = HydraLine.read(arguments)
@@ -51,7 +51,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
 
 
 def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool) -> Iterator[Outcome]:
-    from pipelines.compose import override_text
+    from pipelines.config.compose import override_text
     from pipelines.sweep import forget, outcomes, records_folder
 
     forget(todo)

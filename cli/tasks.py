@@ -40,7 +40,7 @@ def task(function: Task) -> Task:
 @task
 def preprocess(cfg: DictConfig) -> None:
     """Make the dataset or stream, or the one day that is asked for, and print its folder."""
-    from pipelines.config import typed
+    from pipelines.config.settings import typed
 
     config = typed(cfg)
     from pipelines.preprocess import preprocess, preprocess_day
@@ -50,7 +50,7 @@ def preprocess(cfg: DictConfig) -> None:
 
 def day_job(cfg: DictConfig) -> None:
     """One day of a stream that a Hydra launcher carries; a day that fails leaves word, and stops no other."""
-    from pipelines.config import typed
+    from pipelines.config.settings import typed
     from pipelines.preprocess import preprocess_day
 
     try:
@@ -62,7 +62,7 @@ def day_job(cfg: DictConfig) -> None:
 @task
 def select(cfg: DictConfig) -> None:
     """Select the rows of DP-FEST and print where they are."""
-    from pipelines.config import typed
+    from pipelines.config.settings import typed
 
     config = typed(cfg)
     from pipelines.select import select
@@ -77,7 +77,7 @@ def select(cfg: DictConfig) -> None:
 @task
 def train(cfg: DictConfig) -> None:
     """Train, and print what came of it."""
-    from pipelines.config import typed
+    from pipelines.config.settings import typed
 
     config = typed(cfg)
     from pipelines.train import train
@@ -90,7 +90,7 @@ def train(cfg: DictConfig) -> None:
 @task
 def sweep_job(cfg: DictConfig) -> None:
     """One run of a sweep that a Hydra launcher carries; it leaves word in `sweep.records`."""
-    from pipelines.config import typed
+    from pipelines.config.settings import typed
     from pipelines.sweep import recorded
 
     recorded(typed(cfg))
@@ -139,7 +139,7 @@ def nothing(cfg: DictConfig) -> None:
 @task
 def budget(cfg: DictConfig) -> None:
     """Print the noise that a budget asks for, or the budget that is spent."""
-    from pipelines.config import typed
+    from pipelines.config.settings import typed
 
     config = typed(cfg)
     from pipelines.budget import budget

@@ -17,13 +17,13 @@ from dpfest.accounting import Event, to_record
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.unproven import epsilon_at_own_rates
-from pipelines.config import Config
+from pipelines.config.schema import in_keys
+from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.source import CATEGORICAL_FEATURES
 from pipelines.data.stream import Stream, split_days
-from pipelines.files import write_json
 from pipelines.preprocess import dataset_folder
-from pipelines.schema import in_keys
+from pipelines.system.files import write_json
 
 
 @dataclass(frozen=True)

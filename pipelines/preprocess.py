@@ -9,22 +9,21 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dpfest.errors import UserError
-from pipelines.data.criteo import CriteoKaggleConfig
-from pipelines.data.criteo_days import Criteo1TBConfig
+from pipelines.data.clicks.criteo import CriteoKaggleConfig
+from pipelines.data.clicks.criteo_days import Criteo1TBConfig
+from pipelines.data.clicks.nycflights import NycflightsConfig
+from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
+from pipelines.data.clicks.writer import made_once, write_dataset
 from pipelines.data.dataset import Dataset
-from pipelines.data.days import day_hashes
-from pipelines.data.identity import SOURCE_CHANGED, content_hash
-from pipelines.data.nycflights import NycflightsConfig
-from pipelines.data.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.identity import SOURCE_CHANGED, data_hash
+from pipelines.data.making import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
 from pipelines.data.stream import Stream, day_folder
-from pipelines.data.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
-from pipelines.data.text_glue import QnliConfig, QqpConfig, Sst2Config, XnliConfig
-from pipelines.data.text_synthetic import TextSyntheticConfig
-from pipelines.data.text_writer import write_text_dataset
-from pipelines.data.writer import made_once, write_dataset
-from pipelines.hub import pinned
-from pipelines.preprocess_stream import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
-from pipelines.progress import progress
+from pipelines.data.text.glue import QnliConfig, QqpConfig, Sst2Config, XnliConfig
+from pipelines.data.text.synthetic import TextSyntheticConfig
+from pipelines.data.text.writer import write_text_dataset
+from pipelines.system.hub import pinned
+from pipelines.system.progress import progress
 
 TextConfig = Sst2Config | QnliConfig | QqpConfig | XnliConfig | TextSyntheticConfig
 DatasetConfig = NycflightsConfig | CriteoKaggleConfig | CriteoSyntheticConfig | TextConfig
@@ -55,20 +54,6 @@ class PreprocessConfig(Protocol):
     data: Any
     paths: Any
     preprocess: Any
-
-
-def data_hash(data: DataConfig) -> str:
-    """8 hexadecimal digits that change with whatever changes the rows of a dataset or stream.
-
-    They cover the configuration, the formats and feature recipes of this version, and the source files by
-    name, size and all of their content (see :mod:`pipelines.checksum`). Where the files lie is left out: data
-    may be moved.
-
-    Raises:
-        UserError: A source file is missing.
-    """
-    source = {"days": day_hashes(data)} if data.is_stream else data.identity()
-    return content_hash(data, source)[:8]
 
 
 def dataset_folder(config: PreprocessConfig) -> Path:

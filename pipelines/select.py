@@ -32,14 +32,16 @@ from dpfest.topk import (
     select_rows,
     selection_events,
 )
-from pipelines.config import TOKENIZER, Config, selection_settings
+from pipelines.config.schema import in_keys
+from pipelines.config.settings import TOKENIZER, Config
 from pipelines.data.dataset import Dataset
+from pipelines.data.identity import data_hash
 from pipelines.data.stream import Stream, split_days
-from pipelines.data.text_writer import PRIOR_FILE
-from pipelines.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_json
-from pipelines.preprocess import data_hash, preprocess
-from pipelines.release import PRIVATE, RELEASE
-from pipelines.schema import in_keys
+from pipelines.data.text.writer import PRIOR_FILE
+from pipelines.preprocess import preprocess
+from pipelines.runs.identity import selection_settings
+from pipelines.runs.release import PRIVATE, RELEASE
+from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_json
 
 Counts = Sequence[NDArray[np.integer]]
 """How often each row occurs, an array of each feature."""

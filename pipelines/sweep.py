@@ -24,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from pipelines.config import Config, run_folder
-from pipelines.files import OWNER_ONLY, private_folder, write_json
-from pipelines.grid import PlannedRun
-from pipelines.release import RELEASE, SUMMARY
+from pipelines.config.settings import Config
+from pipelines.runs.grid import PlannedRun
+from pipelines.runs.identity import run_folder
+from pipelines.runs.release import RELEASE, SUMMARY
+from pipelines.system.files import OWNER_ONLY, private_folder, write_json
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.

@@ -25,20 +25,21 @@ from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batch
 from dpfest.training import PrivateTraining, Step
-from pipelines.compose import override_text
-from pipelines.config import WITHOUT_EFFECT, Config, run_folder
-from pipelines.course import Course, course
+from pipelines.config.compose import override_text
+from pipelines.config.settings import Config
 from pipelines.data.stream import trained_on
-from pipelines.hub import pinned
-from pipelines.memory import keep_freed_memory
-from pipelines.optimizers import optimizers
 from pipelines.preprocess import preprocess
-from pipelines.progress import Report, progress
-from pipelines.release import described, released_settings
-from pipelines.run_directory import RunDirectory
-from pipelines.signals import StopRequest, stop_requests
-from pipelines.summary import summarize
-from pipelines.task import TaskReader, task_of
+from pipelines.runs.directory import RunDirectory
+from pipelines.runs.identity import WITHOUT_EFFECT, run_folder
+from pipelines.runs.release import described, released_settings
+from pipelines.runs.schedule import Course, course
+from pipelines.runs.summary import summarize
+from pipelines.system.hub import pinned
+from pipelines.system.memory import keep_freed_memory
+from pipelines.system.progress import Report, progress
+from pipelines.system.signals import StopRequest, stop_requests
+from pipelines.tasks.optimizers import optimizers
+from pipelines.tasks.task import TaskReader, device_of, task_of
 
 
 @dataclass(frozen=True)
@@ -99,22 +100,6 @@ def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     train = before.get("train") or {}
     pairs += [(f"train.{name}", train.get(name), now["train"][name]) for name in WITHOUT_EFFECT]
     return [f"{key}={override_text(had)}" for key, had, asked in pairs if before and had != asked]
-
-
-def device_of(name: str) -> torch.device:
-    """The device that ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` stands for.
-
-    Raises:
-        UserError: there is no such device here.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(
-            f"device={name} cannot be used here ({str(error).splitlines()[0]}); try device=auto."
-        ) from error
 
 
 class _Run:

@@ -72,7 +72,7 @@ def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_
 
 
 def test_a_path_is_one_override_whatever_is_in_it(tmp_path: Path) -> None:
-    from pipelines.compose import Composer
+    from pipelines.config.compose import Composer
 
     path = "/x/Läufe mit Raum, a=b/it's 'so' \"named\".txt"
     work = ["PROFILE=paper", f"CRITEO={path}", f"GLUE={path}", "ROBERTA=/r", f"XNLI={path}", f"XLM_R={path}"]
@@ -105,8 +105,8 @@ def test_glue_is_three_tasks_and_each_has_its_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("profile", ["smoke", "demo"])
 def test_every_command_of_it_is_understood(tmp_path: Path, profile: str) -> None:
     """Every line of the recipe composes: Hydra shows its configuration instead of doing the work."""
-    from pipelines.compose import Composer
-    from pipelines.config import typed
+    from pipelines.config.compose import Composer
+    from pipelines.config.settings import typed
 
     _, calls = reproduce(tmp_path, f"PROFILE={profile}")
     for call in calls:

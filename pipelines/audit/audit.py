@@ -18,10 +18,10 @@ from dpfest.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import ROWS, Pair
 from pipelines.audit.sabotage import SABOTAGES, Sabotage
-from pipelines.config import Config
-from pipelines.files import write_json
-from pipelines.schema import in_keys
-from pipelines.train import device_of
+from pipelines.config.schema import in_keys
+from pipelines.config.settings import Config
+from pipelines.system.files import write_json
+from pipelines.tasks.task import device_of
 
 CONFIDENCE = 0.95
 DELTA = 0.01

@@ -15,8 +15,8 @@ from pipelines.bench.measure import Turn, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import Worker
 from pipelines.budget import budget
-from pipelines.config import Config
-from pipelines.progress import progress
+from pipelines.config.settings import Config
+from pipelines.system.progress import progress
 
 EXAMPLES = 45_840_617
 RULES = ("dpsgd", "fest", "adafest", "exponential")

@@ -25,9 +25,9 @@ from dpfest.reading import MicroBatch
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import available_bytes, peak_of
-from pipelines.config import Config
-from pipelines.progress import progress
-from pipelines.train import device_of
+from pipelines.config.settings import Config
+from pipelines.system.progress import progress
+from pipelines.tasks.task import device_of
 
 SIZES = (100_000, 200_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_000, 50_000_000, 100_000_000)
 DIMENSION, BATCH, SELECTED, LEARNING_RATE = 64, 1024, 10_000, 0.1

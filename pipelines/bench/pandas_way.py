@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.criteo import CATEGORICAL_NAMES, NUMERIC_NAMES, PUBLISHED_SIZES
+from pipelines.data.clicks.criteo import CATEGORICAL_NAMES, NUMERIC_NAMES, PUBLISHED_SIZES
 from pipelines.data.dataset import RECORD
 from pipelines.data.split import SPLITS
 

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.reading import MicroBatch
+from pipelines.bench.algorithms import private_step
 from pipelines.bench.measure import Turn, steps
-from pipelines.bench.rules import private_step
-from pipelines.clicks import Batch
-from pipelines.data.criteo import PUBLISHED_SIZES
+from pipelines.data.clicks.criteo import PUBLISHED_SIZES
 from pipelines.data.source import NUMERIC_FEATURES
-from pipelines.models.pctr import PctrConfig, PctrModel, embedding_dim
-from pipelines.optimizers import OptimizerConfig
+from pipelines.tasks.clicks import Batch
+from pipelines.tasks.optimizers import OptimizerConfig
+from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
 
 ORDINARY = "pytorch sparse"
 """The floor: the same model, sparse embedding gradients, torch.optim as it comes, nothing private."""

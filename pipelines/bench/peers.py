@@ -19,11 +19,11 @@ from pipelines.bench.measure import Times, Turn, steps, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.step import case, sizes
 from pipelines.bench.worker import Peak, Worker, WorkerError, available_bytes
-from pipelines.config import Config
-from pipelines.models.pctr import PctrConfig
-from pipelines.optimizers import OptimizerConfig
-from pipelines.progress import progress
-from pipelines.train import device_of
+from pipelines.config.settings import Config
+from pipelines.system.progress import progress
+from pipelines.tasks.optimizers import OptimizerConfig
+from pipelines.tasks.pctr import PctrConfig
+from pipelines.tasks.task import device_of
 
 REFERENCE = "adafest"
 OURS = (REFERENCE, "fest", "dpsgd", pctr.ORDINARY)

@@ -22,12 +22,12 @@ from pipelines.bench.measure import take_turns
 from pipelines.bench.pandas_way import convert
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import Worker
-from pipelines.config import Config
-from pipelines.data.criteo import CriteoKaggleConfig
-from pipelines.data.synthetic import CriteoSyntheticConfig, write_criteo_files
-from pipelines.files import whole_folder, write_atomically
+from pipelines.config.settings import Config
+from pipelines.data.clicks.criteo import CriteoKaggleConfig
+from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, write_criteo_files
 from pipelines.preprocess import preprocess
-from pipelines.progress import progress
+from pipelines.system.files import whole_folder, write_atomically
+from pipelines.system.progress import progress
 
 REFERENCE, OURS, PANDAS = "read and count lines", "dpfest preprocess", "pandas"
 ABSENT = "absent: pandas is not installed (pip install 'dpfest[peers]')"

@@ -15,7 +15,7 @@ import torch
 
 from pipelines.bench.measure import Times
 from pipelines.bench.worker import Peak
-from pipelines.files import write_json
+from pipelines.system.files import write_json
 
 
 @dataclass(frozen=True, kw_only=True)

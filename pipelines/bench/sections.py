@@ -7,13 +7,16 @@ from pathlib import Path
 
 from dpfest.errors import UserError
 from pipelines.bench.records import Record, write
-from pipelines.config import Config
-from pipelines.memory import keep_freed_memory
-from pipelines.schema import nearest
-from pipelines.train import device_of
+from pipelines.config.schema import nearest
+from pipelines.config.settings import Config
+from pipelines.system.memory import keep_freed_memory
+from pipelines.tasks.task import device_of
 
-SECTIONS = ("embedding", "step", "text", "peers", "preprocess", "accounting", "corrections", "bias", "contribution")
-"""Each a module beside this one, with its function `bench(config, repeats)`."""
+SECTIONS = {
+    **{name: f"pipelines.bench.{name}" for name in ("embedding", "step", "text", "peers", "preprocess", "accounting")},
+    **{name: f"pipelines.analysis.{name}" for name in ("corrections", "bias", "contribution")},
+}
+"""The module of each section, with its function `bench(config, repeats)`; those of `analysis` time nothing."""
 
 OF_TEXTS = ("text", "contribution")
 _TEXTS = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"
@@ -38,5 +41,5 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
             f"dpfest bench {section} is of clicks, and model={config.model.name} reads none: use model=pctr."
         )
     keep_freed_memory()
-    found = import_module(f"pipelines.bench.{section}").bench(config, repeats)
+    found = import_module(SECTIONS[section]).bench(config, repeats)
     return write(Path(config.paths.report), section, found, device_of(config.device)), found

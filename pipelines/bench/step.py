@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from pipelines.bench import pctr
+from pipelines.bench.algorithms import RULES
 from pipelines.bench.embedding import table_sizes
 from pipelines.bench.measure import take_turns
 from pipelines.bench.records import Record, records
-from pipelines.bench.rules import RULES
 from pipelines.bench.worker import peak_of
-from pipelines.config import Config
-from pipelines.progress import progress
-from pipelines.train import device_of
+from pipelines.config.settings import Config
+from pipelines.system.progress import progress
+from pipelines.tasks.task import device_of
 
 COMPETITORS = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *RULES)
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from dpfest.reading import MicroBatch
+from pipelines.bench.algorithms import RULES, private_step
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records
-from pipelines.bench.rules import RULES, private_step
 from pipelines.bench.worker import peak_of
-from pipelines.config import Config
+from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
-from pipelines.optimizers import OptimizerConfig, optimizers
 from pipelines.preprocess import preprocess
-from pipelines.progress import progress
-from pipelines.texts import TextTask
-from pipelines.train import device_of
+from pipelines.system.progress import progress
+from pipelines.tasks.optimizers import OptimizerConfig, optimizers
+from pipelines.tasks.task import device_of
+from pipelines.tasks.texts import TextTask
 
 with suppress(ImportError):  # the model says what is missing
     import peft  # noqa: F401  here, so that the server of the processes that are measured imports it once

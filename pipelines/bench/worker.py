@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from pipelines.bench.measure import Turn
-from pipelines.memory import keep_freed_memory
+from pipelines.system.memory import keep_freed_memory
 
 _PEAK_STEPS, _PEAK_SECONDS = 3, 2.0
 

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.checksum import read_sha256, sha256_of
 from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
-from pipelines.data.text_rows import TextRows
-from pipelines.files import write_array
+from pipelines.data.text.rows import TextRows
+from pipelines.system.checksum import read_sha256, sha256_of
+from pipelines.system.files import write_array
 
 SCHEMA = 1
 RECORD = np.dtype(
@@ -161,7 +161,7 @@ class Dataset:
         rows would be a second release under the same noise.
 
         They are read where they have changed since they were last read for this, or never were (about a second a
-        gigabyte); see :mod:`pipelines.checksum`.
+        gigabyte); see :mod:`pipelines.system.checksum`.
 
         Raises:
             UserError: They are not what was written.

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.clicks.writer import made_once, write_dataset
 from pipelines.data.dataset import Dataset
-from pipelines.data.forecast import Forecast
+from pipelines.data.estimate import Forecast
 from pipelines.data.identity import SOURCE_CHANGED, content_hash
 from pipelines.data.source import Progress, RowSource
 from pipelines.data.split import DaySplitConfig
 from pipelines.data.stream import day_folder, failure_file
-from pipelines.data.vocabulary import VocabularyConfig
-from pipelines.data.writer import made_once, write_dataset
 
 
 class StreamConfig(Protocol):
@@ -46,11 +46,6 @@ class StreamConfig(Protocol):
 
     def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
         """What making each of these days will take."""
-
-
-def day_hashes(data: StreamConfig) -> dict[int, str]:
-    """What each day of a stream is made from, as a hash."""
-    return {day: content_hash(data, data.day_identity(day)) for day in data.day_numbers()}
 
 
 def make_day(stream: Path, data: StreamConfig, day: int, day_hash: str, progress: Progress) -> None:

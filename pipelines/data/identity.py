@@ -30,3 +30,22 @@ def content_hash(data: Any, source: dict[str, Any]) -> str:
         settings.pop("days")
     made_of = {"schema": SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": source}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
+
+
+def day_hashes(data: Any) -> dict[int, str]:
+    """What each day of a stream is made from, as a hash."""
+    return {day: content_hash(data, data.day_identity(day)) for day in data.day_numbers()}
+
+
+def data_hash(data: Any) -> str:
+    """8 hexadecimal digits that change with whatever changes the rows of a dataset or stream.
+
+    They cover the configuration, the formats and feature recipes of this version, and the source files by
+    name, size and all of their content (see :mod:`pipelines.system.checksum`). Where the files lie is left out: data
+    may be moved.
+
+    Raises:
+        UserError: A source file is missing.
+    """
+    source = {"days": day_hashes(data)} if data.is_stream else data.identity()
+    return content_hash(data, source)[:8]

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from dpfest.errors import UserError
-from pipelines.data.criteo_lines import FIELDS
+from pipelines.data.clicks.criteo_lines import FIELDS
 from pipelines.data.source import NUMERIC_FEATURES
 
 _BLOCK_ROWS = 65_536

@@ -14,7 +14,7 @@ from typing import Any
 
 from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
-from pipelines.files import write_json
+from pipelines.system.files import write_json
 
 STREAM_SCHEMA = 1
 RECORD_FILE = "stream.json"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import HOME, Command
 from tests.cli.test_launcher import PLUGIN
-from tests.pipelines.criteo_text import some_lines
+from tests.pipelines.data.criteo_text import some_lines
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dpfest.errors import UserError
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import Nonprivate
 from pipelines import budget as stage
-from pipelines.config import BudgetConfig, PathsConfig, PrivacyConfig, TrainConfig
+from pipelines.config.settings import BudgetConfig, PathsConfig, PrivacyConfig, TrainConfig
 
 
 @pytest.fixture

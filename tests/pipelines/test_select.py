@@ -11,8 +11,8 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from dpfest.errors import UserError
-from pipelines.compose import Composer
-from pipelines.config import typed
+from pipelines.config.compose import Composer
+from pipelines.config.settings import typed
 from pipelines.data.dataset import Dataset
 from pipelines.preprocess import preprocess
 from pipelines.select import select

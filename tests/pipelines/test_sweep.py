@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from dpfest.errors import UserError
-from pipelines.compose import Composer, override_text
-from pipelines.config import typed
-from pipelines.grid import Plan, plan, products
+from pipelines.config.compose import Composer, override_text
+from pipelines.config.settings import typed
+from pipelines.runs.grid import Plan, plan, products
 from pipelines.sweep import Outcome, Stages, is_done, log_file, run_all
 
 HOME = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ FAKE = """
 import json, os, signal, sys, time
 from pathlib import Path
 from dpfest.errors import UserError
-from pipelines.config import run_folder
+from pipelines.config.settings import run_folder
 
 def preprocess(config):
     with open(Path(config.paths.runs) / "preprocessed", "a") as file:
@@ -197,8 +197,8 @@ def test_a_signal_asks_runs_to_stop_and_starts_no_other(tmp_path: Path, stages: 
         import sys
         sys.path[:0] = [{str(HOME)!r}, {str(tmp_path)!r}]
         from pathlib import Path
-        from pipelines.compose import Composer
-        from pipelines.grid import plan
+        from pipelines.config.compose import Composer
+        from pipelines.runs.grid import plan
         from pipelines.sweep import Stages, run_all
         if __name__ == "__main__":
             runs = plan(Composer(), ["paths.runs={tmp_path}", "seed=200,201,202"]).runs

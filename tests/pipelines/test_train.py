@@ -18,13 +18,14 @@ from safetensors.torch import load_file
 
 from dpfest.errors import UserError
 from dpfest.training import PrivateTraining
-from pipelines.clicks import ClickTask
-from pipelines.compose import Composer
-from pipelines.config import Config, run_folder, typed
+from pipelines.config.compose import Composer
+from pipelines.config.settings import Config, typed
 from pipelines.data.dataset import Dataset
 from pipelines.preprocess import preprocess
-from pipelines.run_directory import RunDirectory
+from pipelines.runs.directory import RunDirectory
+from pipelines.runs.identity import run_folder
 from pipelines.select import select
+from pipelines.tasks.clicks import ClickTask
 from pipelines.train import train
 
 HOME = Path(__file__).resolve().parents[2]

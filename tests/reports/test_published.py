@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.data.criteo import PUBLISHED_SIZES
+from pipelines.data.clicks.criteo import PUBLISHED_SIZES
 from reports.published import (
     TAB_FROZEN,
     TAB_LARGE_VOCAB,

@@ -1,0 +1,1 @@
+"""What `dpfest bench` measures but does not time: corrections, bias and contribution maps."""

@@ -1,0 +1,61 @@
+"""Our rules as a benchmark runs them on a whole model: settings that hold at any size, on batches in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST, Algorithm
+from dpfest.engine import PrivateEngine
+from dpfest.noise import NoiseKey
+from dpfest.reading import MicroBatch
+from dpfest.unproven import Nonprivate
+from pipelines.bench.embedding import threshold
+from pipelines.tasks.optimizers import OptimizerConfig, optimizers
+
+LAZY = "dpsgd lazy"
+RULES: dict[str, Callable[[], Algorithm]] = {"nonprivate": Nonprivate, **ALGORITHMS, LAZY: lambda: DPSGD(noise="lazy")}
+"""By name."""
+
+SELECTED, MAP_NOISE = 10_000, 5.0
+
+
+def private_step(
+    name: str,
+    model: nn.Module,
+    loss_fn: Callable[[nn.Module, Any], Tensor],
+    given: Sequence[Sequence[MicroBatch]],
+    batch_size: int,
+) -> Callable[[int], None]:
+    """Numbered training steps of a rule, weights updated; each logical batch in ``given`` in micro-batches."""
+    algorithm = RULES[name]()
+    rows = sum(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.requires_grad)
+    selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
+    if isinstance(algorithm, AdaFEST):
+        universe = rows if selected is None else len(selected)
+        tau = threshold(universe, MAP_NOISE * algorithm.contribution_clipping_norm)
+        algorithm = replace(algorithm, threshold=tau)
+    engine = PrivateEngine(
+        model,
+        algorithm,
+        loss_fn,
+        NoiseKey.fresh(),
+        gradient_noise_multiplier=1.0 if algorithm.private else 0.0,
+        expected_batch_size=batch_size,
+        map_noise_multiplier=MAP_NOISE,
+        epsilon_per_row=0.1,
+        selected=selected,
+    )
+    updates = optimizers(model, OptimizerConfig())
+
+    def step(number: int) -> None:
+        with engine.lazy.private() if engine.lazy else nullcontext():
+            release, _ = engine.gradient(given[number % len(given)], number)
+            engine.update(release, updates)
+
+    return step

@@ -1,0 +1,1 @@
+"""From the command line to typed settings: composing, checking, naming the nearest right key."""

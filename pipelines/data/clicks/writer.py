@@ -1,0 +1,157 @@
+"""Writing a dataset: whole or not at all.
+
+A killed run leaves nothing that looks whole (see :mod:`pipelines.system.files`). A lock, which the system drops with
+its holder, keeps a second process that wants the same dataset waiting for the first one's; what dead processes left
+behind is removed under it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.vocabulary import (
+    LearnedVocabulary,
+    Vocabulary,
+    VocabularyConfig,
+    hashed_vocabulary,
+    learn_vocabulary,
+)
+from pipelines.data.dataset import RECORD, SCHEMA, fields_of
+from pipelines.data.hashing import HASH_SPECIFICATION
+from pipelines.data.source import Progress, RowBlock, RowSource
+from pipelines.data.split import Split, split_of
+from pipelines.system.files import HashedFile, locked, partial_of, whole_folder
+
+DATA_DEPENDENT_NOTE = (
+    "This vocabulary was read off the training rows. Which values it holds is a release about those rows "
+    "that the accounting does not cover: the epsilon of a run on this dataset holds only if the vocabulary "
+    "is taken as public."
+)
+PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
+
+
+@contextlib.contextmanager
+def made_once(final: Path) -> Iterator[Path | None]:
+    """A folder to fill, renamed to ``final`` when the block ends well, removed when it fails.
+
+    Gives None where another process has made ``final`` in the meantime: there is nothing left to do.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with locked(final.with_name(f".{final.name}.lock")) as alone:
+        if final.exists():
+            yield None
+            return
+        if alone:
+            for left_over in final.parent.glob(partial_of(final, "*").name):
+                shutil.rmtree(left_over, ignore_errors=True)
+        with whole_folder(final) as partial:
+            yield partial
+
+
+def write_dataset(
+    folder: Path,
+    source: RowSource,
+    name: str,
+    vocabulary: VocabularyConfig,
+    split: Split,
+    made_with: dict[str, Any],
+    progress: Progress,
+) -> None:
+    """Fill ``folder`` with a dataset made from ``source``.
+
+    Args:
+        folder: An empty folder.
+        source: Where the rows come from; read twice where the vocabulary is learnt from them.
+        name: The dataset's name.
+        vocabulary: From keys to table rows.
+        split: From lines to splits, whose files are made in its order.
+        made_with: The data configuration, recorded in dataset.json.
+        progress: Told how far the reading is.
+
+    Raises:
+        UserError: The source is malformed, or holds no row to train on.
+    """
+    parts = list(split.shares)
+    rows_of = _vocabulary(source, vocabulary, split, progress)
+    per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
+    positives: Counter[str] = Counter()
+    with contextlib.ExitStack() as stack:
+        streams = [HashedFile(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in parts]
+        for block in source.blocks(progress):
+            _write_block(block, rows_of, split, streams, per_day, positives)
+    if not per_day["train"]:
+        raise UserError(f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed.")
+    if isinstance(rows_of, LearnedVocabulary):
+        # The table row of a new value needs it: row i of feature f is the i-th of its keys, 0 all others.
+        named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
+        np.savez(folder / "vocabulary.npz", allow_pickle=False, **named)
+    description = {
+        "schema": SCHEMA,
+        "name": name,
+        "record": {"bytes": RECORD.itemsize, "fields": fields_of(RECORD)},
+        "numeric_features": list(source.numeric_names),
+        "numeric_transform": source.numeric_transform,
+        "categorical_features": [
+            {"name": feature, "vocabulary_size": size}
+            for feature, size in zip(source.categorical_names, rows_of.sizes, strict=True)
+        ],
+        "vocabulary": {
+            "policy": vocabulary.policy,
+            "data_dependent_vocabulary": rows_of.data_dependent,
+            "note": DATA_DEPENDENT_NOTE if rows_of.data_dependent else PUBLIC_NOTE,
+            "hash": HASH_SPECIFICATION,
+        },
+        "splits": {
+            part: {
+                "rows": sum(per_day[part].values()),
+                "positives": positives[part],
+                "rows_per_day": {str(day): per_day[part][day] for day in sorted(per_day[part])},
+                "sha256": stream.sha256.hexdigest(),
+            }
+            for part, stream in zip(parts, streams, strict=True)
+        },
+        "rejected_rows": source.rejected.as_json(),
+        "excluded_rows": source.excluded.as_json(),
+        "sources": source.files(),
+        "made_with": made_with,
+    }
+    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+    (folder / "dataset.json").write_text(text, encoding="utf-8")
+
+
+def _vocabulary(source: RowSource, config: VocabularyConfig, split: Split, progress: Progress) -> Vocabulary:
+    if config.policy == "hash":
+        return hashed_vocabulary(config, source.published_sizes)
+    train_keys = (block.keys[split_of(block, split) == 0] for block in source.blocks(progress))
+    return learn_vocabulary(train_keys, config.min_count if config.policy == "threshold" else 1)
+
+
+def _write_block(
+    block: RowBlock,
+    vocabulary: Vocabulary,
+    split: Split,
+    streams: Sequence[HashedFile],
+    per_day: dict[str, Counter[int]],
+    positives: Counter[str],
+) -> None:
+    records = np.empty(len(block.label), RECORD)
+    records["label"] = block.label
+    records["day"] = block.day
+    records["numeric"] = block.numeric
+    records["categorical"] = vocabulary.rows(block.keys)
+    parts = split_of(block, split)
+    for index, part in enumerate(per_day):
+        mine = records[parts == index]
+        streams[index].write(mine.tobytes())
+        days, counts = np.unique(mine["day"], return_counts=True)
+        per_day[part].update(dict(zip(days.tolist(), counts.tolist(), strict=True)))
+        positives[part] += int(np.count_nonzero(mine["label"]))

@@ -1,0 +1,1 @@
+"""Labelled texts: readers of each format, from lines to rows of token ids."""

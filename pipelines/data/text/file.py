@@ -1,0 +1,98 @@
+"""A file of labelled texts, whatever its format: what is read of it, and what becomes of its malformed rows."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.criteo_lines import BadLineError
+from pipelines.data.source import Progress, RefusedRows
+
+Row = TypeVar("Row")
+"""A row as its format holds it."""
+
+
+@dataclass(frozen=True)
+class TextColumns:
+    """Which columns hold an example: one text or two, and what the label column may say (labels count from 0).
+
+    Attributes:
+        only: a column and what it must say of a row that is read; others are of another language, say.
+    """
+
+    texts: tuple[str, ...]
+    label: str
+    labels: tuple[str, ...]
+    only: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class LabelledText:
+    """An example: its text or pair of texts, and its label."""
+
+    texts: tuple[str, ...]
+    label: int
+
+
+class TextFile(ABC, Generic[Row]):
+    """The examples of one file.
+
+    Args:
+        path: the file.
+        columns: what is read of it.
+        on_bad_row: ``stop`` or ``skip``.
+
+    Attributes:
+        unit, first: what a row of the file is called, and the number of its first one.
+        rejected: malformed rows met by the latest reading.
+        read: path, size and SHA-256 of the file as it was read last.
+    """
+
+    unit: ClassVar[str]
+    first: ClassVar[int]
+
+    def __init__(self, path: Path, columns: TextColumns, on_bad_row: str) -> None:
+        self.path, self.columns, self._on_bad_row = path, columns, on_bad_row
+        self.rejected = RefusedRows()
+        self.read: dict[str, Any] = {}
+
+    def examples(self, progress: Progress) -> Iterator[LabelledText]:
+        """All examples in order; ``progress`` is told of bytes.
+
+        Raises:
+            UserError: the file is not there, is not of the format, or has a malformed row under ``stop``.
+        """
+        self.rejected = RefusedRows()
+        for number, row in enumerate(self._rows(progress)):
+            try:
+                texts, label = self._parse(row)
+                if not all(text.strip() for text in texts):
+                    raise BadLineError("empty text", "a text is empty")
+            except BadLineError as error:
+                self._judge(error, number)
+                continue
+            if texts:
+                yield LabelledText(texts, label)
+
+    @abstractmethod
+    def _rows(self, progress: Progress) -> Iterator[Row]:
+        """The rows of the file; at their end ``read`` is known."""
+
+    @abstractmethod
+    def _parse(self, row: Row) -> tuple[tuple[str, ...], int]:
+        """Texts and label of a row, no text of one that is not to be read; raises BadLineError."""
+
+    def _was_read(self, size: int, sha256: str) -> None:
+        self.read = {"path": str(self.path.absolute()), "bytes": size, "sha256": sha256}
+
+    def _judge(self, error: BadLineError, number: int) -> None:
+        place = f"{self.path}, {self.unit} {number + self.first}: {error}"
+        if self._on_bad_row == "stop":
+            raise UserError(
+                f"{place}. Mend the file, or have such {self.unit}s left out and counted: data.on_bad_row=skip."
+            )
+        self.rejected.add(error.reason, place)

@@ -1,0 +1,111 @@
+"""Generated texts with a label planted in some of their words, and a tokenizer built in code: nothing to download."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpfest.errors import UserError
+from pipelines.data.text.file import TextColumns
+from pipelines.data.text.glue import TextConfig
+from pipelines.data.text.tokens import TextTokenizer
+from pipelines.data.text.tsv import TsvFile
+
+GENERATOR_VERSION = 1
+MARKS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+"""RoBERTa's, in its order: padding is row 1."""
+
+TELLING_SHARE = 0.2  # of a text's words tell its label
+LENGTHS = (6, 24)  # words of a text, from .. to
+
+
+@dataclass
+class TextSyntheticConfig(TextConfig):
+    """Generated texts.
+
+    Attributes:
+        rows, test_rows: Texts of the training file and of the test file.
+        vocabulary_size: Rows of the word embedding, marks among them; 250,002 is XLM-R's.
+        telling_words: Words that tell the label, half of them each one; the others are drawn by Zipf's law.
+        zipf_exponent: Frequency of the r-th most frequent word falls as r to minus this.
+        seed: Decides every text.
+    """
+
+    columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
+
+    name: str = "text_synthetic"
+    max_length: int = 32
+    validation: float = 0.1
+    rows: int = 20_000
+    test_rows: int = 2_000
+    vocabulary_size: int = 5_000
+    telling_words: int = 100
+    zipf_exponent: float = 1.1
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        super().check()
+        words = self.vocabulary_size - len(MARKS)
+        if not 2 <= self.telling_words <= words // 2:
+            raise UserError(
+                f"data.telling_words must be between 2 and half of the words ({words:,}, data.vocabulary_size without "
+                f"its {len(MARKS)} marks), but it is {self.telling_words}."
+            )
+        if min(self.rows, self.test_rows) < 1:
+            raise UserError("data.rows and data.test_rows must be 1 or more.")
+        if not 0 <= self.zipf_exponent <= 10 or self.seed < 0:
+            raise UserError("data.zipf_exponent must be between 0 and 10, and data.seed 0 or more.")
+
+    def identity(self) -> dict[str, Any]:
+        """What the rows are made from."""
+        return {"generator": GENERATOR_VERSION}
+
+    def files(self, scratch: Path) -> dict[str, TsvFile]:
+        """See :meth:`TextConfig.files`; written into ``scratch``."""
+        scratch.mkdir(exist_ok=True)
+        generator, found = np.random.default_rng(self.seed), {}
+        for part, rows in (("train", self.rows), ("test", self.test_rows)):
+            path = scratch / f"{part}.tsv"
+            path.write_text("\n".join(["sentence\tlabel", *self._lines(generator, rows), ""]), encoding="utf-8")
+            found[part] = TsvFile(path, self.columns, "stop")
+        return found
+
+    def tokens(self) -> TextTokenizer:
+        """Each word is a token."""
+        vocabulary = {word: row for row, word in enumerate([*MARKS, *self._words()])}
+        marks = [
+            {"id": row, "content": mark, "special": True, "normalized": False}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+            for row, mark in enumerate(MARKS)
+        ]
+        ends = {"sep": ["</s>", 2], "cls": ["<s>", 0], "trim_offsets": True, "add_prefix_space": False}
+        tokenizer = {
+            "version": "1.0",
+            "added_tokens": marks,
+            "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "post_processor": {"type": "RobertaProcessing", **ends},
+            "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"},
+        }
+        unused = dict.fromkeys(("truncation", "padding", "normalizer", "decoder"))
+        return TextTokenizer({**tokenizer, **unused}, self.vocabulary_size, padding=1)
+
+    def _words(self) -> list[str]:
+        return [f"w{number}" for number in range(self.vocabulary_size - len(MARKS))]
+
+    def _lines(self, generator: np.random.Generator, rows: int) -> list[str]:
+        words = np.array(self._words())
+        telling, others = words[: self.telling_words], words[self.telling_words :]
+        popularity = np.arange(1, len(others) + 1) ** -self.zipf_exponent
+        popularity = np.cumsum(popularity / popularity.sum())
+        lines = []
+        for label in generator.integers(0, 2, rows).tolist():
+            length = int(generator.integers(*LENGTHS))
+            place = np.searchsorted(popularity, generator.random(length)).clip(max=len(others) - 1)
+            tells = generator.random(length) < TELLING_SHARE
+            text = np.where(tells, generator.choice(telling[label::2], length), others[place])
+            lines.append(f"{' '.join(text)}\t{label}")
+        return lines

@@ -1,0 +1,128 @@
+"""A model's own tokenizer, from the model's folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from pipelines.system.checksum import fingerprint
+from pipelines.system.hub_client import INSTALL
+
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Texts as ids, at most ``max_length`` each: ids of every text, and whether it was cut."""
+
+    ids: list[list[int]]
+    cut: list[bool]
+
+
+class TextTokenizer:
+    """Texts to ids of the rows of a word embedding.
+
+    Args:
+        tokenizer: what ``tokenizers.Tokenizer`` writes as JSON.
+        rows: of the word embedding; every id is below it.
+        padding: the id that stands for nothing.
+
+    Attributes:
+        separator: id behind the first text of a pair, where the model is told which tokens are the second's (BERT is,
+            RoBERTa is not); None where it is not.
+
+    Raises:
+        UserError: the package is missing, or the tokenizer has ids for which the embedding has no row.
+    """
+
+    def __init__(self, tokenizer: dict[str, Any], rows: int, padding: int) -> None:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as error:
+            raise UserError(f"Texts are cut into tokens by the package tokenizers: {INSTALL}.") from error
+        self.rows, self.padding, self._json = rows, padding, tokenizer
+        self._tokenizer = Tokenizer.from_str(json.dumps(tokenizer))
+        self._tokenizer.no_padding()
+        pair = self._tokenizer.encode("a", "b")
+        self.separator = pair.ids[pair.type_ids.index(1) - 1] if 1 in pair.type_ids else None
+        highest = max(self._tokenizer.get_vocab().values())
+        if highest >= rows:
+            raise UserError(
+                f"The tokenizer has ids up to {highest:,}, but the model's word embedding has {rows:,} rows: they do "
+                "not belong together."
+            )
+
+    def encode(self, texts: Sequence[tuple[str, ...]], max_length: int) -> Tokens:
+        """Ids of single texts or pairs, with the model's own marks around them; longer ones are cut."""
+        self._tokenizer.enable_truncation(max_length)
+        found = self._tokenizer.encode_batch([text[0] if len(text) == 1 else text for text in texts])
+        return Tokens([one.ids for one in found], [bool(one.overflowing) for one in found])
+
+    def prior(self) -> NDArray[np.float64]:
+        """For each row, how frequent the tokenizer alone lets us think its token is; shape [rows].
+
+        A byte-pair encoding merges the most frequent pairs first, so a token counts by how early it was made; a
+        unigram model states probabilities; other vocabularies list frequent tokens first, behind places that BERT left
+        unused.  The tokenizer was made from other texts than those that are trained on, so this costs no privacy.
+        """
+        model, counts = self._json["model"], np.full(self.rows, -np.inf)
+        if model["type"] == "BPE":
+            marks = {token["content"] for token in self._json["added_tokens"]}
+            for token, row in self._tokenizer.get_vocab().items():
+                counts[row] = 1 if token in marks or len(token) == 1 else -np.inf
+            for rank, pair in enumerate(model["merges"]):
+                left, right = pair.split(" ") if isinstance(pair, str) else pair
+                if (row := model["vocab"].get(left + right)) is not None and counts[row] == -np.inf:
+                    counts[row] = -rank
+        elif model["type"] == "Unigram":
+            counts[: len(model["vocab"])] = [score for _, score in model["vocab"]]
+        else:
+            counts = -np.arange(self.rows, dtype=np.float64)
+            unused = [row for token, row in self._tokenizer.get_vocab().items() if _UNUSED.fullmatch(token)]
+            counts[unused] = -np.inf
+        known = counts[np.isfinite(counts)]
+        return np.where(np.isfinite(counts), counts, known.min() - 1)
+
+
+def folder_identity(folder: Path) -> dict[str, Any]:
+    """What decides the ids that the tokenizer of a model's folder gives.
+
+    Raises:
+        UserError: the folder has no tokenizer or no configuration.
+    """
+    config = _read(folder, "config.json")
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(
+            f"{folder} holds no tokenizer.json: save the model's tokenizer there (transformers' AutoTokenizer, "
+            "save_pretrained)."
+        )
+    sizes = {name: config.get(name) for name in ("vocab_size", "pad_token_id")}
+    if not all(isinstance(value, int) for value in sizes.values()):
+        raise UserError(f"{folder / 'config.json'} does not say {' and '.join(sizes)}: it is of no model of texts.")
+    return {"tokenizer": fingerprint(folder / "tokenizer.json"), **sizes}
+
+
+def folder_tokenizer(folder: Path) -> TextTokenizer:
+    """The tokenizer of a model's folder; raises UserError as :func:`folder_identity` does."""
+    sizes = folder_identity(folder)
+    return TextTokenizer(_read(folder, "tokenizer.json"), sizes["vocab_size"], sizes["pad_token_id"])
+
+
+def _read(folder: Path, name: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads((folder / name).read_text(encoding="utf-8")))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"There is no {folder / name}: model.path must be the folder of a model, with its config.json, "
+            "tokenizer.json and weights, or its name on the Hugging Face hub (owner/name)."
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / name} cannot be read ({error}).") from error

@@ -1,1 +1,0 @@
-"""Models that the runner can train."""

@@ -1,0 +1,228 @@
+"""The folder of one run: how it stands, what of it may leave, and what may not.
+
+::
+
+    status.json        running, stopped, done or failed; tells nothing of the data
+    release/           there, whole, exactly when the run is done: config.yaml, ledger.json, summary.json, and
+                       model.safetensors unless train.save_model is false; see pipelines.runs.release
+    private/           for its owner alone (0700, files 0600): config.yaml as it was asked, the noise seed among it;
+                       state.pt, which holds the noise key until the run is done; metrics.jsonl (losses and batch
+                       sizes); timings.json; failure.txt
+
+Errors and times lie in ``private/`` because they can depend on the training examples: which batch was drawn, whether an
+example made a loss overflow.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+
+from dpfest.errors import UserError
+from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS, config_text
+from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
+
+_REASONS = {
+    "stopped": "asked to stop; the same command goes on from the last checkpoint",
+    "failed": f"{PRIVATE}/failure.txt says why",
+}
+
+
+class RunDirectory:
+    """Reads and writes one run's folder; every file is replaced whole.
+
+    Args:
+        path: the folder, made if it is not there.
+
+    Raises:
+        UserError: an earlier version of dpfest made it and laid it out otherwise.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if is_of_an_earlier_version(path):
+            raise UserError(
+                f"{path} was made by an earlier version of dpfest, whose files are laid out otherwise: move the folder "
+                "away or delete it (its noise seed or key may be in it), and the same command makes the run anew."
+            )
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+        self.private = private_folder(path / PRIVATE)
+
+    @contextmanager
+    def lock(self, wait: bool = False) -> Iterator[None]:
+        """Hold the run against a second process; the lock goes with the process, however it ends.
+
+        Args:
+            wait: until another process that makes this run has ended, as sweeps side by side do.
+
+        Raises:
+            UserError: another process is making this very run.
+        """
+        with _open_private(self.private / ".lock", "a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(
+                    f"Another process is making this very run in {self.path}. Wait for it, or change a setting."
+                ) from error
+            yield
+
+    def summary(self) -> dict[str, Any] | None:
+        """The summary of a run that is done, or None."""
+        path = self.path / RELEASE / SUMMARY
+        if not path.parent.exists():
+            return None
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} cannot be read ({error}): delete {self.path}.") from error
+        if not isinstance(summary, dict):
+            raise UserError(f"{path} is no summary: delete {self.path}.")
+        return summary
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """What the run was asked, resolved."""
+        text = yaml.safe_dump(config, sort_keys=False)
+        write_atomically(self.private / CONFIG, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
+
+    def config(self) -> dict[str, Any]:
+        """What the run was asked when it was last started; empty where that cannot be read."""
+        try:
+            config = yaml.safe_load((self.private / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError):
+            return {}
+        return config if isinstance(config, dict) else {}
+
+    def write_status(self, status: str) -> None:
+        """How the run stands: running, stopped, done or failed."""
+        write_json(self.path / "status.json", {"status": status, "reason": _REASONS.get(status)})
+
+    def fail(self, error: BaseException) -> None:
+        """Write down that the run failed, and in ``private/`` why: the text of an error may tell of the data."""
+        text = f"{type(error).__name__}: {error}\n"
+        write_atomically(
+            self.private / "failure.txt", lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY
+        )
+        self.write_status("failed")
+
+    def log_metrics(self, record: dict[str, Any]) -> None:
+        """One line of metrics."""
+        with _open_private(self.private / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def keep_metrics_until(self, step: int) -> None:
+        """Drop the lines of steps after ``step``, which are about to be made again, and a line cut short."""
+        path = self.private / "metrics.jsonl"
+        if not path.exists():
+            return
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if record["step"] <= step:
+                kept.append(line + "\n")
+        write_atomically(path, lambda partial: partial.write_text("".join(kept)), OWNER_ONLY)
+
+    @property
+    def _state(self) -> Path:
+        return self.private / "state.pt"
+
+    def save_state(self, state: dict[str, Any]) -> None:
+        """The private state of a run that goes on: tensors and plain values.
+
+        Raises:
+            UserError: it cannot be written, as on a full disk; the state that was saved before is whole.
+        """
+
+        def write(partial: Path) -> None:
+            with partial.open("wb") as file:  # given a path, torch hides why it cannot write
+                torch.save(state, file)
+
+        with self._keeping_state():
+            write_atomically(self._state, write, OWNER_ONLY)
+
+    @contextmanager
+    def _keeping_state(self) -> Iterator[None]:
+        """Say of a write that failed that it did no harm."""
+        try:
+            yield
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch hides the system's word (no space left) behind one of its own.
+            cause = error.__context__ if isinstance(error.__context__, OSError) else error
+            reason = cause.strerror if isinstance(cause, OSError) else str(cause).splitlines()[0]
+            before = (
+                "the checkpoint that was there before is whole" if self._state.exists() else "none was there before"
+            )
+            raise UserError(
+                f"{self.path} cannot take the checkpoint ({reason}); {before}: make room there, and the same command "
+                "goes on."
+            ) from error
+
+    def load_state(self) -> dict[str, Any] | None:
+        """What :meth:`save_state` wrote, or None."""
+        if not self._state.exists():
+            return None
+        try:
+            return torch.load(self._state, weights_only=True, map_location="cpu")
+        except Exception as error:
+            raise UserError(f"The checkpoint {self._state} cannot be read ({error}): delete {self.path}.") from error
+
+    def finish(
+        self,
+        config: Mapping[str, Any],
+        ledger: Mapping[str, Any],
+        summary: Mapping[str, Any],
+        weights: Mapping[str, torch.Tensor] | None,
+        timings: Mapping[str, Any],
+    ) -> None:
+        """Release: write all that may leave beside its place and rename it into it, which makes the run done; then
+        forget the private state.
+
+        Args:
+            config: of :func:`pipelines.runs.release.released_settings`.
+            ledger, summary: as they are to be read.
+            weights: the model's, or None where they are not to be kept.
+            timings: what stays in ``private/``.
+
+        Raises:
+            UserError: there is no room; the state that was saved before is whole.
+        """
+        write_json(self.private / "timings.json", timings, OWNER_ONLY)
+        with self._keeping_state(), whole_folder(self.path / RELEASE) as partial:
+            (partial / CONFIG).write_text(config_text(config), encoding="utf-8")
+            write_json(partial / LEDGER, ledger)
+            write_json(partial / SUMMARY, summary)
+            if weights is not None:
+                save_file(dict(weights), partial / WEIGHTS)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the private state of a run that is done and what a kill cut short, and say that it is done."""
+        for state in (self._state, self.private / "failure.txt", *self.private.glob(".*.partial")):
+            state.unlink(missing_ok=True)
+        for partial in self.path.glob(f".{RELEASE}.*.partial"):
+            shutil.rmtree(partial)
+        self.write_status("done")
+
+
+def is_of_an_earlier_version(path: Path) -> bool:
+    """Whether the folder is a run's as versions before ``release/`` and ``private/`` laid it out."""
+    return any((path / name).exists() for name in (CONFIG, SUMMARY, "checkpoint"))
+
+
+def _open_private(path: Path, mode: str) -> Any:
+    """A text file that is made for its owner alone."""
+    return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, OWNER_ONLY))

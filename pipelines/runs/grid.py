@@ -1,0 +1,112 @@
+"""What a sweep consists of: the runs of an experiment's grid, or of a multirun line, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfest.errors import UserError
+from pipelines.config.compose import Composer, override_text
+from pipelines.config.settings import Config, typed
+from pipelines.runs.identity import run_folder
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run: the overrides that make it, its configuration, the folder it will have, and the position in
+    `Plan.multiruns` of the line that makes it."""
+
+    overrides: tuple[str, ...]
+    config: Config
+    folder: Path
+    multirun: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.config.data.name}/{self.config.algorithm.name}/{self.folder.name}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a sweep, each once, and the Hydra multirun lines whose union they are."""
+
+    runs: list[PlannedRun]
+    multiruns: list[list[str]]
+
+    def by_algorithm(self) -> dict[str, int]:
+        """How many runs each algorithm has."""
+        counts: dict[str, int] = {}
+        for run in self.runs:
+            counts[run.config.algorithm.name] = counts.get(run.config.algorithm.name, 0) + 1
+        return counts
+
+
+def plan(composer: Composer, overrides: Sequence[str]) -> Plan:
+    """Every run that `overrides` ask for: an experiment's grid for the profile, or Hydra's own multirun
+    syntax.
+
+    A value on the command line goes before the grid's: of a group that the grid sweeps (algorithm=adafest)
+    it keeps the matching part of the grid, of any other key (privacy.epsilon=3) it replaces the grid's
+    values; a key that the grid does not have (seed=0,1,2) multiplies it.
+
+    Raises:
+        UserError: a configuration among them is wrong, or the experiment has no grid for the profile.
+    """
+    multiruns = _multiruns(composer, overrides)
+    runs: dict[Path, PlannedRun] = {}
+    for number, line in enumerate(multiruns):
+        for own, cfg in composer.expand([text for text in line if not text.startswith("hydra")]):
+            config = typed(cfg)
+            folder = run_folder(config)
+            runs.setdefault(folder, PlannedRun(tuple(own), config, folder, number))
+    return Plan(list(runs.values()), multiruns)
+
+
+def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
+    given: dict[str, tuple[str, list[str]]] = {}
+    for override in composer.parse(overrides):
+        sweeps = override.is_sweep_override() and override.is_discrete_sweep()
+        values = composer.values(override) if sweeps else [override.get_value_element_as_str()]
+        given[override.get_key_element()] = str(override.input_line), values
+    first = [f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in given.items()]
+    composed = typed(composer.compose([text for text in first if not text.startswith("hydra")]))
+    if composed.experiment is None:
+        return [[text for text, _ in given.values()]]
+    lines = []
+    for product in products(composed):
+        chosen = {key: [override_text(value) for value in values] for key, values in product.items()}
+        for key in chosen.keys() & given.keys():
+            asked = given[key][1]
+            chosen[key] = [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
+        if all(chosen.values()):
+            # A run of an experiment is an ordinary run: its overrides make it without the experiment.
+            rest = [text for key, (text, _) in given.items() if key not in chosen and key != "experiment"]
+            lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
+    if not lines:
+        axes: dict[str, dict[str, None]] = {}
+        for product in products(composed):
+            for key in product.keys() & given.keys():
+                axes.setdefault(key, {}).update(dict.fromkeys(map(override_text, product[key])))
+        has = "; ".join(f"{key}={','.join(values)}" for key, values in sorted(axes.items()))
+        raise UserError(
+            f"experiment={composed.experiment.name} has no run with {' '.join(overrides)}: under profile="
+            f"{composed.profile} its grid has {has} alone."
+        )
+    return lines
+
+
+def products(config: Config) -> list[dict[str, list[Any]]]:
+    """The experiment's products of override values under the configuration's profile.
+
+    Raises:
+        UserError: there is no experiment, or it has no grid for the profile.
+    """
+    if config.experiment is None:
+        raise UserError("no experiment is named: add experiment=... to the command.")
+    if config.profile not in config.experiment.grids:
+        raise UserError(
+            f"experiment={config.experiment.name} has no grid for profile={config.profile}; it has one for "
+            f"{', '.join(config.experiment.grids)}."
+        )
+    return config.experiment.grids[config.profile]

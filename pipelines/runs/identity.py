@@ -1,0 +1,71 @@
+"""What names a run: a hash of the settings that can change its result, and of those alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from dpfest.errors import UserError
+from dpfest.topk import SelectionConfig
+from pipelines.config.settings import TOKENIZER, Config
+from pipelines.data.identity import data_hash
+
+# Settings of `train` that change no result: they only say when something is written, or how a logical batch
+# is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
+WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
+
+
+def run_hash(config: Config) -> str:
+    """Twelve hexadecimal digits that name a run by everything that can change its result.
+
+    Left out are paths, hub, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, what
+    only says when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under
+    lazy noise evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none.
+    Data enter as `pipelines.data.identity.data_hash` sees them and a model as its `identity` says, so source files and
+    weights may move.
+    """
+    train = dataclasses.asdict(config.train)
+    for name in WITHOUT_EFFECT:
+        if not (config.algorithm.lazy and name == "evaluate_every"):
+            train.pop(name)
+    settings = {
+        "data": data_hash(config.data),
+        "train": train,
+        "seed": config.seed,
+        "model": config.model.identity(),
+        **{name: dataclasses.asdict(getattr(config, name)) for name in ("algorithm", "privacy", "optimizer")},
+    }
+    if config.algorithm.selection is not None:
+        settings["selection"] = selection_settings(config.algorithm.selection)
+        settings["algorithm"].pop("selection")
+    if config.data.is_stream:
+        settings["stream"] = dataclasses.asdict(config.stream)
+    text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
+    """What decides a selection: its settings, and of a public prior the content, wherever it lies.
+
+    Raises:
+        UserError: the prior cannot be read.
+    """
+    settings = dataclasses.asdict(selection)
+    if selection.source in (None, "streaming") or selection.prior is not None:
+        del settings["source"]  # no choice, what a stream takes unless told otherwise, or no look at the days
+    if selection.prior is not None and selection.prior != TOKENIZER:
+        try:
+            settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()
+        except OSError as error:
+            raise UserError(
+                f"algorithm.selection.prior={selection.prior} cannot be read ({error.strerror})."
+            ) from error
+    return settings
+
+
+def run_folder(config: Config) -> Path:
+    """Where the run lies: `<paths.runs>/<dataset>/<algorithm>/<hash>`."""
+    return Path(config.paths.runs) / config.data.name / config.algorithm.name / run_hash(config)

@@ -1,0 +1,380 @@
+"""What of a run may leave: a list, held against the folder before it is packed.
+
+``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/`` may leave, with the
+keys that are listed here and no others.  Each is a function of the settings, of the number of examples, of what was
+paid for, and of rows that are never trained on; ``tests/pipelines/runs/test_release.py`` holds every byte of
+them to that.  Not among them: the noise seed, places on this machine, times, the name of the run's folder (it covers a
+fingerprint of the data), and everything in ``private/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from safetensors import SafetensorError, safe_open
+
+from dpfest.errors import UserError
+from pipelines.system.files import json_text, write_atomically
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+RELEASE, PRIVATE = "release", "private"
+CONFIG, LEDGER, SUMMARY, WEIGHTS = "config.yaml", "ledger.json", "summary.json", "model.safetensors"
+SUMMARY_SCHEMA = 2
+
+SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
+"""The settings that may leave; the others (paths, hub, sweep, ...) say where and how a run was made."""
+_PLACES = ("path", "prior", "tokenizer")
+_HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
+
+# A shape: None is a plain value, [shape] a list of them, {key: shape} an object without other keys (or null), and
+# _APART what another check reads.
+Shape = None | list[Any] | dict[str, Any] | object
+_APART = object()
+
+
+def _plain(names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split())
+
+
+_EVENT: dict[str, Any] = {
+    **_plain("kind what count sampling_probability noise_multiplier map_noise_multiplier gradient_noise_multiplier"),
+    **_plain("draws epsilon_per_draw claimed_epsilon steps_per_epoch"),
+    "part": [None],
+}
+_NOISE = _plain("noise_multiplier map_noise_multiplier gradient_noise_multiplier")
+_LEDGER: dict[str, Any] = {
+    **_plain("schema target_epsilon delta fidelity fixed_noise_seed epsilon sound_epsilon sampling neighbours"),
+    **_plain("accountant value_discretization_interval"),
+    "run": {**_plain("algorithm examples batch_size steps"), "settings": _APART},
+    **{"events": [_EVENT], "planned": [_EVENT], "statements": [None]},
+}
+_METRICS = _plain("auc accuracy standard_error loss")
+_PERIOD = {**_plain("examples steps"), "step": _EVENT, **_NOISE}
+_SUMMARY: dict[str, Any] = {
+    **_plain("schema dataset model weights algorithm seed profile examples batch_size steps"),
+    **{"hyperparameters": _APART, "tensors": _APART},
+    "utility": _plain("metric value split standard_error validation validation_standard_error loss"),
+    "embedding_gradient": {
+        **_plain("parameters coordinates_mean reduction"),
+        "tables": [_plain("name rows dim rows_mean")],
+    },
+    "privacy": {
+        **_plain("epsilon sound_epsilon delta fidelity sampling epsilon_at_own_rates public_vocabulary"),
+        **{"step": _EVENT, "selection": _EVENT, **_NOISE, "periods": [_PERIOD], "histograms": [_EVENT]},
+    },
+    "periods": [
+        {
+            **{"period": None, "days": [None], "examples": None},
+            **{"validation": _METRICS, "following": _METRICS, "test": _METRICS},
+        }
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Release:
+    """A run whose release holds what may leave and nothing else.
+
+    Attributes:
+        run: its folder.
+        files: of the release, in the order of their names.
+        summary, ledger: what they say.
+        digest: twelve hexadecimal digits of all their bytes.
+    """
+
+    run: Path
+    files: tuple[Path, ...]
+    summary: Mapping[str, Any]
+    ledger: Mapping[str, Any]
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """Its folder in an archive, which tells no more than the files in it."""
+        return f"{self.summary['dataset']}-{self.summary['algorithm']}-{self.digest}"
+
+
+def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run that may leave, from all that it was asked: no noise seed, and of places the last name."""
+    settings = {name: _without_places(asked[name]) for name in SECTIONS}
+    settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
+    return settings
+
+
+def _without_places(value: Any, key: str = "") -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_places(item, name) for name, item in value.items()}
+    if key in _PLACES and isinstance(value, str) and (Path(value).is_absolute() or Path(value).exists()):
+        return Path(value).resolve().name
+    return value
+
+
+def config_text(settings: Mapping[str, Any]) -> str:
+    """The text of a released ``config.yaml``."""
+    return _HEADING + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+
+
+def checked(run: Path) -> Release:
+    """The release of a run that is done, held against the list of what may leave.
+
+    Args:
+        run: the run's folder, ``<paths.runs>/<dataset>/<algorithm>/<hash>``.
+
+    Raises:
+        UserError: the run is not done; a file is missing, empty, damaged, edited, no plain file, open to others, or not
+            on the list; a key or tensor is not on the list. It names the first that it finds.
+    """
+    if not (run / "status.json").is_file():
+        raise UserError(
+            f"{run} is no folder of a run: it has no status.json. Give <paths.runs>/DATASET/ALGORITHM/HASH."
+        )
+    status = _parsed(run / "status.json").get("status")
+    if status != "done":
+        raise UserError(f"{run} cannot be released: its status is {status}. Train it to its end first.")
+    _refuse_others(run, ("status.json", RELEASE, PRIVATE), "a run's folder")
+    _refuse_open_private(run / PRIVATE)
+    folder = run / RELEASE
+    if folder.is_symlink() or not folder.is_dir():
+        raise UserError(f"{folder} is missing or no folder: an earlier version made the run. Make it anew.")
+    _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS), "a release")
+    settings, with_weights = _checked_config(folder / CONFIG)
+    names = [CONFIG, LEDGER, SUMMARY, *([WEIGHTS] if with_weights else [])]
+    files = tuple(folder / name for name in sorted(names))
+    for path in files:
+        _refuse_no_plain_file(path)
+    ledger, summary = _checked_json(folder / LEDGER, _LEDGER), _checked_json(folder / SUMMARY, _SUMMARY)
+    _refuse_contradictions(folder, settings, ledger, summary)
+    _check_weights(folder / WEIGHTS, summary["tensors"])
+    return Release(run, files, summary, ledger, _digest_of(files))
+
+
+def pack(releases: Sequence[Release], archive: Path) -> None:
+    """Write checked releases into a zip archive, a folder each: the same bytes from the same releases.
+
+    Raises:
+        UserError: there is another file of that name already.
+    """
+
+    def write(partial: Path) -> None:
+        # Stored and not compressed: noised weights do not shrink, and another zlib would give other bytes.
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as packed:
+            for release in sorted(releases, key=lambda release: release.name):
+                for path in release.files:
+                    entry = zipfile.ZipInfo(f"{release.name}/{path.name}", date_time=(1980, 1, 1, 0, 0, 0))
+                    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16  # a plain file of Unix
+                    with path.open("rb") as source, packed.open(entry, "w", force_zip64=True) as target:
+                        while piece := source.read(1 << 20):
+                            target.write(piece)
+
+    if archive.exists():
+        raise UserError(f"There is {archive} already: name another file with --to, or remove that one.")
+    write_atomically(archive, write)
+
+
+def _refuse_others(folder: Path, listed: Sequence[str], what: str) -> None:
+    for path in sorted(folder.iterdir()):
+        if path.name not in listed:
+            raise UserError(
+                f"{path} is not on the list of what {what} holds ({', '.join(listed)}): move it elsewhere, or, where a "
+                "kill left it, give the run's own command again."
+            )
+
+
+def _refuse_open_private(private: Path) -> None:
+    if not private.exists():
+        return
+    for path in (private, *sorted(private.iterdir())):
+        if path.lstat().st_mode & 0o077:
+            raise UserError(f"{path} is private and others on this machine may open it: chmod -R go= {private}.")
+    if (private / "state.pt").exists():
+        raise UserError(f"{private / 'state.pt'} still holds the noise key: give the run's own command again.")
+
+
+def _refuse_no_plain_file(path: Path) -> None:
+    try:
+        found = path.lstat()
+    except FileNotFoundError as error:
+        raise UserError(f"{path} is missing: a release is whole or not there. Make the run anew.") from error
+    if not stat.S_ISREG(found.st_mode):
+        raise UserError(f"{path} is a link or no plain file, which may hold what is not checked. Make the run anew.")
+    if found.st_mode & stat.S_IWOTH:
+        raise UserError(f"{path} may be written by anybody on this machine: make the run anew, and chmod o-w it.")
+    if not found.st_size:
+        raise UserError(f"{path} is empty. Make the run anew.")
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged ({error}). Make the run anew.") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it holds no object. Make the run anew.")
+    return value
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
+    """The settings, if they are such as :func:`released_settings` gives and as a run can be asked; and whether weights
+    were kept."""
+    from pipelines.config.settings import typed
+
+    _refuse_no_plain_file(path)
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        settings = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). Make the run anew.") from error
+    if not isinstance(settings, dict):
+        raise UserError(f"{path} is damaged: it holds no settings. Make the run anew.")
+    _refuse_keys(path, settings, SECTIONS)
+    if "noise_seed" in (settings["privacy"] or {}):
+        raise UserError(f"{path} holds privacy.noise_seed, from which the noise can be told: it may not leave.")
+    try:
+        config = typed(settings)
+    except UserError as error:
+        raise UserError(f"{path} holds what may not leave: {error}") from error
+    _refuse_places(path, settings)
+    if text != config_text(settings):
+        raise _edited(path)
+    return settings, config.train.save_model
+
+
+def _checked_json(path: Path, shape: Shape) -> dict[str, Any]:
+    text, value = path.read_bytes(), _parsed(path)
+    _refuse_unlisted(path, value, shape)
+    _refuse_places(path, value)
+    if text != json_text(value).encode():
+        raise _edited(path)
+    return value
+
+
+def _edited(path: Path) -> UserError:
+    # Comments, repeated keys and spaces hold what a parser does not see.
+    return UserError(f"{path} is not byte for byte what a run writes: it was edited. Make the run anew.")
+
+
+def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) -> None:
+    for key in value:
+        if key not in listed:
+            raise UserError(f"{path} holds {key}, which is not on the list of what may leave.")
+    for key in listed:
+        if key not in value:
+            raise UserError(f"{path} lacks {key}: make the run anew.")
+
+
+def _refuse_unlisted(path: Path, value: Any, shape: Shape, where: str = "") -> None:
+    """Refuse keys that a shape has not, and objects and lists where it has plain values."""
+    if shape is _APART:
+        return
+    if isinstance(shape, dict) and isinstance(value, Mapping):
+        for key, item in value.items():
+            name = f"{where}.{key}" if where else key
+            if key not in shape:
+                raise UserError(f"{path} holds {name}, which is not on the list of what may leave.")
+            _refuse_unlisted(path, item, shape[key], name)
+    elif isinstance(shape, list) and isinstance(value, list):
+        for item in value:
+            _refuse_unlisted(path, item, shape[0], where)
+    elif isinstance(value, Mapping | list) or (shape is not None and value is not None):
+        raise UserError(f"{path} holds at {where or 'its top'} what may not leave there: {str(value)[:80]}.")
+
+
+def _refuse_places(path: Path, value: Any) -> None:
+    for text in _texts(value):
+        if text.startswith(("/", "~")) or text.startswith("\\\\") or text[1:3] == ":\\":
+            raise UserError(f"{path} holds {text}, a place on a machine. Make the run anew.")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif isinstance(value, str):
+        yield value
+        return
+    elif not isinstance(value, list):
+        return
+    for item in value:
+        yield from _texts(item)
+
+
+def _refuse_contradictions(
+    folder: Path, settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]
+) -> None:
+    """Refuse files that are not of one run."""
+    for path, value, shape in ((folder / LEDGER, ledger, _LEDGER), (folder / SUMMARY, summary, _SUMMARY)):
+        _refuse_keys(path, value, list(shape))
+    if summary["schema"] != SUMMARY_SCHEMA:
+        raise UserError(
+            f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}: make the run "
+            "anew."
+        )
+    told = summary["hyperparameters"]
+    if not isinstance(told, Mapping) or told != {name: settings.get(name) for name in told}:
+        raise UserError(f"{folder / SUMMARY} has other hyperparameters than {CONFIG}: they are not of one run.")
+    run = ledger["run"] or {}
+    _refuse_keys(folder / LEDGER, run, list(_LEDGER["run"]))
+    if run["settings"] != settings["algorithm"]:
+        raise UserError(f"{folder / LEDGER} has other settings of the algorithm than {CONFIG}: not of one run.")
+    spent = summary["privacy"] or dict.fromkeys(("epsilon", "sound_epsilon"))
+    same = all(ledger[key] == spent[key] for key in ("epsilon", "sound_epsilon"))
+    if not same or any(run[key] != summary[key] for key in ("algorithm", "examples", "batch_size", "steps")):
+        raise UserError(f"{folder / SUMMARY} tells other examples, steps or epsilon than {LEDGER}: not of one run.")
+
+
+def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
+    """Refuse weights that hold other tensors than the model that the summary tells of, or words beside them."""
+    if (listed is None) == path.exists():
+        raise UserError(f"{path} and {SUMMARY} do not agree on whether weights were kept: make the run anew.")
+    if listed is None:
+        return
+    if not isinstance(listed, Mapping):
+        raise UserError(f"{path.with_name(SUMMARY)} lists no tensors by name: make the run anew.")
+    try:
+        with safe_open(path, framework="pt") as weights:
+            metadata = weights.metadata() or {}
+            found = {name: _in_words(weights.get_tensor(name)) for name in weights.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged ({error}). Make the run anew.") from error
+    if set(metadata) - {"format"}:
+        raise UserError(f"{path} holds words beside its tensors ({', '.join(metadata)}), which may not leave.")
+    for name in sorted({*found, *listed}):
+        if found.get(name) != listed.get(name):
+            raise UserError(
+                f"{path} holds of {name} {found.get(name, 'nothing')}, and the model has {listed.get(name, 'none')}."
+            )
+
+
+def described(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Type and shape of each tensor by its name, such as ``float32 [60, 5]``."""
+    return {name: _in_words(weight) for name, weight in sorted(weights.items())}
+
+
+def _in_words(weight: Tensor) -> str:
+    return f"{str(weight.dtype).removeprefix('torch.')} {list(weight.shape)}"
+
+
+def _digest_of(files: Sequence[Path]) -> str:
+    sums = []
+    for path in files:
+        with path.open("rb") as file:
+            sums.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return digest(sums)
+
+
+def digest(words: Sequence[str]) -> str:
+    """Twelve hexadecimal digits of what was released, by which it can be named; of the data they tell no more."""
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]

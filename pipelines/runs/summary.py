@@ -1,0 +1,129 @@
+"""summary.json: what a run was, what came of it, and what it cost; the contract that reports read.
+
+It may leave, so it holds what :mod:`pipelines.runs.release` lists: functions of the settings, of the number of
+examples, of released quantities and of rows that are never trained on.  Times depend on the batches that were drawn,
+and lie in ``private/timings.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dpfest.accounting import Event, to_record
+from dpfest.ledger import Ledger
+from dpfest.privacy_plan import Period, PrivacyPlan
+from dpfest.unproven import epsilon_at_own_rates
+from pipelines.config.settings import Config
+from pipelines.runs.release import SUMMARY_SCHEMA
+from pipelines.runs.schedule import Course
+from pipelines.tasks.low_rank_table import EmbeddingSize
+
+
+def summarize(
+    config: Config,
+    course: Course,
+    ledger: Ledger,
+    *,
+    size: EmbeddingSize,
+    table_names: Sequence[str],
+    mean_rows: Sequence[float],
+    metric: str,
+    evaluations: Sequence[Mapping[str, dict[str, float | None]]],
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, str] | None,
+) -> dict[str, Any]:
+    """The summary of a run that is done.
+
+    Args:
+        mean_rows: rows with a noised gradient, the mean over steps, for each table.
+        evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, and on
+            `following`, the held-out rows of the next period's days; after the last on `test`, those that are only
+            reported.
+        settings: those that may leave (:func:`pipelines.runs.release.released_settings`).
+        tensors: type and shape of each tensor that is released, by name; None where the weights are not kept.
+    """
+    plan, validation, test = course.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
+    sections = ("algorithm", "optimizer", "train", *(["stream"] if course.is_stream else []))
+    layout, coordinates = size.layout, size.coordinates(mean_rows)
+    tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
+    return {
+        "schema": SUMMARY_SCHEMA,
+        "dataset": config.data.name,
+        "model": config.model.name,
+        "weights": _weights(config),
+        "algorithm": config.algorithm.name,
+        "seed": config.seed,
+        "profile": config.profile,
+        "examples": plan.examples,
+        "batch_size": plan.batch_size,
+        "steps": plan.steps,
+        "utility": {
+            "metric": metric,
+            "value": test[metric],
+            "split": "test",
+            "standard_error": test["standard_error"],
+            "validation": validation[metric],
+            "validation_standard_error": validation["standard_error"],
+            "loss": test["loss"],
+        },
+        "embedding_gradient": {
+            "parameters": size.whole,
+            "coordinates_mean": coordinates,
+            "reduction": size.whole / coordinates if coordinates else None,
+            "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
+        },
+        "privacy": _privacy(course, ledger) if config.algorithm.private else None,
+        "periods": _periods(course, evaluations) if course.is_stream else None,
+        "hyperparameters": {name: settings[name] for name in sections},
+        "tensors": None if tensors is None else dict(tensors),
+    }
+
+
+def _weights(config: Config) -> str | None:
+    """Eight hexadecimal digits for the content of pretrained weights, wherever they lie; None of random ones."""
+    files = config.model.identity().get("path")
+    return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
+
+
+def _periods(course: Course, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Which days each period of a stream took, and how the model stood at its end."""
+    ended = enumerate(zip(course.plan.periods, evaluations, strict=True), 1)
+    return [
+        {"period": number, "days": list(period.days or ()), "examples": period.examples, **evaluation}
+        for number, (period, evaluation) in ended
+    ]
+
+
+def _privacy(course: Course, ledger: Ledger) -> dict[str, Any]:
+    """What was spent and the noise that it bought: enough to count epsilon again."""
+    plan, spent, stream = course.plan, ledger.to_json(), course.is_stream
+    steps = [plan.step(number) for number in range(len(plan.periods))]
+    selection = replace(plan.selections[0], part=()) if plan.selections else None
+    return {
+        **{name: spent[name] for name in ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")},
+        "step": None if stream else _record(steps[0]),
+        "selection": _record(selection),
+        **_noise(plan),
+        "periods": [_period(*each) for each in zip(plan.periods, steps, strict=True)] if stream else None,
+        "histograms": [_record(event) for event in plan.selections] if stream else None,
+        "epsilon_at_own_rates": epsilon_at_own_rates(plan) if stream else None,
+        "public_vocabulary": not course.data_dependent_vocabulary,
+    }
+
+
+def _period(period: Period, step: Event | None) -> dict[str, Any]:
+    """What the steps of a period spent, and their noise."""
+    return {"examples": period.examples, "steps": period.steps, "step": _record(step), **_noise(step)}
+
+
+def _noise(noised: PrivacyPlan | Event | None) -> dict[str, float | None]:
+    names = ("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier")
+    return {name: getattr(noised, name, None) for name in names}
+
+
+def _record(event: Event | None) -> dict[str, Any] | None:
+    return None if event is None else to_record(event)

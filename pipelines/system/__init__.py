@@ -1,0 +1,1 @@
+"""Files, locks, checksums, processes, signals, progress, memory and the Hugging Face hub."""

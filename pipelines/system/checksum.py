@@ -1,0 +1,117 @@
+"""What a file is: the SHA-256 of all of it, remembered, so that a file that stays as it is is read once.
+
+What is known of a file lies in a small JSON file of its own in ``$DPFEST_CACHE`` (``~/.cache/dpfest``), under the
+file's place, and is believed while size, inode and both times (of its content and of its status) are what they were.
+No program that edits a file can set its status time back. Processes that ask for the same file at once read it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from dpfest.errors import UserError
+from pipelines.system.files import locked, write_json
+from pipelines.system.progress import progress
+
+_TOLD_BYTES = 1 << 28
+"""Files from this size on take a second or more: it is said how far their reading is."""
+
+_SETTLED = 1_000_000_000
+"""Nanoseconds after a file's last change from which on a further change is sure to move its times."""
+
+
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Name, size and SHA-256 of a file. Its folder is left out, so that moving data does not make them other data.
+
+    Raises:
+        UserError: It cannot be read, or changes while it is.
+    """
+    checksum = sha256_of(path)
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": checksum}
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, 64 hexadecimal digits: read, or remembered from when it was read last.
+
+    Raises:
+        UserError: It cannot be read, or changes while it is.
+    """
+    try:
+        place = path.resolve(strict=True)
+        memory = _memory(place)
+        if memory is None:
+            return _read(place)[0]
+        if known := _recalled(memory, place):
+            return known
+        with locked(memory.with_suffix(".lock")):
+            return _recalled(memory, place) or _learnt(memory, place)
+    except OSError as error:
+        raise UserError(f"The data file {path} cannot be read: {error.strerror}.") from error
+
+
+def read_sha256(path: Path) -> str:
+    """SHA-256 of a file, read now, whatever is remembered; raises OSError."""
+    return _read(path)[0]
+
+
+def _memory(place: Path) -> Path | None:
+    """Where what is known of a file lies; None where nothing can be kept."""
+    folder = Path(os.environ.get("DPFEST_CACHE") or Path("~/.cache/dpfest").expanduser()) / "checksums"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+        return None
+    return folder / f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.json"
+
+
+def _signature(place: Path) -> dict[str, Any]:
+    """What changes whenever a file does."""
+    stat = place.stat()
+    names = ("st_size", "st_dev", "st_ino", "st_mtime_ns", "st_ctime_ns")
+    return {"path": str(place), **{name.removeprefix("st_"): getattr(stat, name) for name in names}}
+
+
+def _recalled(memory: Path, place: Path) -> str | None:
+    try:
+        known = json.loads(memory.read_text(encoding="utf-8"))
+        return str(known["sha256"]) if known["file"] == _signature(place) else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _learnt(memory: Path, place: Path) -> str:
+    started = time.time_ns()
+    checksum, signature = _read(place)
+    # Of a file that has just changed, another change within the clock's grain would go unseen.
+    if started - max(signature["mtime_ns"], signature["ctime_ns"]) > _SETTLED:
+        with suppress(OSError):  # a full disk: then it is read again
+            write_json(memory, {"file": signature, "sha256": checksum})
+    return checksum
+
+
+def _read(place: Path) -> tuple[str, dict[str, Any]]:
+    """SHA-256 and signature of a file that stays as it is while it is read."""
+    before = _signature(place)
+    with place.open("rb") as file:
+        if before["size"] < _TOLD_BYTES:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+        else:
+            checksum = _read_aloud(file, place.name, before["size"])
+    if _signature(place) != before:
+        raise UserError(f"{place} has changed while it was read: wait until whoever writes it is done.")
+    return checksum, before
+
+
+def _read_aloud(file: Any, name: str, size: int) -> str:
+    digest = hashlib.sha256()
+    with progress(f"checksum of {name}") as report:
+        while piece := file.read(1 << 24):
+            digest.update(piece)
+            report(file.tell(), size)
+    return digest.hexdigest()

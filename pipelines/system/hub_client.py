@@ -1,0 +1,114 @@
+"""One repository of the Hugging Face hub through the hub's own client: what is cached of it, and what is fetched."""
+
+from __future__ import annotations
+
+import io
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from dpfest.errors import UserError
+
+if TYPE_CHECKING:
+    from pipelines.system.progress import Report
+
+Kind = Literal["model", "dataset"]
+
+INSTALL = "pip install 'dpfest[text]' brings what models of texts need"
+
+INDEX = "*.index.json"
+"""Which file holds what, where weights are in several."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository at a revision: a branch, a tag or a commit."""
+
+    kind: Kind
+    name: str
+    revision: str
+
+    def __str__(self) -> str:
+        return self.name if self.revision == "main" else f"{self.name}@{self.revision}"
+
+    @property
+    def client(self) -> Any:
+        """The hub's own package; raises UserError where it is missing."""
+        try:
+            import huggingface_hub.errors
+        except ImportError as error:
+            raise UserError(
+                f"There is no folder {self}, and names on the Hugging Face hub need its package huggingface_hub: "
+                f"{INSTALL}."
+            ) from error
+        return huggingface_hub
+
+    def cached(self) -> Path | None:
+        """The folder of the revision in the local cache, whole or not; no request is made."""
+        try:
+            return self._snapshot(self.revision, [], local_files_only=True)
+        except (OSError, ValueError):  # there is none, or no repository can have such a name
+            return None
+
+    def fetch(self, commit: str | None, patterns: tuple[str, ...]) -> Path:
+        """The folder of the revision once files at a commit, or at its latest, have been fetched into it.
+
+        Raises:
+            UserError: they cannot be.
+        """
+        from pipelines.system.progress import progress
+
+        source, revision = self.client.constants.ENDPOINT, commit or self.revision
+        for library in ("httpx", "httpx2"):  # else every request is a line of the log
+            logging.getLogger(library).setLevel(logging.WARNING)
+        with progress(f"downloading {self} from {source}") as report:
+            try:
+                more = {"local_files_only": False, "tqdm_class": _bar(report)}
+                return self._snapshot(revision, [*patterns, INDEX], **more)
+            except Exception as error:  # the failures of a network have no type in common
+                reason = self._reason(error, revision)
+                raise UserError(f"{self} cannot be downloaded from {source}: {reason}.") from error
+
+    def _snapshot(self, revision: str, patterns: list[str], **more: Any) -> Path:
+        folder = self.client.snapshot_download(
+            self.name, repo_type=self.kind, revision=revision, allow_patterns=patterns, **more
+        )
+        return Path(folder)
+
+    def _reason(self, error: BaseException, revision: str) -> str:
+        errors = self.client.errors
+        while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:
+            error = error.__cause__  # it is not in the cache, because it could not be fetched
+        if isinstance(error, errors.OfflineModeIsEnabled):
+            return "the environment variable HF_HUB_OFFLINE forbids it"
+        if isinstance(error, errors.GatedRepoError):
+            return "its owner's terms must be accepted on its page, and `hf auth login` be run here"
+        if isinstance(error, errors.RepositoryNotFoundError):
+            return f"there is no {self.kind} of that name (or it is private, and needs `hf auth login`)"
+        if isinstance(error, errors.RevisionNotFoundError):
+            return f"it has no revision {revision}"
+        said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        return f"{said}; files that have arrived whole are kept, and the same command goes on with the others"
+
+
+def _bar(report: Report) -> type[Any]:
+    """What the client takes for a bar of its own, and is none: of bytes, however many bars count them, it reports."""
+    from tqdm.auto import tqdm
+
+    most = 0
+
+    class Bar(tqdm):
+        def __init__(self, *given: Any, **settings: Any) -> None:
+            settings.pop("name", None)
+            super().__init__(*given, **settings | {"file": io.StringIO(), "disable": False})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            nonlocal most
+            shown = super().update(n)
+            if self.unit == "B" and self.total:
+                most = max(most, int(self.n))
+                report(most, max(most, int(self.total)))
+            return shown
+
+    return Bar

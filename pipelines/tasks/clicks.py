@@ -1,0 +1,78 @@
+"""The click-through task: the pCTR model on tabular rows, its loss, and its AUC."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dpfest.reading import MicroBatch
+from dpfest.tables import TableLayout
+from pipelines.data.dataset import Dataset, Rows
+from pipelines.data.rows import ChunkedRows, RowReader
+from pipelines.data.stream import Stream
+from pipelines.tasks.auc import RocAuc
+from pipelines.tasks.low_rank_table import EmbeddingSize
+from pipelines.tasks.pctr import PctrConfig, PctrModel
+
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Numbers ``[b, 13]``, bucket ids ``[b, 26]`` and labels ``[b]``, on the model's device."""
+
+EVALUATION_BATCH = 8192
+
+
+class ClickTask:
+    """Model, batches, losses and metric of click-through prediction.
+
+    Args:
+        data: whose features the model reads.
+        config: shape of the model.
+        seed: of its initial weights.
+        device: where it is trained.
+    """
+
+    metric = "auc"
+
+    def __init__(self, data: Dataset | Stream, config: PctrConfig, seed: int, device: torch.device) -> None:
+        self.device = device
+        self.model = PctrModel(data.vocabulary_sizes, len(data.numeric_names), config, seed).to(device)
+        self.table_names = data.categorical_names
+
+    def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
+        """See :class:`pipelines.tasks.task.Task`."""
+        return EmbeddingSize(layout, layout.coordinates)
+
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
+        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
+        size = size or max(len(indices), 1)
+        parts = (indices[start : start + size] for start in range(0, len(indices), size))
+        return [MicroBatch(part, self._to_device(rows.gather(part))) for part in parts]
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross-entropy of each example, ``[b]``."""
+        numeric, categorical, labels = batch
+        logits = model(numeric, categorical)
+        return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+
+    @torch.no_grad()
+    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+        """AUC, its standard error and the mean loss over rows; None for what they are too few to tell.
+
+        Memory does not grow with the rows.
+        """
+        self.model.eval()
+        auc, loss = RocAuc(), 0.0
+        for chunk in rows.chunks(EVALUATION_BATCH):
+            numeric, categorical, labels = self._to_device(chunk)
+            logits = self.model(numeric, categorical)
+            loss += float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum"))
+            auc.add(chunk.labels, logits.cpu().numpy())
+        self.model.train()
+        mean_loss = loss / auc.examples if auc.examples else None
+        return {"auc": auc.value, "standard_error": auc.standard_error, "loss": mean_loss}
+
+    def _to_device(self, rows: Rows) -> Batch:
+        parts = (rows.numeric, rows.categorical.astype(np.int64), rows.labels)
+        numeric, categorical, labels = (torch.from_numpy(part).to(self.device) for part in parts)
+        return numeric, categorical, labels

@@ -1,0 +1,257 @@
+"""Encoders of the BERT family (BERT, RoBERTa, XLM-R) from a folder, or a tiny one of random weights.
+
+What is trained is LoRA on the query and value of every attention block, the classifier and the word embedding (or two
+factors in its stead); all else stays as it came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from dpfest.algorithms import positive
+from dpfest.errors import UserError
+from pipelines.data.dataset import Dataset
+from pipelines.system.checksum import fingerprint
+from pipelines.system.hub import WEIGHTS, HubConfig, local_folder
+from pipelines.system.hub_client import INSTALL
+from pipelines.tasks.head import FirstToken, UnitHead
+from pipelines.tasks.low_rank_table import LowRankTable
+
+ADAPTED = ("query", "value")
+FAMILIES = ("bert", "roberta", "xlm-roberta")
+
+
+@dataclass
+class RobertaConfig:
+    """Which encoder, and the rank of what is trained in it.
+
+    Attributes:
+        hub: what may be fetched: nothing, unless the whole configuration says so.
+        path: folder with the config.json, weights and tokenizer.json of a pretrained model, or its name on the Hugging
+            Face hub; null for a random one of the shape below, with the vocabulary of the data.
+        lora_rank: of the two factors at the query and the value of every block.
+        lora_scale: their product counts so many times.
+        head: ``unit`` for one linear layer on the first token's output at length one (:class:`UnitHead`), or ``own``
+            for the classifier of the model's family, as the paper has it.
+        head_gain: length of a class's initial weights in the unit head.
+        precision: ``float32``, or ``bfloat16`` for products and activations in half precision (autocast), which a GPU
+            is fast at. Weights, norms, clipped sums and noise are float32 under both.
+        layers, width, heads: of a random model; its feed-forward layers are four times as wide.
+    """
+
+    task: ClassVar[str] = "text"
+    hub: ClassVar[HubConfig] = HubConfig()
+
+    name: str = "roberta"
+    path: str | None = None
+    lora_rank: int = 16
+    lora_scale: float = 4.0
+    head: str = "unit"
+    head_gain: float = 10.0
+    precision: str = "float32"
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("lora_rank", "lora_scale", "head_gain", "layers", "width", "heads"):
+            positive(f"model.{name}", getattr(self, name))
+        if self.head not in ("unit", "own"):
+            raise ValueError(f"model.head={self.head} must be unit or own")
+        if self.precision not in ("float32", "bfloat16"):
+            raise ValueError(f"model.precision={self.precision} must be float32 or bfloat16")
+        if self.width % self.heads:
+            raise ValueError(f"model.width={self.width} must be a multiple of model.heads={self.heads}")
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the initial model: the content of its folder, wherever it lies, or its shape."""
+        settings = asdict(self)
+        if (folder := self.folder()) is not None:
+            # Where there are both, only the former are read.
+            weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
+            settings["path"] = [fingerprint(path) for path in (folder / "config.json", *weights)]
+            for shape in ("layers", "width", "heads"):
+                del settings[shape]
+        return settings
+
+    def folder(self) -> Path | None:
+        """Where the pretrained model lies on this machine; None for a random one.
+
+        Raises:
+            UserError: it has a name on the hub, is not in the local cache, and may not or cannot be fetched.
+        """
+        return None if self.path is None else local_folder(self.path, WEIGHTS, self.hub)
+
+
+def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank: int | None = None) -> nn.Module:
+    """The model, in which exactly LoRA, classifier and word embedding are trainable.
+
+    Args:
+        config: which.
+        data: its labels, padding, vocabulary and longest text decide the rest.
+        seed: of the weights that do not come from the folder.
+        table_rank: of two factors that are trained in the word embedding's stead; None for the embedding itself.
+
+    Raises:
+        UserError: a package is missing, or the folder holds no model that fits.
+    """
+    text, rows = data.description["text"], data.vocabulary_sizes[0]
+    with _quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        folder = config.folder()
+        model = _random(config, text, rows) if folder is None else _pretrained(folder, config.head, text)
+        _fits(model, text, rows)
+        _adapt(model, config, table_rank)
+    # Without dropout, though private steps support it: clipping and noise regularise enough.
+    return model.eval()
+
+
+def trainable_set(model: nn.Module) -> dict[str, list[str]]:
+    """Names of the trainable parameters of a :func:`text_classifier`: LoRA, classifier, word embedding.
+
+    Raises:
+        UserError: they are not exactly those.
+    """
+    table: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
+    learnt = [table.first.weight, table.second.weight] if isinstance(table, LowRankTable) else [*table.parameters()]
+    named = dict(model.named_parameters())
+    wanted = {
+        "LoRA": [name for name in named if ".lora_A." in name or ".lora_B." in name],
+        "classifier": [name for name in named if name.startswith("classifier.")],
+        "word embedding": [name for name, parameter in named.items() if any(parameter is own for own in learnt)],
+    }
+    trained = {name for name, parameter in named.items() if parameter.requires_grad}
+    shape: Any = model.config
+    layers = shape.num_hidden_layers
+    adapted = len(wanted["LoRA"]) == 2 * len(ADAPTED) * layers
+    whole = adapted and wanted["classifier"] and len(wanted["word embedding"]) == len(learnt)
+    if not whole or trained != {name for names in wanted.values() for name in names}:
+        raise UserError(
+            f"{type(model).__name__} does not have query and value in each of its {layers} blocks, a classifier and a "
+            "word embedding where BERT, RoBERTa and XLM-R have them: it cannot be trained here."
+        )
+    return wanted
+
+
+def _pretrained(folder: Path, head: str, text: dict[str, Any]) -> nn.Module:
+    transformers = _package("transformers")
+    from safetensors import SafetensorError
+
+    kept = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        family = transformers.AutoConfig.from_pretrained(folder, **kept).model_type
+        if family not in FAMILIES:
+            raise UserError(f"{folder} holds a model of the family {family}; trained are {', '.join(FAMILIES)}.")
+        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+            folder,
+            num_labels=len(text["labels"]),
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # of a classifier of other classes; of anything else refused below
+            **kept,
+        )
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"model.path={folder} cannot be loaded: {str(error).splitlines()[0]}") from error
+    made_here = ("classifier.", "bert.pooler.") if head == "unit" else ("classifier.",)
+    for what, names in (
+        ("lack", found["missing_keys"]),
+        ("do not have the shape that config.json gives", [name for name, *_ in found["mismatched_keys"]]),
+    ):
+        if wrong := sorted(name for name in names if not name.startswith(made_here)):
+            raise UserError(f"The weights in {folder} {what} {wrong[0]} and {len(wrong) - 1} more: they are not whole.")
+    return model
+
+
+def _random(config: RobertaConfig, text: dict[str, Any], rows: int) -> nn.Module:
+    transformers = _package("transformers")
+    shape = transformers.RobertaConfig(
+        vocab_size=rows,
+        hidden_size=config.width,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        intermediate_size=4 * config.width,
+        max_position_embeddings=text["max_length"] + text["padding"] + 1,
+        type_vocab_size=1,
+        pad_token_id=text["padding"],
+        num_labels=len(text["labels"]),
+    )
+    return transformers.RobertaForSequenceClassification(shape)
+
+
+def _fits(model: nn.Module, text: dict[str, Any], rows: int) -> None:
+    """Refuse a model that is not of the tokenizer, or whose positions are too few."""
+    table = model.get_input_embeddings()  # type: ignore[operator]
+    if (table.num_embeddings, table.padding_idx) != (rows, text["padding"]):
+        raise UserError(
+            f"The word embedding has {table.num_embeddings:,} rows, padding at {table.padding_idx}; the texts were cut "
+            f"into tokens for {rows:,} rows, padding at {text['padding']}: model.path and data.tokenizer must be one "
+            "folder."
+        )
+    shape: Any = model.config
+    # RoBERTa and its kin count positions from behind the padding's.
+    first = 0 if shape.model_type == "bert" else text["padding"] + 1
+    if text["max_length"] > (most := shape.max_position_embeddings - first):
+        raise UserError(f"data.max_length={text['max_length']} is more than the {most} tokens that the model takes.")
+
+
+def _adapt(model: Any, config: RobertaConfig, table_rank: int | None) -> None:
+    """Freeze everything, put LoRA in, and thaw what is to be trained beside it."""
+    peft = _package("peft")
+    model.requires_grad_(False)
+    if config.head == "unit":
+        model.classifier = UnitHead(model.config.hidden_size, model.config.num_labels, config.head_gain)
+        if getattr(model.base_model, "pooler", None) is not None:
+            model.base_model.pooler = FirstToken()
+    scale = config.lora_rank * config.lora_scale
+    peft.inject_adapter_in_model(
+        peft.LoraConfig(r=config.lora_rank, lora_alpha=scale, lora_dropout=0.0, target_modules=list(ADAPTED)), model
+    )
+    table = model.get_input_embeddings()
+    if table_rank is None:
+        table.requires_grad_(True)
+    else:
+        model.set_input_embeddings(LowRankTable(table, table_rank))
+    model.classifier.requires_grad_(True)
+    trained = trainable_set(model)
+    named = dict(model.named_parameters())
+    sizes = {part: sum(named[name].numel() for name in names) for part, names in trained.items()}
+    frozen = sum(parameter.numel() for parameter in named.values()) - sum(sizes.values())
+    factors = "" if table_rank is None else f", as factors of rank {table_rank}"
+    print(
+        f"{type(model).__name__}: trained are LoRA of rank {config.lora_rank} at {' and '.join(ADAPTED)} of "
+        f"{len(trained['LoRA']) // 4} blocks ({sizes['LoRA']:,} parameters), the classifier ({sizes['classifier']:,}) "
+        f"and the word embedding ({table.num_embeddings:,} x {table.embedding_dim}{factors}); {frozen:,} parameters "
+        "are frozen.",
+        file=sys.stderr,
+        flush=True,
+    )
+
+
+def _package(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError as error:
+        raise UserError(f"model=roberta needs the package {name}: {INSTALL}.") from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What the weights lack is judged here, and said in one sentence; the package need not say it, too."""
+    logging = _package("transformers").utils.logging
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,90 @@
+"""What is learnt from a dataset: a configuration's data and its model name one task, and must name the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dpfest.errors import UserError
+from dpfest.reading import MicroBatch
+from dpfest.tables import TableLayout
+from pipelines.config.settings import Config
+from pipelines.data.dataset import Dataset
+from pipelines.data.rows import ChunkedRows, RowReader
+from pipelines.data.stream import Stream
+from pipelines.tasks.low_rank_table import EmbeddingSize, LoraEmbedding
+
+
+class Task(Protocol):
+    """A model, and how it is fed, judged and named.
+
+    Attributes:
+        metric: the key of :meth:`evaluate` that settings are chosen by; larger is better.
+        table_names: of the model's embedding tables, in its order.
+    """
+
+    metric: str
+    table_names: list[str]
+
+    @property
+    def model(self) -> nn.Module:
+        """What is trained."""
+
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
+        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
+
+    def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
+        """By which the size of the embeddings' gradient is reckoned; ``layout`` is that of the tables trained."""
+
+    def losses(self, model: nn.Module, batch: Any) -> Tensor:
+        """The loss of each example of a micro-batch under a model like :attr:`model`, ``[b]``."""
+
+    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+        """The metric, its ``standard_error`` and the mean ``loss`` over rows."""
+
+
+@dataclass(frozen=True)
+class TaskReader:
+    """Reads a task's examples for :class:`dpfest.PrivateTraining`; nothing of it is drawn."""
+
+    task: Task
+    rows: RowReader
+    micro_batch_size: int | None
+
+    def __call__(self, indices: NDArray[np.int64], seed: bytes) -> list[MicroBatch]:
+        """The examples at ``indices``, in micro-batches."""
+        return self.task.batches(self.rows, indices, self.micro_batch_size)
+
+
+def task_of(config: Config, data: Dataset | Stream, device: torch.device) -> Task:
+    """The task of a configuration on its data, with the model's initial weights."""
+    if config.data.task == "text":
+        from pipelines.tasks.texts import TextTask  # imports packages that click data do without
+
+        assert isinstance(data, Dataset)
+        rank = config.algorithm.rank if isinstance(config.algorithm, LoraEmbedding) else None
+        return TextTask(data, config.model, config.seed, device, rank)
+    from pipelines.tasks.clicks import ClickTask
+
+    return ClickTask(data, config.model, config.seed, device)
+
+
+def device_of(name: str) -> torch.device:
+    """The device that ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` stands for.
+
+    Raises:
+        UserError: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(
+            f"device={name} cannot be used here ({str(error).splitlines()[0]}); try device=auto."
+        ) from error

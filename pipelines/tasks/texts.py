@@ -1,0 +1,101 @@
+"""The text task: an encoder's classes of texts, their loss, and its accuracy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from dpfest.reading import MicroBatch
+from dpfest.tables import TableLayout
+from pipelines.data.dataset import Dataset
+from pipelines.data.rows import ChunkedRows, RowReader
+from pipelines.data.text.rows import TextRows
+from pipelines.tasks.auc import refuse_not_finite
+from pipelines.tasks.low_rank_table import EmbeddingSize, LowRankTable
+from pipelines.tasks.roberta import RobertaConfig, text_classifier
+
+Batch = tuple[Tensor, Tensor, Tensor]
+"""Token ids ``[b, L]``, which of them are no padding ``[b, L]``, and labels ``[b]``, on the model's device."""
+
+EVALUATION_CHUNK, EVALUATION_BATCH = 4096, 128
+
+
+class TextTask:
+    """Model, batches, losses and metric of a classification of texts.
+
+    Args:
+        data: whose texts the model reads.
+        config: which model.
+        seed: of the weights that are not pretrained.
+        device: where it is trained.
+        table_rank: of factors that are trained in the word embedding's stead; None for the embedding itself.
+    """
+
+    metric = "accuracy"
+
+    def __init__(
+        self, data: Dataset, config: RobertaConfig, seed: int, device: torch.device, table_rank: int | None = None
+    ) -> None:
+        self.device, self._half = device, config.precision == "bfloat16"
+        self.model = text_classifier(config, data, seed, table_rank).to(device)
+        self.table_names = data.categorical_names
+        self._separator = data.description["text"].get("separator")
+
+    def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
+        """See :class:`pipelines.tasks.task.Task`."""
+        table = self.model.get_input_embeddings()  # type: ignore[operator]
+        return table.size(layout) if isinstance(table, LowRankTable) else EmbeddingSize(layout, layout.coordinates)
+
+    def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
+        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``: short texts first, so that a
+        micro-batch is only as long as the longest text in it."""
+        found = self._batches(rows.gather(indices), size or max(len(indices), 1))
+        return [MicroBatch(indices[part], batch) for part, batch in found]
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross-entropy of each example, ``[b]``."""
+        ids, mask, labels = batch
+        return nn.functional.cross_entropy(self._logits(model, ids, mask), labels, reduction="none")
+
+    @torch.no_grad()
+    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+        """Accuracy, its standard error and the mean loss over rows; None where there are none."""
+        right, examples, loss = 0, 0, 0.0
+        for chunk in rows.chunks(EVALUATION_CHUNK):
+            for _, (ids, mask, labels) in self._batches(chunk, EVALUATION_BATCH):
+                logits = self._logits(self.model, ids, mask)
+                refuse_not_finite(logits.cpu().numpy())
+                loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+                right += int((logits.argmax(1) == labels).sum())
+                examples += len(labels)
+        if not examples:
+            return {"accuracy": None, "standard_error": None, "loss": None}
+        accuracy = right / examples
+        error = math.sqrt(accuracy * (1 - accuracy) / examples)
+        return {"accuracy": accuracy, "standard_error": error, "loss": loss / examples}
+
+    def _logits(self, model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+        given = {"input_ids": ids, "attention_mask": mask}
+        if self._separator is not None:  # of a pair: which tokens are the second text's
+            ends = ids == self._separator
+            given["token_type_ids"] = ((ends.cumsum(1) - ends.long()) > 0).long() * mask
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
+            logits = model(**given).logits
+        return logits.float() if self._half else logits
+
+    def _batches(self, rows: TextRows, size: int) -> list[tuple[NDArray[np.int64], Batch]]:
+        order = np.argsort(rows.lengths, kind="stable")
+        parts = (order[start : start + size] for start in range(0, len(order), size))
+        return [(part, self._to_device(rows, part)) for part in parts]
+
+    def _to_device(self, rows: TextRows, chosen: NDArray[np.int64]) -> Batch:
+        lengths = rows.lengths[chosen]
+        ids = rows.ids[chosen, : lengths.max()].astype(np.int64)
+        mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+        labels = rows.labels[chosen].astype(np.int64)
+        found = [torch.from_numpy(part).to(self.device) for part in (ids, mask, labels)]
+        return found[0], found[1], found[2]

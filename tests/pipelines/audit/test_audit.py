@@ -1,0 +1,232 @@
+"""The audit: its bound is honest, its pair is the worst, and it tells a sound engine from every sabotaged one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+from cli.audit import SETTINGS
+from dpfest import accounting
+from dpfest.algorithms import ALGORITHMS, Algorithm
+from dpfest.engine import RowGradient
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from pipelines.audit.audit import PRIVATE_RULES, audit, read, write
+from pipelines.audit.bound import Draws, lower_bound, refuted
+from pipelines.audit.pair import DROPPED, NOISED, REPLICAS, Pair
+from pipelines.audit.sabotage import SABOTAGES
+from pipelines.config.compose import Composer
+from pipelines.config.settings import Config, typed
+
+CHOOSING = ("adafest", "adafest_plus", "exponential")
+
+
+def configured(name: str, *overrides: str) -> Config:
+    """The configuration of `dpfest audit algorithm=NAME`, with fixed noise."""
+    line = [f"algorithm={name}", *SETTINGS.get(name, ()), "privacy.noise_seed=0", *overrides]
+    return typed(Composer().compose(line))
+
+
+def gaussian_draws(generator: np.random.Generator, count: int, deviation: float) -> Draws:
+    world = generator.random(2 * count) < 0.5
+    return Draws(world, np.zeros(2 * count, dtype=np.int64), generator.normal(world, deviation))
+
+
+# The bound.
+
+
+def test_a_set_refutes_what_the_clopper_pearson_limits_of_its_two_rates_do() -> None:
+    histograms, hits = np.array([[900, 100], [400, 700]]), np.array([[100], [700]])
+    least = binomtest(700, 1100).proportion_ci(0.95, "exact").low
+    most = binomtest(100, 1000).proportion_ci(0.95, "exact").high
+    (found,) = refuted(histograms, hits, 1, 0, 0.01, 0.95)
+    assert found == pytest.approx(math.log((least - 0.01) / most))
+
+
+@pytest.mark.parametrize(("hits", "least"), [((0, 0), 0.0), ((1000, 1100), 0.0), ((0, 1100), 5.5)])
+def test_empty_and_full_sets_refute_what_they_can(hits: tuple[int, int], least: float) -> None:
+    histograms = np.array([[900, 100], [400, 700]])
+    (found,) = refuted(histograms, np.array(hits)[:, None], 1, 0, 0.01, 0.95)
+    assert least <= found < 6
+
+
+def test_the_bound_nears_the_truth_of_randomised_response() -> None:
+    generator, epsilon = np.random.default_rng(0), 1.5
+    world = generator.random(400_000) < 0.5
+    honest = generator.random(400_000) < 1 / (1 + math.exp(-epsilon))
+    draws = Draws(world, np.where(honest, world, ~world).astype(np.int64), np.zeros(400_000))
+    assert 0.97 * epsilon < lower_bound(draws, 0.0, 0.95) < epsilon
+
+
+def test_the_bound_exceeds_the_truth_no_more_often_than_it_says() -> None:
+    """A mechanism at exactly its claim is called broken in at most 5% of audits (about 0.3%: both rates must err)."""
+    generator, deviation, delta = np.random.default_rng(1), 1.0, 0.05
+    truth = accounting.epsilon([accounting.Event(kind="gaussian", what="audited", noise_multiplier=deviation)], delta)
+    bounds = [lower_bound(gaussian_draws(generator, 10_000, deviation), delta, 0.95) for _ in range(200)]
+    assert np.mean(np.array(bounds) > truth) <= 0.05
+    assert np.mean(bounds) > 0.7 * truth
+
+
+def test_nothing_is_refuted_where_the_worlds_are_alike() -> None:
+    generator = np.random.default_rng(2)
+    draws = Draws(generator.random(50_000) < 0.5, np.zeros(50_000, dtype=np.int64), generator.normal(size=50_000))
+    assert lower_bound(draws, 0.0, 0.95) < 0.1
+
+
+def test_a_value_that_repeats_exactly_is_told_apart() -> None:
+    generator = np.random.default_rng(3)
+    world = generator.random(20_000) < 0.5
+    values = np.where(world, 1e-12, 0.0)
+    assert lower_bound(Draws(world, np.zeros(20_000, dtype=np.int64), values), 0.01, 0.95) > 7
+
+
+# The pair.
+
+
+def noise(**multipliers: float) -> dict[str, float]:
+    return {"gradient_noise_multiplier": 1e-9, "map_noise_multiplier": 1.0, "epsilon_per_row": 1.0} | multipliers
+
+
+@pytest.mark.parametrize("name", PRIVATE_RULES)
+def test_the_canary_moves_the_release_by_its_whole_clipping_norm(name: str) -> None:
+    algorithm: Algorithm = configured(name, "algorithm.clipping_norm=3").algorithm
+    draws = Pair(algorithm, noise() | {"expected_batch_size": 1.0}, NoiseKey.from_seed(0)).draws(4 * REPLICAS)
+    assert draws.value[draws.world] == pytest.approx(3, rel=1e-5)
+    assert draws.value[~draws.world] == pytest.approx(0, abs=1e-5)
+    kinds = {"dpsgd": {NOISED}, "fest": {NOISED}, "frozen": {DROPPED}}.get(name, {DROPPED, NOISED})
+    assert set(draws.kind) == kinds
+    assert 0.45 < draws.world.mean() < 0.55
+
+
+@pytest.mark.parametrize(("threshold", "clipping"), [(-1.0, 1.0), (0.5, 1.0), (1.0, 1.0), (7.5, 1.0), (4.0, 0.5)])
+def test_the_canary_alone_decides_whether_its_row_reaches_the_threshold(threshold: float, clipping: float) -> None:
+    kind = ALGORITHMS["adafest"]
+    algorithm = kind(threshold=threshold, contribution_clipping_norm=clipping)  # type: ignore[call-arg]
+    silent_map = noise(map_noise_multiplier=1e-9, gradient_noise_multiplier=1.0) | {"expected_batch_size": 1.0}
+    draws = Pair(algorithm, silent_map, NoiseKey.from_seed(0)).draws(REPLICAS)
+    there = draws.kind != DROPPED
+    if threshold > 0 and threshold != round(threshold / clipping) * clipping:  # on the threshold, a coin decides
+        assert np.array_equal(there, draws.world)
+    else:
+        assert there[draws.world].mean() > 0.4 and there[~draws.world].mean() == (threshold <= 0)
+
+
+def test_a_threshold_out_of_reach_is_refused_by_its_key() -> None:
+    for threshold in ("1000", "inf", "-inf"):
+        with pytest.raises(UserError, match=rf"algorithm\.threshold={threshold} is out of an audit's reach"):
+            audit(configured("adafest", f"algorithm.threshold={threshold}"))
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_counts_of_surviving_replicas_spread_no_more_over_steps_than_independent_ones(name: str) -> None:
+    """Survivors of a world in a step, against the binomial that the bound takes them for (their variances' ratio)."""
+    steps, algorithm = 400, configured(name).algorithm
+    multipliers = {"gradient_noise_multiplier": 1.0, "map_noise_multiplier": 2.6, "epsilon_per_row": 1.0}
+    pair = Pair(algorithm, multipliers | {"expected_batch_size": 1.0}, NoiseKey.from_seed(5))
+    draws = pair.draws(steps * REPLICAS // 2)
+    world, there = draws.world.reshape(steps, REPLICAS), (draws.kind != DROPPED).reshape(steps, REPLICAS)
+    for present in (False, True):
+        trials = (world == present).sum(1)
+        counts = (there & (world == present)).sum(1)
+        rate = counts.sum() / trials.sum()
+        ratio = float(np.mean((counts - trials * rate) ** 2 / (trials * rate * (1 - rate))))
+        assert ratio < 1 + 4 * math.sqrt(2 / steps)
+        assert name == "exponential" or ratio > 1 - 4 * math.sqrt(2 / steps)
+
+
+# The sabotages.
+
+
+def test_each_sabotage_spoils_what_it_names_and_nothing_else() -> None:
+    whole = {"gradient_noise_multiplier": 2.0, "map_noise_multiplier": 4.0, "epsilon_per_row": None}
+    spoiled = {sabotage.name: dict(sabotage.noise(whole)) for sabotage in SABOTAGES}
+    assert spoiled["gradient noise halved"] == whole | {"gradient_noise_multiplier": 1.0}
+    assert spoiled["no noise on the choice of rows"] == whole | {"map_noise_multiplier": pytest.approx(4e-9)}
+    assert spoiled["no noise on untouched rows"] == whole
+    assert spoiled["no noise"]["gradient_noise_multiplier"] == pytest.approx(2e-9)
+    assert whole["gradient_noise_multiplier"] == 2.0
+
+
+@pytest.mark.parametrize("rows", [None, torch.tensor([1, 3, 4])])
+def test_untouched_rows_are_silenced_and_touched_ones_are_not(rows: torch.Tensor | None) -> None:
+    (silence,) = [sabotage.after for sabotage in SABOTAGES if sabotage.after]
+    table = RowGradient(rows, torch.ones(5 if rows is None else 3, 1))
+    silence(SimpleNamespace(tables=[table]), torch.tensor([3]))  # type: ignore[arg-type]
+    where = 3 if rows is None else 1
+    assert table.values[where] == 1 and table.values.sum() == 1
+
+
+def test_every_rule_meets_the_sabotages_that_it_can_have() -> None:
+    found = {name: {s.name for s in SABOTAGES if s.applies(ALGORITHMS[name]())} for name in PRIVATE_RULES}
+    everywhere = {"gradient noise halved", "no noise"}
+    assert found["frozen"] == everywhere
+    assert found["dpsgd"] == found["fest"] == everywhere | {"no noise on untouched rows"}
+    assert all(found[name] == {s.name for s in SABOTAGES} for name in CHOOSING)
+
+
+# The stage.
+
+
+def test_an_algorithm_without_a_guarantee_is_refused() -> None:
+    with pytest.raises(UserError, match=r"nonprivate guarantees nothing.*dpsgd, fest"):
+        audit(configured("nonprivate"))
+
+
+def test_too_few_draws_are_refused_by_their_key() -> None:
+    with pytest.raises(UserError, match=r"audit\.draws=10 must be 1000 or more"):
+        configured("dpsgd", "audit.draws=10")
+
+
+@pytest.mark.parametrize("name", PRIVATE_RULES)
+def test_an_audit_reports_every_case_and_its_claim(name: str) -> None:
+    reported = []
+    config = configured(name, "audit.draws=2000", "privacy.epsilon=3", "privacy.delta=0.02")
+    found = audit(config, lambda _, case: reported.append(case))
+    assert reported == found.cases
+    assert [case.sabotage for case in found.cases] == [
+        None,
+        *(s.name for s in SABOTAGES if s.applies(config.algorithm)),
+    ]
+    assert found.claim == pytest.approx(3, rel=1e-3) and found.claim <= 3
+    assert (found.delta, found.draws, found.refuted) == (0.02, 2000, False)
+    assert all(case.tightness == case.bound / found.claim for case in found.cases)
+    assert found.cases[-1].verdict == "broken"  # no noise at all: seen by 2,000 draws
+    again = audit(config)
+    assert [case.bound for case in again.cases] == [case.bound for case in found.cases]
+
+
+def test_results_are_plain_json_and_keep_what_was_audited_before(tmp_path: Path) -> None:
+    dpsgd, frozen = (audit(configured(name, "audit.draws=1000")) for name in ("dpsgd", "frozen"))
+    write(tmp_path, [frozen])
+    path = write(tmp_path, [dpsgd])
+    value = json.loads(path.read_text(encoding="utf-8"))
+    assert path == tmp_path / "audit" / "audit.json" and value["schema"] == 1
+    assert [entry["algorithm"] for entry in value["audits"]] == ["dpsgd", "frozen"]
+    assert set(value["audits"][0]["cases"][0]) == {"sabotage", "bound", "tightness", "verdict", "seconds"}
+    assert read(path)["frozen"]["claim"] == frozen.claim
+    path.write_text("not json")
+    assert read(path) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRIVATE_RULES)
+def test_the_audit_separates_the_engine_from_every_sabotage_of_it(name: str) -> None:
+    """At 2 * 10^5 draws in each world; about half a minute.
+
+    The noise is fixed, so the outcome is.  With fresh noise an engine at exactly its claim would fail in at most 5%
+    of audits (about 0.3%, where both rates must err at once), each rule on its own.
+    """
+    found = audit(configured(name, "audit.draws=200000"))
+    sound, *sabotaged = found.cases
+    assert 0.4 < sound.tightness <= 1 and sound.verdict == "sound"
+    if name in ("dpsgd", "fest", "frozen"):
+        assert sound.tightness > 0.8
+    for case in sabotaged:
+        assert case.verdict == "broken", case

@@ -1,0 +1,241 @@
+"""What `dpfest bench` measures, and how it says so."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from dpfest.errors import UserError
+from pipelines.bench import embedding, pctr, peers, preprocess, step, text
+from pipelines.bench.algorithms import RULES
+from pipelines.bench.measure import Turn, steps, take_turns
+from pipelines.bench.pandas_way import convert
+from pipelines.bench.records import Record, records, write
+from pipelines.bench.sections import bench
+from pipelines.bench.worker import Worker, WorkerError
+from pipelines.config.compose import Composer
+from pipelines.config.settings import Config, typed
+from pipelines.data.dataset import RECORD
+
+CPU = torch.device("cpu")
+
+
+def config(tmp_path: Path, *overrides: str) -> Config:
+    paths = (f"paths.{name}={tmp_path / name}" for name in ("data", "runs", "report"))
+    return typed(Composer().compose(["profile=smoke", "bench.seconds=0.01", *paths, *overrides]))
+
+
+def by_name(found: list[Record]) -> dict[str, Record]:
+    return {record.competitor: record for record in found}
+
+
+def test_competitors_take_turns_and_each_turn_begins_with_another() -> None:
+    order: list[tuple[int, str]] = []
+
+    def competitor(name: str) -> Turn:
+        def turn(turn: int) -> float:
+            order.append((turn, name))
+            return 1.0
+
+        return turn
+
+    times = take_turns({name: competitor(name) for name in "abc"}, "a", repeats=3, seconds=60, warm_up=1)
+    assert order == list(zip([0] * 3 + [1] * 3 + [2] * 3 + [3] * 3, "abc" + "bca" + "cab" + "abc", strict=True))
+    assert all(list(taken) == [1, 2, 3] for taken in times.values())  # the turn of warm-up does not count
+
+
+def test_who_has_used_up_the_time_leaves_after_three_turns_and_the_reference_stays() -> None:
+    times = take_turns({"a": lambda turn: 1.0, "b": lambda turn: 1.0}, "a", repeats=9, seconds=0.0)
+    assert {name: len(taken) for name, taken in times.items()} == {"a": 3, "b": 3}
+    patient = take_turns({"a": lambda turn: 1.0, "b": lambda turn: 1.0}, "a", repeats=9, seconds=1e9)
+    assert {name: len(taken) for name, taken in patient.items()} == {"a": 9, "b": 9}
+
+
+def test_ratios_are_medians_of_ratios_within_a_turn() -> None:
+    # A machine that slows down tenfold: the ratio of the medians would be 10, or a tenth.
+    times = {"a": {2: 1.0, 3: 1.0, 4: 10.0}, "b": {2: 2.0, 3: 2.2, 4: 21.0}, "c": {2: 4.0}}
+    found = by_name(records(times, "a", section="step", case="x", notes={"d": "absent"}))
+    assert found["b"].ratio == pytest.approx(2.1) and found["a"].ratio == 1.0
+    assert found["c"].ratio == 4.0 and found["c"].repeats == 1
+    assert (found["b"].median_seconds, found["b"].min_seconds, found["b"].max_seconds) == (2.2, 2.0, 21.0)
+    assert found["d"].median_seconds is None and found["d"].ratio is None and found["d"].note == "absent"
+
+
+def test_a_turn_of_short_steps_holds_many_and_numbers_them_on() -> None:
+    numbers: list[int] = []
+    turn = steps(numbers.append, CPU)
+    for number in range(3):
+        turn(number)
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) > 50
+
+
+def test_records_survive_json(tmp_path: Path) -> None:
+    found = records({"a": {0: 0.5}}, "a", notes={"b": "absent"}, section="step", case="x", table_rows=3)
+    path = write(tmp_path, "step", found, CPU)
+    read = json.loads(path.read_text())
+    assert path == tmp_path / "bench" / "step.json"
+    assert [Record(**record) for record in read["records"]] == found
+    assert {"processor", "cores", "threads", "torch", "device", "memory_bytes"} <= read["machine"].keys()
+
+
+def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean embedding"):
+        bench("embeding", config(tmp_path))
+    with pytest.raises(UserError, match="there is embedding, step, text, peers, preprocess, accounting"):
+        bench("xyz", config(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_are_cut_to_what_may_and_can_be_held() -> None:
+    assert embedding.table_sizes((100, 200, 1000), 1000) == (100, 200, 1000)
+    assert embedding.table_sizes((100, 200, 1000), 678) == (100, 200, 670)
+    assert embedding.table_sizes((100, 200, 1000), 50) == (50,)
+
+
+def test_the_threshold_lets_half_an_untouched_row_survive() -> None:
+    for rows in (100_000, 100_000_000):
+        assert rows * stats.norm.sf(embedding.threshold(rows, 0.3) / 0.3) == pytest.approx(0.5)
+
+
+def test_every_embedding_competitor_is_timed_against_adafest(tmp_path: Path) -> None:
+    small = config(tmp_path, "bench.largest_rows=200000", "bench.dense_coordinates=6400000")
+    found = embedding.bench(small, repeats=1)
+    first, second = (by_name([r for r in found if r.table_rows == rows]) for rows in (100_000, 200_000))
+    assert list(first) == ["dpsgd", "dpsgd lazy", "fest", "adafest", "adafest_plus", "pytorch sparse"]
+    assert {record.reference for record in found} == {"adafest"} and first["adafest"].ratio == 1.0
+    assert first["dpsgd"].ratio is not None and first["dpsgd"].ratio > 1
+    # Dense noise is as large as the table; a sparse step's memory is a small part of it.
+    dense, sparse = first["dpsgd"].working_bytes, second["adafest"].working_bytes
+    assert dense is not None and sparse is not None and sparse < dense
+    assert second["dpsgd"].median_seconds is None and "bench.dense_coordinates" in (second["dpsgd"].note or "")
+    assert second[embedding.SMALLEST].ratio is not None
+
+
+def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
+    weight = embedding.table(50_000, CPU)
+    embedding.competitor("adafest", weight)(5)
+    ids = torch.randint(50_000, (64, embedding.BATCH), generator=torch.Generator().manual_seed(0))[0].unique()
+    moved = torch.nonzero((weight != 0.01).any(1)).squeeze(1)
+    assert set(ids.tolist()) <= set(moved.tolist()) and len(moved) < len(ids) + 10
+
+
+def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:
+    found = by_name(step.bench(config(tmp_path), repeats=1))
+    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *RULES}
+    assert {record.reference for record in found.values()} == {pctr.ORDINARY}
+    assert all(record.median_seconds and record.peak_bytes for record in found.values())
+    assert {record.table_rows for record in found.values()} == {2000}
+
+
+def test_tables_are_shared_by_turns_and_networks_are_not() -> None:
+    weights = pctr.tables(2000, CPU)
+    settings = typed(Composer().compose(["profile=smoke"])).model
+    before = [weight.clone() for weight in weights]
+    first, second = (pctr.model_on(weights, settings) for _ in range(2))
+    assert first.tables[0].weight.data_ptr() == second.tables[0].weight.data_ptr() == weights[0].data_ptr()
+    assert first.network[0].weight.data_ptr() != second.network[0].weight.data_ptr()
+    pctr.competitor(pctr.ORDINARY, weights, 64, settings)(5)
+    assert any(not torch.equal(old, new) for old, new in zip(before, weights, strict=True))
+
+
+def test_an_absent_peer_is_said_to_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "find_spec", lambda name: None)
+    found = by_name(peers.bench(config(tmp_path), repeats=1))
+    for name in (peers.GHOST, peers.HOOKS):
+        assert found[name].note == peers.ABSENT and found[name].median_seconds is None
+    assert found["adafest"].ratio == 1.0 and found["dpsgd"].ratio is not None
+
+
+def test_opacus_takes_the_same_step(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    settings = config(tmp_path)
+    for name in (peers.GHOST, peers.HOOKS):
+        assert peers.opacus_step(name, 500, 16, settings.model, "cpu")(5) > 0
+
+
+def hungry() -> Turn:
+    def turn(number: int) -> float:
+        return float(torch.ones(10**10 * (1 + number)).sum())
+
+    return turn
+
+
+def test_what_does_not_fit_fails_alone_and_says_what_it_asked_for() -> None:
+    with Worker(hungry, memory=1 << 30) as worker, pytest.raises(WorkerError, match="40000000000 bytes"):
+        worker(0)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_preprocessing_is_timed_on_plain_and_packed_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    if installed:
+        pytest.importorskip("pandas")
+    else:
+        monkeypatch.setattr(preprocess, "find_spec", lambda name: None)
+    settings = config(tmp_path, "bench.preprocess_rows=[300]")
+    found = preprocess.bench(settings, repeats=1)
+    plain, packed = (by_name([r for r in found if r.case.endswith(end)]) for end in ("plain", ".gz"))
+    assert list(plain) == list(packed) == [preprocess.REFERENCE, preprocess.OURS, preprocess.PANDAS]
+    for record in found:
+        assert record.rows == 300 and record.reference == preprocess.REFERENCE
+        assert (record.note == preprocess.ABSENT) == (record.median_seconds is None)
+    assert (plain["pandas"].note is None) == installed
+    folder = tmp_path / "data" / "bench" / "300-rows"
+    assert sorted(path.name for path in folder.iterdir()) == ["day_0.txt", "day_0.txt.gz"]
+    assert gzip.decompress((folder / "day_0.txt.gz").read_bytes()) == (folder / "day_0.txt").read_bytes()
+    made = (folder / "day_0.txt").stat().st_mtime_ns
+    preprocess.files(tmp_path / "data", 300)
+    assert (folder / "day_0.txt").stat().st_mtime_ns == made  # kept
+
+
+def test_the_pandas_way_writes_every_row(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    plain, packed = preprocess.files(tmp_path, 400)
+    sizes: list[Any] = []
+    for source in (plain, packed):
+        (out := tmp_path / source.name).mkdir()
+        convert(source, out)
+        sizes.append(sum(path.stat().st_size for path in out.iterdir()))
+    assert sizes == [400 * RECORD.itemsize] * 2
+
+
+def test_cold_and_remembered_calibrations_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipelines.bench import accounting
+
+    monkeypatch.setattr(accounting, "RULES", ("dpsgd",))
+    (cold, cached) = accounting.bench(config(tmp_path), repeats=1)
+    assert (cold.competitor, cached.competitor, cached.reference) == ("cold", "cached", "cold")
+    assert cached.ratio is not None and cached.ratio < 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    for key in ("seconds=0", "largest_rows=1", "dense_coordinates=-1", "preprocess_rows=[]"):
+        with pytest.raises(UserError, match=f"bench.{key.partition('=')[0]}"):
+            typed(Composer().compose([f"bench.{key}"]))
+
+
+def test_the_shipped_limits_are_the_papers() -> None:
+    shipped = typed(Composer().compose(["profile=paper", "data.path=x"])).bench
+    assert shipped.dense_coordinates == 10_000_000 * embedding.DIMENSION
+    assert dataclasses.asdict(shipped)["largest_rows"] == embedding.SIZES[-1]
+
+
+def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) -> None:
+    settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
+    path, found = bench("text", settings, repeats=1)
+    assert path.name == "text.json"
+    assert {record.competitor for record in found} == {text.ORDINARY, *RULES}
+    assert {record.case for record in found} == {"text_synthetic, 500 rows, 8 texts in micro-batches of 4"}
+    assert all(record.median_seconds and record.working_bytes for record in found)
+    with pytest.raises(UserError, match="bench text is of texts, and model=pctr reads none: use data=text_synthetic"):
+        bench("text", config(tmp_path))

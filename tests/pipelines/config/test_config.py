@@ -1,0 +1,215 @@
+"""The configuration tree: what is shipped, what is refused, and what names a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from omegaconf import OmegaConf
+
+from dpfest.algorithms import ALGORITHMS
+from dpfest.errors import UserError
+from pipelines.config.compose import Composer
+from pipelines.config.schema import build, in_keys, nearest, unknown_key
+from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config, typed
+from pipelines.preprocess import DATA_CONFIGS
+from pipelines.runs.identity import run_folder, run_hash
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+GROUP_FILES = [path for group in (*SCHEMAS, "privacy", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))]
+
+
+def composed(*overrides: str) -> Config:
+    return typed(Composer().compose(overrides))
+
+
+def schema_of(path: Path) -> Any:
+    group = path.parent.name
+    module, _, name = (PLAIN_SCHEMAS.get(group) or SCHEMAS[group][path.stem]).partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@pytest.mark.parametrize("path", GROUP_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_shipped_values_are_the_dataclass_defaults(path: Path) -> None:
+    shipped = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(shipped, dict)
+    shipped.pop("defaults", None)  # other groups that the file chooses
+    defaults = dataclasses.asdict(schema_of(path)())
+    if path.parent.name == "privacy":
+        defaults["fidelity"] = path.stem
+    assert shipped == defaults
+
+
+def test_the_root_file_holds_the_dataclass_defaults() -> None:
+    root = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
+    assert isinstance(root, dict)
+    kinds = {f.name: f for f in dataclasses.fields(Config)}
+    for section in ("budget", "stream", "sweep", "preprocess", "paths", "hub"):
+        assert root[section] == dataclasses.asdict(kinds[section].default_factory())  # type: ignore[misc]
+    for scalar in ("seed", "device"):
+        assert root[scalar] == kinds[scalar].default
+    assert root["train"] == dataclasses.asdict(composed().train)
+
+
+def test_every_choice_has_a_file_and_every_file_a_choice() -> None:
+    for group, choices in SCHEMAS.items():
+        assert {path.stem for path in (CONF / group).glob("*.yaml")} == set(choices)
+    assert set(SCHEMAS["algorithm"]) == {*ALGORITHMS, "nonprivate", "lora_embedding"}  # the last is about the model
+    assert set(SCHEMAS["data"]) == set(DATA_CONFIGS)
+    for name, schema in ALGORITHMS.items():
+        assert SCHEMAS["algorithm"][name] == f"{schema.__module__}:{schema.__name__}"
+
+
+@pytest.mark.parametrize("profile", ["smoke", "demo", "paper"])
+def test_profiles_compose_and_the_command_line_goes_before_them(profile: str) -> None:
+    config = composed(f"profile={profile}", "data=nycflights", "train.batch_size=7")
+    assert (config.profile, config.data.name, config.train.batch_size) == (profile, "nycflights", 7)
+
+
+def test_the_smoke_profile_scales_its_data_alone() -> None:
+    assert composed("profile=smoke").data.rows == 2000
+    assert composed("profile=smoke", "data.rows=50").data.rows == 50
+    assert composed("data=criteo_synthetic").data.rows > 2000
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["paths.runs=/elsewhere", "paths.data=/x", "paths.report=y"],
+        ["device=cpu"],
+        ["hub.download=true"],
+        ["train.log_every=3", "train.checkpoint_every=7", "train.evaluate_every=5", "train.save_model=false"],
+        ["train.micro_batch_size=64"],
+        ["budget.examples=9", "sweep.jobs=4", "preprocess.jobs=2", "+experiment=comparison"],
+        ["privacy.epsilon=1", "train.epochs=1"],
+    ],
+)
+def test_what_cannot_change_a_result_does_not_change_the_hash(overrides: list[str]) -> None:
+    overrides = [text.removeprefix("+") for text in overrides]
+    assert run_hash(composed(*overrides)) == run_hash(composed())
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "algorithm.threshold=21",
+        "algorithm=dpsgd",
+        "privacy.epsilon=3",
+        "privacy=paper",
+        "privacy.noise_seed=0",
+        "optimizer.tables.learning_rate=0.5",
+        "train.batch_size=1024",
+        "train.steps=9",
+        "model.hidden=[16]",
+        "data.split.seed=1",
+        "data=criteo_synthetic",
+    ],
+)
+def test_what_can_change_a_result_changes_the_hash(override: str) -> None:
+    assert run_hash(composed(override)) != run_hash(composed())
+
+
+def test_a_run_lies_where_the_contract_says() -> None:
+    config = composed("algorithm=fest", "paths.runs=/somewhere")
+    assert run_folder(config) == Path("/somewhere/nycflights/fest") / run_hash(config)
+
+
+def test_a_composed_configuration_survives_its_own_dictionary() -> None:
+    config = composed("algorithm=adafest_plus", "experiment=comparison")
+    assert typed(config.to_dict()) == config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["+algorithm.selection.row=3"], "there is no key algorithm.selection"),
+        (["+trian.epochs=2"], "there is no key trian; did you mean train?"),
+        (["algorithm=fest", "+algorithm.selection.row=3"], "did you mean algorithm.selection.rows?"),
+        (["algorithm=fest", "algorithm.selection=3"], "algorithm.selection must be a group of keys"),
+        (["train.steps=1.5"], "train.steps must be a whole number or null, not 1.5."),
+        (["train.steps=0"], "train.steps=0 must be above 0."),
+        (["train.save_model=1"], "train.save_model must be true or false, not 1."),
+        (["privacy.delta=1"], "privacy.delta=1.0 must lie between 0 and 1"),
+        (["algorithm.clipping_norm=0"], "algorithm.clipping_norm=0.0 must be a finite number greater than 0"),
+        (["algorithm.threshold=nan"], "algorithm.threshold=nan must be a number"),
+        (["algorithm=fest", "algorithm.selection.rows=0"], "algorithm.selection.rows=0 must be at least 1"),
+        (["privacy.fidelity=exact"], "privacy.fidelity=exact must be rigorous or paper."),
+        (["algorithm.name=adafset"], "did you mean algorithm=adafest?"),
+        (["paths.runs=null"], "paths.runs must be text, not null."),
+        (["sweep.jobs=0"], "sweep.jobs=0 must be 1 or more."),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        composed(*overrides)
+    assert message in str(refused.value)
+
+
+@dataclass
+class Inner:
+    width: int = 1
+
+
+@dataclass
+class Outer:
+    kind: Literal["a", "b"]
+    inner: Inner = field(default_factory=Inner)
+    pair: tuple[int, float] = (1, 2.0)
+    named: dict[str, list[float]] = field(default_factory=dict)
+    either: int | str | None = None
+
+
+def test_nested_values_take_their_types() -> None:
+    built = build(Outer, {"kind": "b", "inner": {"width": 2e1}, "pair": [3, 4], "named": {"x": [1]}, "either": "7"})
+    assert built == Outer("b", Inner(20), (3, 4.0), {"x": [1.0]}, "7")
+    assert isinstance(built.pair[1], float) and isinstance(built.inner.width, int)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "top.kind must be set: add top.kind=... to the command."),
+        ({"kind": "???"}, "top.kind must be set"),
+        ({"kind": "c"}, "top.kind must be one of a, b, not 'c'."),
+        ({"kind": "a", "pair": [1]}, "top.pair must be a list"),
+        ({"kind": "a", "pair": [1, True]}, "top.pair[1] must be a number, not True."),
+        ({"kind": "a", "named": {"x": 1}}, "top.named.x must be a list"),
+        ({"kind": "a", "either": 1.5}, "top.either must be a whole number or text or null, not 1.5."),
+        (
+            {"kind": "a", "inner": {"wdth": 1}},
+            "there is no key top.inner.wdth; did you mean top.inner.width?",
+        ),
+    ],
+)
+def test_nested_values_are_refused_by_their_dotted_key(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        build(Outer, values, "top")
+    assert message in str(refused.value)
+
+
+def test_the_nearest_key_is_found_by_its_last_part_too() -> None:
+    keys = ["algorithm", "algorithm.threshold", "train.epochs", "train.steps"]
+    assert nearest("treshold", keys) == "algorithm.threshold"
+    assert nearest("train.epoch", keys) == "train.epochs"
+    assert nearest("completely.different", keys) is None
+    assert "there are train.epochs, train.steps." in str(unknown_key("train.zzz", keys))
+
+
+@pytest.mark.parametrize(
+    ("said", "in_words_of_the_command_line"),
+    [
+        ("batch_size=9 must lie between 1 and 5.", "train.batch_size=9 must lie between 1 and 5."),
+        ("epsilon=1 at delta=0.1 needs more.", "privacy.epsilon=1 at privacy.delta=0.1 needs more."),
+        ("Raise epsilon or selection.noise_multiplier.", "Raise epsilon or algorithm.selection.noise_multiplier."),
+        ("has 3, of stream.period=2 and rows_per_step=4.", "has 3, of stream.period=2 and algorithm.rows_per_step=4."),
+    ],
+)
+def test_arguments_of_the_library_become_keys(said: str, in_words_of_the_command_line: str) -> None:
+    with pytest.raises(UserError) as refused, in_keys():
+        raise UserError(said)
+    assert str(refused.value) == in_words_of_the_command_line

@@ -1,0 +1,191 @@
+"""One line of the source more or less moves no other line: not its split, not its day, not a byte of its record.
+
+The guarantee is for data that differ in one line. Were another line to change its split or its features with it, the
+difference would be several examples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from pipelines.data.clicks import nycflights_stream, synthetic
+from pipelines.data.clicks.criteo import CriteoKaggleConfig
+from pipelines.data.clicks.criteo_days import Criteo1TBConfig
+from pipelines.data.clicks.nycflights import Nycflights, NycflightsConfig
+from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
+from pipelines.data.dataset import Dataset
+from pipelines.data.stream import Stream
+from pipelines.data.text.glue import OfficialConfig, QnliConfig, Sst2Config
+from pipelines.data.text.synthetic import TextSyntheticConfig
+from tests.pipelines.data.criteo_text import run, some_lines
+
+Placed = Counter[tuple[str, str, bytes]]
+"""How often each record lies in each split of each day."""
+
+REMOVED = {"the first": 0, "one in the middle": 140, "the last": -1, "one of two that are equal": 150}
+pytestmark = pytest.mark.parametrize("which", REMOVED)
+
+
+def placed(folder: Path) -> Placed:
+    days = Stream.open(folder).days if (folder / "stream.json").exists() else [Dataset.open(folder)]
+    found: Placed = Counter()
+    for number, day in enumerate(days):
+        size = day.description["record"]["bytes"]
+        for split, rows in day.rows.items():
+            content = (day.folder / f"{split}.rows").read_bytes()
+            found.update((f"day {number}", split, content[row * size : (row + 1) * size]) for row in range(rows))
+    return found
+
+
+def assert_one_record_is_gone(whole: Placed, less: Placed) -> None:
+    assert len({(day, split) for day, split, _ in whole}) > 1, "with one place alone nothing could move"
+    assert not less - whole, f"{(less - whole).total()} other records changed or moved"
+    assert (whole - less).total() == 1
+
+
+def twice(lines: Sequence[Any]) -> list[Any]:
+    """The lines, of which numbers 7 and 150 are equal."""
+    return [*lines[:150], lines[7], *lines[150:]]
+
+
+def without(lines: Sequence[Any], which: str) -> list[Any]:
+    number = REMOVED[which] % len(lines)
+    return [*lines[:number], *lines[number + 1 :]]
+
+
+def compare(make: Callable[[Path, Sequence[bytes]], Path], lines: Sequence[bytes], which: str, folder: Path) -> None:
+    """``make`` writes lines into a folder and preprocesses them."""
+    made = []
+    for name, content in (("whole", lines), ("less", without(lines, which))):
+        (folder / name).mkdir()
+        made.append(placed(make(folder / name, content)))
+    assert_one_record_is_gone(*made)
+
+
+def test_of_criteo_kaggle(tmp_path: Path, which: str) -> None:
+    def make(folder: Path, lines: Sequence[bytes]) -> Path:
+        (folder / "train.txt").write_bytes(b"\n".join([*lines, b""]))
+        return run(CriteoKaggleConfig(path=str(folder / "train.txt")), folder / "data")
+
+    compare(make, twice(some_lines(300)), which, tmp_path)
+
+
+def test_of_criteo_1tb(tmp_path: Path, which: str) -> None:
+    def make(folder: Path, lines: Sequence[bytes]) -> Path:
+        for day, content in enumerate((some_lines(250)[50:], lines)):
+            (folder / f"day_{day}.tsv").write_bytes(b"\n".join([*content, b""]))
+        return run(Criteo1TBConfig(path=str(folder), days=2), folder / "data")
+
+    compare(make, twice(some_lines(300)), which, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config", [CriteoSyntheticConfig(rows=600, days=2), CriteoSyntheticStreamConfig(days=2, rows_per_day=300)]
+)
+def test_of_generated_clicks(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = synthetic.write_criteo_files
+
+    def of(change: Callable[[list[bytes]], list[bytes]]) -> Placed:
+        def written(*arguments: Any) -> list[Path]:
+            paths = write(*arguments)
+            first = next((path for path in paths if path.name == "day_0.txt"), None)
+            if first is not None:
+                first.write_bytes(b"".join(change(twice(first.read_bytes().splitlines(keepends=True)))))
+            return paths
+
+        monkeypatch.setattr(synthetic, "write_criteo_files", written)
+        return placed(run(config, tmp_path / str(change)))
+
+    assert_one_record_is_gone(of(list), of(lambda lines: without(lines, which)))
+
+
+@pytest.mark.parametrize("config", [NycflightsConfig(), NycflightsStreamConfig(days=6)])
+def test_of_the_flights(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every sixtieth flight, whole days of the busiest route among them, so that flights share hours and aircraft."""
+    read = Nycflights._read
+
+    def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
+        def changed(self: Nycflights, file: str) -> pl.DataFrame:
+            table = read(self, file)
+            if file != "flights.csv.zip":
+                return table
+            some = pl.int_range(pl.len()) % 60 == 0
+            busy = (pl.col("dest") == "ATL") & (pl.col("day") == 5) | (pl.col("tailnum") == "N725MQ")
+            kept = table.filter((some | busy) & pl.col("arr_delay").is_not_null())
+            return kept[change(twice(range(kept.height)))]
+
+        monkeypatch.setattr(Nycflights, "_read", changed)
+        nycflights_stream._year.cache_clear()
+        try:
+            return placed(run(config, tmp_path / name))
+        finally:
+            nycflights_stream._year.cache_clear()
+
+    assert_one_record_is_gone(of(list, "whole"), of(lambda rows: without(rows, which), "less"))
+
+
+LABELLED = [
+    f"{' '.join('abc'[row // 3**place % 3] for place in range(6))}\t{row % 5 % 2}".encode() for row in range(320)
+]
+TEXTS, JUDGED = twice(LABELLED[:300]), LABELLED[300:]
+
+
+def _sst2(folder: Path, lines: Sequence[bytes]) -> OfficialConfig:
+    for name, content in (("train", lines), ("dev", JUDGED)):
+        (folder / f"{name}.tsv").write_bytes(b"\n".join([b"sentence\tlabel", *content, b""]))
+    return Sst2Config()
+
+
+def _qnli(folder: Path, lines: Sequence[bytes]) -> OfficialConfig:
+    for name, content in (("train", lines), ("dev", JUDGED)):
+        pairs = [b"0\ta b\t" + line[:-1] + (b"entailment", b"not_entailment")[int(line[-1:])] for line in content]
+        (folder / f"{name}.tsv").write_bytes(b"\n".join([b"index\tquestion\tsentence\tlabel", *pairs, b""]))
+    return QnliConfig()
+
+
+def _parquet(folder: Path, lines: Sequence[bytes]) -> OfficialConfig:
+    (folder / "sst2").mkdir()
+    for name, content in (("train", lines), ("validation", JUDGED)):
+        texts, labels = zip(*(line.decode().split("\t") for line in content), strict=True)
+        frame = pl.DataFrame({"sentence": texts, "label": list(map(int, labels))})
+        frame.write_parquet(folder / "sst2" / f"{name}-00000-of-00001.parquet")
+    return Sst2Config()
+
+
+@pytest.mark.parametrize("write", [_sst2, _qnli, _parquet])
+def test_of_texts(tmp_path: Path, which: str, write: Callable[[Path, Sequence[bytes]], OfficialConfig]) -> None:
+    pytest.importorskip("tokenizers")
+    from tests.pipelines.data.text.test_glue import model_folder
+
+    def make(folder: Path, lines: Sequence[bytes]) -> Path:
+        config = write(folder, lines)
+        config.path, config.max_length, config.validation = str(folder), 16, 0.3
+        config.tokenizer = str(model_folder(folder / "model"))
+        return run(config, folder / "data")
+
+    compare(make, TEXTS, which, tmp_path)
+
+
+def test_of_generated_texts(tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tokenizers")
+    config = TextSyntheticConfig(rows=300, test_rows=20, vocabulary_size=300)
+    files = TextSyntheticConfig.files
+
+    def of(change: Callable[[list[bytes]], list[bytes]], name: str) -> Placed:
+        def changed(self: TextSyntheticConfig, scratch: Path) -> Any:
+            found = files(self, scratch)
+            header, *lines = found["train"].path.read_bytes().splitlines(keepends=True)
+            found["train"].path.write_bytes(b"".join([header, *change(twice(lines))]))
+            return found
+
+        monkeypatch.setattr(TextSyntheticConfig, "files", changed)
+        return placed(run(config, tmp_path / name))
+
+    assert_one_record_is_gone(of(list, "whole"), of(lambda lines: without(lines, which), "less"))

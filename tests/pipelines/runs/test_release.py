@@ -1,0 +1,336 @@
+"""What leaves: one training row moves noised quantities and nothing else, and `dpfest release` packs what is listed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from safetensors.torch import load_file, save_file
+
+from dpfest.errors import UserError
+from pipelines.config.compose import Composer
+from pipelines.config.settings import Config, typed
+from pipelines.preprocess import preprocess
+from pipelines.runs.release import checked, pack
+from pipelines.train import train
+
+# Batches of nine tenths of the examples: the row that is changed is in most of them.
+SETTINGS = {
+    "clicks": ["data=criteo_synthetic", "data.rows=200", "train.batch_size=140", "train.steps=2"],
+    "stream": [
+        *("data=criteo_synthetic_stream", "data.days=4", "data.rows_per_day=60", "stream.train_days=3"),
+        *("stream.period=1", "train.batch_size=54", "train.steps=2"),
+    ],
+    "text": ["data=text_synthetic", "data.rows=120", "data.test_rows=40", "train.batch_size=96", "train.steps=2"],
+}
+ALGORITHMS = ("nonprivate", "dpsgd", "lazy", "fest", "adafest", "adafest_plus", "exponential", "frozen")
+CASES = [(kind, rule) for kind in ("clicks", "stream") for rule in ALGORITHMS]
+CASES += [("text", rule) for rule in ("adafest_plus", "lora_embedding")]
+SLOW = [("text", rule) for rule in ("nonprivate", "dpsgd", "fest", "adafest", "exponential", "frozen")]
+
+# Released quantities that depend on training rows through noise alone. A new one belongs here only with that argument.
+WEIGHTS = r"utility\.(value|standard_error|validation|validation_standard_error|loss)|periods\[\]\.\w+\.\w+"
+ROWS = r"embedding_gradient\.(coordinates_mean|reduction|tables\[\]\.rows_mean)"
+READS_IDS = {"nonprivate", "adafest", "adafest_plus", "exponential"}
+"""Rules whose rows follow from the batches' ids; exponential selection's follow from the labels as well."""
+
+
+def config(kind: str, rule: str, data: Path, runs: Path, *more: str) -> Config:
+    small = [] if kind == "text" else [f"data.vocabulary.sizes={[20] * 26}"]
+    settings = {
+        "lazy": ["algorithm=dpsgd", "algorithm.noise=lazy"],
+        "fest": ["algorithm=fest", "algorithm.selection.rows=130"],
+        "adafest": ["algorithm=adafest", "algorithm.threshold=2"],
+        "adafest_plus": ["algorithm=adafest_plus", "algorithm.threshold=2", "algorithm.selection.rows=130"],
+        "exponential": ["algorithm=exponential", "algorithm.rows_per_step=20"],
+    }.get(rule, [f"algorithm={rule}"])
+    places = [f"paths.data={data}", f"paths.runs={runs}", "privacy.noise_seed=5"]
+    return typed(Composer().compose([*SETTINGS[kind], "profile=smoke", *small, *settings, *places, *more]))
+
+
+@pytest.fixture(scope="module")
+def neighbours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Path]]:
+    """Of a kind of data three folders that differ in one processed training row: as it is, its label, its ids."""
+    made: dict[str, dict[str, Path]] = {}
+
+    def of(kind: str) -> dict[str, Path]:
+        if kind not in made:
+            base = tmp_path_factory.mktemp(kind)
+            folder = preprocess(config(kind, "dpsgd", base / "as_it_is", base / "runs"))
+            made[kind] = {"as it is": base / "as_it_is"}
+            for what in ("label", "ids"):
+                made[kind][what] = base / what
+                shutil.copytree(base / "as_it_is", base / what)
+                day = "day_01" if kind == "stream" else ""  # of the second period
+                change(base / what / folder.name / day, what)
+        return made[kind]
+
+    return of
+
+
+def change(folder: Path, what: str) -> None:
+    """Change one row of the training rows, in place."""
+    description = json.loads((folder / "dataset.json").read_text())
+    record = np.dtype([(f["name"], f["dtype"], tuple(f["shape"])) for f in description["record"]["fields"]])
+    row = np.memmap(folder / "train.rows", record, "r+")[7:8]
+    if what == "label":
+        row["label"] = 1 - row["label"]
+    elif "categorical" in (record.names or ()):
+        row["categorical"] = (row["categorical"] + 1) % 20
+    else:
+        inner = slice(1, int(row["length"][0]) - 1)  # between the marks
+        row["ids"][0, inner] = 5 + (row["ids"][0, inner] - 5 + 1) % 400
+    (folder / "histogram.npy").unlink(missing_ok=True)
+
+
+def released(run: Path, runs: Path) -> dict[str, Any]:
+    """Every released thing by its name: the places of a JSON file, tensors, and other files by their bytes."""
+    found: dict[str, Any] = {"status.json": (run / "status.json").read_bytes()}
+    for path in sorted([*(run / "release").iterdir(), *runs.glob(".selections/*/*/release/*")]):
+        if path.suffix == ".json":
+            value = json.loads(path.read_text())
+            found |= {f"{path.name}:{place}": item for place, item in places(value)}
+            found[f"{path.name}:keys"] = [place for place, _ in places(value)]
+        elif path.suffix == ".safetensors":
+            tensors = load_file(path)
+            found |= {f"{path.name}:{name}": value.numpy().tobytes() for name, value in tensors.items()}
+        else:
+            found[f"{path.parts[-4] if path.suffix == '.npy' else ''}{path.name}"] = path.read_bytes()
+    return found
+
+
+def places(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
+    """Plain values and where they stand: `privacy.periods[2].steps`."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from places(item, f"{where}.{key}" if where else key)
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from places(item, f"{where}[{number}]")
+    else:
+        yield where, value
+
+
+def moved(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
+    """Names of what differs, places in lists without their number."""
+    assert list(one) == list(other)
+    return {re.sub(r"\[\d+\]", "[]", name) for name in one if one[name] != other[name]}
+
+
+def permitted(names: set[str], *patterns: str) -> set[str]:
+    """Those of the names that are none of the noised quantities."""
+    noised = re.compile("|".join(f"({pattern})" for pattern in patterns) or "(?!)")
+    return {name for name in names if not noised.fullmatch(name)}
+
+
+@pytest.mark.parametrize(("kind", "rule"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
+def test_one_training_row_moves_noised_quantities_alone(
+    tmp_path: Path, neighbours: Callable[[str], dict[str, Path]], calibrations: Path, kind: str, rule: str
+) -> None:
+    """Under one noise key, on data of as many rows; without a learning rate the weights cannot move, and nothing may.
+
+    No chance enters: with the fixed key every released byte is a function of the data.
+    """
+    if kind == "text":
+        pytest.importorskip("transformers")
+        pytest.importorskip("peft")
+    still = ("optimizer.dense.learning_rate=1e-300", "optimizer.tables.learning_rate=1e-300")
+    found: dict[tuple[str, bool], dict[str, Any]] = {}
+    for what, data in neighbours(kind).items():
+        runs = tmp_path / what.replace(" ", "_")
+        runs.mkdir()
+        (runs / ".calibration").symlink_to(calibrations)
+        for moves in (True, False):
+            run = train(config(kind, rule, data, runs, *(() if moves else still)))
+            found[what, moves] = released(run.path, runs)
+            checked(run.path)
+    for what in ("label", "ids"):
+        rows = rule in READS_IDS and (what == "ids" or rule == "exponential")
+        noised = [f"summary.json:{ROWS}"] if rows else []
+        noised += [r"\w+rows\.npy", r"\w+counts\.npy"] if what == "ids" else []
+        at_rest = moved(found["as it is", False], found[what, False])
+        assert permitted(at_rest, *noised) == set(), f"{what}, weights at rest"
+        noised += [r"model\.safetensors:.+", f"summary.json:({WEIGHTS})"]
+        noised += [f"summary.json:{ROWS}"] if rule in READS_IDS else []  # weights that moved draw other rows
+        in_motion = moved(found["as it is", True], found[what, True])
+        assert permitted(in_motion, *noised) == set(), f"{what}, weights in motion"
+        assert any(name.startswith("model.safetensors") for name in in_motion), "the row was in no batch"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, calibrations: Path) -> Path:
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("release")
+    (folder / "runs").mkdir()
+    (folder / "runs" / ".calibration").symlink_to(calibrations)
+    return train(config("clicks", "adafest", folder / "data", folder / "runs")).path
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    copy = tmp_path / made.name
+    shutil.copytree(made, copy)
+    return copy
+
+
+def test_a_release_tells_no_seed_no_place_no_time_and_no_machine(made: Path) -> None:
+    settings = yaml.safe_load((made / "release" / "config.yaml").read_text())
+    assert "noise_seed" not in settings["privacy"] and "paths" not in settings
+    assert typed(settings).privacy.noise_seed is None  # it reads as a configuration
+    asked = yaml.safe_load((made / "private" / "config.yaml").read_text())
+    assert asked["privacy"]["noise_seed"] == 5
+    assert json.loads((made / "status.json").read_text()) == {"status": "done", "reason": None}
+    whole = "".join((made / "release" / name).read_text() for name in ("config.yaml", "ledger.json", "summary.json"))
+    for word in (str(made.parents[3]), made.name, "noise_seed:", '"noise_seed"', "seconds", "pid", "throughput"):
+        assert word not in whole, word
+
+
+def test_places_of_files_lose_all_but_their_name(tmp_path: Path, calibrations: Path) -> None:
+    np.save(tmp_path / "prior.npy", np.ones(26 * 20))
+    public = ("algorithm.selection.mechanism=public", f"algorithm.selection.prior={tmp_path}/prior.npy")
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".calibration").symlink_to(calibrations)
+    path = train(config("clicks", "fest", tmp_path / "data", tmp_path / "runs", *public)).path
+    summary = json.loads((path / "release" / "summary.json").read_text())
+    assert summary["hyperparameters"]["algorithm"]["selection"]["prior"] == "prior.npy"
+    assert checked(path).summary == summary
+    (selection,) = (tmp_path / "runs" / ".selections" / "criteo_synthetic").iterdir()
+    assert {file.name for file in (selection / "release").iterdir()} == {"rows.npy", "selection.json"}
+    told = json.loads((selection / "release" / "selection.json").read_text())
+    assert told.keys() == {"selection", "rows", "rows_per_feature", "spent"}
+    kept = selection / "private" / "request.json"
+    assert json.loads(kept.read_text()).keys() == {"data", "selection", "noise_seed"}
+    assert kept.parent.stat().st_mode & 0o077 == 0 == kept.stat().st_mode & 0o077
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    value = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def edit_within(path: Path, section: str, **changes: Any) -> None:
+    edit_json(path, **{section: json.loads(path.read_text())[section] | changes})
+
+
+def edit_config(path: Path, section: str, **changes: Any) -> None:
+    heading, _, rest = path.read_text().partition("\n")
+    settings = yaml.safe_load(rest)
+    if section:
+        settings[section] |= changes
+    else:
+        settings |= changes
+    path.write_text(heading + "\n" + yaml.safe_dump(settings, sort_keys=False))
+
+
+def add_tensor(path: Path) -> None:
+    save_file(load_file(path) | {"example_7": load_file(path)["tables.0.weight"]}, path)
+
+
+def replace_by_link(path: Path) -> None:
+    target = path.rename(path.parents[1] / "private" / path.name)
+    target.chmod(0o600)
+    path.symlink_to(target)
+
+
+def repeat_a_key(path: Path) -> None:
+    path.write_text(path.read_text().replace("{", '{\n  "seed": "of an example",', 1))
+
+
+def keep_the_key(path: Path) -> None:
+    path.write_bytes(b"key")
+    path.chmod(0o600)
+
+
+SUMMARY, LEDGER, CONFIG = "release/summary.json", "release/ledger.json", "release/config.yaml"
+MODEL = "release/model.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "message"),
+    [
+        ("release/metrics.jsonl", lambda f: f.write_text("{}"), "metrics.jsonl is not on the list of what a release"),
+        ("notes.txt", lambda f: f.write_text("mine"), "notes.txt is not on the list of what a run's folder"),
+        (".release.7.partial", lambda f: f.mkdir(), ".release.7.partial is not on the list"),
+        ("release/.summary.json.7.partial", lambda f: f.touch(), "partial is not on the list"),
+        (SUMMARY, lambda f: f.unlink(), "summary.json is missing"),
+        (MODEL, lambda f: f.unlink(), "model.safetensors is missing"),
+        (SUMMARY, replace_by_link, "summary.json is a link or no plain file"),
+        (MODEL, replace_by_link, "model.safetensors is a link or no plain file"),
+        (LEDGER, lambda f: f.write_text(""), "ledger.json is empty"),
+        (LEDGER, lambda f: f.write_text('{"schema": 2'), "ledger.json is damaged"),
+        (LEDGER, lambda f: f.write_text("[]"), "ledger.json is damaged"),
+        (CONFIG, lambda f: f.write_text("a: [1"), "config.yaml is damaged"),
+        (SUMMARY, lambda f: edit_within(f, "utility", loss=float("nan")), "summary.json is damaged"),
+        (SUMMARY, lambda f: edit_json(f, throughput={"wall_seconds": 3}), "holds throughput, which is not on the list"),
+        (SUMMARY, lambda f: edit_within(f, "utility", train_loss=1), "holds utility.train_loss, which is not on"),
+        (SUMMARY, lambda f: edit_json(f, seed={"x": 1}), "holds at seed what may not leave there"),
+        (SUMMARY, lambda f: edit_json(f, schema=1), "has schema 1, and this version packs 2"),
+        (SUMMARY, lambda f: edit_json(f, model="/home/me/x"), "holds /home/me/x, a place on a machine"),
+        (SUMMARY, lambda f: edit_json(f, hyperparameters={"seed": 3}), "other hyperparameters than config.yaml"),
+        (SUMMARY, lambda f: edit_json(f, steps=9), "not of one run"),
+        (SUMMARY, lambda f: f.write_text(f.read_text() + " "), "summary.json is not byte for byte what a run writes"),
+        (SUMMARY, repeat_a_key, "summary.json is not byte for byte what a run writes"),
+        (LEDGER, lambda f: edit_json(f, batch_sizes=[7]), "ledger.json holds batch_sizes, which is not on the list"),
+        (LEDGER, lambda f: edit_within(f, "run", data="a1"), "ledger.json holds run.data, which is not on the list"),
+        (LEDGER, lambda f: edit_within(f, "run", settings={}), "other settings of the algorithm than config.yaml"),
+        (LEDGER, lambda f: edit_within(f, "run", steps=9), "not of one run"),
+        (LEDGER, lambda f: edit_json(f, run=None), "ledger.json lacks algorithm"),
+        (CONFIG, lambda f: edit_config(f, "privacy", noise_seed=5), "holds privacy.noise_seed"),
+        (CONFIG, lambda f: edit_config(f, "data", secret=5), "there is no key data.secret"),
+        (CONFIG, lambda f: edit_config(f, "", paths={"data": "x"}), "config.yaml holds paths, which is not on the"),
+        (CONFIG, lambda f: edit_config(f, "data", on_bad_row="/home/me"), "holds /home/me, a place on a machine"),
+        (CONFIG, lambda f: f.write_text(f.read_text() + "# seed 5\n"), "config.yaml is not byte for byte"),
+        (MODEL, add_tensor, "holds of example_7 float32 [20, 4], and the model has none"),
+        (MODEL, lambda f: save_file(load_file(f), f, {"loss": "0.3"}), "holds words beside its tensors (loss)"),
+        (MODEL, lambda f: f.write_bytes(f.read_bytes()[:-4]), "model.safetensors is damaged"),
+        (MODEL, lambda f: f.chmod(0o666), "may be written by anybody"),
+        ("private", lambda f: f.chmod(0o755), "is private and others on this machine may open it"),
+        ("private/metrics.jsonl", lambda f: f.chmod(0o644), "metrics.jsonl is private and others"),
+        ("private/state.pt", keep_the_key, "still holds the noise key"),
+        ("status.json", lambda f: edit_json(f, status="running"), "its status is running"),
+        ("status.json", lambda f: f.unlink(), "is no folder of a run"),
+        ("release", lambda f: shutil.rmtree(f), "release is missing or no folder"),
+    ],
+)
+def test_what_is_not_on_the_list_is_refused_by_name(
+    run: Path, name: str, harm: Callable[[Path], object], message: str
+) -> None:
+    checked(run)
+    harm(run / name)
+    with pytest.raises(UserError) as refused:
+        checked(run)
+    assert message in str(refused.value), refused.value
+
+
+def test_a_run_whose_private_folder_is_gone_may_leave(run: Path) -> None:
+    shutil.rmtree(run / "private")
+    assert len(checked(run).files) == 4
+
+
+def test_an_archive_holds_the_release_and_is_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.zip", tmp_path / "second.zip"
+    pack([checked(run)], first)
+    for path in run.rglob("*"):
+        os.utime(path, (1, 1))
+    moved_run = run.rename(tmp_path / "elsewhere")
+    pack([checked(moved_run)], second)
+    assert first.read_bytes() == second.read_bytes()
+    assert run.name.encode() not in first.read_bytes()  # it covers a fingerprint of the data
+    with zipfile.ZipFile(first) as archive:
+        name = checked(moved_run).name
+        files = ("config.yaml", "ledger.json", "model.safetensors", "summary.json")
+        assert archive.namelist() == [f"{name}/{file}" for file in files]
+        for file in files:
+            assert archive.read(f"{name}/{file}") == (moved_run / "release" / file).read_bytes()
+    with pytest.raises(UserError, match=r"first\.zip already"):
+        pack([checked(moved_run)], first)

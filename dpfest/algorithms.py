@@ -260,9 +260,11 @@ class Exponential(PrivateAlgorithm):
 
 
 def positive(name: str, value: object, whole: bool = False) -> None:
-    """Refuse, by its name, a setting that is not a finite number (a whole one) greater than zero."""
-    if not (isinstance(value, Integral if whole else Real) and 0 < float(value) < math.inf):
-        raise ValueError(f"{name}={value} must be a {'whole' if whole else 'finite'} number greater than 0")
+    """Refuse, by its name, a setting that is not a number (a whole one) above zero, far from overflow."""
+    if not (isinstance(value, Integral if whole else Real) and 1e-30 <= float(value) <= 1e30):
+        raise ValueError(
+            f"{name}={value} must be a {'whole' if whole else 'finite'} number greater than 0 (1e-30 to 1e30)"
+        )
 
 
 ALGORITHMS: dict[str, type[PrivateAlgorithm]] = {

@@ -35,6 +35,9 @@ from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.topk import selection_events
 
+MOST_STEPS = 10**9
+"""Of a period; more would outlast every machine, and the numbers with which they are accounted."""
+
 
 @dataclass(frozen=True)
 class Period:
@@ -266,9 +269,10 @@ def training_steps(examples: int, batch_size: int, *, epochs: float | None = Non
     """T: `steps`, or ceil(epochs * examples / batch_size). Raises UserError where both are given, or neither."""
     if (steps is None) == (epochs is None):
         raise UserError(f"Give one of steps={steps} and epochs={epochs}: either says how long training is.")
-    if steps is not None:
-        return _whole("steps", steps)
-    return math.ceil(_number("epochs", epochs) * examples / batch_size)
+    total = _whole("steps", steps) if steps is not None else _number("epochs", epochs) * examples / batch_size
+    if not total <= MOST_STEPS:
+        raise UserError(f"Training would take {total:.3g} steps, and no more than {MOST_STEPS:.0e} are planned.")
+    return math.ceil(total)
 
 
 def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> float:

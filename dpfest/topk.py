@@ -68,8 +68,8 @@ class SelectionConfig:
 
         require(self.mechanism in MECHANISMS, "mechanism", f"one of {', '.join(MECHANISMS)}")
         require(self.rows >= 1, "rows", "at least 1")
-        require(0.1 <= self.noise_multiplier < math.inf, "noise_multiplier", "finite and at least 0.1: less hides none")
-        require(0 < self.epsilon <= 100, "epsilon", "above 0 and at most 100: more hides none")
+        require(0.1 <= self.noise_multiplier <= 1e9, "noise_multiplier", "from 0.1, below which it hides none, to 1e9")
+        require(1e-9 <= self.epsilon <= 100, "epsilon", "from 1e-9 to 100, above which it hides none")
         rule = "the path of public counts for mechanism=public, and null for all others"
         require((self.mechanism == "public") == (self.prior is not None), "prior", rule)
         require(self.source is None or self.source in SOURCES, "source", f"one of {', '.join(SOURCES)}, or null")

@@ -1,27 +1,62 @@
 """Plain configuration values become the dataclasses that they configure, or a sentence names the wrong key.
 
-A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the
-types, its `__post_init__` the ranges. Nothing is dropped, nothing is guessed: a key without a field, a value
-of another type or out of range, and a mandatory value left as `???` each end with a UserError before any
-work has started.
+A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the types,
+`Annotated[int, Within(1, 10**9)]` the range of a number, its `__post_init__` what settings ask of one another. Every
+number is finite, and a whole one fits in 64 bits, so that JSON can hold it. Nothing is dropped, nothing is guessed: a
+key without a field, a value of another type or out of range, and a mandatory value left as `???` each end with a
+UserError before any work has started.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from dpfest.errors import UserError
 
 MISSING = "???"
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The range of a number, its ends included; in `Annotated`, beside a type.
+
+    Attributes:
+        least: smallest value.
+        most: largest value.
+        above: whether `least` itself is left out.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (self.least < value if self.above else self.least <= value) and value <= self.most
+
+    def __str__(self) -> str:
+        first = "above" if self.above else "from"
+        return f"{first} {self.least:,} to {self.most:,}"
+
+
+Share = Annotated[float, Within(0, 1)]
+Count = Annotated[int, Within(1, 10**9)]
+Day = Annotated[int, Within(0, 10_000)]
+Days = Annotated[int, Within(1, 10_000)]
+Jobs = Annotated[int, Within(1, 4096)]
+Length = Annotated[int, Within(1, 100_000)]
+Width = Annotated[int, Within(1, 2**16)]
+Rate = Annotated[float, Within(0, 1e6, above=True)]
+Seed = Annotated[int, Within(0, 2**63 - 1)]
 
 _SECTIONS = {
     "epsilon": "privacy",
@@ -56,7 +91,7 @@ def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
     fields = {field.name: field for field in dataclasses.fields(schema) if field.init}  # type: ignore[arg-type]
     if isinstance(values, str) or not isinstance(values, Mapping):
         raise UserError(f"{where} must be a group of keys ({', '.join(fields)}), not {_show(values)}.")
-    hints = typing.get_type_hints(schema)
+    hints = typing.get_type_hints(schema, include_extras=True)
     for key in values:
         if key not in fields:
             raise unknown_key(join(where, str(key)), [join(where, name) for name in fields])
@@ -93,6 +128,11 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or (dataclasses.is_dataclass(hint) and isinstance(value, hint)):  # type: ignore[arg-type]
         return value
+    if origin is Annotated:
+        number = _convert(options[0], value, key)
+        if not all(number in limit for limit in options[1:] if isinstance(limit, Within)):
+            raise _wrong(hint, value, key)
+        return number
     if origin in (typing.Union, types.UnionType):
         return _convert_union(hint, options, value, key)
     if origin is typing.Literal:
@@ -114,12 +154,16 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise _wrong(hint, value, key)
         return {name: _convert(options[1], item, join(key, str(name))) for name, item in value.items()}
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
-        return int(value)  # 2e3 is how people write whole numbers, too
+        value = int(value)  # 2e3 is how people write whole numbers, too
     if type(value) is not hint and not (hint is type(None) and value is None):
         raise _wrong(hint, value, key)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{key} must be a finite number, not {value}.")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise UserError(f"{key} must fit in 64 bits: {value} does not.")
     return value
 
 
@@ -127,7 +171,9 @@ def _convert_union(hint: Any, options: Iterable[Any], value: Any, key: str) -> A
     others = [option for option in options if option is not type(None)]
     if value is None and type(None) in options:
         return None
-    if len(others) == 1 and (dataclasses.is_dataclass(others[0]) or typing.get_origin(others[0])):
+    if len(others) == 1 and (
+        dataclasses.is_dataclass(others[0]) or typing.get_origin(others[0]) in (list, tuple, dict)
+    ):
         return _convert(others[0], value, key)  # its own message says more than "or null" would
     exact = [option for option in others if type(value) is option]
     for option in exact or others:
@@ -145,6 +191,8 @@ def _wrong(hint: Any, value: Any, key: str) -> UserError:
 def describe(hint: Any) -> str:
     """What a value of this type is called when a user is asked for one."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return " ".join([describe(options[0]), *(str(limit) for limit in options[1:] if isinstance(limit, Within))])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(describe(option) for option in options)
     if origin is typing.Literal:

@@ -9,10 +9,10 @@ import dataclasses
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpfest.errors import UserError
-from pipelines.config.schema import build, nearest, unknown_key
+from pipelines.config.schema import Count, Day, Days, Jobs, Seed, Within, build, nearest, unknown_key
 from pipelines.system.hub import HubConfig
 
 if TYPE_CHECKING:
@@ -66,16 +66,12 @@ class PrivacyConfig:
     None is a key drawn from the operating system, and fixed only to reproduce results on public data.
     """
 
-    fidelity: str = "rigorous"
-    epsilon: float = 1.0
+    fidelity: Literal["rigorous", "paper"] = "rigorous"
+    epsilon: Annotated[float, Within(0, 1e4, above=True)] = 1.0
     delta: float | None = None
     noise_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.fidelity not in ("rigorous", "paper"):
-            raise ValueError(f"fidelity={self.fidelity} must be rigorous or paper.")
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon={self.epsilon} must be above 0.")
         if self.delta is not None and not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta} must lie between 0 and 1, or be null for 1 / examples.")
 
@@ -95,19 +91,14 @@ class TrainConfig:
         save_model: whether a run that is done leaves its weights.
     """
 
-    batch_size: int = 2048
-    micro_batch_size: int | None = None
-    epochs: float = 1.0
-    steps: int | None = None
-    evaluate_every: int | None = None
-    checkpoint_every: int = 200
-    log_every: int = 20
+    batch_size: Count = 2048
+    micro_batch_size: Count | None = None
+    epochs: Annotated[float, Within(0, 1e6, above=True)] = 1.0
+    steps: Count | None = None
+    evaluate_every: Count | None = None
+    checkpoint_every: Count = 200
+    log_every: Count = 20
     save_model: bool = True
-
-    def __post_init__(self) -> None:
-        for name, value in dataclasses.asdict(self).items():
-            if name != "save_model" and value is not None and not value > 0:
-                raise ValueError(f"train.{name}={value} must be above 0.")
 
 
 @dataclass
@@ -119,13 +110,11 @@ class StreamConfig:
         period: days after which the model is updated; the last period may be shorter.
     """
 
-    train_days: int = 18
-    period: int = 1
+    train_days: Days = 18
+    period: Days = 1
 
     def __post_init__(self) -> None:
-        if self.train_days < 1:
-            raise ValueError(f"stream.train_days={self.train_days} must be 1 or more.")
-        if not 1 <= self.period <= self.train_days:
+        if self.period > self.train_days:
             raise ValueError(
                 f"stream.period={self.period} must lie between 1 and stream.train_days={self.train_days}: a period is "
                 "so many of the days that are trained on."
@@ -137,22 +126,14 @@ class BudgetConfig:
     """What `dpfest budget` cannot know without a dataset: its number of training examples, in a stream those of all
     the days that are trained on, which are then taken as equally long."""
 
-    examples: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.examples is not None and self.examples < 1:
-            raise ValueError(f"budget.examples={self.examples} must be 1 or more.")
+    examples: Annotated[int, Within(1, 10**15)] | None = None
 
 
 @dataclass
 class AuditConfig:
     """How many releases `dpfest audit` draws of an engine in each of the two worlds."""
 
-    draws: int = 500_000
-
-    def __post_init__(self) -> None:
-        if self.draws < 1000:
-            raise ValueError(f"audit.draws={self.draws} must be 1000 or more: fewer refute nothing.")
+    draws: Annotated[int, Within(1000, 10**9)] = 500_000
 
 
 @dataclass
@@ -167,32 +148,22 @@ class BenchConfig:
         preprocess_rows: rows of each generated file.
     """
 
-    seconds: float = 30.0
-    largest_rows: int = 100_000_000
-    dense_coordinates: int = 640_000_000
-    preprocess_rows: list[int] = field(default_factory=lambda: [1_000_000, 10_000_000])
+    seconds: Annotated[float, Within(0, 86_400, above=True)] = 30.0
+    largest_rows: Annotated[int, Within(100, 10**10)] = 100_000_000
+    dense_coordinates: Annotated[int, Within(0, 10**12)] = 640_000_000
+    preprocess_rows: list[Count] = field(default_factory=lambda: [1_000_000, 10_000_000])
 
     def __post_init__(self) -> None:
-        if not self.seconds > 0:
-            raise ValueError(f"bench.seconds={self.seconds} must be above 0.")
-        if self.largest_rows < 100:
-            raise ValueError(f"bench.largest_rows={self.largest_rows} must be 100 or more.")
-        if self.dense_coordinates < 0:
-            raise ValueError(f"bench.dense_coordinates={self.dense_coordinates} must be 0 or more.")
-        if not self.preprocess_rows or min(self.preprocess_rows) < 1:
-            raise ValueError(f"bench.preprocess_rows={self.preprocess_rows} must be a list of positive numbers.")
+        if not self.preprocess_rows:
+            raise ValueError("bench.preprocess_rows=[] must be a list of numbers, one a file.")
 
 
 @dataclass
 class SweepConfig:
     """How many runs at once on this machine, and the folder in which the jobs of a sweep leave word."""
 
-    jobs: int = 1
+    jobs: Jobs = 1
     records: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError(f"sweep.jobs={self.jobs} must be 1 or more.")
 
 
 @dataclass
@@ -200,13 +171,9 @@ class PreprocessStageConfig:
     """How many days of a stream are made at once on this machine; the one day to make, where it is a task of its own;
     and whether what is there is held to its checksums (which reads it whole)."""
 
-    jobs: int = 1
-    day: int | None = None
+    jobs: Jobs = 1
+    day: Day | None = None
     verify: bool = False
-
-    def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise ValueError(f"preprocess.jobs={self.jobs} must be 1 or more.")
 
 
 @dataclass
@@ -242,7 +209,7 @@ class Config:
     bench: BenchConfig = field(default_factory=BenchConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     preprocess: PreprocessStageConfig = field(default_factory=PreprocessStageConfig)
-    seed: int = 0
+    seed: Seed = 0
     device: str = "auto"
     paths: PathsConfig = field(default_factory=PathsConfig)
     hub: HubConfig = field(default_factory=HubConfig)
@@ -252,8 +219,6 @@ class Config:
     def __post_init__(self) -> None:
         for section in (self.data, self.model):
             section.hub = self.hub  # those that name files ask it before they fetch any
-        if not 0 <= self.seed < 2**63:
-            raise ValueError(f"seed={self.seed} must be between 0 and 2**63 - 1.")
         if self.data.task != self.model.task:
             fitting = {"clicks": "pctr", "text": "roberta"}[self.data.task]
             raise ValueError(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.config.schema import Seed, Share
 from pipelines.data.dataset import Rows
 from pipelines.data.hashing import content_uniforms, line_content
 from pipelines.data.source import RowBlock
@@ -30,10 +31,10 @@ class Split(Protocol):
 class SplitConfig:
     """Shares of the rows in each split (they add up to 1), and the seed that decides which rows."""
 
-    train: float = 0.8
-    validation: float = 0.05
-    test: float = 0.15
-    seed: int = 0
+    train: Share = 0.8
+    validation: Share = 0.05
+    test: Share = 0.15
+    seed: Seed = 0
 
     @property
     def shares(self) -> dict[str, float]:
@@ -60,8 +61,8 @@ class DaySplitConfig:
         seed: Decides which rows.
     """
 
-    held_out: float = 0.05
-    seed: int = 0
+    held_out: Share = 0.05
+    seed: Seed = 0
 
     @property
     def shares(self) -> dict[str, float]:

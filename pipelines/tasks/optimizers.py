@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import positive
 from dpfest.errors import UserError
+from pipelines.config.schema import Rate
 
 
 @dataclass
@@ -29,11 +29,8 @@ class DenseOptimizerConfig:
     """
 
     name: str = "adam"
-    learning_rate: float = 3e-3
+    learning_rate: Rate = 3e-3
     options: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        positive("optimizer.dense.learning_rate", self.learning_rate)
 
 
 @dataclass
@@ -47,10 +44,9 @@ class TableOptimizerConfig:
     """
 
     name: str = "sgd"
-    learning_rate: float = 30.0
+    learning_rate: Rate = 30.0
 
     def __post_init__(self) -> None:
-        positive("optimizer.tables.learning_rate", self.learning_rate)
         if self.name not in TABLE_OPTIMIZERS:
             raise ValueError(f"optimizer.tables.name={self.name} must be one of {', '.join(TABLE_OPTIMIZERS)}")
 
@@ -169,7 +165,7 @@ def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter
         options["fused"] = True  # one pass over the parameters instead of one an operation
     try:
         return kind(parameters, lr=config.learning_rate, **options)  # type: ignore[call-arg]
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise UserError(
             f"optimizer.dense.options={config.options} do not fit torch's {config.name}: {error}."
         ) from error

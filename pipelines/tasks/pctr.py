@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+
+from pipelines.config.schema import Width, Within
 
 
 @dataclass
@@ -22,14 +24,12 @@ class PctrConfig:
     task: ClassVar[str] = "clicks"
 
     name: str = "pctr"
-    hidden: list[int] = field(default_factory=lambda: [598, 598, 598, 598])
-    embedding_scale: float = 0.05
+    hidden: list[Width] = field(default_factory=lambda: [598, 598, 598, 598])
+    embedding_scale: Annotated[float, Within(0, 1e3)] = 0.05
 
     def __post_init__(self) -> None:
-        if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"model.hidden={list(self.hidden)} must be a list of positive widths")
-        if not self.embedding_scale >= 0:
-            raise ValueError(f"model.embedding_scale={self.embedding_scale} must not be negative")
+        if not self.hidden:
+            raise ValueError("model.hidden=[] must be a list of widths, one a layer")
 
     def identity(self) -> dict[str, Any]:
         """What decides the initial model."""

@@ -11,13 +11,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import nn
 
-from dpfest.algorithms import positive
 from dpfest.errors import UserError
+from pipelines.config.schema import Rate, Width, Within
 from pipelines.data.dataset import Dataset
 from pipelines.system.checksum import fingerprint
 from pipelines.system.hub import WEIGHTS, HubConfig, local_folder
@@ -52,22 +52,16 @@ class RobertaConfig:
 
     name: str = "roberta"
     path: str | None = None
-    lora_rank: int = 16
-    lora_scale: float = 4.0
-    head: str = "unit"
-    head_gain: float = 10.0
-    precision: str = "float32"
-    layers: int = 2
-    width: int = 64
-    heads: int = 4
+    lora_rank: Width = 16
+    lora_scale: Rate = 4.0
+    head: Literal["unit", "own"] = "unit"
+    head_gain: Rate = 10.0
+    precision: Literal["float32", "bfloat16"] = "float32"
+    layers: Annotated[int, Within(1, 1000)] = 2
+    width: Width = 64
+    heads: Width = 4
 
     def __post_init__(self) -> None:
-        for name in ("lora_rank", "lora_scale", "head_gain", "layers", "width", "heads"):
-            positive(f"model.{name}", getattr(self, name))
-        if self.head not in ("unit", "own"):
-            raise ValueError(f"model.head={self.head} must be unit or own")
-        if self.precision not in ("float32", "bfloat16"):
-            raise ValueError(f"model.precision={self.precision} must be float32 or bfloat16")
         if self.width % self.heads:
             raise ValueError(f"model.width={self.width} must be a multiple of model.heads={self.heads}")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpfest.errors import UserError
+from pipelines.config.schema import Day, Days
 from pipelines.data.clicks.criteo import CriteoFiles, check_on_bad_row
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.estimate import Forecast, sampled
@@ -35,7 +36,7 @@ class Criteo1TBConfig:
 
     name: str = "criteo_1tb"
     path: str = "???"
-    days: int | list[int] = 24
+    days: Days | list[Day] = 24
     on_bad_row: str = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: DaySplitConfig = field(default_factory=DaySplitConfig)

@@ -13,13 +13,14 @@ import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, Literal, cast
+from typing import Annotated, Any, BinaryIO, ClassVar, Literal, cast
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.config.schema import Count, Days, Seed, Share, Within
 from pipelines.data.clicks.criteo import (
     CATEGORICAL_NAMES,
     NUMERIC_NAMES,
@@ -52,9 +53,9 @@ class GeneratorConfig:
         seed: Decides every row.
     """
 
-    drift: float = 0.0
-    zipf_exponent: float = 1.1
-    seed: int = 0
+    drift: Share = 0.0
+    zipf_exponent: Annotated[float, Within(0, 10)] = 1.1
+    seed: Seed = 0
     on_bad_row: str = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
 
@@ -82,8 +83,8 @@ class CriteoSyntheticConfig(GeneratorConfig):
     task: ClassVar[str] = "clicks"
 
     name: str = "criteo_synthetic"
-    rows: int = 200_000
-    days: int = 1
+    rows: Count = 200_000
+    days: Days = 1
     split: SplitConfig = field(default_factory=SplitConfig)
 
     def check(self) -> None:
@@ -118,9 +119,9 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
     task: ClassVar[str] = "clicks"
 
     name: str = "criteo_synthetic_stream"
-    days: int = 24
-    rows_per_day: int = 20_000
-    drift: float = 0.05
+    days: Days = 24
+    rows_per_day: Count = 20_000
+    drift: Share = 0.05
     split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
     def check(self) -> None:

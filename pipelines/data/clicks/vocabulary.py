@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.config.schema import Count, Within
 from pipelines.data.hashing import bucket
 from pipelines.data.source import CATEGORICAL_FEATURES
 
@@ -34,8 +35,8 @@ class VocabularyConfig:
     """
 
     policy: str = "hash"
-    sizes: list[int] | None = None
-    min_count: int = 10
+    sizes: list[Annotated[int, Within(1, 2**31 - 1)]] | None = None
+    min_count: Count = 10
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from dpfest.errors import UserError
+from pipelines.config.schema import Length, Seed, Share
 from pipelines.data.clicks.criteo import check_on_bad_row
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.parquet import ParquetFile
@@ -42,10 +43,10 @@ class TextConfig:
     columns: ClassVar[TextColumns]
 
     name: str = ""
-    max_length: int = 128
-    validation: float = 0.05
-    split_seed: int = 0
-    counted_tokens: int = 16
+    max_length: Length = 128
+    validation: Share = 0.05
+    split_seed: Seed = 0
+    counted_tokens: Length = 16
     on_bad_row: str = "stop"
 
     def check(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from dpfest.errors import UserError
+from pipelines.config.schema import Count, Length, Seed, Share, Within
 from pipelines.data.text.file import TextColumns
 from pipelines.data.text.glue import TextConfig
 from pipelines.data.text.tokens import TextTokenizer
@@ -37,14 +38,14 @@ class TextSyntheticConfig(TextConfig):
     columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
 
     name: str = "text_synthetic"
-    max_length: int = 32
-    validation: float = 0.1
-    rows: int = 20_000
-    test_rows: int = 2_000
-    vocabulary_size: int = 5_000
-    telling_words: int = 100
-    zipf_exponent: float = 1.1
-    seed: int = 0
+    max_length: Length = 32
+    validation: Share = 0.1
+    rows: Count = 20_000
+    test_rows: Count = 2_000
+    vocabulary_size: Count = 5_000
+    telling_words: Count = 100
+    zipf_exponent: Annotated[float, Within(0, 10)] = 1.1
+    seed: Seed = 0
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""

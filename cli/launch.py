@@ -76,26 +76,25 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
 
     Raises:
         UserError: the configuration cannot be composed, or a run of a multirun would refuse its
-            configuration; no run
-            has started then.
+            configuration; no run has started then.
     """
     import hydra
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
 
-    from pipelines.config.compose import CONFIG_MODULE, CONFIG_NAME, HYDRA_VERSION_BASE, Composer
+    from pipelines.config.compose import COMPOSITION_ERRORS, CONFIG_MODULE, CONFIG_NAME, HYDRA_VERSION_BASE, Composer
 
     line = HydraLine.read(arguments)
+    composer = Composer(line.config_dir)
+    composer.check_choices(line.overrides)
     if line.multirun and not line.only_shows:
-        _check_every_run(Composer(line.config_dir), line.overrides)
+        _check_every_run(composer, line.overrides)
     run = hydra.main(f"pkg://{CONFIG_MODULE}", CONFIG_NAME, HYDRA_VERSION_BASE)(task)
     try:
         # Hydra's own parser takes no override before a flag and another after it.
         flags = [text for text in arguments if text not in line.overrides]
         with _command_line([*flags, *line.overrides]):
             run()
-    except (HydraException, OmegaConfBaseException) as error:
-        raise UserError(Composer(line.config_dir).explain(error, line.overrides)) from error
+    except COMPOSITION_ERRORS as error:
+        raise UserError(composer.explain(error, line.overrides)) from error
 
 
 def _check_every_run(composer: object, overrides: Sequence[str]) -> None:

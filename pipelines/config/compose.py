@@ -24,6 +24,7 @@ from hydra.errors import (
 )
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from dpfest.errors import UserError
 from pipelines.config.schema import dotted_keys, nearest, unknown_key
@@ -31,6 +32,10 @@ from pipelines.config.schema import dotted_keys, nearest, unknown_key
 CONFIG_MODULE = "conf"
 CONFIG_NAME = "config"
 HYDRA_VERSION_BASE = "1.3"
+
+
+COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+"""What a configuration that cannot be composed ends with; :meth:`Composer.explain` makes a sentence of it."""
 
 
 class Composer:
@@ -49,11 +54,26 @@ class Composer:
         Raises:
             UserError: a key, a group or a choice that does not exist, with the nearest that does; bad syntax.
         """
+        self.check_choices(overrides)
         try:
             with _hydra():
                 return compose(CONFIG_NAME, overrides=[*self._search_path, *overrides])
-        except (HydraException, OmegaConfBaseException) as error:
+        except COMPOSITION_ERRORS as error:
             raise UserError(self.explain(error, overrides)) from error
+
+    def check_choices(self, overrides: Sequence[str]) -> None:
+        """Refuse a choice of a group's file that is no name (`profile=1`), where Hydra fails with a traceback.
+
+        Raises:
+            UserError: by the group's name.
+        """
+        for override in self.parse(overrides):
+            value = override.value()
+            if self.is_group(override.key_or_group) and isinstance(value, bool | int | float | dict):
+                raise UserError(
+                    f"{override.input_line} names no file of {override.key_or_group}: it is one of "
+                    f"{', '.join(self.choices(override.key_or_group))}."
+                )
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Overrides as Hydra reads them.
@@ -151,6 +171,8 @@ class Composer:
             else:
                 hint = "write key=value, as in train.epochs=2"
             return f"Hydra cannot read the override {error.override}; {hint}."
+        if isinstance(error, YAMLError):
+            return f"a configuration file is no plain YAML: {' '.join(str(error).split())}."
         first_line = str(error).splitlines()[0]
         if match := re.match(r"Ambiguous value for argument '(.*)'", first_line):
             return (
@@ -193,8 +215,16 @@ def override_text(value: Any) -> str:
         return "[" + ",".join(map(override_text, value)) + "]"
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{key}:{override_text(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, int | float):
+        return str(value)
     text = str(value)
-    return text if re.fullmatch(r"[\w.+/-]+", text) else '"' + text.replace('"', '\\"') + '"'
+    # Hydra's grammar knows ASCII alone outside of quotes, and reads 2024, null and inf as what they say.
+    if re.fullmatch(r"[a-z_./][\w.+/-]*", text, re.ASCII | re.IGNORECASE) and text.lower() not in _WORDS:
+        return text
+    return '"' + re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + ('\\"' if found[2] else ""), text) + '"'
+
+
+_WORDS = ("null", "true", "false", "nan", "inf")
 
 
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:

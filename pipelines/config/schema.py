@@ -185,7 +185,10 @@ def _convert_union(hint: Any, options: Iterable[Any], value: Any, key: str) -> A
 
 
 def _wrong(hint: Any, value: Any, key: str) -> UserError:
-    return UserError(f"{key} must be {describe(hint)}, not {_show(value)}.")
+    kinds = {hint, *typing.get_args(hint)}
+    unquoted = str in kinds and not {int, float} & kinds and isinstance(value, bool | int | float)
+    cure = f": quote it, as in '{key}=\"{value}\"'." if unquoted else "."
+    return UserError(f"{key} must be {describe(hint)}, not {_show(value)}{cure}")
 
 
 def describe(hint: Any) -> str:
@@ -236,10 +239,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def unknown_key(key: str, keys: Iterable[str]) -> UserError:
     """The error for a key that does not exist, with the nearest one that does."""
     keys = list(keys)
-    if guess := nearest(key, keys):
-        return UserError(f"there is no key {key}; did you mean {guess}?")
     parent = key.rpartition(".")[0]
     beside = sorted({other for other in keys if other.rpartition(".")[0] == parent})
-    if beside:
-        return UserError(f"there is no key {key}; there are {', '.join(beside)}.")
-    return UserError(f"there is no key {key}" + (f"; +{key}=... adds it." if parent in keys else "."))
+    if key in keys:  # it was to take a key that it has not
+        return UserError(f"{key} is a group of keys, which +{key}.name=value adds to.")
+    if parent in keys and not beside:  # an open group, such as an optimizer's options
+        return UserError(f"there is no key {key}; +{key}=... adds it.")
+    if guess := nearest(key, keys):
+        return UserError(f"there is no key {key}; did you mean {guess}?")
+    return UserError(f"there is no key {key}" + (f"; there are {', '.join(beside)}." if beside else "."))

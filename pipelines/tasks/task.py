@@ -83,7 +83,10 @@ def device_of(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=name).device
+        device = torch.empty(0, device=name).device
+        if device.type == "meta":
+            raise RuntimeError("it holds no values")
+        return device
     except (RuntimeError, AssertionError) as error:
         raise UserError(
             f"device={name} cannot be used here ({str(error).splitlines()[0]}); try device=auto."

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
-from pipelines.config.compose import Composer
+from pipelines.config.compose import Composer, override_text
 from pipelines.config.schema import build, in_keys, nearest, unknown_key
 from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config, typed
 from pipelines.preprocess import DATA_CONFIGS
 from pipelines.runs.identity import run_folder, run_hash
+from pipelines.tasks.optimizers import optimizers
+from pipelines.tasks.task import device_of
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUP_FILES = [path for group in (*SCHEMAS, "privacy", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))]
@@ -141,6 +144,12 @@ def test_a_composed_configuration_survives_its_own_dictionary() -> None:
         (["privacy.fidelity=exact"], "privacy.fidelity must be one of rigorous, paper, not 'exact'."),
         (["algorithm.name=adafset"], "did you mean algorithm=adafest?"),
         (["paths.runs=null"], "paths.runs must be text, not null."),
+        (["paths.runs=2024"], "paths.runs must be text, not 2024: quote it, as in 'paths.runs=\"2024\"'."),
+        (["profile=1"], "profile=1 names no file of profile: it is one of demo, paper, smoke."),
+        (
+            ["optimizer.dense.options.betas=[0.9,0.99]"],
+            "there is no key optimizer.dense.options.betas; +optimizer.dense.options.betas=... adds it.",
+        ),
         (["sweep.jobs=0"], "sweep.jobs must be a whole number from 1 to 4,096, not 0."),
     ],
 )
@@ -213,3 +222,42 @@ def test_arguments_of_the_library_become_keys(said: str, in_words_of_the_command
     with pytest.raises(UserError) as refused, in_keys():
         raise UserError(said)
     assert str(refused.value) == in_words_of_the_command_line
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2024",
+        "null",
+        "Daten/größe",
+        "a[b]{c}",
+        "with space",
+        'quo"te',
+        "back\\",
+        "true",
+        "1e5",
+        "plain/path-1.txt",
+        "~x",
+        "a,b",
+    ],
+)
+def test_text_survives_hydras_grammar(value: str) -> None:
+    assert composed(f"paths.runs={override_text(value)}").paths.runs == value
+
+
+def test_a_file_with_a_tag_of_yaml_is_refused_and_not_run(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "tagged.yaml").write_text('name: !!python/object/apply:os.system ["true"]')
+    with pytest.raises(UserError, match=r"no plain YAML.*tagged\.yaml"):
+        Composer(tmp_path).compose(["data=tagged"])
+
+
+def test_options_that_torch_refuses_are_named() -> None:
+    config = composed("+optimizer.dense.options.betas=[2,2]")
+    with pytest.raises(UserError, match=r"optimizer\.dense\.options=.*betas.*adam: Invalid beta"):
+        optimizers(torch.nn.Linear(1, 1), config.optimizer)
+
+
+def test_a_device_without_values_is_refused() -> None:
+    with pytest.raises(UserError, match="device=meta cannot be used here"):
+        device_of("meta")

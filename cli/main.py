@@ -13,6 +13,7 @@ from cli.command import HYDRA_LINE, HydraCommand
 from cli.examples import EXAMPLES
 from cli.packages import check_packages
 from cli.release import finished_runs, run_release
+from cli.streams import outlive_readers
 from dpfest.errors import UserError
 
 app = typer.Typer(
@@ -156,6 +157,7 @@ def audit(ctx: typer.Context) -> None:
 
 def main() -> None:
     """Run the command line; a UserError is one line on stderr and exit status 2."""
+    outlive_readers()
     try:
         check_packages()
         app()

@@ -115,3 +115,43 @@ def _read_aloud(file: Any, name: str, size: int) -> str:
             digest.update(piece)
             report(file.tell(), size)
     return digest.hexdigest()
+
+
+SUMS = "SHA256SUMS"
+"""The checksums of a folder's files, as ``sha256sum --check`` reads them."""
+
+
+def write_sums(folder: Path) -> None:
+    """Write the checksums of all files of a folder into its :data:`SUMS`."""
+    (folder / SUMS).write_text(sums_text(folder), encoding="utf-8")
+
+
+def sums_text(folder: Path) -> str:
+    """What :data:`SUMS` says of a folder's files as they are: a line each, by name."""
+    names = sorted(path.name for path in folder.iterdir() if path.name != SUMS)
+    return "".join(f"{sha256_of(folder / name)}  {name}\n" for name in names)
+
+
+def check_sums(folder: Path, cure: str) -> None:
+    """Refuse a folder with a file that is not what was written; one without checksums (of an earlier version) passes.
+
+    Args:
+        folder: that :func:`write_sums` was called on.
+        cure: what to do about a damaged file, a full sentence.
+
+    Raises:
+        UserError: names the first file that is missing, added or changed.
+    """
+    try:
+        written = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return
+    listed = {name: checksum for checksum, _, name in (line.partition("  ") for line in written)}
+    there = {path.name for path in folder.iterdir()} - {SUMS}
+    for name in sorted(there | listed.keys()):
+        if name not in there:
+            raise UserError(f"{folder / name} is missing, which {SUMS} lists. {cure}")
+        if name not in listed:
+            raise UserError(f"{folder / name} is not listed in {SUMS}: it was added, or that file is damaged. {cure}")
+        if sha256_of(folder / name) != listed[name]:
+            raise UserError(f"{folder / name} is damaged: its SHA-256 is not that in {SUMS}. {cure}")

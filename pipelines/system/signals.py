@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as a request to stop at the next safe place."""
+"""SIGINT, SIGTERM and SIGHUP (a closed terminal) as a request to stop at the next safe place."""
 
 from __future__ import annotations
 
@@ -36,13 +36,19 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Turn SIGINT and SIGTERM into a :class:`StopRequest` while the block runs; elsewhere than in the main thread,
-    where Python delivers no signals, the request never comes."""
+    """Turn SIGINT, SIGTERM and SIGHUP into a :class:`StopRequest` while the block runs.
+
+    Outside of the main thread, where Python delivers no signals, the request never comes.  A SIGHUP that is ignored,
+    as under nohup, stays ignored.
+    """
     stop = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        numbers.remove(signal.SIGHUP)
+    before = {number: signal.signal(number, stop.receive) for number in numbers}
     try:
         yield stop
     finally:

@@ -29,7 +29,7 @@ from dpfest.trial import check_batch
 from dpfest.validation import check_loss_fn, check_optimizers
 
 CHECK_EVERY = 512
-"""After the first batch, one step in so many on average checks that examples do not mix, at the cost of 2 to 10 steps."""
+"""After the first batch, one step in this many, on average, checks that examples do not mix; a check costs 2 to 10."""
 _BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 
 

@@ -1,12 +1,12 @@
-"""Random numbers of the forward pass (dropout, sampled negatives): functions of the key, the step and the example.
+"""Random numbers of the forward pass (dropout, sampled negatives): functions of key, step and example.
 
-PyTorch draws a dropout mask for a whole batch from one generator with a public default seed, so one example less moves
-everyone's masks, and a step that is taken again takes others.  Inside :class:`ExampleDraws` every random operation of
+PyTorch draws a dropout mask for a whole batch from one generator with a public default seed, so removing one example
+changes everyone's masks, and a repeated step draws others. Inside :class:`ExampleDraws` every random operation of
 PyTorch draws from AES-256 instead: an element of a random tensor is the cipher's image of (example, number of the call,
-place within the example), under a key of the step.
+position within the example), under a key of the step.
 
-Guarantee: an example's draws are independent of the other examples of its batch, of its micro-batch and of the length
-to which they were padded, as long as the number of the call does not; the same step repeats them.  A random tensor
+Guarantee: an example's random numbers are independent of the other examples of its batch, of its micro-batch and of the
+length to which they were padded, as long as the number of the call is; a repeated step repeats them. A random tensor
 whose first dimension is not the number of examples is refused.
 """
 
@@ -26,22 +26,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 
-_MOST = 1 << 16  # calls of a step, and places along each dimension of an example: the fields of a counter
+_MOST = 1 << 16  # maximum calls per step, and size of each dimension of an example: the fields of a counter
 
 
 class ExampleDraws(TorchDispatchMode):
     """A context in which PyTorch's random operations draw by example.
 
     Args:
-        key: the run's.
-        step: number of the step.
-        examples: what tells the examples apart, int64 ``[b]``: their places in the data set.
+        key: key of the run.
+        step: step number.
+        examples: identifies the examples, int64 ``[b]``: their indices in the data set.
 
     Attributes:
-        calls: random operations so far.
+        calls: number of random operations so far.
 
     Raises:
-        UserError: inside, by an operation that cannot be drawn by example, or that names a generator of its own.
+        UserError: inside, by an operation that cannot be drawn by example, or that passes its own generator.
     """
 
     def __init__(self, key: NoiseKey, step: int, examples: NDArray[np.int64]) -> None:
@@ -52,7 +52,7 @@ class ExampleDraws(TorchDispatchMode):
         self.calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, or draw in its stead."""
+        """Run an operation, or draw by example in place of a random one."""
         kwargs = kwargs or {}
         given = _given(func, args, kwargs)
         if given is None:
@@ -61,7 +61,7 @@ class ExampleDraws(TorchDispatchMode):
         if given.get("generator") is not None:
             raise UserError(
                 f"The forward pass draws torch.{name} from a generator of its own, outside the noise key. "
-                "Leave generator= out: draws without one are made by example, from the key."
+                "Leave generator= out: numbers are then drawn by example, from the key."
             )
         draw = _DRAWS.get(name)
         values = None if draw is None else draw(self, given)
@@ -73,13 +73,13 @@ class ExampleDraws(TorchDispatchMode):
         return values
 
     def uniform(self, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-        """Uniform on (0, 1), float64, of 53 bits, of this shape, whose first dimension counts the examples."""
+        """Return 53-bit uniforms on (0, 1), float64, of this shape, whose first dimension is the number of examples."""
         shape = tuple(shape)
         if not shape or shape[0] != len(self._examples):
             raise UserError(
                 f"The forward pass draws random numbers of a shape, {shape}, whose first dimension does not count the "
-                "examples: they would depend on who else is in the batch. Draw [examples, ...] (negatives and dropout "
-                "before flattening), or draw in the data set's __getitem__."
+                "examples: they would depend on the other examples of the batch. Draw [examples, ...] (negatives and "
+                "dropout before flattening), or draw in the data set's __getitem__."
             )
         examples, inner = self._examples, (1, 1, 1, *shape[1:])
         sizes = (math.prod(inner[:-2]), *inner[-2:])
@@ -97,21 +97,21 @@ class ExampleDraws(TorchDispatchMode):
         return torch.from_numpy(np.ascontiguousarray(values.reshape(shape))).to(device)
 
     def like(self, tensor: Tensor) -> Tensor:
-        """:meth:`uniform` of a tensor's shape, on its device."""
+        """Return :meth:`uniform` of a tensor's shape, on its device."""
         return self.uniform(tensor.shape, tensor.device)
 
     def new(self, given: dict[str, Any]) -> tuple[Tensor, torch.dtype | None]:
-        """:meth:`uniform` for an operation that makes a tensor of a given size or like another; and its type."""
+        """Return :meth:`uniform` for an operation that creates a tensor by size or like another, and the dtype."""
         if (model := given.get("self", given.get("input"))) is not None:
             return self.like(model), given.get("dtype") or model.dtype
         return self.uniform(given["size"], given.get("device") or "cpu"), given.get("dtype")
 
 
 class NoDraws(TorchDispatchMode):
-    """A context, of the backward pass, in which random operations are refused: a checkpoint would draw anew."""
+    """A context for the backward pass that refuses random operations: a checkpoint would draw other numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation that draws nothing."""
+        """Run an operation that is not random."""
         if _given(func, args, kwargs or {}) is not None:
             raise UserError(
                 f"The backward pass recomputes {func}: random draws within torch.utils.checkpoint are not repeated. "
@@ -124,9 +124,9 @@ Given = dict[str, Any]
 
 
 def _given(func: Any, args: Sequence[Any], kwargs: Given) -> Given | None:
-    """The arguments of a random operation by name; None for an operation that draws nothing.
+    """Return the arguments of a random operation by name; None for an operation that is not random.
 
-    Fused attention without dropout is one: PyTorch marks it as random all the same.
+    Fused attention without dropout is not random, although PyTorch marks it so.
     """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return None
@@ -224,4 +224,4 @@ _DRAWS: dict[str, Callable[[ExampleDraws, Given], Any]] = {
     "exponential_": _exponential_,
     "multinomial": _multinomial,
 }
-"""What draws in the stead of each operation, by its name in PyTorch."""
+"""Replacement for each random operation, by its name in PyTorch."""

@@ -8,8 +8,8 @@ A stream has several: an example lies in one day, a day in one period. Everythin
 from other examples, and what follows is post-processing, so epsilon is the maximum over periods (parallel composition;
 adaptive, since one period hands its weights to the next):
 
-- A period of N_p examples takes steps at its own rate q = B / N_p. (The paper uses the stream's rate, which does not
-  amplify for examples present in one period only: ``dpfest.unproven``.)
+- A period of N_p examples takes steps at its own rate q = B / N_p. (The paper uses the stream's rate, at which examples
+  present in one period only are not sampled: ``dpfest.unproven``.)
 - Histograms (``selection.source``): ``streaming`` adds noise to each day's histogram once and sums those of all days up
   to a period's last (the paper's "running sum updated per streaming period"); ``first_day`` uses the first day's alone;
   ``all_days`` one histogram of all days, before the first step.
@@ -178,7 +178,7 @@ class PrivacyPlan:
         return ledger
 
     def key_of(self, period: int, key: NoiseKey) -> NoiseKey:
-        """Derive a period's key from the run's: periods restart their step count, and no two may share random numbers."""
+        """Derive a period's key from the run's: periods restart the step count and must not share random numbers."""
         if self.periods[period].days is None:
             return key
         return key.derive("period", period)

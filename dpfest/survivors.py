@@ -194,7 +194,7 @@ def draw_rows(
 def _largest(
     scores: NDArray[np.float64], error: NDArray[np.float64], count: int, exactly: Callable[[int], Any]
 ) -> NDArray[np.int64]:
-    """Return the positions of the ``count`` largest scores, each within ``error``, computed ``exactly`` where needed."""
+    """Return the positions of the ``count`` largest scores, each within ``error``, computed ``exactly`` at need."""
     least, most = np.nan_to_num(scores - error, nan=-np.inf), np.nan_to_num(scores + error, nan=np.inf)
     inside = least > np.partition(most, -count - 1)[-count - 1]  # fewer than count others can be larger
     unsure = np.flatnonzero(~inside & (most >= np.partition(least, -count)[-count]))

@@ -52,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch after reading: its micro-batches, and those of each part if it is checked. Private, including its size."""
+    """A batch after reading: its micro-batches, and those of each part if it is checked. Private, as is its size."""
 
     step: int
     microbatches: list[MicroBatch]

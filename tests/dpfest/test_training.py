@@ -535,7 +535,7 @@ def test_optimisers_that_cannot_step_are_refused_before_anything_is_spent(
 
 
 def test_under_lazy_noise_weights_go_back_only_to_a_state_that_lacks_none() -> None:
-    """Gradients whose noise was still to come would be released a second time, under other noise."""
+    """Gradients whose noise was pending would be released a second time, under other noise."""
     run = training(DPSGD(noise="lazy"))
     take(run, 2)
     unsettled = saved(run)

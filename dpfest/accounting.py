@@ -28,9 +28,7 @@ INTERVAL = 1e-4
 COARSE_INTERVAL = 1e-3
 """A coarser grid for quick upper bounds that need not be tight."""
 LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
-"""Range of targets: below, the grid dominates (many times the needed noise would be added); above, nothing is
-protected.
-"""
+"""Range of targets: below, the grid would add many times the needed noise; above, nothing is protected."""
 MOST_DELTA = 0.1
 """Largest delta: publishing each example unchanged with this probability would meet it."""
 # Rounding error in delta per fold of dp_accounting's FFT: three times the largest measured against the Gaussian's
@@ -55,11 +53,10 @@ class Event:
     Attributes:
         kind: ``gaussian`` or ``laplace`` noise; ``pure``, adaptive draws, each (epsilon_per_draw, 0)-DP; or
             ``exponential_selection``, such draws and Gaussian noise on the drawn rows (see ``dominating_pair``).
-        part: a path of nested subsets, as ("period 2", "day 7"); () is all examples. Two parts share examples only if
-            one is a prefix of the other.
+        part: a path of nested subsets, as ("period 2", "day 7"); () is all examples. Parts overlap only if one is a
+            prefix of the other.
         noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); if one sample
-            serves two releases, that of both combined (``split_noise``), whose own multipliers do not enter the
-            accounting.
+            serves two releases, that of both combined (``split_noise``), which alone enters the accounting.
         claimed_epsilon: what a source claims for all ``draws``, if that is less than they cost.
         steps_per_epoch: steps between two visits to an example, if batches are really shuffled and of fixed size.
 
@@ -150,7 +147,7 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
 
     Formal guarantee: ``epsilon(make_events(sigma), delta)`` at the default grid is at most the target.
 
-    ``make_events`` returns all events to compose at a noise multiplier; it must be a pure function.
+    ``make_events``, a pure function, returns all events to compose at a noise multiplier.
 
     Raises:
         UserError: the target is outside the range of the accountant, or of the noise.

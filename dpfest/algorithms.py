@@ -3,8 +3,7 @@
 ``survivors`` returns the sorted global rows that the step's gradient may touch; the engine (:mod:`dpfest.engine`)
 zeroes all others in every example's gradient, clips, sums, and adds noise to every survivor. So an algorithm is sound
 if its *choice* of rows is accounted for: made before training (DP-SGD, DP-FEST, frozen), or by a mechanism that
-``step_event`` states (DP-AdaFEST's noisy map, exponential selection). Settings are immutable: what was planned is what
-runs.
+``step_event`` states (DP-AdaFEST's noisy map, exponential selection). Settings are immutable: a run is as planned.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ class AdaFEST(PrivateAlgorithm):
         return kept if context.selected is None else context.selected[kept]
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
-        """Return one Gaussian release: map and gradient share a sample, combined before subsampling."""
+        """Return one Gaussian release: map and gradient share a sample, and are combined before subsampling amplifies."""
         sigma_1, sigma_2 = split_noise(noise_multiplier, self.noise_ratio)
         combined = super().step_event(noise_multiplier, sampling_probability)
         return replace(combined, map_noise_multiplier=sigma_1, gradient_noise_multiplier=sigma_2)

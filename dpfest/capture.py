@@ -78,8 +78,7 @@ class Recorder:
             backward: False if only the look-ups are needed.
 
         Raises:
-            UserError: parameters were frozen, unfrozen or replaced since the recorder was created; or a refusal of
-                :mod:`dpfest.validation`.
+            UserError: parameters were frozen, unfrozen or replaced since; or a refusal of :mod:`dpfest.validation`.
         """
         if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
@@ -96,8 +95,8 @@ class Recording:
     """The recording of one micro-batch.
 
     After :meth:`look_up`, :attr:`lookups` holds the (example, row) pairs; after :meth:`backward`, it and
-    :attr:`factors` hold every per-example gradient. Hooks are set again for the backward pass, for what gradient
-    checkpointing reruns.
+    :attr:`factors` hold every per-example gradient. The backward pass hooks the layers too, as checkpointing reruns
+    them.
     """
 
     def __init__(self, recorder: Recorder, backward: bool) -> None:
@@ -162,8 +161,7 @@ class Recording:
         """Find which example touched which row; call after the forward pass.
 
         Raises:
-            UserError: the first dimension of losses or layers is not these examples, or the forward pass wrote into the
-                model.
+            UserError: losses or layers do not count these examples, or the forward pass wrote into the model.
         """
         self._watch.check()
         layers = self.recorder.layers
@@ -181,8 +179,8 @@ class Recording:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.
 
         Raises:
-            UserError: a layer's input or output was changed in place, so its gradient would belong to another value; a
-                parameter is used outside its layer's call, where its gradient cannot be clipped.
+            UserError: a layer's input or output was changed in place, so its gradient would be wrong; a parameter is
+                used outside its layer's call, where its gradient cannot be clipped.
         """
         if not self._backward:
             return

@@ -97,8 +97,7 @@ def privacy_loss(
     Formal guarantee: pessimistic. The hockey-stick curves of the result lie on or above those of every step that the
     pair dominates, whichever of the two data sets has the additional example.
 
-    Arguments as for ``hockey_stick``; q in (0, 1] is the rate of Poisson sampling, ``interval`` the spacing of the grid
-    of losses.
+    Arguments as for ``hockey_stick``; q in (0, 1] is the Poisson sampling rate, ``interval`` the grid's spacing.
     """
     # Beyond this loss the divergence is below the two tails together.
     ones = _ones(rows, epsilon_per_row)[0]

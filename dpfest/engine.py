@@ -3,8 +3,8 @@
 Every algorithm runs through :meth:`PrivateEngine.gradient`; algorithms differ only in which embedding rows survive
 (:mod:`dpfest.algorithms`). The order is the paper's (Ghazi et al., 2023, Algorithm 1): rows that do not survive are
 zeroed in every example's gradient *before* the whole gradient, surviving rows and dense parameters together, is clipped
-to ``C2``; noise of standard deviation ``C2 * sigma_2`` is added to every surviving row, touched or not, and to every
-dense parameter.
+to ``C2``; every surviving row, touched or not, and every dense parameter get noise of standard deviation ``C2 *
+sigma_2``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, Table, TableLayout
 
 ROUNDING_ALLOWANCE = 2.0**-10
-"""Share of ``C2`` added to the gradient's sensitivity for floating-point rounding: how far the rounding of the other
-examples' sum may move when one example is added or removed. docs/PRIVACY.md states what was measured, and crafted data
-that exceed it in float32.
+"""Share of ``C2`` charged to the sensitivity: how far the floating-point rounding of the others' sum may move when one
+example is added or removed. docs/PRIVACY.md has measurements, and crafted data that exceed it in float32.
 """
 
 
@@ -51,8 +50,7 @@ class NoisedGradient:
         dense: gradient of each dense parameter, by name.
         tables: gradient of each table, in the order of the layout.
         rows_per_table: number of rows with a noised gradient in each table, including rows whose noise is pending.
-        pending: standard deviation of the noise that is still pending on every row of every table; 0 unless noise is
-            lazy.
+        pending: standard deviation of the noise pending on every row of every table; 0 unless noise is lazy.
     """
 
     dense: dict[str, Tensor]
@@ -284,8 +282,8 @@ class ClippedSum:
     Args:
         engine: engine of the model.
         survivors: rows that are not zeroed.
-        clipping_norm: l2 norm to which each example's masked gradient is clipped (infinite for no clipping); None for
-            the algorithm's.
+        clipping_norm: l2 norm to which each example's masked gradient is clipped (inf: no clipping); None for the
+            algorithm's.
         with_dense: whether dense parameters count in the norm and the sum.
 
     Attributes:

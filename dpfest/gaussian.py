@@ -129,8 +129,8 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> Non
     Args:
         values: contiguous float32 or float64, of any shape.
         stream: source of the draw.
-        deviation: the standard deviation; or one for each row of ``values [rows, dim]``, ``[rows]``: each row then has
-            its own grid.
+        deviation: the standard deviation; or one for each row of ``values [rows, dim]``, ``[rows]``, each with its own
+            grid.
 
     Formal guarantee: post-processing of ``round(values) + N(0, deviation^2)``, within 2^-100 per value;
     :func:`charged_deviation` accounts for the rounding.

@@ -74,8 +74,7 @@ class DatasetReader:
     """Reads micro-batches from a map-style data set.
 
     Args:
-        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is used if
-            present.
+        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is preferred.
         collate_fn: turns a list of examples into the argument of the loss function.
         micro_batch_size: maximum number of examples run at once; None for all.
 

@@ -96,8 +96,7 @@ def surviving_rows(
 
     Formal guarantee: post-processing of the Gaussian mechanism with noise multiplier ``sigma_1`` on the clipped map, up
     to the keystream and 2^-100 per row that is touched or survives (:mod:`dpfest.gaussian`). An untouched row's
-    survival probability has a relative error of at most 2^-53, which adds as much to an example's privacy loss, per
-    row.
+    survival probability has a relative error of at most 2^-53, which adds as much to an example's privacy loss per row.
     """
     deviation = map_noise_multiplier * contribution_clipping_norm
     grid = gaussian_grid(deviation) if deviation > 0 else 0.0
@@ -156,8 +155,7 @@ def draw_rows(
         Sorted global rows, int64 ``[min(count, universe)]``.
 
     Formal guarantee: the law of ``count`` successive draws of the exponential mechanism without replacement (Durfee and
-    Rogers, 2019, Lemma 4.2), within 2^-100 per row: scores that float64 cannot order at the cut are compared in 320
-    bits.
+    Rogers, 2019, Lemma 4.2), within 2^-100 per row: scores that float64 cannot order are compared in 320 bits.
     """
     unnamed = universe - len(rows)
     others = min(count, unnamed)

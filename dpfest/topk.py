@@ -51,8 +51,7 @@ class SelectionConfig:
         source: in a stream, the days whose examples are counted (see ``dpfest.privacy_plan``); None elsewhere.
 
     Raises:
-        ValueError: a value out of range, by name; values that protect no one are refused because their losses would
-            fill the memory.
+        ValueError: a value out of range, by name; one that protects no one would fill the memory with its losses.
     """
 
     mechanism: str = "gaussian"

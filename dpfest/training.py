@@ -246,8 +246,7 @@ class PrivateTraining:
                 plan, the selection, and the shapes of model and optimisers must then match.
 
         Raises:
-            UserError: the state is bound to something else, which is named; or this training has taken steps under
-                another key.
+            UserError: the state is bound to something else, which is named; or steps were taken under another key.
         """
         if not isinstance(state, Mapping) or not state.keys() >= {"steps_done", "key", "bound_to", "model", "lazy"}:
             raise UserError("This is not a state from PrivateTraining.state_dict().")

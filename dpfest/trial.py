@@ -2,8 +2,7 @@
 
 Clipping bounds an example's influence only if its gradient depends on that example alone. Gradients cannot reveal
 mixing (detached batch means, in-batch negatives by index, frozen attention, padding to the batch's longest example and
-rescaling hooks leave them in place), but values can: for the noiseless clipped sum S, and for the rows that each
-example touches,
+rescaling hooks leave them in place), but values can: for the noiseless clipped sum S, and for the touched rows,
 
     S(A and B) = S(A) + S(B)
 
@@ -185,8 +184,8 @@ def validate(
         model: see :class:`dpfest.capture.Recorder` for what it may contain.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
         batch: the argument of ``loss_fn``, with examples along the first dimension of every tensor; with ``collate_fn``
-            a list of examples, so that parts are collated (and padded) separately. At least two examples; 16 or more
-            reveal more.
+            a list of examples, so that parts are collated (and padded) separately. At least two examples; 16 reveal
+            more.
         optimizers: together they must cover all trainable parameters; None to leave them unchecked.
         collate_fn: turns a list of examples into the argument of ``loss_fn``.
 

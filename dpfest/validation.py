@@ -24,8 +24,7 @@ def check_model(model: Any) -> None:
 
     Raises:
         UserError: not a module; a layer that mixes examples or keeps statistics of them, that cannot be clipped, or
-            that shares its weights; trainable parameters that are not all float32 or all float64; no trainable
-            parameters.
+            that shares its weights; trainable parameters not all float32 or all float64, or none.
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model must be a torch.nn.Module, not {_kind(model)}.")
@@ -38,9 +37,8 @@ def check_model(model: Any) -> None:
             other, holder = owner.setdefault(parameter.data_ptr() or id(parameter), (name, module))
             if holder is not module and not (_tables(holder, module) and holder.padding_idx == module.padding_idx):
                 raise UserError(
-                    f"The layers {other} and {name} share a parameter; per-layer norms of tied weights cannot be "
-                    "added. Untie them (embedding layers of one padding_idx may share a table), or freeze the shared "
-                    "one."
+                    f"The layers {other} and {name} share a parameter; norms of tied weights cannot be added. "
+                    "Untie them (embedding layers of one padding_idx may share a table), or freeze the shared one."
                 )
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
     if dtypes not in ({torch.float32}, {torch.float64}):
@@ -121,8 +119,8 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
         lazy: whether the tables' noise is lazy: see :func:`is_plain_sgd`.
 
     Raises:
-        UserError: an object is not an optimiser, needs a closure or cannot take the tables' gradients; a parameter is
-            in none of them or in two.
+        UserError: one is no optimiser, needs a closure or cannot take the tables' gradients; a parameter is in none or
+            two of them.
     """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
@@ -164,7 +162,7 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
 
 
 def is_plain_sgd(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
-    """Return whether a step is ``w -= lr * gradient``: torch.optim.SGD without momentum, weight decay or hooks."""
+    """Return whether a step is ``w -= lr * gradient``: torch.optim.SGD itself, no momentum, weight decay or hooks."""
     hooks = [*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks]
     options = ("momentum", "weight_decay", "dampening", "maximize", "differentiable")
     return type(optimizer) is torch.optim.SGD and not hooks and not any(group.get(name) for name in options)

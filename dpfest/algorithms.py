@@ -198,7 +198,7 @@ class AdaFEST(PrivateAlgorithm):
         return kept if context.selected is None else context.selected[kept]
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
-        """Return one Gaussian release: map and gradient share a sample, and are combined before subsampling amplifies."""
+        """Return one Gaussian release: map and gradient share a sample, combined before subsampling."""
         sigma_1, sigma_2 = split_noise(noise_multiplier, self.noise_ratio)
         combined = super().step_event(noise_multiplier, sampling_probability)
         return replace(combined, map_noise_multiplier=sigma_1, gradient_noise_multiplier=sigma_2)

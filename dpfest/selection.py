@@ -73,8 +73,8 @@ def select(
     for step, start in enumerate(range(0, len(dataset), batch_size)):
         examples = np.arange(start, min(start + batch_size, len(dataset)))
         for part in read(examples, key.derive("data set", step).secret):
-            found = recorder.record(part.data, part.examples, step, backward=False).lookups
-            rows, example = found.rows[found.row_of].cpu().numpy(), found.example.cpu().numpy()
+            lookups = recorder.record(part.data, part.examples, step, backward=False).lookups
+            rows, example = lookups.rows[lookups.row_of].cpu().numpy(), lookups.example.cpu().numpy()
             tables = np.searchsorted(recorder.layout.offsets, rows, side="right")
             np.add.at(counts, rows[_within(example * len(recorder.layout.rows) + tables, rows, rows_per_example)], 1)
     histograms = np.split(counts, recorder.layout.offsets[1:-1])

@@ -1,7 +1,7 @@
 """Sparsity-preserving differentially private training of models with large embedding tables.
 
-Everything on which the guarantee rests is in this package.  What is named here is the public interface; it is
-imported when first used, so that ``import dpfest`` is quick.
+The guarantee rests on this package alone. The names below are the public interface; each is imported on first use, so
+that ``import dpfest`` is quick.
 """
 
 from importlib import import_module as _import_module

@@ -1,11 +1,11 @@
-"""What was spent (events), how it is counted (privacy loss distributions), and the noise a target asks for.
+"""Privacy accounting: events, their privacy loss distributions, and calibration of the noise multiplier.
 
-Events are plain records, counted pessimistically by `dp_accounting`'s own constructors on its accountant's default
-grid: its `PLDAccountant` gives the same number for the same Gaussian and Laplace events. Only exponential selection
-and repeated pure-DP draws, for which it has no event, use the pair of `dpfest.dominating_pair`.
+Events are plain records, counted pessimistically by ``dp_accounting``'s own constructors on its accountant's default
+grid: its ``PLDAccountant`` gives the same number for the same Gaussian and Laplace events. Only exponential selection
+and repeated pure-DP draws, for which it has no event, use the pair of ``dpfest.dominating_pair``.
 
-Neighbours differ by one example more or less. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem 10), and
-parallel over disjoint parts of the examples (McSherry 2009, Theorem 4): an example pays for the parts it lies in.
+Adjacency is add-or-remove-one example. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem 10), and parallel over
+disjoint parts of the examples (McSherry 2009, Theorem 4): an example pays for the parts that contain it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from dpfest.errors import UserError
 INTERVAL = 1e-4
 """Spacing of the grid of privacy losses: the default of dp_accounting's PLDAccountant."""
 COARSE_INTERVAL = 1e-3
-"""A grid for quick answers that need not be tight: they are still upper bounds."""
+"""A coarser grid for quick upper bounds that need not be tight."""
 LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
-"""Targets below are lost in the grid (many times the noise that they need would be added); above, none is protected."""
+"""Range of targets: below, the grid would add many times the needed noise; above, nothing is protected."""
 MOST_DELTA = 0.1
-"""Publishing each example as it is with this probability would meet it."""
-# What one fold of dp_accounting's FFT may round away of delta: three times the most that was measured against the
-# closed form of the Gaussian, at 10^2 to 10^7 folds. Charged on top, it keeps small deltas upper bounds.
+"""Largest delta: publishing each example unchanged with this probability would meet it."""
+# Rounding error in delta per fold of dp_accounting's FFT: three times the largest measured against the Gaussian's
+# closed form, at 10^2 to 10^7 folds. Added to delta, so that small deltas stay upper bounds.
 _ROUNDING = 2.0**-52
-# Calibration stops this far (relative) under the target: another machine may round the other way.
+# Calibration aims this far (relative) below the target: another machine may round the other way.
 _MARGIN = 5e-5
 _LEAST_NOISE, _MOST_NOISE = 2.0**-4, 2.0**16
-# What an event of each kind must state.
+# Fields that an event of each kind must have.
 _STATED = {
     "gaussian": ("noise_multiplier",),
     "laplace": ("noise_multiplier",),
@@ -48,20 +48,20 @@ _STATED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something spent, `count` times, on the examples in `part`, each time on a Poisson sample of them.
+    """A privacy event, spent ``count`` times on the examples in ``part``, each time on a Poisson sample of them.
 
     Attributes:
-        kind: `gaussian` or `laplace` noise; `pure`, adaptive draws, each (epsilon_per_draw, 0)-DP; or
-            `exponential_selection`, such draws and Gaussian noise on what they chose (see `dominating_pair`).
-        part: a path of ever smaller subsets, as ("period 2", "day 7"); () is all examples. Parts share examples only
-            where one is a prefix of the other.
-        noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); where one sample
-            serves two releases, of the two combined (`split_noise`), whose own multipliers do not enter the count.
-        claimed_epsilon: what a source claims for all `draws`, where that is less than they cost.
-        steps_per_epoch: between two visits to an example, where batches are really shuffled ones of a fixed size.
+        kind: ``gaussian`` or ``laplace`` noise; ``pure``, adaptive draws, each (epsilon_per_draw, 0)-DP; or
+            ``exponential_selection``, such draws and Gaussian noise on the drawn rows (see ``dominating_pair``).
+        part: a path of nested subsets, as ("period 2", "day 7"); () is all examples. Parts overlap only if one is a
+            prefix of the other.
+        noise_multiplier: standard deviation over l2-sensitivity (laplace: scale over l1-sensitivity); if one sample
+            serves two releases, that of both combined (``split_noise``), which alone enters the accounting.
+        claimed_epsilon: what a source claims for all ``draws``, if that is less than they cost.
+        steps_per_epoch: steps between two visits to an example, if batches are really shuffled and of fixed size.
 
     Raises:
-        ValueError: a kind that does not exist; a value that is missing, superfluous or out of range.
+        ValueError: an unknown kind; a value that is missing, superfluous or out of range.
     """
 
     kind: str
@@ -79,10 +79,10 @@ class Event:
 
     def __post_init__(self) -> None:
         if self.kind not in _STATED:
-            raise ValueError(f"no privacy event is of kind {self.kind!r}; there are {', '.join(_STATED)}")
+            raise ValueError(f"no privacy event is of kind {self.kind!r}; the kinds are {', '.join(_STATED)}")
         for name in ("noise_multiplier", "draws", "epsilon_per_draw"):
             if (getattr(self, name) is not None) != (name in _STATED[self.kind]):
-                raise ValueError(f"{self.what}: a {self.kind} event states {' and '.join(_STATED[self.kind])}")
+                raise ValueError(f"{self.what}: a {self.kind} event needs {' and '.join(_STATED[self.kind])} alone")
         for name, value in asdict(self).items():
             if name in ("kind", "what", "part") or (value is None and name not in ("count", "sampling_probability")):
                 continue
@@ -94,7 +94,7 @@ class Event:
         return f"{self.count} x {self.what}" + (f" on {', '.join(self.part)}" if self.part else "")
 
     def once(self, interval: float) -> PrivacyLossDistribution:
-        """Privacy loss distribution of one of the `count`, on a grid of spacing `interval`."""
+        """Return the privacy loss distribution of one of the ``count``, on a grid of spacing ``interval``."""
         q, sigma = self.sampling_probability, self.noise_multiplier
         if self.draws is not None and self.epsilon_per_draw is not None:
             return dominating_pair.privacy_loss(self.epsilon_per_draw, self.draws, sigma or math.inf, q, interval)
@@ -103,12 +103,12 @@ class Event:
 
 
 def to_record(event: Event) -> dict[str, Any]:
-    """The event as a JSON object of what it states."""
+    """Return the event as a JSON object, without unset fields."""
     return {name: value for name, value in (asdict(event) | {"part": list(event.part)}).items() if value is not None}
 
 
 def from_record(record: Mapping[str, Any]) -> Event:
-    """The event of `to_record`. Raises ValueError for a value that no event has."""
+    """Return the event of a ``to_record`` object. Raises ValueError for invalid values."""
     try:
         return Event(**{**record, "part": tuple(record.get("part", ()))})
     except TypeError as error:
@@ -116,12 +116,12 @@ def from_record(record: Mapping[str, Any]) -> Event:
 
 
 def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
-    """The epsilon at `delta` of all events together: 0 for none, inf where `delta` is out of reach."""
+    """Return the epsilon at ``delta`` of all events together: 0 for none, inf if ``delta`` cannot be met."""
     return max((_epsilon(paid, delta, interval) for paid in by_example(events)), default=0.0)
 
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:
-    """The delta at `epsilon` of all events together."""
+    """Return the delta at ``epsilon`` of all events together."""
 
     def cost(paid: Sequence[Event]) -> float:
         return float(_composed(paid, interval).get_delta_for_epsilon(epsilon)) + _rounding(paid)
@@ -130,10 +130,10 @@ def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -
 
 
 def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
-    """Noise multipliers (sigma1, sigma2) of map and gradient whose combination has `noise_multiplier`.
+    """Return noise multipliers (sigma1, sigma2) of map and gradient whose combination has ``noise_multiplier``.
 
     Formal guarantee: sigma1 = ratio * sigma2 and 1/sigma1^2 + 1/sigma2^2 = 1/noise_multiplier^2, so the two releases
-    from one sample are together one Gaussian mechanism of `noise_multiplier` (Dong, Roth and Su 2022, Corollary 3.3),
+    from one sample are together one Gaussian mechanism of ``noise_multiplier`` (Dong, Roth and Su 2022, Corollary 3.3),
     which Poisson sampling then amplifies once. (The exponent -2 in the paper's appendix is a misprint of -1/2.)
     """
     if not 0 < ratio < math.inf:
@@ -143,14 +143,14 @@ def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
 
 
 def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
-    """The smallest noise multiplier, to six digits, whose events meet the target epsilon at `delta`.
+    """Return the smallest noise multiplier, to six digits, whose events meet the target epsilon at ``delta``.
 
-    Formal guarantee: `epsilon(make_events(sigma), delta)` at the default grid is at most the target.
+    Formal guarantee: ``epsilon(make_events(sigma), delta)`` at the default grid is at most the target.
 
-    `make_events` gives all events that are to be composed at a noise multiplier, a pure function of it.
+    ``make_events``, a pure function, returns all events to compose at a noise multiplier.
 
     Raises:
-        UserError: the target is out of the range of the count, or of the noise.
+        UserError: the target is outside the range of the accountant, or of the noise.
     """
     limits = {
         "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),
@@ -159,14 +159,14 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
     for name, (least, value, most) in limits.items():
         if not least <= value <= most:
             raise UserError(
-                f"{name}={value:.4g} must lie between {least:.2g} and {most:.2g}: less is lost in the rounding "
-                "of what so many steps spend, and more protects no one."
+                f"{name}={value:.4g} must lie between {least:.2g} and {most:.2g}: below, the accountant's rounding "
+                "over so many steps dominates, and above, no one is protected."
             )
     asked, goal = f"epsilon={target:.4g} at delta={delta:.3g}", target * (1 - _MARGIN)
 
     def excess(sigma: float, interval: float = INTERVAL) -> float:
         if sigma < _LEAST_NOISE:
-            raise UserError(f"{asked} asks for a noise multiplier under {_LEAST_NOISE:g}: lower one of them.")
+            raise UserError(f"{asked} needs a noise multiplier under {_LEAST_NOISE:g}: lower one of them.")
         spent = epsilon(make_events(sigma), delta, interval)
         if sigma > _MOST_NOISE and spent > goal:
             raise UserError(
@@ -184,7 +184,7 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
             low, high = low / factor, low
         return brentq(excess, low, high, args=(interval,), xtol=tolerance * low, rtol=tolerance)
 
-    # From above: the losses of too little noise would fill the memory.
+    # Search from above: with too little noise, the losses would fill the memory.
     start = math.sqrt(sum(event.count for event in make_events(1.0)))
     sigma = root(root(start, 2.0, COARSE_INTERVAL, 1e-4), 1.003, INTERVAL, 1e-6)
     while excess(sigma := float(f"{sigma:.6g}")) > 0:
@@ -193,7 +193,7 @@ def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, de
 
 
 def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
-    """What each kind of example pays for: for every part, the events on it and on the parts that hold it."""
+    """Return what each kind of example pays for: for every part, the events on it and on the parts that contain it."""
     return [
         tuple(replace(event, part=()) for event in events if event.part == part[: len(event.part)])
         for part in dict.fromkeys(event.part for event in events)
@@ -204,7 +204,7 @@ def _rounding(events: Sequence[Event]) -> float:
     return _ROUNDING * sum(event.count for event in events)
 
 
-@lru_cache(maxsize=1024)  # of numbers, not distributions: among many parts, only what changed is counted again
+@lru_cache(maxsize=1024)  # caches numbers, not distributions: of many parts, only those that changed are recounted
 def _epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
     exact = delta - _rounding(events)
     return float(_composed(events, interval).get_epsilon_for_delta(exact)) if exact > 0 else math.inf

@@ -1,10 +1,9 @@
-"""The algorithms: for each, its settings, which embedding rows survive a step, and what that step costs.
+"""Algorithms: for each, its settings, which embedding rows survive a step, and the privacy cost of that choice.
 
-An algorithm is one small class.  ``survivors`` names the sorted global rows that the step's gradient may touch; the
-engine (:mod:`dpfest.engine`) zeroes all others in every example's gradient, clips, sums, and noises every survivor.
-So an algorithm is sound when its *choice* is paid for: made beforehand (DP-SGD, DP-FEST, frozen), or by a mechanism
-that ``step_event`` states (DP-AdaFEST's noisy map, exponential selection).  Settings cannot change once they are made:
-what was planned is what is run.
+``survivors`` returns the sorted global rows that the step's gradient may touch; the engine (:mod:`dpfest.engine`)
+zeroes all others in every example's gradient, clips, sums, and adds noise to every survivor. So an algorithm is sound
+if its *choice* of rows is accounted for: made before training (DP-SGD, DP-FEST, frozen), or by a mechanism that
+``step_event`` states (DP-AdaFEST's noisy map, exponential selection). Settings are immutable: a run is as planned.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepContext:
-    """What an algorithm may use beside the batch: the step's number, the key, and the noise of its step's event.
+    """What an algorithm may use besides the batch: step number, key, and the noise multipliers of the step's event.
 
     Attributes:
         selected: sorted global rows of DP-FEST's set, or None.
@@ -49,14 +48,14 @@ class StepContext:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What every algorithm has: a name, a choice of rows, and its cost.
+    """Interface of an algorithm: a name, a choice of rows, and its cost.
 
     Attributes:
-        private: whether the step clips and adds noise.
+        private: whether steps clip and add noise.
         clipping_norm: ``C2``, the l2 norm to which an example's masked gradient is clipped.
-        selection: how rows are chosen before training, where they are.
+        selection: settings of the row selection before training, if any.
         lazy: whether the tables' noise is drawn when a row is next read (:mod:`dpfest.lazy`).
-        sparse: whether the tables' gradients are.
+        sparse: whether the tables' gradients are sparse.
     """
 
     name: str = ""
@@ -67,28 +66,28 @@ class Algorithm:
     selection: ClassVar[SelectionConfig | None] = None
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Global rows that survive, sorted distinct int64 ``[s]``; None for every row."""
+        """Return the surviving global rows, sorted distinct int64 ``[s]``; None for every row."""
         raise NotImplementedError(f"{type(self).__name__} does not say which rows survive.")
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event | None:
-        """What one step spends; it holds all noise that the engine adds.  None where nothing is guaranteed.
+        """Return the privacy event of one step, with all noise multipliers the engine uses; None without a guarantee.
 
         Args:
-            noise_multiplier: ``sigma`` of all that the step releases of its sample, but for drawn rows.
+            noise_multiplier: ``sigma`` of everything the step releases from its sample, except drawn rows.
             sampling_probability: ``q``, with which each example enters the batch.
         """
         return None
 
     def refuse_tables(self, rows: int) -> None:
-        """Refuse settings that do not fit tables of so many rows in all, by a UserError."""
+        """Raise UserError if the settings do not fit tables of so many rows in all."""
 
 
 @dataclass(frozen=True)
 class PrivateAlgorithm(Algorithm):
-    """An algorithm that clips and adds noise: by itself, one Gaussian release of the gradient a step.
+    """An algorithm that clips and adds noise: by default, one Gaussian release of the gradient per step.
 
     Raises:
-        ValueError: a number but the threshold is not finite and greater than zero.
+        ValueError: a numeric setting other than the threshold is not finite and greater than zero.
     """
 
     private: ClassVar[bool] = True
@@ -100,7 +99,7 @@ class PrivateAlgorithm(Algorithm):
                 positive(setting.name, getattr(self, setting.name), whole=isinstance(setting.default, int))
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
-        """One Gaussian release, of sensitivity ``C2``, of a Poisson sample."""
+        """Return one Gaussian release of a Poisson sample, of sensitivity ``C2``."""
         return Event(
             kind="gaussian",
             what="training step",
@@ -115,7 +114,7 @@ class DPSGD(PrivateAlgorithm):
     """DP-SGD (Abadi et al., 2016): every row of every table is noised in every step.
 
     Attributes:
-        noise: ``dense``, or ``lazy`` for the same law under plain SGD at the cost of the rows that are read.
+        noise: ``dense``, or ``lazy``: the same distribution under plain SGD, at the cost of the rows that are read.
     """
 
     name: str = "dpsgd"
@@ -134,37 +133,37 @@ class DPSGD(PrivateAlgorithm):
     sparse = lazy
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Every row; under lazy noise those touched, as all others have no gradient of their own."""
+        """Return None for every row; under lazy noise the touched rows, since all others have zero gradient."""
         return batch.contributions().rows if self.lazy else None
 
 
 @dataclass(frozen=True)
 class Frozen(PrivateAlgorithm):
-    """Embeddings keep their initial values; only the dense parameters are trained.  The control of every comparison."""
+    """Embeddings keep their initial values; only the dense parameters are trained. The control of every comparison."""
 
     name: str = "frozen"
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """No row."""
+        """Return no row."""
         return torch.empty(0, dtype=torch.int64, device=context.device)
 
 
 @dataclass(frozen=True)
 class FEST(PrivateAlgorithm):
-    """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows of ``selection``, made before training."""
+    """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows selected before training by ``selection``."""
 
     name: str = "fest"
     selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """The selected rows, touched or not."""
+        """Return the selected rows, touched or not."""
         assert context.selected is not None
         return context.selected
 
 
 @dataclass(frozen=True)
 class AdaFEST(PrivateAlgorithm):
-    """DP-AdaFEST (Ghazi et al., 2023, Algorithm 1): rows whose noisy contribution reaches a threshold, a batch.
+    """DP-AdaFEST (Ghazi et al., 2023, Algorithm 1): in each batch, rows whose noisy contribution reaches a threshold.
 
     Attributes:
         contribution_clipping_norm: ``C1``, the l2 norm to which an example's contribution map is clipped.
@@ -183,13 +182,13 @@ class AdaFEST(PrivateAlgorithm):
             raise ValueError(f"threshold={self.threshold} must be a number")
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Rows that pass the noisy threshold; within the selected set where there is one."""
+        """Return the rows that reach the noisy threshold, within the selected set if there is one."""
         assert context.map_noise_multiplier is not None
-        found, universe = batch.contributions(), context.layout.total_rows
+        contributions, universe = batch.contributions(), context.layout.total_rows
         if context.selected is not None:  # the map counts selected rows only
-            found, universe = found.within(context.selected), len(context.selected)
+            contributions, universe = contributions.within(context.selected), len(context.selected)
         kept = surviving_rows(
-            found,
+            contributions,
             context.key.stream("map", context.step),
             universe=universe,
             threshold=self.threshold,
@@ -199,15 +198,15 @@ class AdaFEST(PrivateAlgorithm):
         return kept if context.selected is None else context.selected[kept]
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
-        """One Gaussian release: map and gradient share a sample, and are combined before sampling amplifies them."""
-        of_map, of_gradient = split_noise(noise_multiplier, self.noise_ratio)
-        whole = super().step_event(noise_multiplier, sampling_probability)
-        return replace(whole, map_noise_multiplier=of_map, gradient_noise_multiplier=of_gradient)
+        """Return one Gaussian release: map and gradient share a sample, combined before subsampling."""
+        sigma_1, sigma_2 = split_noise(noise_multiplier, self.noise_ratio)
+        combined = super().step_event(noise_multiplier, sampling_probability)
+        return replace(combined, map_noise_multiplier=sigma_1, gradient_noise_multiplier=sigma_2)
 
 
 @dataclass(frozen=True)
 class AdaFESTPlus(AdaFEST):
-    """DP-AdaFEST+ (Ghazi et al., 2023, section 4.2): DP-AdaFEST within the set that DP-FEST selected."""
+    """DP-AdaFEST+ (Ghazi et al., 2023, section 4.2): DP-AdaFEST within the row set selected by DP-FEST."""
 
     name: str = "adafest_plus"
     selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
@@ -215,17 +214,17 @@ class AdaFESTPlus(AdaFEST):
 
 @dataclass(frozen=True)
 class Exponential(PrivateAlgorithm):
-    """DP-SGD with exponential selection (Zhang et al., 2021): rows drawn by their gradient's norm.
+    """DP-SGD with exponential selection (Zhang et al., 2021): rows drawn by the norm of their gradient.
 
     Attributes:
-        selection_clipping_norm: ``S1``, to which an example's embedding gradient is clipped before rows are ranked.
-        rows_per_step: ``m``, rows drawn in each step.
-        noise_ratio: r, the draws' share of the budget, as DP-AdaFEST's: m draws at a small epsilon cost what a Gaussian
-            of multiplier ``1 / (sqrt(m) epsilon)`` does, so that a row costs ``1 / (r * sigma_2 * sqrt(m))``.
+        selection_clipping_norm: ``S1``, to which an example's embedding gradient is clipped before rows are scored.
+        rows_per_step: ``m``, number of rows drawn in each step.
+        noise_ratio: ``r``, which splits the budget as in DP-AdaFEST: m draws at a small epsilon cost as much as a
+            Gaussian of noise multiplier ``1 / (sqrt(m) epsilon)``, so a row costs ``1 / (r * sigma_2 * sqrt(m))``.
 
-    Formal guarantee: a row's utility, the norm of the clipped sum, moves by at most ``S1`` when one example comes or
-    goes, so the m largest utilities under Gumbel noise of scale ``2 * S1 / epsilon_0`` are m draws of the exponential
-    mechanism without replacement, each ``epsilon_0``-DP given those before it (Durfee and Rogers, 2019).
+    Formal guarantee: a row's utility, the norm of the clipped sum, has sensitivity ``S1`` under add-or-remove-one
+    adjacency, so the m largest utilities under Gumbel noise of scale ``2 * S1 / epsilon_0`` are m draws of the
+    exponential mechanism without replacement, each ``epsilon_0``-DP given those before it (Durfee and Rogers, 2019).
     """
 
     name: str = "exponential"
@@ -234,7 +233,7 @@ class Exponential(PrivateAlgorithm):
     noise_ratio: float = 5.0
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """The rows drawn."""
+        """Return the drawn rows."""
         assert context.epsilon_per_row is not None
         rows, norms = batch.clipped_row_norms(self.selection_clipping_norm)
         chosen = draw_rows(
@@ -248,19 +247,19 @@ class Exponential(PrivateAlgorithm):
         return torch.from_numpy(chosen).to(context.device)
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
-        """The draws, and a Gaussian release of the gradient on the drawn rows."""
+        """Return the m draws together with a Gaussian release of the gradient on the drawn rows."""
         cost = 1 / (self.noise_ratio * noise_multiplier * math.sqrt(self.rows_per_step))
         gradient = super().step_event(noise_multiplier, sampling_probability)
         return replace(gradient, kind="exponential_selection", draws=self.rows_per_step, epsilon_per_draw=cost)
 
     def refuse_tables(self, rows: int) -> None:
-        """No more rows can be drawn than there are."""
+        """Refuse to draw more rows than there are."""
         if self.rows_per_step > rows:
             raise UserError(f"rows_per_step={self.rows_per_step} is more than the {rows} rows of all tables.")
 
 
 def positive(name: str, value: object, whole: bool = False) -> None:
-    """Refuse, by its name, a setting that is not a number (a whole one) above zero, far from overflow."""
+    """Raise ValueError unless the setting is a number (a whole one) above zero and far from overflow."""
     if not (isinstance(value, Integral if whole else Real) and 1e-30 <= float(value) <= 1e30):
         raise ValueError(
             f"{name}={value} must be a {'whole' if whole else 'finite'} number greater than 0 (1e-30 to 1e30)"
@@ -270,4 +269,4 @@ def positive(name: str, value: object, whole: bool = False) -> None:
 ALGORITHMS: dict[str, type[PrivateAlgorithm]] = {
     kind.name: kind for kind in (DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen)
 }
-"""Every private algorithm by its name."""
+"""Every private algorithm by name."""

@@ -1,4 +1,4 @@
-"""Which examples make each step's batch: Poisson sampling."""
+"""Poisson sampling of batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dpfest.noise import NoiseKey
 class PoissonBatches:
     """Each example enters each batch independently with probability ``batch_size / examples``.
 
-    Drawn by the gaps between them, in O(b).  A batch may be empty.
+    Drawn by the gaps between successes, in O(b). A batch may be empty.
 
     Formal guarantee: Poisson subsampling at rate ``q = batch_size / examples``, rounded to float64, the sampling of
-    :class:`dp_accounting.PoissonSampledDpEvent`; within 2^-100 an example drawn (:mod:`dpfest.distributions`).
+    :class:`dp_accounting.PoissonSampledDpEvent`; within 2^-100 per drawn example (:mod:`dpfest.distributions`).
     """
 
     sampling = "poisson"
@@ -24,11 +24,11 @@ class PoissonBatches:
         self.examples, self.key, self.sampling_probability = examples, key, batch_size / examples
 
     def indices(self, step: int) -> np.ndarray:
-        """Distinct example indices of batch ``step`` (from 0), sorted, int64 ``[b]``: a function of key and step."""
+        """Return the distinct examples of batch ``step`` (from 0), sorted int64 ``[b]``: a function of key and step."""
         return bernoulli(self.key.stream("poisson batch", step), self.examples, self.sampling_probability)
 
 
 def refuse_batch_size(examples: int, batch_size: float) -> None:
-    """Refuse, by a ValueError, batches of more examples than there are."""
+    """Raise ValueError for batches larger than the data set."""
     if not 0 < batch_size <= examples:
         raise ValueError(f"batch_size={batch_size:g} must lie between 1 and the {examples} training examples.")

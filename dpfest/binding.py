@@ -1,7 +1,7 @@
-"""What a saved state is bound to: all that decides what a step does, besides the weights.
+"""Binding of a saved state: a description of everything besides the weights that determines what a step does.
 
-Two runs of one step under one key share its noise, so they must be the same release to the last bit.  Each part is
-described by what it is (code, shapes, settings), so that a changed function of the same name is told apart.
+Two runs of one step under one key share its noise, so they must be the same release to the last bit. Each part is
+described by its content (code, shapes, settings), so that a changed function of the same name is detected.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan
 
-_LARGEST = 1 << 20  # elements of an array whose content is taken; of larger ones the shape
+_LARGEST = 1 << 20  # elements up to which an array's content is hashed; beyond, only its shape counts
 OF_BRANCHES = ("period", "plan", "selection")
-"""What a branch under a fresh key shares with the run that it leaves."""
+"""Parts that a branch, which has a fresh key, must share with the run that it leaves."""
 
 
 def bound_to(
@@ -33,7 +33,7 @@ def bound_to(
     optimizers: Sequence[torch.optim.Optimizer],
     read: Any,
 ) -> dict[str, str]:
-    """Each part by name: a short text, or a digest of a long one."""
+    """Return the description of each part by name: a short text, or a digest of a long one."""
     recorder, model = engine.recorder, engine.recorder.model
     shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
     modes = [(name, module.training, describe_module(module)) for name, module in model.named_modules()]
@@ -59,27 +59,27 @@ def bound_to(
 
 
 def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Collection[str] | None) -> None:
-    """Refuse to go on where parts differ.
+    """Refuse to resume if parts differ.
 
     Args:
         saved: what the state is bound to.
-        now: what the training is.
-        only: the parts that must be the same; None for all.
+        now: what this training is bound to.
+        only: parts that must be equal; None for all.
 
     Raises:
-        UserError: names the parts, and says how to go on all the same.
+        UserError: names the parts, and says how to go on nevertheless.
     """
     differing = [name for name in now if saved.get(name) != now[name] and (only is None or name in only)]
     if differing:
         parts = ", ".join(_named(name, str(saved.get(name)), now[name]) for name in differing)
         raise UserError(
-            f"The state was saved under another {parts}. Steps taken anew would be a second release under the same "
+            f"The state was saved under another {parts}. Repeated steps would be a second release under the same "
             "noise. Restore what differs, or branch: load_state_dict(state, steps=...) takes a fresh key."
         )
 
 
 def describe(value: Any, depth: int = 4) -> str:
-    """What a function or an object is: the code of it and what it refers to; settings, the content of arrays."""
+    """Describe a function or an object: its code and what it refers to; settings; the content of arrays."""
     if depth == 0:
         return type(value).__qualname__
     if isinstance(value, types.MethodType):
@@ -117,7 +117,7 @@ def describe(value: Any, depth: int = 4) -> str:
 
 
 def describe_module(module: nn.Module) -> str:
-    """What a module is besides its parameters and parts: the code of its class, plain attributes, buffers."""
+    """Describe a module without its parameters and children: the code of its class, plain attributes, buffers."""
     kind, plain = type(module), int | float | str | bool
     code = [_code(vars(base)["forward"].__code__) for base in kind.__mro__ if _function(base, "forward")][:1]
     held = {**vars(kind), **vars(module)}

@@ -1,8 +1,8 @@
-"""One forward and one backward pass that leave behind what clipping needs, and no parameter gradients.
+"""Recording of one forward and one backward pass: what clipping needs, without parameter gradients.
 
-Within the call of a recorded layer its parameters are held out of autograd, so the backward pass computes output
-gradients only: the weight gradients of the ordinary backward pass are never formed, the clipped ones take their place.
-A parameter that autograd reaches all the same was used outside its layer, and the step is refused.
+Within the call of a recorded layer its parameters are detached from autograd, so the backward pass computes output
+gradients only: the weight gradients of the ordinary backward pass are never formed; clipped ones replace them. A
+parameter that autograd reaches nevertheless was used outside its layer, and the step is refused.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Recorder:
 
     Args:
         model: any module whose trainable parameters all lie in ``nn.Embedding``, ``nn.EmbeddingBag`` or a layer of
-            :data:`dpfest.layers.FACTORS`.  Embedding layers may share a table.  Frozen parameters may lie anywhere.
+            :data:`dpfest.layers.FACTORS`. Embedding layers may share a table. Frozen parameters may lie anywhere.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
-        key: of the forward pass's draws.
+        key: source of the forward pass's random numbers.
 
     Raises:
-        UserError: by name, what :func:`dpfest.validation.check_model` refuses.
+        UserError: whatever :func:`dpfest.validation.check_model` refuses, by name.
     """
 
     def __init__(self, model: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor], key: NoiseKey) -> None:
@@ -65,26 +65,25 @@ class Recorder:
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
         first = next(iter(self.trainable.values()))
         self.dtype, self.device = first.dtype, first.device
-        self.lazy: LazyNoise | None = None  # settles the rows that are to be looked up
-        self.draws: bool | None = None  # whether the forward pass draws random numbers, once one was run
+        self.lazy: LazyNoise | None = None  # applies pending noise to rows before they are looked up
+        self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
 
     def record(self, batch: Any, examples: NDArray[np.int64], step: int, *, backward: bool = True) -> Recording:
-        """Run the forward pass of one micro-batch and keep its factors.
+        """Run the forward pass of one micro-batch and record it.
 
         Args:
-            batch: what the loss function takes.
-            examples: what tells its examples apart, int64 ``[b]``; their random draws follow it.
-            step: number of the step.
-            backward: False where the look-ups alone are wanted.
+            batch: argument of the loss function.
+            examples: identifies its examples, int64 ``[b]``; their random numbers depend on it.
+            step: step number.
+            backward: False if only the look-ups are needed.
 
         Raises:
-            UserError: parameters were frozen, unfrozen or replaced since the recorder was made; a refusal of
-                :mod:`dpfest.validation`.
+            UserError: parameters were frozen, unfrozen or replaced since; or a refusal of :mod:`dpfest.validation`.
         """
         if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
         recording = Recording(self, backward)
-        if not recording.forward(batch, examples, step):  # it drew, as it never had before: now by example
+        if not recording.forward(batch, examples, step):  # it drew for the first time: rerun, drawing by example
             self.draws = True
             recording = Recording(self, backward)
             recording.forward(batch, examples, step)
@@ -93,10 +92,11 @@ class Recorder:
 
 
 class Recording:
-    """What one micro-batch left behind.
+    """The recording of one micro-batch.
 
-    After :meth:`look_up`, :attr:`lookups` names who touched what; after :meth:`backward`, it and :attr:`factors` hold
-    every per-example gradient.  Hooks stay on the layers until then, for what gradient checkpointing runs again.
+    After :meth:`look_up`, :attr:`lookups` holds the (example, row) pairs; after :meth:`backward`, it and
+    :attr:`factors` hold every per-example gradient. The backward pass hooks the layers too, as checkpointing reruns
+    them.
     """
 
     def __init__(self, recorder: Recorder, backward: bool) -> None:
@@ -108,7 +108,7 @@ class Recording:
         self._calls: dict[str, list[Call]] = {}
 
     def forward(self, batch: Any, examples: NDArray[np.int64], step: int) -> bool:
-        """Run the loss function; False if it drew random numbers that were not drawn by example."""
+        """Run the loss function; return False if it drew random numbers that were not drawn by example."""
         recorder = self.recorder
         device = recorder.device if recorder.device.type == "cuda" else None
         with ExitStack() as stack:
@@ -133,7 +133,7 @@ class Recording:
         return True
 
     def before_layer(self, layer: nn.Module, own: list[nn.Parameter], ids: Tensor | None) -> None:
-        """A recorded layer is about to be called: hold its parameters out of autograd; settle what a table owes."""
+        """Before a recorded layer's call: detach its parameters; apply a table's pending noise to the rows it reads."""
         recorder = self.recorder
         if self._recording and ids is not None and recorder.lazy is not None:
             recorder.lazy.read(recorder.table_of[id(own[0])], ids)
@@ -143,7 +143,7 @@ class Recording:
         _hold(own, out=True)
 
     def after_layer(self, name: str, own: list[nn.Parameter], call: Call) -> None:
-        """A recorded layer was called: make its output a leaf of autograd where it is none, and keep the call."""
+        """After a recorded layer's call: make its output an autograd leaf if it requires no gradient; keep the call."""
         _hold(own, out=False)
         if self.recorder.lazy is not None:
             self.recorder.lazy.looking_up = False
@@ -158,7 +158,7 @@ class Recording:
             self._calls.setdefault(name, []).append(call)
 
     def look_up(self, examples: int) -> None:
-        """Find who touched which row; after the forward pass.
+        """Find which example touched which row; call after the forward pass.
 
         Raises:
             UserError: losses or layers do not count these examples, or the forward pass wrote into the model.
@@ -167,20 +167,20 @@ class Recording:
         layers = self.recorder.layers
         check_losses(self.losses, ((n, layers[n], call.output) for n, calls in self._calls.items() for call in calls))
         if len(self.losses) != examples:
-            raise UserError(f"There are {len(self.losses)} losses for {examples} examples: return one an example.")
-        made: list[list[tuple[Table, Call]]] = [[] for _ in self.recorder.tables]
+            raise UserError(f"There are {len(self.losses)} losses for {examples} examples: return one per example.")
+        by_table: list[list[tuple[Table, Call]]] = [[] for _ in self.recorder.tables]
         for name, calls in self._calls.items():
             layer = layers[name]
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-                made[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
-        self.lookups = Lookups(self.recorder.layout, made, torch.arange(examples, device=self.recorder.device))
+                by_table[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
+        self.lookups = Lookups(self.recorder.layout, by_table, torch.arange(examples, device=self.recorder.device))
 
     def backward(self) -> None:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.
 
         Raises:
-            UserError: a layer's input or output was changed in place, so its gradient would be that of something else;
-                a parameter is used outside its layer's call, where its gradient cannot be clipped.
+            UserError: a layer's input or output was changed in place, so its gradient would be wrong; a parameter is
+                used outside its layer's call, where its gradient cannot be clipped.
         """
         if not self._backward:
             return
@@ -191,20 +191,20 @@ class Recording:
                 raise UserError(f"An input or output of the layer {name} {_IN_PLACE}")
         outputs, parameters = [call.output for _, call in calls], self.recorder.trainable
         total = self.losses.sum()
-        found: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))
+        gradients: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))
         if total.requires_grad:
             self._backward = True
             with _Hooks(self), NoDraws() if self.recorder.draws else nullcontext():
-                found = torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
+                gradients = torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
             self._backward = False
         self._watch.check()
-        for name, gradient in zip(parameters, found[len(outputs) :], strict=True):
+        for name, gradient in zip(parameters, gradients[len(outputs) :], strict=True):
             if gradient is not None:
                 raise UserError(
                     f"The parameter {name} is used outside the call of its layer (torch.nn.functional, a penalty in "
                     "the loss?), where its gradient cannot be clipped. Call the layer, or freeze the parameter."
                 )
-        for (_, call), gradient in zip(calls, found, strict=False):
+        for (_, call), gradient in zip(calls, gradients, strict=False):
             call.gradient = torch.zeros_like(call.output) if gradient is None else gradient
         self.lookups.take_gradients()
         dense = {name: layer for name, layer in self.recorder.layers.items() if type(layer) in FACTORS}
@@ -212,7 +212,7 @@ class Recording:
 
 
 class _Hooks:
-    """A context in which the calls of the trainable layers are told to a recording."""
+    """A context in which a recording observes the calls of the trainable layers."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -251,6 +251,6 @@ def _hold(parameters: Any, *, out: bool) -> None:
 
 
 def _random_state(device: torch.device | None) -> list[bytes]:
-    """The states of PyTorch's generators that a forward pass on this device draws from."""
+    """Return the states of PyTorch's generators that a forward pass on this device draws from."""
     states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device else [])
     return [state.numpy().tobytes() for state in states]

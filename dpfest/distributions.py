@@ -1,8 +1,8 @@
-"""What is drawn beside Gaussian noise: batches and survivors, subsets, Laplace noise; exactly, as in theory.
+"""Exact sampling of Bernoulli trials, geometric gaps, Laplace noise and subsets.
 
-Each variate is decided in float64 where the error of float64 and of 64 random bits cannot change it, and else in
-:mod:`dpfest.precise`, with 128 bits more.  The bounds allow numpy's and the C library's ``log`` and ``log1p`` four
-units in the last place.
+Each variate is decided in float64 if the error of float64 and of 64 random bits cannot change it, and otherwise in
+:mod:`dpfest.precise`, with 128 more bits. The bounds allow numpy's and the C library's ``log`` and ``log1p`` an error
+of four units in the last place.
 
 Formal guarantee: each variate is within 2^-100 in total variation of its exact law, given a keystream of independent
 uniform bits (:mod:`dpfest.noise`).
@@ -21,11 +21,11 @@ from dpfest.precise import exponential, precise
 
 Floats = NDArray[np.float64]
 
-_AT_ONCE = 1 << 20  # gaps that are held at a time
+_AT_ONCE = 1 << 20  # gaps held in memory at a time
 
 
 def exponentials(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
-    """Standard exponential variates ``-ln U``, one a word, and how far each may be off: ``[n]`` both.
+    """Return standard exponential variates ``-ln U``, one per word, and error bounds: ``[n]`` both.
 
     ``U`` lies in the interval ``word / 2^64 + [0, 2^-64]``; :func:`dpfest.precise.exponential` narrows it down.
     """
@@ -40,33 +40,33 @@ def exponentials(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
 
 
 def bernoulli(stream: Keystream, trials: int, probability: float) -> NDArray[np.int64]:
-    """The trials that succeed, each with ``probability`` and independently: sorted, from 0, in O(successes).
+    """Return the trials that succeed, each independently with ``probability``: sorted, from 0, in O(successes).
 
-    The number of failures before a success is ``floor(ln U / ln(1 - probability))``: it is at least k iff
-    ``U <= (1 - probability)^k``.  The law is that of one coin a trial, for the float64 ``probability`` itself.
+    The number of failures before a success is ``floor(ln U / ln(1 - probability))``: it is at least k iff ``U <= (1 -
+    probability)^k``. The law is that of one coin per trial, for the float64 ``probability`` itself.
 
-    Formal guarantee: exact, within 2^-100 a success.
+    Formal guarantee: exact, within 2^-100 per success.
 
     Raises:
         ValueError: more than 2^52 trials; a probability outside 0 .. 1.
     """
     if not (0 <= probability <= 1 and 0 <= trials <= 1 << 52):
-        raise ValueError(f"{trials} trials of probability {probability}: at most 2^52 and a number from 0 to 1 it is.")
+        raise ValueError(f"{trials} trials of probability {probability}: use at most 2^52, and a number from 0 to 1.")
     if probability == 1:
         return np.arange(trials)
-    found, last = [np.empty(0)], -1.0  # whole numbers, exact in float64 as long as they are below 2^53
+    successes, last = [np.empty(0)], -1.0  # whole numbers, exact in float64 while below 2^53
     while probability > 0 and last < trials:
         expected = (trials - last) * probability
         count = min(int(expected + 4 * math.sqrt(expected)) + 4, _AT_ONCE)
         gaps = _geometric(stream, count, probability, trials)
         positions = last + np.cumsum(gaps + 1)
-        found.append(positions[positions < trials])
+        successes.append(positions[positions < trials])
         last = positions[-1]
-    return np.concatenate(found).astype(np.int64)
+    return np.concatenate(successes).astype(np.int64)
 
 
 def _geometric(stream: Keystream, count: int, probability: float, most: int) -> Floats:
-    """Numbers of failures before a success, whole numbers; those above ``most`` may be any above it."""
+    """Return numbers of failures before a success; those above ``most`` are only known to be above it."""
     first = stream.reserve(count)
     words = stream.at(first, count)
     rate = -math.log1p(-probability)
@@ -85,10 +85,10 @@ def _geometric(stream: Keystream, count: int, probability: float, most: int) -> 
 
 
 def laplace(stream: Keystream, count: int, scale: float) -> Floats:
-    """Laplace variates of this scale, multiples of ``gaussian_grid(scale)``: float64 ``[count]``.
+    """Return Laplace variates of this scale, multiples of ``gaussian_grid(scale)``: float64 ``[count]``.
 
-    Formal guarantee: each is the grid point nearest to a real Laplace variate, within 2^-100.  Added to multiples of
-    the grid it is therefore the rounded output of a real Laplace mechanism.
+    Formal guarantee: each is the grid point nearest to a real Laplace variate, within 2^-100. Added to multiples of the
+    grid it is therefore the rounded output of a real Laplace mechanism.
     """
     first, grid = stream.reserve(2 * count), gaussian_grid(scale)
     words, signs = np.split(stream.at(first, 2 * count), 2)
@@ -104,16 +104,16 @@ def laplace(stream: Keystream, count: int, scale: float) -> Floats:
 
 
 def distinct(stream: Keystream, universe: int, count: int) -> NDArray[np.int64]:
-    """So many different numbers of ``range(universe)``, every ordered choice as likely: int64 ``[count]``.
+    """Return ``count`` distinct numbers of ``range(universe)``, every ordered choice equally likely: int64 ``[count]``.
 
-    Formal guarantee: exact.  Numbers come from words by rejection, and of those that come again the first counts.
+    Formal guarantee: exact. Numbers come from words by rejection; of repeated numbers the first counts.
 
     Raises:
-        ValueError: more are asked for than there are.
+        ValueError: ``count`` exceeds ``universe``.
     """
     if not 0 <= count <= universe:
         raise ValueError(f"{count} different numbers cannot be drawn from {universe}.")
-    if 2 * count > universe:  # put all in order by random words, which must differ
+    if 2 * count > universe:  # order all numbers by random words, which must differ
         while True:
             words = stream.words(universe)
             order = np.argsort(words, kind="stable")

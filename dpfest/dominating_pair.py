@@ -1,4 +1,4 @@
-"""The dominating pair of exponential row selection, and of randomised response repeated.
+"""Dominating pair of exponential row selection, and of repeated randomised response.
 
 One step of exponential selection (Zhang, Mironov and Hejazinia, "Wide network learning with differential privacy",
 2021) draws m embedding rows by the norms of the summed, clipped gradient, re-clips every example's gradient on the
@@ -6,23 +6,23 @@ drawn rows and adds Gaussian noise of multiplier sigma there. It is dominated by
 
     P = RR(e)^m x N(1, sigma^2)        Q = RR'(e)^m x N(0, sigma^2)
 
-where e is the epsilon of one draw and RR(e) is a bit that is 1 with probability exp(e) / (1 + exp(e)) under P and
-1 / (1 + exp(e)) under Q. Derivation, for one example more or less in the batch:
+where e is the epsilon of one draw and RR(e) is a bit that is 1 with probability exp(e) / (1 + exp(e)) under P and 1 /
+(1 + exp(e)) under Q. Derivation, under add-or-remove-one adjacency of the batch:
 
-1. A row's utility (its norm) moves by at most S1, the clipping norm, up or down: one draw of the exponential mechanism
-   with Gumbel scale 2*S1/e is e-DP (McSherry and Talwar 2007, Theorem 6). The m largest noisy utilities are m such
-   draws, each from the rows the previous draws left.
+1. A row's utility (its norm) has sensitivity S1, the clipping norm, in either direction: one draw of the exponential
+   mechanism with Gumbel scale 2*S1/e is e-DP (McSherry and Talwar 2007, Theorem 6). The m largest noisy utilities are
+   m such draws, each from the rows the previous draws left.
 2. Every e-DP pair is dominated by RR(e) (Kairouz, Oh and Viswanath 2015, Theorem 3.4), here for each outcome of the
    draws before it. Given all draws, the noised sum is a Gaussian mechanism of sensitivity S2.
 3. Adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10): hence P and Q. One randomised
-   response at m*e is sound too, but its loss is m*e almost surely where that of the product is about sqrt(m)*e.
+   response at m*e is sound too, but its loss is m*e almost surely, whereas that of the product is about sqrt(m)*e.
 4. Poisson sampling at rate q turns (P, Q) into ((1-q)Q + qP, Q) when the example is removed, and its reverse when it is
    added (Zhu, Dong and Wang 2022, Theorem 11).
 
 Closed form: with J ~ Binomial(m, .) the number of ones, the log ratio of P to Q is e(2J - m) + (2x - 1) / (2 sigma^2),
 so the hockey-stick divergence is a binomial mixture of Gaussian ones. It is sampled on a grid of losses and
-interpolated pessimistically (Doroshenko et al. 2022, "Connect the dots"); `dp_accounting` composes the steps.
-sigma = inf leaves randomised response alone, m = 0 the Gaussian alone.
+interpolated pessimistically (Doroshenko et al. 2022, "Connect the dots"); ``dp_accounting`` composes the steps. sigma =
+inf leaves randomised response alone, m = 0 the Gaussian alone.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from scipy.stats import binom
 
 Floats = NDArray[np.floating]
 
-# Probability that the discretisation gives up: counted as delta, far below any delta in use.
+# Probability mass that the discretisation truncates: counted as delta, far below any delta in use.
 _TAIL = 1e-22
 _TAIL_DEVIATIONS = 10.0  # a standard normal exceeds it with probability 8e-24
 _ROUNDING = 1e-15
 _LARGEST_LOSS = 600.0  # exp() of it is still a double
-# Dots of the curve of one unsampled step: fewer where each costs a sum over many numbers of ones.
+# Points on the curve of one unsampled step: fewer where each costs a sum over many numbers of ones.
 _DOTS, _FEWEST_DOTS, _CELLS_OF_A_CURVE = 40_001, 4_001, 40_000_000
 _CELLS_AT_ONCE = 2_000_000
 
 
 def _ones(rows: int, epsilon_per_row: float) -> tuple[Floats, Floats]:
-    """Log ratios e(2J - m) and probabilities under P of J, but for the J of total probability `_TAIL`."""
+    """Return log ratios e(2J - m) and probabilities of J under P, except for J of total probability ``_TAIL``."""
     chance = 1 / (1 + math.exp(-epsilon_per_row))
-    # The upper end by the number of zeros: scipy's isf gives up at such tails and returns all rows.
+    # The upper end is found from the number of zeros: scipy's isf fails at such tails and returns all rows.
     low, high = binom.ppf(_TAIL / 2, rows, chance), rows - binom.ppf(_TAIL / 2, rows, 1 - chance)
     count = np.arange(max(0, int(low)), min(rows, int(high)) + 1)
     losses = epsilon_per_row * (2.0 * count - rows)
@@ -60,14 +60,14 @@ def _ones(rows: int, epsilon_per_row: float) -> tuple[Floats, Floats]:
 
 
 def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_multiplier: float) -> Floats:
-    """Upper bound, tight to 1e-22, of the divergence D_s = sup_S P(S) - s Q(S) between P and Q, and between Q and P.
+    """Return an upper bound, tight to 1e-22, on the divergence D_s = sup_S P(S) - s Q(S), and on that between Q and P.
 
     The pair is symmetric: flip the bits, mirror x about 1/2.
 
     Args:
-        log_ratio: any real, shape (n,): log s.
+        log_ratio: log s, any real, shape ``(n,)``.
         epsilon_per_row: e > 0, of one draw.
-        rows: m >= 0, draws.
+        rows: m >= 0, number of draws.
         noise_multiplier: sigma > 0, inf for no Gaussian.
     """
     if math.isinf(noise_multiplier):
@@ -92,14 +92,14 @@ def hockey_stick(log_ratio: Floats, epsilon_per_row: float, rows: int, noise_mul
 def privacy_loss(
     epsilon_per_row: float, rows: int, noise_multiplier: float, q: float, interval: float
 ) -> PrivacyLossDistribution:
-    """One step's privacy loss distribution, for both orders of the neighbouring pair.
+    """Return one step's privacy loss distribution, for both directions of adjacency.
 
     Formal guarantee: pessimistic. The hockey-stick curves of the result lie on or above those of every step that the
-    pair dominates, whichever of the two data sets has the example more.
+    pair dominates, whichever of the two data sets has the additional example.
 
-    Arguments as `hockey_stick`'s; q in (0, 1] is of Poisson sampling, `interval` the spacing of the grid of losses.
+    Arguments as for ``hockey_stick``; q in (0, 1] is the Poisson sampling rate, ``interval`` the grid's spacing.
     """
-    # Past this loss the divergence is below the two tails together.
+    # Beyond this loss the divergence is below the two tails together.
     ones = _ones(rows, epsilon_per_row)[0]
     furthest = float(np.abs(ones).max(initial=0.0))
     dots = min(_DOTS, max(_FEWEST_DOTS, _CELLS_OF_A_CURVE // len(ones)))
@@ -114,12 +114,12 @@ def privacy_loss(
         return np.interp(s, orders, curve)  # convex in s, so chords lie on or above it
 
     def removed(losses: Floats) -> Floats:
-        # [(1-q)Q + qP] - e^t Q = q (P - s Q) with s = (e^t - (1-q)) / q; all of it is positive where s <= 0.
+        # [(1-q)Q + qP] - e^t Q = q (P - s Q) with s = (e^t - (1-q)) / q; it is positive everywhere if s <= 0.
         s = 1 + np.expm1(losses) / q
         return np.where(s > 0, q * divergence(s), -np.expm1(losses))
 
     def added(losses: Floats) -> Floats:
-        # Q - e^t [(1-q)Q + qP] = w (Q - s P) with w = 1 - e^t (1-q) and s = q e^t / w; none where w <= 0.
+        # Q - e^t [(1-q)Q + qP] = w (Q - s P) with w = 1 - e^t (1-q) and s = q e^t / w; nowhere positive if w <= 0.
         weight = q * np.exp(losses) - np.expm1(losses)
         s = q * np.exp(losses) / np.where(weight > 0, weight, 1.0)
         return np.where(weight > 0, weight * divergence(s), 0.0)
@@ -128,7 +128,7 @@ def privacy_loss(
         first, last = math.floor(lowest / interval), math.ceil(highest / interval)
         losses = np.arange(first, max(last, first + 1) + 1) * interval
         deltas = np.minimum.accumulate(curve(losses))
-        # Any first dot is sound; dots under which only rounding lies would let it drift in composition.
+        # Any first point is sound; points whose delta is only rounding would make the result drift in composition.
         skip = max(0, int(np.argmax(deltas + np.expm1(losses) > _ROUNDING)) - 1)
         return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
             interval, first + skip, first + len(losses) - 1, deltas[skip:]

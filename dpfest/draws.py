@@ -1,12 +1,12 @@
-"""Random numbers of the forward pass (dropout, sampled negatives): functions of the key, the step and the example.
+"""Random numbers of the forward pass (dropout, sampled negatives): functions of key, step and example.
 
-PyTorch draws a dropout mask for a whole batch from one generator with a public default seed, so one example less moves
-everyone's masks, and a step that is taken again takes others.  Inside :class:`ExampleDraws` every random operation of
+PyTorch draws a dropout mask for a whole batch from one generator with a public default seed, so removing one example
+changes everyone's masks, and a repeated step draws others. Inside :class:`ExampleDraws` every random operation of
 PyTorch draws from AES-256 instead: an element of a random tensor is the cipher's image of (example, number of the call,
-place within the example), under a key of the step.
+position within the example), under a key of the step.
 
-Guarantee: an example's draws are independent of the other examples of its batch, of its micro-batch and of the length
-to which they were padded, as long as the number of the call does not; the same step repeats them.  A random tensor
+Guarantee: an example's random numbers are independent of the other examples of its batch, of its micro-batch and of the
+length to which they were padded, as long as the number of the call is; a repeated step repeats them. A random tensor
 whose first dimension is not the number of examples is refused.
 """
 
@@ -26,22 +26,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 
-_MOST = 1 << 16  # calls of a step, and places along each dimension of an example: the fields of a counter
+_MOST = 1 << 16  # maximum calls per step, and size of each dimension of an example: the fields of a counter
 
 
 class ExampleDraws(TorchDispatchMode):
     """A context in which PyTorch's random operations draw by example.
 
     Args:
-        key: the run's.
-        step: number of the step.
-        examples: what tells the examples apart, int64 ``[b]``: their places in the data set.
+        key: key of the run.
+        step: step number.
+        examples: identifies the examples, int64 ``[b]``: their indices in the data set.
 
     Attributes:
-        calls: random operations so far.
+        calls: number of random operations so far.
 
     Raises:
-        UserError: inside, by an operation that cannot be drawn by example, or that names a generator of its own.
+        UserError: inside, by an operation that cannot be drawn by example, or that passes its own generator.
     """
 
     def __init__(self, key: NoiseKey, step: int, examples: NDArray[np.int64]) -> None:
@@ -52,19 +52,19 @@ class ExampleDraws(TorchDispatchMode):
         self.calls = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation, or draw in its stead."""
+        """Run an operation, or draw by example in place of a random one."""
         kwargs = kwargs or {}
-        given = _given(func, args, kwargs)
-        if given is None:
+        named = _named_arguments(func, args, kwargs)
+        if named is None:
             return func(*args, **kwargs)
         name = func._schema.name.removeprefix("aten::")
-        if given.get("generator") is not None:
+        if named.get("generator") is not None:
             raise UserError(
                 f"The forward pass draws torch.{name} from a generator of its own, outside the noise key. "
-                "Leave generator= out: draws without one are made by example, from the key."
+                "Leave generator= out: numbers are then drawn by example, from the key."
             )
         draw = _DRAWS.get(name)
-        values = None if draw is None else draw(self, given)
+        values = None if draw is None else draw(self, named)
         if values is None:
             raise UserError(
                 f"The forward pass draws {func}, which cannot be drawn by example. Use dropout, bernoulli, rand, "
@@ -73,13 +73,13 @@ class ExampleDraws(TorchDispatchMode):
         return values
 
     def uniform(self, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-        """Uniform on (0, 1), float64, of 53 bits, of this shape, whose first dimension counts the examples."""
+        """Return 53-bit uniforms on (0, 1), float64, of this shape, whose first dimension is the number of examples."""
         shape = tuple(shape)
         if not shape or shape[0] != len(self._examples):
             raise UserError(
                 f"The forward pass draws random numbers of a shape, {shape}, whose first dimension does not count the "
-                "examples: they would depend on who else is in the batch. Draw [examples, ...] (negatives and dropout "
-                "before flattening), or draw in the data set's __getitem__."
+                "examples: they would depend on the other examples of the batch. Draw [examples, ...] (negatives and "
+                "dropout before flattening), or draw in the data set's __getitem__."
             )
         examples, inner = self._examples, (1, 1, 1, *shape[1:])
         sizes = (math.prod(inner[:-2]), *inner[-2:])
@@ -97,22 +97,22 @@ class ExampleDraws(TorchDispatchMode):
         return torch.from_numpy(np.ascontiguousarray(values.reshape(shape))).to(device)
 
     def like(self, tensor: Tensor) -> Tensor:
-        """:meth:`uniform` of a tensor's shape, on its device."""
+        """Return :meth:`uniform` of a tensor's shape, on its device."""
         return self.uniform(tensor.shape, tensor.device)
 
-    def new(self, given: dict[str, Any]) -> tuple[Tensor, torch.dtype | None]:
-        """:meth:`uniform` for an operation that makes a tensor of a given size or like another; and its type."""
-        if (model := given.get("self", given.get("input"))) is not None:
-            return self.like(model), given.get("dtype") or model.dtype
-        return self.uniform(given["size"], given.get("device") or "cpu"), given.get("dtype")
+    def new(self, named: dict[str, Any]) -> tuple[Tensor, torch.dtype | None]:
+        """Return :meth:`uniform` for an operation that creates a tensor by size or like another, and the dtype."""
+        if (model := named.get("self", named.get("input"))) is not None:
+            return self.like(model), named.get("dtype") or model.dtype
+        return self.uniform(named["size"], named.get("device") or "cpu"), named.get("dtype")
 
 
 class NoDraws(TorchDispatchMode):
-    """A context, of the backward pass, in which random operations are refused: a checkpoint would draw anew."""
+    """A context for the backward pass that refuses random operations: a checkpoint would draw other numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation that draws nothing."""
-        if _given(func, args, kwargs or {}) is not None:
+        """Run an operation that is not random."""
+        if _named_arguments(func, args, kwargs or {}) is not None:
             raise UserError(
                 f"The backward pass recomputes {func}: random draws within torch.utils.checkpoint are not repeated. "
                 "Keep dropout outside of checkpoints, or set it to 0."
@@ -120,86 +120,86 @@ class NoDraws(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-Given = dict[str, Any]
+Named = dict[str, Any]
 
 
-def _given(func: Any, args: Sequence[Any], kwargs: Given) -> Given | None:
-    """The arguments of a random operation by name; None for an operation that draws nothing.
+def _named_arguments(func: Any, args: Sequence[Any], kwargs: Named) -> Named | None:
+    """Return the arguments of a random operation by name; None for an operation that is not random.
 
-    Fused attention without dropout is one: PyTorch marks it as random all the same.
+    Fused attention without dropout is not random, although PyTorch marks it so.
     """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return None
     arguments = func._schema.arguments
-    given = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
-    dropout = [given.get(each.name, each.default_value) for each in arguments if each.name == "dropout_p"]
-    return None if dropout == [0.0] else given
+    named = dict(zip((argument.name for argument in arguments), args, strict=False)) | kwargs
+    dropout = [named.get(each.name, each.default_value) for each in arguments if each.name == "dropout_p"]
+    return None if dropout == [0.0] else named
 
 
-def _bernoulli(draws: ExampleDraws, given: Given) -> Tensor:
-    values: Tensor = given["self"]
-    return draws.like(values).lt(given.get("p", values)).to(values.dtype)
+def _bernoulli(draws: ExampleDraws, named: Named) -> Tensor:
+    values: Tensor = named["self"]
+    return draws.like(values).lt(named.get("p", values)).to(values.dtype)
 
 
-def _bernoulli_(draws: ExampleDraws, given: Given) -> Tensor:
-    return given["self"].copy_(draws.like(given["self"]) < given.get("p", 0.5))
+def _bernoulli_(draws: ExampleDraws, named: Named) -> Tensor:
+    return named["self"].copy_(draws.like(named["self"]) < named.get("p", 0.5))
 
 
-def _native_dropout(draws: ExampleDraws, given: Given) -> tuple[Tensor, Tensor]:
-    values, p = given["input"], given["p"]
-    kept = draws.like(values) >= (p if given.get("train") is not False else 0.0)
+def _native_dropout(draws: ExampleDraws, named: Named) -> tuple[Tensor, Tensor]:
+    values, p = named["input"], named["p"]
+    kept = draws.like(values) >= (p if named.get("train") is not False else 0.0)
     return values * kept * (1 / (1 - p) if p < 1 else 0.0), kept
 
 
-def _uniform(draws: ExampleDraws, given: Given) -> Tensor:
-    values, dtype = draws.new(given)
+def _uniform(draws: ExampleDraws, named: Named) -> Tensor:
+    values, dtype = draws.new(named)
     dtype = dtype or torch.get_default_dtype()
     return values if dtype == torch.float64 else (values * 2**24).floor().mul(2.0**-24).to(dtype)  # never rounded to 1
 
 
-def _uniform_(draws: ExampleDraws, given: Given) -> Tensor:
-    low, high = given.get("from", 0.0), given.get("to", 1.0)
-    return given["self"].copy_(low + (high - low) * draws.like(given["self"]))
+def _uniform_(draws: ExampleDraws, named: Named) -> Tensor:
+    low, high = named.get("from", 0.0), named.get("to", 1.0)
+    return named["self"].copy_(low + (high - low) * draws.like(named["self"]))
 
 
-def _normal(draws: ExampleDraws, given: Given) -> Tensor:
-    values, dtype = draws.new(given)
+def _normal(draws: ExampleDraws, named: Named) -> Tensor:
+    values, dtype = draws.new(named)
     return torch.special.ndtri(values).to(dtype or torch.get_default_dtype())
 
 
-def _normal_(draws: ExampleDraws, given: Given) -> Tensor:
-    variates = torch.special.ndtri(draws.like(given["self"]))
-    return given["self"].copy_(given.get("mean", 0.0) + given.get("std", 1.0) * variates)
+def _normal_(draws: ExampleDraws, named: Named) -> Tensor:
+    variates = torch.special.ndtri(draws.like(named["self"]))
+    return named["self"].copy_(named.get("mean", 0.0) + named.get("std", 1.0) * variates)
 
 
-def _normal_of(draws: ExampleDraws, given: Given) -> Tensor:
-    mean, std = given.get("mean", 0.0), given.get("std", 1.0)
+def _normal_of(draws: ExampleDraws, named: Named) -> Tensor:
+    mean, std = named.get("mean", 0.0), named.get("std", 1.0)
     model = mean if isinstance(mean, Tensor) else std
     if not isinstance(model, Tensor):
-        return mean + std * _normal(draws, given)
+        return mean + std * _normal(draws, named)
     return (mean + std * torch.special.ndtri(draws.like(model))).to(model.dtype)
 
 
-def _integers(draws: ExampleDraws, given: Given) -> Tensor:
-    values, dtype = draws.new(given)
-    low, high = int(given.get("low", 0)), int(given["high"])
+def _integers(draws: ExampleDraws, named: Named) -> Tensor:
+    values, dtype = draws.new(named)
+    low, high = int(named.get("low", 0)), int(named["high"])
     return (low + (values * (high - low)).floor()).to(dtype or torch.int64)
 
 
-def _integers_(draws: ExampleDraws, given: Given) -> Tensor | None:
-    low, high = given.get("from", 0), given.get("to")
+def _integers_(draws: ExampleDraws, named: Named) -> Tensor | None:
+    low, high = named.get("from", 0), named.get("to")
     if high is None:
         return None
-    return given["self"].copy_(low + (draws.like(given["self"]) * (high - low)).floor())
+    return named["self"].copy_(low + (draws.like(named["self"]) * (high - low)).floor())
 
 
-def _exponential_(draws: ExampleDraws, given: Given) -> Tensor:
-    return given["self"].copy_(-draws.like(given["self"]).log() / given.get("lambd", 1.0))
+def _exponential_(draws: ExampleDraws, named: Named) -> Tensor:
+    return named["self"].copy_(-draws.like(named["self"]).log() / named.get("lambd", 1.0))
 
 
-def _multinomial(draws: ExampleDraws, given: Given) -> Tensor:
-    weights, count = given["self"].double(), given["num_samples"]
-    if given.get("replacement"):
+def _multinomial(draws: ExampleDraws, named: Named) -> Tensor:
+    weights, count = named["self"].double(), named["num_samples"]
+    if named.get("replacement"):
         ends = weights.cumsum(-1)
         uniform = draws.uniform((*weights.shape[:-1], count), weights.device) * ends[..., -1:]
         return torch.searchsorted(ends, uniform, right=True).clamp_max(weights.shape[-1] - 1)
@@ -207,7 +207,7 @@ def _multinomial(draws: ExampleDraws, given: Given) -> Tensor:
     return (weights / -draws.uniform(weights.shape, weights.device).log()).topk(count, dim=-1).indices
 
 
-_DRAWS: dict[str, Callable[[ExampleDraws, Given], Any]] = {
+_DRAWS: dict[str, Callable[[ExampleDraws, Named], Any]] = {
     "bernoulli": _bernoulli,
     "bernoulli_": _bernoulli_,
     "native_dropout": _native_dropout,
@@ -224,4 +224,4 @@ _DRAWS: dict[str, Callable[[ExampleDraws, Given], Any]] = {
     "exponential_": _exponential_,
     "multinomial": _multinomial,
 }
-"""What draws in the stead of each operation, by its name in PyTorch."""
+"""Replacement for each random operation, by its name in PyTorch."""

@@ -1,11 +1,11 @@
-"""Which embedding rows each example touched, in all tables at once, and its gradient there.
+"""Embedding look-ups: which rows each example touched, in all tables at once, and its gradient there.
 
-An example's gradient of a table has one row for each *distinct* row that it looked up: a token that stands twice in a
+An example's gradient of a table has one row for each *distinct* row that it looked up: a token that occurs twice in a
 text, or is looked up by two layers that share the table, contributes the sum of its output gradients, and a norm taken
-before that sum would be wrong.  Padding is no look-up.
+before that sum would be wrong. Padding is not a look-up.
 
-One sort of (global row, position) puts the look-ups of all tables in order; maps, norms and sums then work on runs of
-that order, not table by table and not row by row.
+One sort of (global row, position) orders the look-ups of all tables; maps, norms and sums then work on runs of that
+order, not table by table or row by row.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ class Lookups:
     """The distinct (example, global row) pairs of a micro-batch, sorted by row and then by example.
 
     Args:
-        layout: the numbering of the rows.
-        calls: of each table, the layers that looked up in it, each with its call, after the forward pass.
+        layout: global numbering of the rows.
+        calls: for each table, the layers that looked up in it, each with its call, after the forward pass.
         examples: ``arange(b)``.
 
     Attributes:
-        rows: the distinct rows touched, sorted, int64 ``[u]``.
-        row_of: which of ``rows`` each pair is, ``[p]``.
-        example: the example of each pair, ``[p]``.
+        rows: sorted distinct touched rows, int64 ``[u]``.
+        row_of: position in ``rows`` of each pair's row, ``[p]``.
+        example: example of each pair, ``[p]``.
     """
 
     def __init__(self, layout: TableLayout, calls: Sequence[Sequence[tuple[Table, Call]]], examples: Tensor) -> None:
         self.layout, self._calls = layout, calls
         empty = examples[:0]
         parts: list[_Parts] = [(empty, empty, empty, None)]
-        self._sizes, self._first = [], [0]  # look-ups of each table; its first row of the gradients end to end
-        for table, made in enumerate(calls):
-            found, first = [], self._first[-1]
-            for layer, call in made:
+        self._sizes, self._first = [], [0]  # look-ups per table; a table's first row in the concatenated gradients
+        for table, calls_of_table in enumerate(calls):
+            lists, first = [], self._first[-1]
+            for layer, call in calls_of_table:
                 example, row, source, coefficient = _positions(layer, examples, *call.args, **call.kwargs)
-                found.append((example, row + layout.offsets[table], source + first, coefficient))
+                lists.append((example, row + layout.offsets[table], source + first, coefficient))
                 first += call.output.numel() // layout.dims[table]
             self._first.append(first)
-            self._sizes.append(sum(len(one[0]) for one in found))
-            parts += [_by_example(found)] if len(found) > 1 else found
+            self._sizes.append(sum(len(one[0]) for one in lists))
+            parts += [_by_example(lists)] if len(lists) > 1 else lists
         example, row, source, coefficient = _joined(parts)
         bits = len(row).bit_length()
         keys = ascending((row << bits) | torch.arange(len(row), device=row.device))
         order, row = keys & ((1 << bits) - 1), keys >> bits
         self.example, self._source = example.index_select(0, order), source.index_select(0, order)
         self._coefficient = None if coefficient is None else coefficient[order]
-        self._runs: Tensor | None = None  # where each pair begins, unless each look-up is one
-        if any(len(made) > 1 or any(_many(layer, call) for layer, call in made) for made in calls):
+        self._runs: Tensor | None = None  # where each pair begins; None if each look-up is a pair
+        if any(len(uses) > 1 or any(_many(layer, call) for layer, call in uses) for uses in calls):
             new = torch.ones_like(row, dtype=torch.bool)
             new[1:] = (row[1:] != row[:-1]) | (self.example[1:] != self.example[:-1])
             self._runs = torch.nonzero(new).squeeze(1)
@@ -67,18 +67,18 @@ class Lookups:
         self.rows, self.row_of, self._counts = torch.unique_consecutive(row, return_inverse=True, return_counts=True)
 
     def take_gradients(self) -> None:
-        """Take each pair's gradient row; after the backward pass has filled the calls."""
+        """Collect each pair's gradient row; call after the backward pass has filled the calls."""
         self._gradients = []
-        for table, made in enumerate(self._calls):
+        for table, calls in enumerate(self._calls):
             dim = self.layout.dims[table]
-            parts = [call.gradient.reshape(-1, dim).to(layer.weight.dtype) for layer, call in made]
+            parts = [call.gradient.reshape(-1, dim).to(layer.weight.dtype) for layer, call in calls]
             parts = parts or [torch.empty(0, dim, device=self.rows.device)]
             self._gradients.append(torch.cat(parts) if len(parts) > 1 else parts[0])
         if self._runs is not None:
             self._sum_runs(self._runs)
 
     def _sum_runs(self, runs: Tensor) -> None:
-        """Sum the gradients of the look-ups that are one pair; thereafter every pair has a row of its own."""
+        """Sum the gradients of look-ups that form one pair; afterwards every pair has its own gradient row."""
         ends = np.cumsum([0, *self._sizes])
         cuts = torch.searchsorted(runs, torch.from_numpy(ends).to(runs.device)).tolist()
         for table, gradient in enumerate(self._gradients):
@@ -92,11 +92,11 @@ class Lookups:
         self._first, self._source = cuts, torch.arange(len(runs), device=runs.device)
 
     def masked(self, survivors: Survivors) -> MaskedLookups:
-        """The pairs whose row survives."""
+        """Return the pairs whose row survives."""
         return MaskedLookups(self, survivors)
 
     def drop(self, broken: Tensor) -> None:
-        """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
+        """Set the gradients of the broken examples, bool ``[b]``, to zero, whatever they contain."""
         rows = self._source[broken[self.example]]
         for table, gradient in enumerate(self._gradients):
             local = rows[(rows >= self._first[table]) & (rows < self._first[table + 1])] - self._first[table]
@@ -104,7 +104,7 @@ class Lookups:
 
 
 class MaskedLookups:
-    """The pairs of some look-ups whose rows survive; all others count as zero."""
+    """The pairs whose rows survive; all others count as zero."""
 
     def __init__(self, lookups: Lookups, survivors: Survivors) -> None:
         self._lookups, device = lookups, lookups.rows.device
@@ -124,14 +124,14 @@ class MaskedLookups:
         self._cuts = list(zip(*torch.stack([row_cuts, ends[row_cuts]]).tolist(), strict=True))
 
     def add_squared_norms(self, squared_norms: Tensor) -> None:
-        """Add each example's squared norm over the surviving rows onto ``squared_norms [b]``."""
+        """Add each example's squared norm over the surviving rows to ``squared_norms [b]``."""
         norms = [torch.linalg.vector_norm(gradient, dim=1) for gradient in self._lookups._gradients]
         if norms:
             squared = torch.cat([norm.to(squared_norms.dtype) for norm in norms]).square()
             squared_norms.index_add_(0, self.example, squared.index_select(0, self._source))
 
     def add_weighted_sums(self, weight: Tensor, tables: Sequence[Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` onto each table's surviving rows ``[s, dim]``; ``weight`` is ``[b]``."""
+        """Add ``sum_i weight_i * gradient_i`` to each table's surviving rows ``[s, dim]``; ``weight`` is ``[b]``."""
         weights, lookups = weight.index_select(0, self.example), self._lookups
         for table, out in enumerate(tables):
             (low, first), (high, last) = self._cuts[table], self._cuts[table + 1]
@@ -148,7 +148,7 @@ class MaskedLookups:
 def _positions(
     layer: Table, examples: Tensor, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
 ) -> _Parts:
-    """Each look-up's example, local row, row of the flat output gradient, and coefficient there (None for 1)."""
+    """Return each look-up's example, local row, row of the flat output gradient, and coefficient (None for 1)."""
     row = input.reshape(-1).long()
     bag = isinstance(layer, nn.EmbeddingBag)
     if offsets is not None and layer.include_last_offset:
@@ -170,34 +170,34 @@ def _positions(
 
 
 def _many(layer: Table, call: Call) -> bool:
-    """Whether an example may look up several rows in one call."""
+    """Return whether an example may look up several rows in one call."""
     return isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2
 
 
 def _joined(parts: Sequence[_Parts]) -> _Parts:
-    """Several lists of look-ups end to end."""
+    """Concatenate several lists of look-ups."""
     example, row, source = (torch.cat(same) for same in zip(*(part[:3] for part in parts), strict=True))
     if all(part[3] is None for part in parts):
         return example, row, source, None
-    given = [torch.ones_like(part[0], dtype=torch.float32) if part[3] is None else part[3] for part in parts]
-    return example, row, source, torch.cat(given)
+    coefficients = [torch.ones_like(part[0], dtype=torch.float32) if part[3] is None else part[3] for part in parts]
+    return example, row, source, torch.cat(coefficients)
 
 
-def _by_example(found: Sequence[_Parts]) -> _Parts:
-    """Several calls' look-ups as one list, an example's together."""
-    example, row, source, coefficient = _joined(found)
+def _by_example(lists: Sequence[_Parts]) -> _Parts:
+    """Merge several calls' look-ups into one list, grouped by example."""
+    example, row, source, coefficient = _joined(lists)
     order = torch.sort(example, stable=True).indices
     return example[order], row[order], source[order], None if coefficient is None else coefficient[order]
 
 
 def ascending(keys: Tensor) -> Tensor:
-    """Whole numbers ``[n]``, sorted."""
-    # numpy's sort of integers is vectorised: five times torch's on a CPU.
+    """Return integers ``[n]`` sorted."""
+    # numpy's integer sort is vectorised: five times as fast as torch's on a CPU.
     return torch.from_numpy(np.sort(keys.numpy())) if keys.device.type == "cpu" else keys.sort().values
 
 
 def _sums(gradient: Tensor, source: Tensor, runs: Tensor, weight: Tensor | None) -> Tensor:
-    """Weighted sum of the rows ``gradient[source]`` over each run, ``[len(runs), dim]``; ``runs`` are their starts."""
+    """Return weighted sums of the rows ``gradient[source]`` over runs that start at ``runs``, ``[len(runs), dim]``."""
     if not len(runs):
         return gradient.new_zeros(0, gradient.shape[1])
     weight = None if weight is None else weight.to(gradient.dtype)

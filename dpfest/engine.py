@@ -1,10 +1,10 @@
-"""One private step: per-example norms, mask, clip, sum, noise on the surviving rows.
+"""One private step: contribution map, mask, per-example clipping, sum, noise on the surviving rows.
 
-Every algorithm runs through :meth:`PrivateEngine.gradient`; what tells them apart is the rule for which embedding
-rows survive (:mod:`dpfest.algorithms`).  The order is the paper's (Ghazi et al., 2023, Algorithm 1): rows that do not
-survive are zeroed in every example's gradient *before* the whole gradient, surviving rows and dense parameters
-together, is clipped to ``C2``; noise of standard deviation ``C2 * sigma_2`` goes on every surviving row, touched or
-not, and on every dense parameter.
+Every algorithm runs through :meth:`PrivateEngine.gradient`; algorithms differ only in which embedding rows survive
+(:mod:`dpfest.algorithms`). The order is the paper's (Ghazi et al., 2023, Algorithm 1): rows that do not survive are
+zeroed in every example's gradient *before* the whole gradient, surviving rows and dense parameters together, is clipped
+to ``C2``; every surviving row, touched or not, and every dense parameter get noise of standard deviation ``C2 *
+sigma_2``.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, Table, TableLayout
 
 ROUNDING_ALLOWANCE = 2.0**-10
-"""Of ``C2``, charged to the gradient's sensitivity: by how much the rounding of the others' part may move when one
-example comes or goes.  docs/PRIVACY.md has what was measured, and crafted data that pass it in float32."""
+"""Share of ``C2`` charged to the sensitivity: how far the floating-point rounding of the others' sum may move when one
+example is added or removed. docs/PRIVACY.md has measurements, and crafted data that exceed it in float32.
+"""
 
 
 @dataclass
 class RowGradient:
-    """Noised gradient of one table: ``values [s, dim]`` at local ``rows [s]``, or at every row where rows is None."""
+    """Noised gradient of one table: ``values [s, dim]`` at local ``rows [s]``, or at every row if rows is None."""
 
     rows: Tensor | None
     values: Tensor
@@ -43,13 +44,13 @@ class RowGradient:
 
 @dataclass
 class NoisedGradient:
-    """What a step releases, divided by the expected batch size.
+    """The release of one step: noised gradient divided by the expected batch size.
 
     Attributes:
         dense: gradient of each dense parameter, by name.
         tables: gradient of each table, in the order of the layout.
-        rows_per_table: rows with a noised gradient in each table, those whose noise is pending among them.
-        pending: standard deviation of the noise that every row of every table still lacks: 0 unless it is lazy.
+        rows_per_table: number of rows with a noised gradient in each table, including rows whose noise is pending.
+        pending: standard deviation of the noise pending on every row of every table; 0 unless noise is lazy.
     """
 
     dense: dict[str, Tensor]
@@ -59,9 +60,9 @@ class NoisedGradient:
 
 
 def noise_of(step: Event | None, batch_size: int) -> dict[str, Any]:
-    """Keyword arguments of :class:`PrivateEngine` for what a step spends.
+    """Return the keyword arguments of :class:`PrivateEngine` for a step's privacy event.
 
-    A step without privacy (None) has no noise, and averages over the batch's own size.
+    A non-private step (None) has no noise and averages over the actual batch size.
     """
     return {
         "gradient_noise_multiplier": (step.gradient_noise_multiplier if step else None) or 0.0,
@@ -72,7 +73,7 @@ def noise_of(step: Event | None, batch_size: int) -> dict[str, Any]:
 
 
 class Diagnostics(NamedTuple):
-    """What a step saw on the way; private.  The batch's size, and its mean loss (nan where it is empty)."""
+    """Private by-products of a step: actual batch size, and mean loss (nan for an empty batch)."""
 
     examples: int
     loss: float
@@ -83,22 +84,22 @@ class PrivateEngine:
 
     Args:
         model: its trainable parameters must all lie in supported layers (:class:`dpfest.capture.Recorder`).
-        algorithm: the rule and its clipping norm.
-        loss_fn: ``loss_fn(model, batch)`` runs the model and returns the per-example losses ``[b]``; no example may
+        algorithm: which rows survive, and the clipping norm.
+        loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``; no example may
             influence another's loss (:mod:`dpfest.trial`).
-        key: where the noise and the forward pass's draws come from.
+        key: source of the noise and of the forward pass's random numbers.
         gradient_noise_multiplier: ``sigma_2``; 0 for no noise.
         expected_batch_size: divisor of the noised sum; None divides by the actual size, which is private.
-        map_noise_multiplier: ``sigma_1``, for the rules that draw a noisy map.
+        map_noise_multiplier: ``sigma_1``, for algorithms with a noisy contribution map.
         epsilon_per_row: cost of one drawn row, for exponential selection.
-        selected: sorted distinct global rows ``[k]``, for the rules that train within a set chosen beforehand.
-        sum_dtype: type in which clipped gradients are summed; None for the model's own.
+        selected: sorted distinct global rows ``[k]``, for algorithms that train within a preselected set.
+        sum_dtype: dtype in which clipped gradients are summed; None for the model's.
 
-    Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) that a step of
-    DP-AdaFEST releases is dominated by one Gaussian mechanism of multiplier ``(sigma_1^-2 + sigma_2^-2)^(-1/2)``
-    subsampled at ``q``, under adding or removing one example; a rule that reads no batch is dominated by ``sigma_2``
-    alone.  Under lazy noise a gradient is no release: its tables' noise is :attr:`NoisedGradient.pending`, and
-    :class:`dpfest.lazy.LazyNoise` keeps the account.
+    Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) released by a step of
+    DP-AdaFEST is dominated, under add-or-remove-one adjacency, by one Gaussian mechanism of noise multiplier
+    ``(sigma_1^-2 + sigma_2^-2)^(-1/2)`` subsampled at ``q``; for an algorithm whose choice of rows does not depend on
+    the batch, by one of multiplier ``sigma_2``. Under lazy noise a gradient is not a release: its tables' noise is
+    :attr:`NoisedGradient.pending`, and :class:`dpfest.lazy.LazyNoise` tracks it.
     """
 
     def __init__(
@@ -141,12 +142,12 @@ class PrivateEngine:
 
     @property
     def layout(self) -> TableLayout:
-        """The numbering of the model's embedding rows."""
+        """Global numbering of the model's embedding rows."""
         return self.recorder.layout
 
     @property
     def key(self) -> NoiseKey:
-        """Of all that is drawn."""
+        """Key from which everything random is drawn."""
         return self.recorder.key
 
     @key.setter
@@ -154,12 +155,12 @@ class PrivateEngine:
         self.recorder.key = key
 
     def gradient(self, microbatches: Sequence[MicroBatch], step: int) -> tuple[NoisedGradient, Diagnostics]:
-        """The noised gradient of one logical batch, with one mask draw for all its micro-batches.
+        """Compute the noised gradient of one logical batch, with one draw of surviving rows for all its micro-batches.
 
         Args:
-            microbatches: none for an empty batch.  With several, a rule that reads the batch costs an extra forward
-                pass each.
-            step: number of the step; the same step under the same key draws the same noise.
+            microbatches: none for an empty batch. With several, an algorithm whose choice of rows depends on the batch
+                costs an extra forward pass for each.
+            step: step number; the same step under the same key draws the same noise.
         """
         if self.lazy:
             self.lazy.use(self.key)
@@ -195,7 +196,7 @@ class PrivateEngine:
         self.fill(gradient)
         if self.lazy:
             rates = learning_rates(self.lazy.tables, optimizers)
-            self.lazy.apply([(found.rows, found.values) for found in gradient.tables], gradient.pending, rates)
+            self.lazy.apply([(table.rows, table.values) for table in gradient.tables], gradient.pending, rates)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -203,30 +204,30 @@ class PrivateEngine:
     def fill(self, gradient: NoisedGradient) -> None:
         """Set ``.grad`` of every trainable parameter.
 
-        A table's is sparse, or None where no row of it survived or :meth:`dpfest.lazy.LazyNoise.apply` takes the step.
+        A table's is sparse, or None if no row survived or :meth:`dpfest.lazy.LazyNoise.apply` updates the table.
         """
         for name, parameter in self.recorder.dense_parameters.items():
             parameter.grad = gradient.dense[name]
-        for table, found in zip(self.recorder.tables.values(), gradient.tables, strict=True):
-            weight, rows = table.weight, found.rows
+        for table, noised in zip(self.recorder.tables.values(), gradient.tables, strict=True):
+            weight, rows = table.weight, noised.rows
             if rows is None:
-                weight.grad = found.values
+                weight.grad = noised.values
             elif len(rows) and not self.lazy:
                 weight.grad = torch.sparse_coo_tensor(
-                    rows.unsqueeze(0), found.values, weight.shape, is_coalesced=True, check_invariants=False
+                    rows.unsqueeze(0), noised.values, weight.shape, is_coalesced=True, check_invariants=False
                 )
             else:
                 weight.grad = None
 
 
 class LogicalBatch:
-    """A logical batch that rules can question; each question costs a pass over it.
+    """A logical batch that algorithms can query; each query costs a pass over it.
 
-    A single micro-batch is run once and its recording kept; several are run anew in each pass, so that no more than
-    one micro-batch's activations are held at a time.
+    A single micro-batch is run once and its recording kept; several are rerun in each pass, so that only one
+    micro-batch's activations are in memory at a time.
 
     Attributes:
-        examples: their number.
+        examples: number of examples.
     """
 
     def __init__(self, engine: PrivateEngine, microbatches: Sequence[MicroBatch], step: int) -> None:
@@ -239,34 +240,34 @@ class LogicalBatch:
         return self._engine.recorder.record(part.data, part.examples, self._step, backward=backward)
 
     def recordings(self) -> Iterator[Recording]:
-        """The recording of each micro-batch, in order, after its backward pass."""
+        """Yield the recording of each micro-batch, in order, after its backward pass."""
         for part in self._microbatches:
             recording = self._only or self._record(part)
             recording.backward()
             yield recording
 
     def contributions(self) -> Contributions:
-        """Who touched what."""
+        """Return which example touched which rows."""
         if self._only is not None:
-            found = self._only.lookups
-            return Contributions(found.rows, found.row_of, found.example, self.examples)
+            lookups = self._only.lookups
+            return Contributions(lookups.rows, lookups.row_of, lookups.example, self.examples)
         empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
         rows, row_of, example = [empty], [empty], [empty]
         touched = examples = 0
         for part in self._microbatches:
-            found = self._record(part, backward=False).lookups
-            example.append(found.example + examples)
-            row_of.append(found.row_of + touched)
-            rows.append(found.rows)
-            touched += len(found.rows)
+            lookups = self._record(part, backward=False).lookups
+            example.append(lookups.example + examples)
+            row_of.append(lookups.row_of + touched)
+            rows.append(lookups.rows)
+            touched += len(lookups.rows)
             examples += len(part.examples)
         distinct, place = torch.unique(torch.cat(rows), return_inverse=True)
         return Contributions(distinct, place[torch.cat(row_of)], torch.cat(example), examples)
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
-        """Touched rows, sorted ``[u]``, and the norm of each one's sum of per-example embedding gradients, ``[u]``.
+        """Return the touched rows, sorted ``[u]``, and the l2 norm of each row's summed gradient, ``[u]``.
 
-        Every example's embedding gradient is clipped to ``clipping_norm`` first.
+        Each example's embedding gradient is first clipped to ``clipping_norm``.
         """
         touched = self.contributions().rows
         sums = ClippedSum(self._engine, Survivors(self._engine.layout, touched), clipping_norm, with_dense=False)
@@ -276,20 +277,20 @@ class LogicalBatch:
 
 
 class ClippedSum:
-    """The sum of masked, clipped per-example gradients, without noise.
+    """The sum of masked, clipped per-example gradients, before noise.
 
     Args:
-        engine: of the model.
-        survivors: the rows that are not zeroed.
-        clipping_norm: l2 norm to which each example's masked gradient is clipped (infinite for no clipping); None for
-            the algorithm's.
-        with_dense: whether the dense parameters' gradient belongs to the norm and the sum.
+        engine: engine of the model.
+        survivors: rows that are not zeroed.
+        clipping_norm: l2 norm to which each example's masked gradient is clipped (inf: no clipping); None for the
+            algorithm's.
+        with_dense: whether dense parameters count in the norm and the sum.
 
     Attributes:
-        rows: each table's sum ``[s, dim]``, parts of ``flat_rows``.
-        dense: each dense parameter's sum, parts of ``flat_dense``.
-        norms: of the clipped gradients, added up: float.
-        example_norms: of the masked gradients before they are clipped, ``[b]`` of each micro-batch.
+        rows: each table's sum ``[s, dim]``, views of ``flat_rows``.
+        dense: each dense parameter's sum, views of ``flat_dense``.
+        norms: sum of the clipped gradients' norms, float.
+        example_norms: norms of the masked gradients before clipping, ``[b]`` for each micro-batch.
     """
 
     def __init__(
@@ -314,7 +315,7 @@ class ClippedSum:
         self.example_norms: list[Tensor] = []
 
     def add(self, recording: Recording) -> None:
-        """Mask each example's gradient, clip it and add it; after the recording's backward pass."""
+        """Mask, clip and add each example's gradient; call after the recording's backward pass."""
         pairs = recording.lookups.masked(self._survivors)
         factors = recording.factors if self._with_dense else []
         squared_norms = recording.losses.detach().new_zeros(len(recording.losses), dtype=recording.recorder.dtype)
@@ -322,7 +323,7 @@ class ClippedSum:
             squared_norms += layer.squared_norms()
         pairs.add_squared_norms(squared_norms)
         broken = ~squared_norms.isfinite()
-        if bool(broken.any()):  # a gradient without a norm cannot be clipped: it counts as zero
+        if bool(broken.any()):  # a gradient whose norm is not finite cannot be clipped: it counts as zero
             squared_norms.masked_fill_(broken, torch.inf)
             for part in (recording.lookups, *recording.factors):
                 part.drop(broken)
@@ -335,7 +336,7 @@ class ClippedSum:
             layer.add_weighted_sums(weight, self.dense)
 
     def finish(self, divisor: float) -> None:
-        """Divide the sums, and round them to the model's type."""
+        """Divide the sums, and round them to the model's dtype."""
         self.flat_rows = self.flat_rows.div_(divisor).to(self._dtype)
         self.flat_dense = self.flat_dense.div_(divisor).to(self._dtype)
         self._name_parts()

@@ -1,4 +1,4 @@
-"""How a run's epsilon is counted: `rigorous`, which is proven, or the paper's way (`dpfest.unproven`), which is not."""
+"""Fidelity: how epsilon is counted, ``rigorous`` (proven) or as the paper does (``dpfest.unproven``, not proven)."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from dpfest.unproven import Paper
 
 
 class Rigorous:
-    """Batches are Poisson samples of what they are drawn from, and every release is composed with all others.
+    """Batches are Poisson samples of the data they are drawn from, and all releases are composed.
 
-    Formal guarantee: `cost` is a proven epsilon.
+    Formal guarantee: ``cost`` is a proven epsilon.
     """
 
     sampling, batches = "poisson", PoissonBatches
-    own_rates = True  # a period's batches count as samples of its own examples
+    own_rates = True  # a period's batches are accounted for as samples of its own examples
     statement = "Each batch is a Poisson sample, and is accounted as one."
     counts_of_gumbel = "true cost"
     cost = staticmethod(accounting.epsilon)
 
     @staticmethod
     def sound(events: Sequence[Event]) -> Sequence[Event]:
-        """The events with nothing unproven claimed of them: as they are."""
+        """Return the events without unproven claims: unchanged."""
         return events
 
     @staticmethod
     def to_compose(target: float, selections: list[Event]) -> tuple[float, list[Event]]:
-        """The target of the steps, and the selections that are composed with them: both as they are."""
+        """Return the target of the steps, and the selections to compose with them: both unchanged."""
         return target, selections
 
     @staticmethod
     def as_sampled(step: Event, examples: int, batch_size: int) -> Event:
-        """A period's step, of so many examples, with what counting it takes: nothing else."""
+        """Return a period's step with whatever its accounting needs besides: unchanged."""
         return step
 
 
 FIDELITIES: dict[str, type[Rigorous] | type[Paper]] = {"rigorous": Rigorous, "paper": Paper}
-"""Every way of counting, by its name."""
+"""Every fidelity by name."""

@@ -1,21 +1,21 @@
-"""Gaussian noise on a grid, exactly rounded: what is added is the nearest grid point to a real Gaussian.
+"""Gaussian noise on a grid: each variate is the nearest grid point to a real Gaussian.
 
-A float64 or float32 recipe for normals reaches only some floats, and which ones depends on what they are added to:
-the last bits of a release can tell neighbours apart (Mironov, 2012).  The cure: sums and noise are multiples of one
-power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations.  For x on the grid,
-``x + round(N) = round(x + N)``, so that the release is a function of a real Gaussian mechanism's output.  What is left
-is that ``round(N)`` has the law of a rounded real Gaussian, and here it is *computed* as one:
+A floating-point sampler of normals reaches only some floats, and which sums it reaches depends on the values it is
+added to: the last bits of a release can distinguish neighbours (Mironov, 2012). Remedy: sums and noise are multiples of
+one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For x on the grid, ``x + round(N) = round(x
++ N)``, so the release is post-processing of a real Gaussian mechanism. It remains to draw ``round(N)`` with the law of
+a rounded real Gaussian, which is *computed* so:
 
-1. Box and Muller (1958) in float64, from 64 bits for the radius and 64 for the angle.  Its error against the real
-   number that infinitely many bits would give is below 2^-44 deviations (the account is at ``_TOLERANCE``).
-2. Where a value lies no farther than that from the midpoint of two grid points, or its radius is extreme, it is
-   computed anew in 320-bit arithmetic from the same words and 128 bits more of each; about 8 of a million are.
+1. Box and Muller (1958) in float64, from 64 bits for the radius and 64 for the angle. Its error relative to the real
+   number that infinitely many bits would give is below 2^-44 deviations (derivation at ``_TOLERANCE``).
+2. If a value lies within that error of the midpoint of two grid points, or its radius is extreme, it is recomputed in
+   320-bit arithmetic from the same words and 128 more bits of each; this concerns about 8 in a million.
 
-Formal guarantee: a draw's distance in total variation from the rounded real Gaussian is at most 2^-100, since after
-step 2 only values within 2^-127 deviations of a midpoint are undecided, and there are 2^25 midpoints a deviation, with
-the density of a normal below 0.4 on each: 10^12 variates are within 2^-60.  It rests on AES-256
-(:mod:`dpfest.noise`), on IEEE 754, and on numpy's ``log`` being right to four units in the last place.  As each
-variate is *the* nearest grid point, it does not depend on the machine, the versions, the threads or the device.
+Formal guarantee: a draw's total variation distance from the rounded real Gaussian is at most 2^-100, since after step 2
+only values within 2^-127 deviations of a midpoint are undecided, and there are 2^25 midpoints per deviation, with the
+density of a normal below 0.4 on each: 10^12 variates are within 2^-60. It rests on AES-256 (:mod:`dpfest.noise`), on
+IEEE 754, and on an error of at most four units in the last place in numpy's ``log``. As each variate is *the* nearest
+grid point, it does not depend on machine, versions, threads or device.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from dpfest.precise import precise
 Floats = NDArray[np.float64]
 Deviation = float | Floats | Tensor
 
-BLOCK = 1 << 16  # variates that are drawn at a time, in arrays that stay in the cache
+BLOCK = 1 << 16  # variates drawn at a time, in arrays that stay in the cache
 _GRID_BITS = 25  # deviation / grid lies in [2^24, 2^25)
-_CUDA_BLOCKS = 64  # that go to a GPU at a time
+_CUDA_BLOCKS = 64  # blocks copied to a GPU at a time
 
 # sin(pi a / 4) / a for |a| <= 1 as a polynomial in a^2, by interpolation in seven Chebyshev nodes; error below 2^-55.
 _SINE = (
@@ -51,20 +51,20 @@ _SINE = (
 )
 _HORNER = [torch.tensor(coefficient, dtype=torch.float64) for coefficient in reversed(_SINE)]
 
-# Outside these, ln u of the radius's uniform u is decided in many digits: u < 2^-20, and radii below 2^-9.
+# Outside these bounds on ln u, u the radius's uniform, variates are computed in 320 bits: u < 2^-20, radii below 2^-9.
 _LEAST, _MOST = -20 * math.log(2), -(2.0**-19)
-# In deviations: what float64 and 64 bits may be off by.  Within those limits the radius r = sqrt(-2 ln u) lies between
-# 2^-9 and 5.27.  u has 63 bits and is rounded, by at most 2^-54 and 2^-53 of itself, so that r is off by at most
-# 2^-54 / r near u = 1 and (2^-53 + 2^-63 / u) / r below: 2^-44.99 at worst, where r = 2^-9.  Four units in the last
-# place of the logarithm are 2^-51 r.  Sine and cosine are off by 2^-50, times r: 2^-47.6, where r is largest.
+# Error bound of float64 and 64 bits, in deviations. Within those limits the radius r = sqrt(-2 ln u) lies between
+# 2^-9 and 5.27. u has 63 bits and is rounded, by at most 2^-54 and 2^-53 of itself, so that the error of r is at most
+# 2^-54 / r near u = 1 and (2^-53 + 2^-63 / u) / r below: 2^-44.99 at worst, at r = 2^-9. Four units in the last
+# place of the logarithm are 2^-51 r. Sine and cosine have an error of 2^-50, times r: 2^-47.6, where r is largest.
 _TOLERANCE = 2.0**-44
 
 
 def gaussian_grid(deviation: float) -> float:
-    """The power of two ``g`` of which noise of this standard deviation is made: ``2^24 <= deviation / g < 2^25``.
+    """Return the grid ``g``, a power of two, for noise of this deviation: ``2^24 <= deviation / g < 2^25``.
 
     Raises:
-        ValueError: the deviation is not a finite number above 2^-960, below which no grid is left.
+        ValueError: the deviation is not a finite number above 2^-960, below which there is no grid.
     """
     if not 2.0**-960 <= deviation < math.inf:
         raise ValueError(f"Noise of scale {deviation} cannot be drawn: the scale must be positive and finite.")
@@ -72,20 +72,20 @@ def gaussian_grid(deviation: float) -> float:
 
 
 def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates: int) -> float:
-    """Standard deviation of the noise on a sum whose coordinates are rounded to the grid of that very noise.
+    """Return the standard deviation of noise for a sum that is rounded to the grid of that very noise.
 
     Rounding moves each coordinate of two neighbouring sums by at most ``g / 2``, so their distance grows from
     ``clipping_norm`` to at most ``clipping_norm + g sqrt(coordinates)``.
 
     Returns:
-        ``s = noise_multiplier (clipping_norm + gaussian_grid(s) sqrt(coordinates))``: above the deviation without
-        the charge by a factor of at most ``1 + noise_multiplier sqrt(coordinates) 2^-24``.
+        ``s = noise_multiplier (clipping_norm + gaussian_grid(s) sqrt(coordinates))``: larger than without the charge by
+        a factor of at most ``1 + noise_multiplier sqrt(coordinates) 2^-24``.
 
-    Formal guarantee: :func:`add_gaussian` with this deviation, on sums of clipped terms that one example moves by at
-    most ``clipping_norm`` in l2 norm, is a Gaussian mechanism of this multiplier.
+    Formal guarantee: :func:`add_gaussian` with this deviation, on sums of clipped terms of l2-sensitivity
+    ``clipping_norm``, is a Gaussian mechanism of this noise multiplier.
 
     Raises:
-        ValueError: so many coordinates that the charge would be the noise.
+        ValueError: so many coordinates that the charge would dominate the noise.
     """
     if noise_multiplier * math.sqrt(coordinates) > 2.0**20:
         raise ValueError(
@@ -96,16 +96,16 @@ def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates
     if deviation == 0:
         return 0.0
     grid = 0.0
-    while grid != gaussian_grid(deviation):  # twice at most: a larger grid's charge does not reach the next
+    while grid != gaussian_grid(deviation):  # at most twice: a larger grid's charge does not reach the next
         grid = gaussian_grid(deviation)
         deviation = noise_multiplier * (clipping_norm + grid * math.sqrt(coordinates))
     return deviation
 
 
 def gaussian(stream: Keystream, count: int, deviation: float) -> Floats:
-    """Normal variates of mean 0 and this standard deviation, multiples of its grid: float64 ``[count]``.
+    """Draw normal variates of mean 0 and this standard deviation, multiples of its grid: float64 ``[count]``.
 
-    Formal guarantee: within 2^-100 a variate of the rounded real Gaussian (see the module).
+    Formal guarantee: within 2^-100 per variate of the rounded real Gaussian (see the module).
 
     Raises:
         ValueError: see :func:`gaussian_grid`.
@@ -121,22 +121,22 @@ def gaussian(stream: Keystream, count: int, deviation: float) -> Floats:
 
 
 def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> None:
-    """Round values to the noise's grid and add the noise that :func:`gaussian` draws, in place.
+    """Round values to the noise's grid and add the noise of :func:`gaussian`, in place.
 
-    The sum is exact in float64, wherever a value is below 2^27 deviations, and rounded once more to the tensor's own
-    type.  A tensor on a GPU gets the same bits as one on the CPU.
+    The sum is exact in float64 for values below 2^27 deviations, and is rounded once more to the tensor's own dtype. A
+    tensor on a GPU gets the same bits as one on the CPU.
 
     Args:
         values: contiguous float32 or float64, of any shape.
-        stream: the draw's.
-        deviation: the standard deviation; or one for each row of ``values [rows, dim]``, ``[rows]``, where every row
-            has the grid of its own.
+        stream: source of the draw.
+        deviation: the standard deviation; or one for each row of ``values [rows, dim]``, ``[rows]``, each with its own
+            grid.
 
-    Formal guarantee: post-processing of ``round(values) + N(0, deviation^2)``, within 2^-100 a value; what the
-    rounding costs is in :func:`charged_deviation`.
+    Formal guarantee: post-processing of ``round(values) + N(0, deviation^2)``, within 2^-100 per value;
+    :func:`charged_deviation` accounts for the rounding.
 
     Raises:
-        ValueError: values of another type or not contiguous; a deviation that is not positive and finite.
+        ValueError: values of another dtype or not contiguous; a deviation that is not positive and finite.
     """
     if values.dtype not in (torch.float32, torch.float64) or not values.is_contiguous():
         raise ValueError(
@@ -174,7 +174,7 @@ def _add_elsewhere(flat: Tensor, stream: Keystream, first: int, grid: _Grid) -> 
 
 
 class _Grid:
-    """The grid's size, and the standard deviation in units of it, of every value: one for all, or one a row."""
+    """Grid size, and standard deviation in units of it, of every value: one for all, or one per row."""
 
     def __init__(self, deviation: Deviation, shape: torch.Size | None = None, start: int = 0) -> None:
         self._start, self._width = start, 0
@@ -184,7 +184,7 @@ class _Grid:
             return
         rows = np.asarray(deviation.cpu() if isinstance(deviation, Tensor) else deviation, dtype=np.float64)
         if shape is None or len(shape) != 2 or rows.shape != shape[:1]:
-            raise ValueError(f"{rows.shape} deviations, one a row, do not fit values of shape {tuple(shape or ())}.")
+            raise ValueError(f"{rows.shape} deviations, one per row, do not fit values of shape {tuple(shape or ())}.")
         for extreme in (rows.min(), rows.max()) if len(rows) else ():
             gaussian_grid(float(extreme))
         mantissa, exponent = np.frexp(rows)
@@ -192,7 +192,7 @@ class _Grid:
         self._width = shape[1]
 
     def after(self, start: int) -> _Grid:
-        """The same, seen from the value number ``start``."""
+        """Return the same grid, starting from value number ``start``."""
         other = object.__new__(_Grid)
         other.__dict__ = {**self.__dict__, "_start": self._start + start}
         return other
@@ -214,10 +214,10 @@ def _words(count: int) -> int:
 
 
 def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[[int, Floats, Floats], None]) -> None:
-    """Hand every block of a draw to ``use(start, units [n], scratch [n])``, in units of the grid, on all threads.
+    """Pass every block of a draw to ``use(start, units [n], scratch [n])``, in units of the grid, on all threads.
 
-    A block of n variates takes n words: the radii of its n / 2 pairs and then their angles; its first half are the
-    cosines and its second half the sines.
+    A block of n variates takes n words: the radii of its n / 2 pairs, then their angles; its first half are the cosines
+    and its second half the sines.
     """
     blocks = -(-count // BLOCK)
 
@@ -240,7 +240,7 @@ def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[
 
 
 class _Scratch:
-    """A thread's own arrays."""
+    """Work arrays of one thread."""
 
     def __init__(self, size: int) -> None:
         self.words = np.empty(size, dtype=np.int64)
@@ -257,7 +257,7 @@ def _units(
     scratch: _Scratch,
     tolerance: float = _TOLERANCE,
 ) -> Floats:
-    """Rounded normal variates of this deviation, whole numbers, ``[count]``; ``words`` stand at ``position``."""
+    """Return rounded normal variates of this deviation, whole numbers ``[count]``, from ``words`` at ``position``."""
     pairs = len(words) // 2
     values, near = scratch.values[: 2 * pairs], scratch.units[:count]
     with np.errstate(divide="ignore", invalid="ignore"):  # u = 0 is extreme
@@ -283,11 +283,11 @@ def _units(
 
 
 def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats, scratch: Floats) -> Floats:
-    """Standard normal variates in float64: ``out [2 p]`` from words ``[p]`` and ``[p]``; returns ln u, ``[p]``.
+    """Write standard normal variates to ``out [2 p]``, float64, from words ``[p]`` and ``[p]``; return ln u, ``[p]``.
 
     With r and a the signed words, in units of 2^63: ``u = |r|``, and the angle ``a pi / 2`` lies in the right half
-    plane, from where the sign of r takes the cosine to the left one or does not.  Half the angle is small enough for a
-    short sine, and its cosine is a square root: ``cos = 1 - 2 s^2`` and ``sin = 2 s sqrt(1 - s^2)``.
+    plane; the sign of r decides whether the cosine is mirrored to the left one. Half the angle is small enough for a
+    short sine polynomial, and its cosine is a square root: ``cos = 1 - 2 s^2`` and ``sin = 2 s sqrt(1 - s^2)``.
     """
     logarithm, radius, sine, cosine = scratch
     pairs = len(radii)
@@ -322,7 +322,7 @@ def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats
 
 
 def _precisely(radius: int, angle: int, sine: bool, deviation: float) -> int:
-    """What :func:`_box_muller` computes, from signed words of 192 bits: the nearest whole number, in many digits."""
+    """Compute what :func:`_box_muller` does, in 320 bits, from signed words of 192 bits: the nearest whole number."""
     with precise() as many:
         uniform = many.ldexp(abs(2 * radius + 1), -192)
         turned = many.pi * many.ldexp(2 * angle + 1, -193)

@@ -1,10 +1,10 @@
 """Per-example gradient norms and clipped sums of dense layers.
 
 For a linear layer with input ``a_i`` and output gradient ``g_i``, example ``i``'s weight gradient is the outer product
-``g_i a_i^T``: its norm is ``|g_i| |a_i|`` and a weighted sum over examples is one matrix product (Goodfellow, 2015),
-so no example's gradient is ever formed.  With a sequence dimension the norm comes from two Gram matrices (Li et al.,
-2022); a layer called twice is a longer sequence.  Both need what one backward pass leaves behind (Bu et al., 2023,
-"book-keeping").  Layers of few parameters (normalisations, convolutions) have their per-example gradients formed.
+``g_i a_i^T``: its norm is ``|g_i| |a_i|`` and a weighted sum over examples is one matrix product (Goodfellow, 2015), so
+no example's gradient is ever formed. With a sequence dimension the norm comes from two Gram matrices (Li et al., 2022);
+a layer called twice is a longer sequence. Both need what one backward pass leaves behind (Bu et al., 2023,
+"book-keeping"). For layers of few parameters (normalisations, convolutions) per-example gradients are formed.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class Call:
 
     @property
     def changed_since(self) -> bool:
-        """Whether an argument or the output was written to in place after the call."""
+        """Whether an argument or the output was modified in place after the call."""
         return any(tensor._version != version for tensor, version in self._versions)
 
     @property
     def input(self) -> Tensor:
-        """The first argument, outside of autograd."""
+        """The first argument, detached from autograd."""
         return (self.args[0] if self.args else self.kwargs["input"]).detach()
 
 
 class LinearFactors:
-    """All calls of an ``nn.Linear`` in a micro-batch: inputs ``[b, in]`` or ``[b, length, in]``, gradients alike."""
+    """All calls of an ``nn.Linear`` in a micro-batch: inputs and output gradients, ``[b, n]`` or ``[b, length, n]``."""
 
     def __init__(self, layer: nn.Linear, calls: list[Call]) -> None:
         self.layer = layer
-        # Under autocast they are in half precision, in which no norm is to be taken.
+        # Under autocast they are in half precision, too coarse for norms.
         dtype = layer.weight.dtype
         inputs, gradients = [call.input.to(dtype) for call in calls], [call.gradient.to(dtype) for call in calls]
         if len(calls) > 1 or inputs[0].dim() > 2:
@@ -56,7 +56,7 @@ class LinearFactors:
         self.gradients = gradients[0] if len(calls) == 1 else torch.cat(gradients, 1)
 
     def squared_norms(self) -> Tensor:
-        """Squared norm of each example's gradient of the layer's trainable parameters, ``[b]``."""
+        """Return each example's squared gradient norm over the layer's trainable parameters, ``[b]``."""
         inputs, gradients, weight, bias = self.inputs, self.gradients, self.layer.weight, self.layer.bias
         total = gradients.new_zeros(len(gradients))
         if inputs.dim() == 2:
@@ -68,7 +68,7 @@ class LinearFactors:
             return total
         if weight.requires_grad:
             if 2 * inputs.shape[1] ** 2 <= weight.numel():
-                # Terms cancel: in float32 the norm of a long gradient can come out as zero, and go unclipped.
+                # Terms cancel: in float32 a large gradient's norm can come out as zero, so that it is not clipped.
                 wide, slopes = inputs.double(), gradients.double()
                 gram = (wide @ wide.transpose(1, 2)) * (slopes @ slopes.transpose(1, 2))
                 total += gram.sum((1, 2)).clamp_min(0).to(total.dtype)
@@ -79,7 +79,7 @@ class LinearFactors:
         return total
 
     def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` onto the sum of each trainable parameter; ``weight`` is ``[b]``."""
+        """Add ``sum_i weight_i * gradient_i`` to the sum of each trainable parameter; ``weight`` is ``[b]``."""
         scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
         if self.layer.weight.requires_grad:
             total = sums[self.layer.weight]
@@ -89,12 +89,12 @@ class LinearFactors:
             total.add_(scaled.sum(0, dtype=total.dtype))
 
     def drop(self, broken: Tensor) -> None:
-        """Make the gradients of the broken examples, bool ``[b]``, zero, whatever they hold."""
+        """Set the gradients of the broken examples, bool ``[b]``, to zero, whatever they contain."""
         self.inputs, self.gradients = _without(self.inputs, broken), _without(self.gradients, broken)
 
 
 class PerExampleGradients:
-    """Gradients ``[b, *shape]`` of each trainable parameter of a layer that treats every example alone."""
+    """Gradients ``[b, *shape]`` of each trainable parameter of a layer that treats every example separately."""
 
     def __init__(self, layer: nn.Module, calls: list[Call]) -> None:
         self.parameters = {n: p for n, p in layer.named_parameters(recurse=False) if p.requires_grad}
@@ -126,14 +126,14 @@ class PerExampleGradients:
 
 
 Factors = LinearFactors | PerExampleGradients
-# By exact type: a subclass may do more than its parent.
+# Looked up by exact type: a subclass may do more than its parent.
 FACTORS: dict[type[nn.Module], Any] = {nn.Linear: LinearFactors} | dict.fromkeys(
     (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.PReLU), PerExampleGradients
 )
 
 
 def _sequence(tensor: Tensor) -> Tensor:
-    """``[b, ..., n]`` as ``[b, length, n]``."""
+    """Reshape ``[b, ..., n]`` to ``[b, length, n]``."""
     return tensor.reshape(len(tensor), math.prod(tensor.shape[1:-1]), tensor.shape[-1])
 
 

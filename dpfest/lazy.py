@@ -1,14 +1,15 @@
-"""DP-SGD's noise on embedding rows, drawn when a row is next read: the law of dense noise at the cost of sparse.
+"""Lazy noise: DP-SGD's noise on embedding rows, drawn when a row is next read.
 
-Under plain SGD a row that no batch reads between steps s and t gathers the noise ``sum_u eta_u n_u`` of those steps,
-``n_u ~ N(0, d_u^2)``: one Gaussian of variance ``sum_u (eta_u d_u)^2``.  Nothing depends on it before the row is read,
-so it is drawn then, at once.  Each row keeps one float64, the variance that had come together when it was last settled.
+It has the distribution of dense noise at the cost of sparse noise. Under plain SGD a row that no batch reads between
+steps s and t accumulates the noise ``sum_u eta_u n_u`` of those steps, ``n_u ~ N(0, d_u^2)``: one Gaussian of variance
+``sum_u (eta_u d_u)^2``. Nothing depends on it before the row is read, so it is drawn then, at once. Each row keeps one
+float64, the accumulated variance up to which its noise was applied.
 
-Formal guarantee: after :meth:`LazyNoise.flush`, weights and all that was computed from them have the law that dense
-noise gives them; so has every look-up, in a step or outside one, and every ``state_dict()``, which flush first.
-*Between* flushes the tables' memory holds gradients whose noise is pending: private state.  What reads it by other ways
-than a look-up or ``state_dict()`` (``weight.detach()``, an exponential moving average over ``parameters()``) must call
-:meth:`dpfest.training.PrivateTraining.flush` before; reads in the forward pass are refused where they are seen.
+Formal guarantee: after :meth:`LazyNoise.flush`, weights and everything computed from them have the law that dense noise
+gives them; so has every look-up, in a step or outside one, and every ``state_dict()``, which flush first. *Between*
+flushes the tables' memory holds gradients whose noise is pending: private state. Code that reads it other than by a
+look-up or ``state_dict()`` (``weight.detach()``, an exponential moving average over ``parameters()``) must first call
+:meth:`dpfest.training.PrivateTraining.flush`; such reads in the forward pass are refused where they are seen.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.tables import Table
 
-_AT_ONCE = 1 << 22  # variates of a flush that are held at a time
+_AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
 _VIEWS = ("detach", "alias")
 _LOOK_UPS = ("embedding", "_embedding_bag", "_embedding_bag_forward_only")
 
 
 class LazyNoise:
-    """What noise each row of each table lacks.
+    """Tracks and applies the pending noise of each row of each table.
 
     Args:
-        tables: the model's by name, in the order of their layout.
+        tables: the model's tables by name, in the order of their layout.
         holders: every layer that looks up in one of them.
     """
 
@@ -62,7 +63,7 @@ class LazyNoise:
         self._key = key
 
     def close(self) -> None:
-        """Settle every row, and leave the layers alone."""
+        """Apply all pending noise, and remove the hooks."""
         self.flush()
         for hook in self._hooks:
             hook.remove()
@@ -77,7 +78,7 @@ class LazyNoise:
             self._private = False
 
     def read(self, table: int, ids: Tensor) -> None:
-        """Settle the rows ``ids`` (any shape, int) of a table, before they are looked up in a step."""
+        """Apply pending noise to the rows ``ids`` (any shape, int) of a table, before a step looks them up."""
         if self.pending[table] > 0:
             self._settle(table, torch.unique_consecutive(ascending(ids.reshape(-1))))
 
@@ -85,12 +86,12 @@ class LazyNoise:
     def apply(
         self, gradients: Sequence[tuple[Tensor | None, Tensor]], deviation: float, learning_rates: Sequence[float]
     ) -> None:
-        """Take the SGD step ``w -= rate * gradient`` of every table, and note the noise that its rows lack.
+        """Take the SGD step ``w -= rate * gradient`` of every table, and record the noise that its rows lack.
 
         Args:
-            gradients: of each table, local rows ``[s]`` and values ``[s, dim]``, without noise.
-            deviation: of the noise that belongs on every row of them.
-            learning_rates: of each table.
+            gradients: for each table, local rows ``[s]`` and values ``[s, dim]``, without noise.
+            deviation: standard deviation of the noise due on every row.
+            learning_rates: one for each table.
         """
         for number, ((rows, values), rate) in enumerate(zip(gradients, learning_rates, strict=True)):
             assert rows is not None  # those that the batch touched
@@ -98,7 +99,7 @@ class LazyNoise:
             self.pending[number] += (deviation * rate) ** 2
 
     def flush(self) -> None:
-        """Settle every row, in bounded memory; to be called before the weights are used for anything but a step."""
+        """Apply all pending noise, in bounded memory; call before the weights are used for anything but a step."""
         for number, table in enumerate(self.tables):
             if self.pending[number] > 0:
                 size = max(1, _AT_ONCE // table.embedding_dim)
@@ -131,22 +132,22 @@ class LazyNoise:
             self.flush()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyNoise:
-        """A copied model keeps these hooks; it may be copied when no row lacks noise."""
+        """Return self: a copied model keeps these hooks; it may be copied only when no noise is pending."""
         if not self._private and lacks_noise(self.state_dict()):
-            raise UserError("The model's tables lack noise that is still to come: call flush() before you copy it.")
+            raise UserError("The model's tables lack noise that is still pending: call flush() before you copy it.")
         return self
 
     def __reduce__(self) -> Any:
-        """Refuse to be pickled with the model: the key must not leave with it."""
+        """Refuse to be pickled with the model, which would release the key."""
         raise UserError("A model in training under lazy noise cannot be pickled: save model.state_dict().")
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` needs; private."""
+        """Return what :meth:`load_state_dict` needs; private."""
         settled = [one.clone() for one in self.settled]
         return {"pending": list(self.pending), "settled": settled, "draws": self._draws}
 
     def load_state_dict(self, state: Mapping[str, Any], key: NoiseKey) -> None:
-        """Go on from a state of the same tables; draws that were made since are not made again."""
+        """Resume from a state of the same tables; draws made since are not repeated."""
         self.pending = [float(pending) for pending in state["pending"]]
         for own, saved in zip(self.settled, state["settled"], strict=True):
             own.copy_(saved)
@@ -154,7 +155,7 @@ class LazyNoise:
 
 
 def lacks_noise(state: Mapping[str, Any]) -> bool:
-    """Whether some row lacks noise in a state of :meth:`LazyNoise.state_dict`."""
+    """Return whether noise is pending in a state of :meth:`LazyNoise.state_dict`."""
     pairs = zip(state["settled"], state["pending"], strict=True)
     return any(bool((settled < pending).any()) for settled, pending in pairs)
 
@@ -163,7 +164,7 @@ class ReadsOfTables(TorchDispatchMode):
     """A context that refuses operations on a table's memory other than look-ups: they would read rows without noise.
 
     Args:
-        lazy: of the tables.
+        lazy: the tables' pending noise.
     """
 
     def __init__(self, lazy: LazyNoise) -> None:
@@ -181,13 +182,13 @@ class ReadsOfTables(TorchDispatchMode):
                     table = self._names.get(leaf.untyped_storage()._cdata)
                     if table is not None:
                         raise UserError(
-                            f"The forward pass reads the table {table} outside of a look-up ({func}): under lazy noise "
-                            "its rows may lack noise there. Look the rows up, or use noise='dense'."
+                            f"The forward pass reads the table {table} outside of a look-up ({func}), where noise may "
+                            "be pending. Look the rows up, or use noise='dense'."
                         )
         return func(*args, **(kwargs or {}))
 
 
 def learning_rates(tables: Sequence[Table], optimizers: Sequence[torch.optim.Optimizer]) -> list[float]:
-    """Each table's present learning rate."""
+    """Return each table's current learning rate."""
     rates = {id(p): float(group["lr"]) for o in optimizers for group in o.param_groups for p in group["params"]}
     return [rates[id(table.weight)] for table in tables]

@@ -1,8 +1,8 @@
-"""The ledger of a run: what was spent, what it adds up to, and the refusal to spend past the target.
+"""Privacy ledger: what a run has spent, the resulting epsilon, and the refusal to exceed the target.
 
-A plan is verified once, before it starts; each step then only counts against it. Whatever the plan does not cover is
-accounted in full before it may happen. The JSON form holds every event with its parameters, so that a reviewer can
-recount it with `dp_accounting` alone (exponential selection with `dpfest.dominating_pair`).
+A plan is verified once, before it starts; each step then only counts against it. Anything outside the plan is accounted
+for in full before it may happen. The JSON form holds every event with its parameters, so that a reviewer can recompute
+epsilon with ``dp_accounting`` alone (exponential selection with ``dpfest.dominating_pair``).
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from dpfest.fidelity import FIDELITIES
 
 
 class BudgetExceeded(UserError, RuntimeError):
-    """The spending asked for would pass the target; it has not happened."""
+    """The requested spending would exceed the target; it has not happened."""
 
 
 class Ledger:
-    """Counts events against a target; `PrivacyPlan.ledger` makes one with the plan's.
+    """Counts events against a target; ``PrivacyPlan.ledger`` creates one with the plan's events.
 
-    Formal guarantee: as long as every access to the training data is preceded by the `spend` of an event that dominates
-    it, everything released is (target_epsilon, delta)-DP for one example more or less: `spend` raises before the
-    composition of what any one example pays for (see `dpfest.accounting`) passes the target. Under fidelity `paper` the
-    epsilon that is held to the target is the paper's claim, not a proven one.
+    Formal guarantee: if every access to the training data is preceded by the ``spend`` of an event that dominates it,
+    everything released is (target_epsilon, delta)-DP under add-or-remove-one adjacency: ``spend`` raises before the
+    composition of what any one example pays for (see ``dpfest.accounting``) exceeds the target. Under fidelity
+    ``paper`` the epsilon compared with the target is the paper's claim, not a proven one.
 
     Args:
-        target_epsilon, delta: the target; epsilon None where nothing is private.
-        fidelity: how events are counted, a name of `dpfest.fidelity.FIDELITIES`.
-        fixed_noise_seed: whether the noise key follows from a seed, which the ledger then says.
-        selections: row selections that are planned; spent at once.
-        steps: what is planned of each period's steps; spent by `spend_step`.
-        run: what the JSON form is to say of the run beside its spending.
+        target_epsilon, delta: the target; epsilon is None if nothing is private.
+        fidelity: how events are counted, a name in ``dpfest.fidelity.FIDELITIES``.
+        fixed_noise_seed: whether the noise key derives from a seed, which the ledger then states.
+        selections: planned row selections; spent at once.
+        steps: planned steps, one event per period; spent by ``spend_step``.
+        run: further entries that describe the run in the JSON form.
 
     Raises:
-        BudgetExceeded: the plan passes the target.
+        BudgetExceeded: the plan exceeds the target.
     """
 
     def __init__(
@@ -67,25 +67,25 @@ class Ledger:
 
     @property
     def events(self) -> list[Event]:
-        """What was spent, equal events merged, in the order of their first spending."""
+        """What was spent, equal events merged, in order of first spending."""
         return _merged(self._spent)
 
     def plan(self, events: Iterable[Event]) -> None:
-        """Verify, once, that all of these (with what is spent already) stay within the target, or BudgetExceeded."""
+        """Verify once that these events and those already spent stay within the target; else raise BudgetExceeded."""
         planned = self._spent + _counted(events)
         self._refuse_past_target(planned)
         self._verified = planned
 
     def is_of(self, events: Sequence[Event], target_epsilon: float | None, delta: float) -> bool:
-        """Whether it was opened for these events and this target."""
+        """Return whether the ledger was opened for these events and this target."""
         same = (self.target_epsilon, self.delta) == (target_epsilon, delta)
         return same and _counted(events) <= self._verified
 
     def spend(self, event: Event) -> None:
-        """Record one more event, before the data is touched.
+        """Record one more event, before the data is accessed.
 
         Raises:
-            BudgetExceeded: it would pass the target. Nothing is recorded then.
+            BudgetExceeded: it would exceed the target; nothing is recorded then.
         """
         spent = self._spent + _counted([event])
         if not spent <= self._verified:
@@ -93,26 +93,26 @@ class Ledger:
             try:
                 self._refuse_past_target(whole)
             except BudgetExceeded:
-                whole = spent  # the rest of the plan no longer fits; this event may
+                whole = spent  # the rest of the plan no longer fits, but this event may
                 self._refuse_past_target(whole)
             self._verified = whole
         self._spent = spent
 
     def spend_step(self, period: int = 0, steps: int = 1) -> None:
-        """`spend` so many steps of a period of the plan (from 0); free without privacy."""
+        """Spend ``steps`` steps of a period of the plan (from 0); free without privacy."""
         if self.target_epsilon is not None and steps:
             self.spend(replace(self._steps[period], count=steps))
 
     def epsilon(self, delta: float | None = None) -> float:
-        """Epsilon at `delta` (None for the target's) of what was spent, as the fidelity counts it."""
+        """Return epsilon at ``delta`` (None for the target's) of what was spent, as the fidelity counts it."""
         return self._count.cost(self.events, self.delta if delta is None else delta)
 
     def sound_epsilon(self, delta: float | None = None) -> float:
-        """As `epsilon`, but claiming nothing unproven: under `rigorous`, the same."""
+        """Return ``epsilon`` without any unproven claim; under ``rigorous``, the same number."""
         return accounting.epsilon(self._count.sound(self.events), self.delta if delta is None else delta)
 
     def words(self) -> str:
-        """Epsilon so far with its fidelity, sampling and delta, quickly: an upper bound within 1%."""
+        """Return epsilon so far with its fidelity, sampling and delta; fast, an upper bound within 1%."""
         if self.target_epsilon is None:
             return "no privacy"
         bound = min(self._count.cost(self.events, self.delta, accounting.COARSE_INTERVAL), self.target_epsilon)
@@ -120,10 +120,10 @@ class Ledger:
         return f"epsilon {bound:.4g} of {self.target_epsilon:g} ({how})"
 
     def statements(self) -> list[str]:
-        """What epsilon here means, and what it does not cover, in full sentences."""
+        """Return, in full sentences, what epsilon means here and what it does not cover."""
         if self.target_epsilon is None:
             return ["Trained without privacy: nothing is guaranteed."]
-        said = {
+        statements = {
             f"Epsilon is at delta {self.delta:.4g}, for data sets that differ in one example more or less.": True,
             self._count.statement: True,
             "One-shot Gumbel selection costs as many draws as rows, and the paper claims one draw's epsilon; epsilon "
@@ -132,10 +132,10 @@ class Ledger:
             "the data.": self.fixed_noise_seed,
             "What lies outside the guarantee: docs/PRIVACY.md.": True,
         }
-        return [sentence for sentence, holds in said.items() if holds]
+        return [sentence for sentence, holds in statements.items() if holds]
 
     def to_json(self) -> dict[str, Any]:
-        """The whole ledger as a JSON object: the target, the run, what was spent, and what it adds up to."""
+        """Return the whole ledger as a JSON object: the target, the run, what was spent, and the resulting epsilon."""
         private, sound = self.target_epsilon is not None, self.sound_epsilon()
         return {
             "schema": 3,
@@ -157,11 +157,11 @@ class Ledger:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Ledger:
-        """The ledger of `to_json`, for a reviewer; its plan is verified anew.
+        """Read the ledger of ``to_json``, for a reviewer; its plan is verified again.
 
         Raises:
             ValueError, KeyError: not a ledger.
-            BudgetExceeded: the record's plan or spending passes its own target.
+            BudgetExceeded: the record's plan or spending exceeds its own target.
         """
         settings = {name: record[name] for name in ("target_epsilon", "delta", "fidelity", "fixed_noise_seed", "run")}
         ledger = cls(**settings)

@@ -1,22 +1,21 @@
-"""The randomness on which the guarantee rests: one key, from which every noise and every batch is derived.
+"""Noise key and keystreams: the source of all random numbers on which the guarantee rests.
 
-A :class:`NoiseKey` holds 256 bits.  Each draw names its *purpose* and its *step*; SHA3-256 turns (key, purpose, step)
-into the key of an AES-256 cipher, which in counter mode (NIST SP 800-38A) gives the draw's :class:`Keystream`.  So
+A :class:`NoiseKey` holds 256 bits. Each draw names its *purpose* and its *step*; SHA3-256 turns (key, purpose, step)
+into the key of an AES-256 cipher, whose counter mode (NIST SP 800-38A) is the draw's :class:`Keystream`. So
 
 * a step needs no generator state from the step before it: a run that was killed and resumed at step ``t``
   draws at ``t`` what it would have drawn;
 * two purposes or two steps never share a stream;
-* a word is found by its number alone, so that a draw does not depend on how many threads filled it.
+* a word depends on its position alone, so that a draw does not depend on how many threads filled it.
 
-What is made of the words (Gaussian noise, batches, survivors) is in :mod:`dpfest.gaussian` and
-:mod:`dpfest.distributions`.
+:mod:`dpfest.gaussian` and :mod:`dpfest.distributions` turn the words into Gaussian noise, batches and survivors.
 
-Formal guarantee: the words are independent and uniform to everyone who cannot tell AES-256 under an unknown key from
-a random permutation; the distance of n blocks of a random permutation from random ones, n^2 / 2^129 (the PRP/PRF
-switching lemma), is below 2^-61 for a stream of 2^34 blocks, 256 GiB of noise in one draw.
+Formal guarantee: the words are independent and uniform to every adversary who cannot distinguish AES-256 under an
+unknown key from a random permutation; the distance of n blocks of a random permutation from random ones, n^2 / 2^129
+(the PRP/PRF switching lemma), is below 2^-61 for a stream of 2^34 blocks, 256 GiB of noise in one draw.
 
-Without a fixed seed the key comes from the operating system.  Whoever knows the key can subtract the noise: it is
-part of the private state, and epsilon holds only while it stays secret.
+Without a fixed seed the key comes from the operating system. Whoever knows the key can subtract the noise: it is part
+of the private state, and epsilon holds only while it stays secret.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-_ZEROS = bytes(1 << 18)  # encrypted in counter mode they give the keystream itself
-_EXTENSIONS = 1 << 127  # number of the cipher's block that extends word 0
+_ZEROS = bytes(1 << 18)  # their encryption in counter mode is the keystream itself
+_EXTENSIONS = 1 << 127  # counter of the cipher block that extends word 0
 
 
 @dataclass(frozen=True)
 class NoiseKey:
-    """A 256-bit key, ``secret``, and whether it follows from a user's seed (reproducible then, and no secret)."""
+    """A 256-bit key, ``secret``, and whether it derives from a user's seed (then reproducible, and not secret)."""
 
     secret: bytes
     fixed: bool = False
@@ -50,31 +49,31 @@ class NoiseKey:
 
     @classmethod
     def fresh(cls) -> NoiseKey:
-        """A key drawn from the operating system's entropy."""
+        """Return a key drawn from the operating system's entropy."""
         return cls(secrets.token_bytes(32))
 
     @classmethod
     def from_seed(cls, seed: int, purpose: str = "") -> NoiseKey:
-        """The key that a fixed seed stands for; for reproduction on public data only.
+        """Return the key derived from a fixed seed; for reproduction on public data only.
 
         Args:
             seed: any integer.
-            purpose: names what the key is for (a run's hash).  Two releases under one key would share their noise,
-                and their difference would show the data.
+            purpose: what the key is for (a run's hash). Two releases under one key would share their noise, and their
+                difference would reveal the data.
         """
         return cls(hashlib.sha256(f"dpfest noise seed {seed} {purpose}".encode()).digest(), fixed=True)
 
     def derive(self, purpose: str, number: int = 0) -> NoiseKey:
-        """The key of a part (a period of a stream, a fork), whose draws are independent of this key's and of others'.
+        """Return the key of a part (a period of a stream, a fork), whose random numbers are independent of all others.
 
         Args:
-            purpose: names the kind of part.
-            number: which one.
+            purpose: kind of part.
+            number: index of the part.
         """
         return NoiseKey(self._digest("key", purpose, number), self.fixed)
 
     def stream(self, purpose: str, step: int = 0) -> Keystream:
-        """The random words of a draw, from its first: a function of key, purpose and step alone."""
+        """Return the random words of a draw, from the first: a function of key, purpose and step alone."""
         return Keystream(self._digest("stream", purpose, step))
 
     def _digest(self, kind: str, purpose: str, number: int) -> bytes:
@@ -82,38 +81,38 @@ class NoiseKey:
 
 
 class Keystream:
-    """AES-256 in counter mode, read as 64-bit words, in order or from any word.
+    """AES-256 in counter mode, read as 64-bit words, in order or from any position.
 
     Args:
-        key: 32 bytes, which must serve no other keystream.
+        key: 32 bytes, used for no other keystream.
 
     Attributes:
-        position: number of the word that the next draw begins with; even.
+        position: position of the next draw's first word; even.
     """
 
     def __init__(self, key: bytes) -> None:
         self._cipher, self.position = algorithms.AES256(key), 0
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """The next words, uniform in 0 .. 2^64 - 1, ``[count]``."""
+        """Return the next words, uniform in 0 .. 2^64 - 1, ``[count]``."""
         return self.at(self.reserve(count), count)
 
     def at(self, position: int, count: int) -> NDArray[np.uint64]:
-        """The words from number ``position`` (even) on, ``[count]``."""
+        """Return the words from ``position`` (even) on, ``[count]``."""
         out = np.empty(count, dtype=np.uint64)
         self.reader(position)(out)
         return out
 
     def reserve(self, count: int) -> int:
-        """Set this many words aside for a draw that reads them itself; returns the first one's number."""
+        """Reserve this many words for a draw that reads them itself; return the position of the first."""
         first = self.position
         self.position += count + count % 2  # a block of the cipher is two words
         return first
 
     def reader(self, position: int) -> Callable[[NDArray[np.generic]], None]:
-        """A function that fills one array of 64-bit items after another, from the word ``position`` (even) on.
+        """Return a function that fills one array of 64-bit items after another, from word ``position`` (even) on.
 
-        All arrays but the last must be of even length.  Threads that fill parts of a draw take a reader each.
+        All arrays but the last must have even length. Threads that fill parts of a draw use a reader each.
         """
         encryptor = Cipher(self._cipher, modes.CTR((position // 2).to_bytes(16, "big"))).encryptor()
         zeros = memoryview(_ZEROS)
@@ -129,6 +128,6 @@ class Keystream:
         return fill
 
     def extended(self, word: int, position: int) -> int:
-        """The integer of 192 bits whose upper 64 are ``word``, which stands at ``position``; the others its own."""
+        """Extend ``word``, at ``position``, to an integer of 192 bits with 128 lower bits of its own."""
         counter = modes.CTR((_EXTENSIONS + position).to_bytes(16, "big"))
         return word << 128 | int.from_bytes(Cipher(self._cipher, counter).encryptor().update(bytes(16)), "big")

@@ -47,30 +47,30 @@ def make_private(
     sum_dtype: torch.dtype | None = None,
     noise_seed: int | None = None,
 ) -> PrivateTraining:
-    """Private training of a model: plans the noise that meets ``epsilon``, then draws batches and steps.
+    """Wrap a model for private training: calibrate the noise to ``epsilon``, check the model, prepare Poisson batches.
 
     Args:
-        model: trained as it is; its trainable parameters lie in embeddings, linear layers, convolutions within an
+        model: trained in place; its trainable parameters lie in embeddings, linear layers, convolutions within an
             example or normalisations (:func:`dpfest.validate` says what cannot be trained, and why).
-        optimizer: one or several of ``torch.optim``, between them over all trainable parameters.
+        optimizer: one or several of ``torch.optim`` that together cover all trainable parameters.
         dataset: a map-style ``torch.utils.data.Dataset``; an item is an example, the unit of the guarantee.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
         algorithm: which rows survive a step: ``dpfest.AdaFEST(threshold=...)``, ``dpfest.DPSGD()``, ...
-        epsilon: the target.
-        delta: the target; None for 1 / N.
+        epsilon: target epsilon.
+        delta: target delta; None for 1 / N.
         batch_size: B, the expected size of a Poisson batch.
-        epochs: length of training in passes over the data set. Give this or ``steps``.
-        steps: length of training in steps.
-        selected: of :func:`dpfest.select`, for FEST and AdaFESTPlus.
-        micro_batch_size: most examples that are run at once; None for all.
+        epochs: training length in passes over the data set. Give this or ``steps``.
+        steps: training length in steps.
+        selected: from :func:`dpfest.select`, for FEST and AdaFESTPlus.
+        micro_batch_size: maximum number of examples run at once; None for all.
         collate_fn: as in ``torch.utils.data.DataLoader``, like the next two.
         num_workers: processes that read.
         pin_memory: whether batches are read into pinned memory.
         sum_dtype: see :class:`PrivateTraining`.
-        noise_seed: None for a key from the operating system; a number reproduces a run, on public data only.
+        noise_seed: None for a key from the operating system; a number makes a run reproducible, on public data only.
 
     Raises:
-        UserError: (a ``ValueError``) names the argument or the layer, and the cure.
+        UserError: a ``ValueError`` that names the argument or the layer, and the remedy.
     """
     if not isinstance(algorithm, Algorithm):
         raise UserError(

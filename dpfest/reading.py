@@ -1,6 +1,6 @@
-"""From the indices of a batch to the tensors of its micro-batches: the data set's side of a private step.
+"""Reading a batch: from example indices to the tensors of its micro-batches.
 
-An example is read by its index alone.  Where ``dataset[index]`` draws random numbers (PyTorch's, numpy's or Python's
+An example is read by its index alone. If ``dataset[index]`` draws random numbers (from PyTorch's, numpy's or Python's
 global generators), these are seeded by (key, step, index), so that they do not depend on which examples were read
 before; a ``collate_fn`` that draws is refused.
 """
@@ -23,11 +23,11 @@ from dpfest.noise import NoiseKey
 
 Indices = NDArray[np.int64]
 
-_PARTS = 7  # of a batch that is checked
+_PARTS = 7  # parts of a batch that is checked
 
 
 class MicroBatch(NamedTuple):
-    """Examples that are run at once: their indices in the data set, int64 ``[b]``, and what the loss function takes."""
+    """Examples run at once: their indices in the data set, int64 ``[b]``, and the argument of the loss function."""
 
     examples: Indices
     data: Any
@@ -35,13 +35,13 @@ class MicroBatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be read for a step.
+    """What to read for a step.
 
     Attributes:
-        step: its number.
+        step: step number.
         examples: indices of the batch, sorted.
-        parts: of them, where the step's examples are checked not to mix; else none.
-        seed: of the draws that the data set makes.
+        parts: indices of its parts, if the step is checked for mixing; else none.
+        seed: seed of the data set's random numbers.
     """
 
     step: int
@@ -52,7 +52,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch, read: micro-batches of its examples, and of each half where it is checked.  Private, its size too."""
+    """A batch after reading: its micro-batches, and those of each part if it is checked. Private, as is its size."""
 
     step: int
     microbatches: list[MicroBatch]
@@ -62,25 +62,24 @@ class Batch:
         return sum(len(part.examples) for part in self.microbatches)
 
     def pin_memory(self) -> Batch:
-        """A copy in pinned memory; PyTorch's loader calls it."""
+        """Return a copy in pinned memory; called by PyTorch's loader."""
         return Batch(self.step, _pinned(self.microbatches), tuple(map(_pinned, self.parts)))
 
 
 Read = Callable[[Indices, bytes], list[MicroBatch]]
-"""Reads examples: their indices and the seed of what the data set draws, to micro-batches."""
+"""Reads examples: from their indices and the seed of the data set's random numbers, to micro-batches."""
 
 
 class DatasetReader:
     """Reads micro-batches from a map-style data set.
 
     Args:
-        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is used where
-            there is one.
-        collate_fn: makes what the loss function takes from a list of examples.
-        micro_batch_size: most examples that are run at once; None for all.
+        dataset: a ``torch.utils.data.Dataset`` with ``__getitem__`` and ``__len__``; ``__getitems__`` is preferred.
+        collate_fn: turns a list of examples into the argument of the loss function.
+        micro_batch_size: maximum number of examples run at once; None for all.
 
     Raises:
-        UserError: no such data set; later, a ``collate_fn`` that draws random numbers.
+        UserError: not a map-style data set; later, a ``collate_fn`` that draws random numbers.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class DatasetReader:
         if isinstance(dataset, DataLoader | IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise UserError(
                 f"dataset must be a map-style torch.utils.data.Dataset, whose examples are read by index, not "
-                f"{type(dataset).__name__}: batches are Poisson samples, which no loader of its own can make."
+                f"{type(dataset).__name__}: Poisson batches cannot come from a loader or a stream."
             )
         if micro_batch_size is not None and micro_batch_size < 1:
             raise UserError(f"micro_batch_size={micro_batch_size} must be 1 or more, or None.")
@@ -101,7 +100,7 @@ class DatasetReader:
         self._draws = False
 
     def __call__(self, indices: Indices, seed: bytes) -> list[MicroBatch]:
-        """The examples at ``indices``, in their order, ``micro_batch_size`` at once."""
+        """Read the examples at ``indices``, in their order, ``micro_batch_size`` at a time."""
         size = self.micro_batch_size or max(len(indices), 1)
         parts = [indices[start : start + size] for start in range(0, len(indices), size)]
         return [MicroBatch(part, self._collated(part, seed)) for part in parts]
@@ -111,14 +110,14 @@ class DatasetReader:
         examples = self._examples(indices, seed)
         after = _random_state()
         if not self._draws and after != before:
-            self._draws = True  # and read them anew, each by a seed of its own
+            self._draws = True  # read them again, each with its own seed
             examples = self._examples(indices, seed)
             after = _random_state()
         batch = self.collate_fn(examples)
         if _random_state() != after:
             raise UserError(
-                "collate_fn draws random numbers, which would depend on who else is in the batch. Draw in the data "
-                "set's __getitem__ or in loss_fn: both are made by example."
+                "collate_fn draws random numbers, which would depend on the other examples of the batch. Draw in the "
+                "data set's __getitem__ or in loss_fn: both draw by example."
             )
         return batch
 
@@ -138,7 +137,7 @@ class DatasetReader:
 
 
 class Requests(Sampler[Request]):
-    """The requests of the steps to come; what PyTorch's loader asks for in place of indices."""
+    """The requests of the remaining steps: the sampler of PyTorch's loader."""
 
     def __init__(self, make: Callable[[int], Request], steps: range) -> None:
         self._make, self._steps = make, steps
@@ -151,7 +150,7 @@ class Requests(Sampler[Request]):
 
 
 class Batches:
-    """A data set of batches: what PyTorch's loader, or a thread, reads for a request."""
+    """A data set of batches, which PyTorch's loader, or a thread, reads by request."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -162,10 +161,10 @@ class Batches:
 
 
 def request_of(key: NoiseKey, step: int, examples: Indices, *, check: bool) -> Request:
-    """The request of a step; with ``check`` its examples fall into parts, in an order drawn from the key.
+    """Return the request of a step; with ``check`` its examples are split into parts, in an order drawn from the key.
 
-    The first part is half of the batch, the next half of what is left, down to two examples: two even halves would
-    share what shows in their extremes, such as the length that texts are cut to, which small parts lack.
+    The first part is half of the batch, the next half of the rest, down to two examples: two even halves would share
+    extremes, such as the length to which texts are padded, which small parts lack.
     """
     parts: tuple[Indices, ...] = ()
     if check:
@@ -176,7 +175,7 @@ def request_of(key: NoiseKey, step: int, examples: Indices, *, check: bool) -> R
 
 
 def foreign_state() -> tuple[Any, ...]:
-    """The states of numpy's and Python's global generators, which no key covers."""
+    """Return the states of numpy's and Python's global generators, which no key covers."""
     return str(np.random.get_state(legacy=False)["state"]), random.getstate()
 
 

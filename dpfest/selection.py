@@ -1,4 +1,4 @@
-"""Counts which rows a data set touches, and selects the most frequent privately, for DP-FEST and DP-AdaFEST+."""
+"""Row selection for DP-FEST and DP-AdaFEST+: count which rows a data set touches, then select the top k privately."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dpfest.topk import Selection, select_rows
 from dpfest.trial import check_batch
 from dpfest.validation import check_loss_fn
 
-_AT_ONCE = 1024  # examples of a pass, unless told otherwise
+_AT_ONCE = 1024  # default number of examples run at once
 
 
 def select(
@@ -33,31 +33,31 @@ def select(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     noise_seed: int | None = None,
 ) -> Selection:
-    """The rows that ``algorithm`` trains within, selected privately by how many examples look each one up.
+    """Select the rows that ``algorithm`` trains, privately, by how many examples look each one up.
 
-    One pass of the model over the data, without gradients, finds who looks up what, in all its tables and through all
-    its layers; an example's distinct rows of one table are cut to ``rows_per_example``, so that its influence is what
-    the mechanism is told.
+    One pass of the model over the data, without gradients, finds which example looks up which rows, in all tables and
+    through all layers; an example's distinct rows of one table are cut to ``rows_per_example``, so that its sensitivity
+    is what the mechanism assumes.
 
     Formal guarantee: see :func:`dpfest.topk.select_rows`; one example moves each table's histogram by at most 1 in at
     most ``rows_per_example`` rows, whatever the model looks up.
 
     Args:
-        model: as of :func:`dpfest.make_private`, like ``dataset``, ``loss_fn`` and ``collate_fn``.
-        dataset: whose examples are counted.
+        model: as for :func:`dpfest.make_private`, like ``dataset``, ``loss_fn`` and ``collate_fn``.
+        dataset: the examples to count.
         loss_fn: runs the model.
-        algorithm: ``dpfest.FEST(...)`` or ``dpfest.AdaFESTPlus(...)``, whose ``selection`` names mechanism and size.
-        rows_per_example: the most distinct rows of one table that an example is counted in: 1 for a feature with one
-            category; for bags and texts as many as an example usually holds (more adds noise, fewer loses counts).
-        batch_size: examples that are run at once.
-        collate_fn: makes a batch of examples.
+        algorithm: ``dpfest.FEST(...)`` or ``dpfest.AdaFESTPlus(...)``, whose ``selection`` sets mechanism and size.
+        rows_per_example: maximum number of distinct rows of one table in which an example is counted: 1 for a feature
+            with one category; for bags and texts a typical number per example (more adds noise, fewer loses counts).
+        batch_size: number of examples run at once.
+        collate_fn: turns a list of examples into a batch.
         noise_seed: None for noise from the operating system's entropy.
 
     Raises:
-        UserError: the algorithm selects nothing; an argument is out of range; the model cannot be trained privately.
+        UserError: the algorithm selects no rows; an argument is out of range; the model cannot be trained privately.
     """
     if not isinstance(algorithm, Algorithm) or algorithm.selection is None:
-        raise UserError("algorithm must be one that selects rows beforehand: dpfest.FEST() or dpfest.AdaFESTPlus().")
+        raise UserError("algorithm must be one that selects rows first: dpfest.FEST() or dpfest.AdaFESTPlus().")
     if rows_per_example < 1:
         raise UserError(f"rows_per_example={rows_per_example} must be 1 or more.")
     if algorithm.selection.prior is not None:
@@ -73,8 +73,8 @@ def select(
     for step, start in enumerate(range(0, len(dataset), batch_size)):
         examples = np.arange(start, min(start + batch_size, len(dataset)))
         for part in read(examples, key.derive("data set", step).secret):
-            found = recorder.record(part.data, part.examples, step, backward=False).lookups
-            rows, example = found.rows[found.row_of].cpu().numpy(), found.example.cpu().numpy()
+            lookups = recorder.record(part.data, part.examples, step, backward=False).lookups
+            rows, example = lookups.rows[lookups.row_of].cpu().numpy(), lookups.example.cpu().numpy()
             tables = np.searchsorted(recorder.layout.offsets, rows, side="right")
             np.add.at(counts, rows[_within(example * len(recorder.layout.rows) + tables, rows, rows_per_example)], 1)
     histograms = np.split(counts, recorder.layout.offsets[1:-1])
@@ -89,7 +89,7 @@ def select(
 
 
 def _within(group: NDArray[np.int64], rows: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
-    """Which pairs stay when each group keeps ``most`` of its own, spread over the rows by a hash: bool ``[pairs]``."""
+    """Return which pairs stay when each group keeps ``most`` of its rows, chosen by a hash: bool ``[pairs]``."""
     spread = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     order = np.lexsort((spread, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))

@@ -1,17 +1,17 @@
-"""The random choice of rows: DP-AdaFEST's noisy, thresholded contribution map, and draws by the exponential mechanism.
+"""Random choice of rows: DP-AdaFEST's noisy, thresholded contribution map, and the exponential mechanism.
 
-Both in time and memory that do not grow with the tables.  Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6):
-with ``v_i`` the 0/1 map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j`` survives iff
+Time and memory do not grow with the tables. Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6): with ``v_i``
+the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j`` survives iff
 
     sum_i [v_i]_C1[j] + C1 * sigma_1 * N(0, 1)  >=  tau,        independently for every row of the universe.
 
-Map and noise are multiples of a grid g (:mod:`dpfest.gaussian`), each example's map rounded *down* to it: its norm
-stays below ``C1``, and sums are exact in whatever order they are taken.
+Map and noise are multiples of a grid g (:mod:`dpfest.gaussian`). Each example's map is rounded *down* to it: its norm
+stays below ``C1``, and sums are exact in any order.
 
-A row that no example touches survives with the probability that a touched one of sum 0 would:
-``Psi((ceil(tau / g) - 1/2) g / (sigma_1 * C1))``, Psi the standard normal survival function.  (Appendix B.2 of the
-paper prints ``sigma_1^2 * C1^2``, which gives the wrong law, and too few survivors where ``sigma_1 * C1 < 1``: a
-broken guarantee.)  Those that do are drawn one after another, by the gaps between them, in O(touched + survivors).
+A row that no example touches survives with the probability of a touched row of sum 0: ``Psi((ceil(tau / g) - 1/2) g /
+(sigma_1 * C1))``, Psi the standard normal survival function. (Appendix B.2 of the paper prints ``sigma_1^2 * C1^2``,
+which gives the wrong law, and too few survivors if ``sigma_1 * C1 < 1``: a broken guarantee.) Untouched survivors are
+drawn by the gaps between them, in O(touched + survivors).
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from dpfest.tables import locate
 
 @dataclass(frozen=True)
 class Contributions:
-    """Who touched what in a batch: the distinct (example, row) pairs.
+    """Contribution map of a batch: its distinct (example, row) pairs.
 
     Attributes:
-        rows: sorted distinct rows touched, int64 ``[u]``.
-        row_of: which of ``rows`` each pair is, int64 ``[p]``.
-        example: the example of each pair, int64 ``[p]``, in ``range(examples)``.
+        rows: sorted distinct touched rows, int64 ``[u]``.
+        row_of: position in ``rows`` of each pair's row, int64 ``[p]``.
+        example: example of each pair, int64 ``[p]``, in ``range(examples)``.
     """
 
     rows: Tensor
@@ -50,29 +50,29 @@ class Contributions:
     examples: int
 
     def within(self, selected: Tensor) -> Contributions:
-        """Those to sorted distinct ``selected`` rows alone, each known by its rank within them."""
+        """Restrict the map to sorted distinct ``selected`` rows, each renumbered by its rank among them."""
         rank, inside = locate(selected, self.rows)
         pairs = torch.nonzero(inside[self.row_of]).squeeze(1)
         renumbered = inside.cumsum(0) - 1
         return Contributions(rank[inside], renumbered[self.row_of[pairs]], self.example[pairs], self.examples)
 
     def clipped(self, contribution_clipping_norm: float, grid: float = 0.0) -> Tensor:
-        """``sum_i [v_i]_C1`` at ``rows``, float64 ``[u]``: each example's map clipped to ``C1`` in l2 norm.
+        """Return ``sum_i [v_i]_C1`` at ``rows``, float64 ``[u]``: each example's map clipped to l2 norm ``C1``.
 
         Args:
             contribution_clipping_norm: ``C1``.
             grid: power of two to whose multiples each entry of a clipped map is rounded down; 0 for no rounding.
 
-        Formal guarantee: adding or removing one example changes the map by at most ``C1`` in l2 norm; on a grid this
-        holds of the floats themselves, as their sums are exact.
+        Formal guarantee: the map's l2-sensitivity under add-or-remove-one adjacency is at most ``C1``; on a grid this
+        holds for the floats themselves, since their sums are exact.
         """
         distinct = torch.bincount(self.example, minlength=self.examples).to(torch.float64)
         weight = contribution_clipping_norm / distinct.sqrt().clamp_min(contribution_clipping_norm)
-        if grid > 0:  # a weight below 1 came from a root and a quotient, each off by up to half a unit
+        if grid > 0:  # a weight below 1 is a quotient by a root, each with an error of up to half a unit
             weight = torch.where(weight < 1, weight * (1 - 2.0**-51), weight)
             weight = (weight / grid).floor_().mul_(grid)
         sums = torch.bincount(self.row_of, weights=weight.index_select(0, self.example), minlength=len(self.rows))
-        return sums.to(torch.float64)  # of no pairs, bincount makes integers
+        return sums.to(torch.float64)  # without pairs, bincount returns integers
 
 
 def surviving_rows(
@@ -84,19 +84,19 @@ def surviving_rows(
     contribution_clipping_norm: float,
     map_noise_multiplier: float,
 ) -> Tensor:
-    """Rows whose noisy contribution reaches the threshold: sorted int64 ``[s]``, touched or not.
+    """Return the rows whose noisy contribution reaches the threshold: sorted int64 ``[s]``, touched or not.
 
     Args:
-        touched: who touched which of the rows ``range(universe)``.
-        stream: gives the touched rows' noise, and then the untouched survivors.
+        touched: contribution map over the rows ``range(universe)``.
+        stream: source of the touched rows' noise, then of the untouched survivors.
         universe: number of rows over which the map is taken.
         threshold: ``tau``, in units of the clipped map; minus infinity keeps every row.
         contribution_clipping_norm: ``C1``.
-        map_noise_multiplier: ``sigma_1``; the noise's deviation is ``sigma_1 C1``.
+        map_noise_multiplier: ``sigma_1``; the noise has standard deviation ``sigma_1 C1``.
 
-    Formal guarantee: post-processing of the Gaussian mechanism with noise multiplier ``sigma_1`` on the clipped map,
-    up to the keystream and 2^-100 a row that is touched or survives (:mod:`dpfest.gaussian`).  An untouched row's
-    probability of survival is right to 2^-53 of it, which adds as much to an example's privacy loss, a row.
+    Formal guarantee: post-processing of the Gaussian mechanism with noise multiplier ``sigma_1`` on the clipped map, up
+    to the keystream and 2^-100 per row that is touched or survives (:mod:`dpfest.gaussian`). An untouched row's
+    survival probability has a relative error of at most 2^-53, which adds as much to an example's privacy loss per row.
     """
     deviation = map_noise_multiplier * contribution_clipping_norm
     grid = gaussian_grid(deviation) if deviation > 0 else 0.0
@@ -113,7 +113,7 @@ def surviving_rows(
 
 @lru_cache
 def survival_probability(threshold: float, deviation: float) -> float:
-    """That noise of this deviation, on its grid, reaches the threshold by itself: right to 2^-53 of it."""
+    """Return the probability that noise alone, on its grid, reaches the threshold; relative error at most 2^-53."""
     if deviation == 0 or math.isinf(threshold):
         return float(threshold <= 0)
     grid = gaussian_grid(deviation)
@@ -125,7 +125,7 @@ def survival_probability(threshold: float, deviation: float) -> float:
 def untouched_survivors(
     touched: NDArray[np.int64], universe: int, probability: float, stream: Keystream
 ) -> NDArray[np.int64]:
-    """Rows outside ``touched`` (sorted distinct int64 ``[u]``) that survive, each with ``probability``: sorted."""
+    """Draw each row outside ``touched`` (sorted distinct int64 ``[u]``) with ``probability``; return them sorted."""
     return _outside(touched, bernoulli(stream, universe - len(touched), probability))
 
 
@@ -138,24 +138,24 @@ def draw_rows(
     scale: float,
     stream: Keystream,
 ) -> NDArray[np.int64]:
-    """The ``count`` rows of largest utility + Gumbel(scale), where rows not named have utility 0.
+    """Return the ``count`` rows of largest utility + Gumbel(scale), where unnamed rows have utility 0.
 
-    The largest Gumbel variates of the unnamed rows come from the order statistics of exponential spacings (Rényi,
-    1953) and go to a uniform draw of those rows, so the cost is O(named + count) and not O(universe).
+    The largest Gumbel variates of the unnamed rows come from the order statistics of exponential spacings (Rényi, 1953)
+    and are assigned to a uniform draw of those rows, so the cost is O(named + count), not O(universe).
 
     Args:
         rows: the named rows, sorted distinct int64 ``[u]``.
-        utilities: what each of them is worth, float64 ``[u]``.
-        universe: how many rows there are.
-        count: how many to draw.
-        scale: of the Gumbel noise.
-        stream: the draw's.
+        utilities: utility of each named row, float64 ``[u]``.
+        universe: number of rows in all.
+        count: number of rows to draw.
+        scale: scale of the Gumbel noise.
+        stream: source of the draw.
 
     Returns:
         Sorted global rows, int64 ``[min(count, universe)]``.
 
-    Formal guarantee: the law of ``count`` draws of the exponential mechanism, one after another (Durfee and Rogers,
-    2019, Lemma 4.2), within 2^-100 a row: scores that float64 cannot tell apart at the cut are compared in 320 bits.
+    Formal guarantee: the law of ``count`` successive draws of the exponential mechanism without replacement (Durfee and
+    Rogers, 2019, Lemma 4.2), within 2^-100 per row: scores that float64 cannot order are compared in 320 bits.
     """
     unnamed = universe - len(rows)
     others = min(count, unnamed)
@@ -168,14 +168,14 @@ def draw_rows(
 
     waits, error = exponentials(words)
     spacings = unnamed - np.arange(others)
-    for of in (waits, error):
-        of[len(rows) :] = np.cumsum(of[len(rows) :] / spacings)
-    error += waits * ((others + 4) * 2.0**-52)  # of the sums
-    worth = np.concatenate([utilities, np.zeros(others)])
+    for terms in (waits, error):
+        terms[len(rows) :] = np.cumsum(terms[len(rows) :] / spacings)
+    error += waits * ((others + 4) * 2.0**-52)  # rounding of the sums
+    utility = np.concatenate([utilities, np.zeros(others)])
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = worth - scale * np.log(waits)
+        scores = utility - scale * np.log(waits)
         relative = np.where(error < 0.5 * waits, 2 * error / waits, np.inf)
-        error = scale * (relative + 2.0**-50 * np.abs(np.log(waits))) + 2.0**-51 * (np.abs(scores) + np.abs(worth))
+        error = scale * (relative + 2.0**-50 * np.abs(np.log(waits))) + 2.0**-51 * (np.abs(scores) + np.abs(utility))
 
     def exactly(place: int) -> Any:
         with precise() as many:
@@ -184,7 +184,7 @@ def draw_rows(
             for one in range(start, place + 1):
                 divisor = 1 if place < len(rows) else int(spacings[one - len(rows)])
                 wait += exponential(stream, int(words[one]), first + one) / divisor
-            return float(worth[place]) - scale * many.log(wait)
+            return float(utility[place]) - scale * many.log(wait)
 
     return np.sort(candidates[_largest(scores, error, count, exactly)])
 
@@ -192,9 +192,9 @@ def draw_rows(
 def _largest(
     scores: NDArray[np.float64], error: NDArray[np.float64], count: int, exactly: Callable[[int], Any]
 ) -> NDArray[np.int64]:
-    """Places of the ``count`` largest of scores that are each off by up to ``error``, and known ``exactly`` at need."""
+    """Return the positions of the ``count`` largest scores, each within ``error``, computed ``exactly`` at need."""
     least, most = np.nan_to_num(scores - error, nan=-np.inf), np.nan_to_num(scores + error, nan=np.inf)
-    inside = least > np.partition(most, -count - 1)[-count - 1]  # at most count others can be as large
+    inside = least > np.partition(most, -count - 1)[-count - 1]  # fewer than count others can be larger
     unsure = np.flatnonzero(~inside & (most >= np.partition(least, -count)[-count]))
     missing = count - int(inside.sum())
     if missing < len(unsure):
@@ -203,6 +203,6 @@ def _largest(
 
 
 def _outside(taken: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The numbers of the given ranks among those that are not in sorted distinct ``taken``."""
-    # The free number of rank k lies above as many taken t_i (i from 0) as have t_i - i <= k.
+    """Return the numbers with the given ranks among those not in sorted distinct ``taken``."""
+    # The free number of rank k lies above every taken t_i (i from 0) with t_i - i <= k.
     return ranks + np.searchsorted(taken - np.arange(len(taken)), ranks, side="right")

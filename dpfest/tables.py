@@ -1,7 +1,7 @@
-"""One numbering for the rows of all embedding tables.
+"""Global numbering of the rows of all embedding tables.
 
-The contribution map, the mask, the selection and the noise speak of *rows of the model*, not of tables: table ``t``'s
-local row ``r`` is global row ``offsets[t] + r``.  The order is that of ``model.named_modules()``.
+The contribution map, the mask, the selection and the noise are defined over *rows of the model*, not of tables: table
+``t``'s local row ``r`` is global row ``offsets[t] + r``. The order is that of ``model.named_modules()``.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ class TableLayout:
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """First global row of each table, and the total after the last: length ``tables + 1``."""
+        """First global row of each table, and the total at the end: length ``tables + 1``."""
         return (0, *np.cumsum(self.rows, dtype=np.int64).tolist())
 
     @property
     def total_rows(self) -> int:
-        """Rows over all tables, the paper's ``c``."""
+        """Number of rows over all tables, the paper's ``c``."""
         return sum(self.rows)
 
     @property
     def coordinates(self) -> int:
-        """Embedding parameters over all tables."""
+        """Number of embedding parameters over all tables."""
         return sum(rows * dim for rows, dim in zip(self.rows, self.dims, strict=True))
 
     def coordinates_of(self, rows_per_table: Sequence[float]) -> float:
-        """Coordinates of a gradient that has so many non-zero rows in each table."""
+        """Return the number of coordinates of a gradient with so many non-zero rows in each table."""
         return float(sum(rows * dim for rows, dim in zip(rows_per_table, self.dims, strict=True)))
 
 
@@ -50,7 +50,7 @@ class Survivors:
 
     Attributes:
         local: each table's surviving local rows, sorted, or None for all of them.
-        bounds: each table's first survivor, as a rank among all, and the total after the last: ``tables + 1``.
+        bounds: rank of each table's first survivor among all, and the total at the end: length ``tables + 1``.
         shapes: shape of each table's gradient.
     """
 
@@ -66,7 +66,7 @@ class Survivors:
         self.shapes = list(zip(np.diff(self.bounds).tolist(), layout.dims, strict=True))
 
     def find(self, rows: Tensor) -> tuple[Tensor | None, Tensor]:
-        """Which of the global ``rows [n]`` survive (indices ``[k]``, None for all), and their ranks among survivors."""
+        """Return which global ``rows [n]`` survive (indices ``[k]``, None for all), and their ranks among survivors."""
         if self.rows is None:
             return None, rows
         position, survives = locate(self.rows, rows)
@@ -75,7 +75,7 @@ class Survivors:
 
 
 def locate(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Where ``wanted`` stands in sorted distinct ``rows``: (position, whether it is there at all)."""
+    """Return the positions of ``wanted`` in sorted distinct ``rows``, and whether each one is present."""
     if len(rows) == 0:
         return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
     position = torch.searchsorted(rows, wanted).clamp_max(len(rows) - 1)
@@ -83,7 +83,7 @@ def locate(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trainable parameters of a model: (dense, tables), for an optimiser each."""
+    """Return the trainable parameters of a model as (dense, tables), one list for each optimiser."""
     layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
     tables: dict[int, nn.Parameter] = {id(t.weight): t.weight for t in layers if t.weight.requires_grad}  # type: ignore[misc]
     dense = [p for p in model.parameters() if p.requires_grad and id(p) not in tables]

@@ -1,21 +1,21 @@
-"""Differentially private choice of the k most frequent embedding rows, before training.
+"""Private top-k selection: the k most frequent embedding rows, chosen before training.
 
-Every example touches at most `rows_per_example` (r) distinct rows of each of p features (1 where a feature holds one
-category). k is split as the paper splits it, int(k / p) rows a feature, capped by its vocabulary. Top-k is always
-post-processing of noisy counts:
+Every example touches at most ``rows_per_example`` (r) distinct rows of each of p features (1 if a feature holds one
+category). k is split as the paper splits it, int(k / p) rows per feature, capped by its vocabulary. Mechanisms (for
+gaussian and laplace, top-k is post-processing of noisy counts):
 
-- gaussian: one Gaussian on the joint histogram of all features, which one example moves by at most sqrt(p r) in l2:
-  noise of noise_multiplier times that is a Gaussian mechanism of that multiplier, at any k.
-- laplace: noise of scale r / (epsilon/p) on each feature's histogram, whose l1-sensitivity is r: (epsilon/p, 0)-DP a
-  feature at any k, least private where one row takes all of r (log-concave noise: Awan and Dong 2022).
+- gaussian: one Gaussian on the joint histogram of all features, of l2-sensitivity sqrt(p r): noise of
+  ``noise_multiplier`` times that is a Gaussian mechanism of that multiplier, for any k.
+- laplace: noise of scale r / (epsilon/p) on each feature's histogram, of l1-sensitivity r: (epsilon/p, 0)-DP per
+  feature for any k, least private if one row takes all of r (log-concave noise: Awan and Dong 2022).
 - gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once: the law of drawing k
   rows one after another, each by the exponential mechanism at epsilon/p on counts that one example moves by at most 1
   in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws. The paper claims one: true for k = 1
-  only. For larger k, "the row that leads by far is left out" has a probability ratio near exp(k * epsilon/p).
+  only. For larger k, the event that a row far ahead is left out has a probability ratio near exp(k * epsilon/p).
 - public: the counts come from public data; nothing is spent.
 
-Noise is a multiple of a power of two of which the counts, whole numbers, are multiples as well: noisy counts are the
-rounded output of a mechanism with real noise (`dpfest.gaussian`).  Gumbel scores are compared as real numbers.
+Noise and counts are multiples of one power of two, so noisy counts are the rounded output of a mechanism with real
+noise (``dpfest.gaussian``). Gumbel scores are compared as real numbers.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ SOURCES = ("first_day", "all_days", "streaming")
 
 @dataclass(frozen=True)
 class SelectionConfig:
-    """How rows are selected before training (an algorithm's `selection`).
+    """How rows are selected before training (an algorithm's ``selection``).
 
     Attributes:
         mechanism: gaussian, laplace, gumbel (the paper's) or public.
         rows: k, over all features.
-        noise_multiplier: of `gaussian`: noise over the joint l2-sensitivity.
-        epsilon: of `laplace` and `gumbel`: over all features, as the paper states it.
-        prior: of `public`: where the public counts are (a .npy file of all tables' counts end to end).
-        source: in a stream, the days whose examples are counted (see `dpfest.privacy_plan`); None elsewhere.
+        noise_multiplier: for gaussian: noise over the joint l2-sensitivity.
+        epsilon: for laplace and gumbel: over all features, as the paper states it.
+        prior: for public: path of the public counts (a .npy file of all tables' counts end to end).
+        source: in a stream, the days whose examples are counted (see ``dpfest.privacy_plan``); None elsewhere.
 
     Raises:
-        ValueError: a value out of range, by its name; one that protects no one would fill the memory with its losses.
+        ValueError: a value out of range, by name; one that protects no one would fill the memory with its losses.
     """
 
     mechanism: str = "gaussian"
@@ -77,13 +77,13 @@ class SelectionConfig:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows selected beforehand.
+    """Result of a row selection before training.
 
     Attributes:
-        rows: sorted distinct global ids, int64 ``[s]``.
-        rows_per_feature: how many of each feature.
-        events: what they cost.
-        fixed: whether their noise follows from a seed.
+        rows: sorted distinct global rows, int64 ``[s]``.
+        rows_per_feature: number of rows of each feature.
+        events: privacy events that they cost.
+        fixed: whether their noise derives from a seed.
     """
 
     rows: NDArray[np.int64]
@@ -93,7 +93,7 @@ class Selection:
 
 
 def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[int]:
-    """int(k / p) rows of each of p features, capped by its vocabulary."""
+    """Return int(k / p) rows for each of p features, capped by its vocabulary."""
     share = selection.rows // len(vocabulary_sizes)
     if share == 0:
         least = len(vocabulary_sizes)
@@ -102,14 +102,14 @@ def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]
 
 
 def selection_events(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[Event]:
-    """What `select_rows` spends on tables of these sizes, before it is run."""
+    """Return what ``select_rows`` spends on tables of these sizes, before it runs."""
     return _mechanism(selection, rows_per_feature(selection, vocabulary_sizes), 1)[2]
 
 
 def _mechanism(
     selection: SelectionConfig, shares: Sequence[int], rows_per_example: int
 ) -> tuple[str, float, list[Event]]:
-    """The noise on a count (its law and scale), and what all of it spends."""
+    """Return the noise of a count (its law and scale), and the events of the whole selection."""
     features, what = len(shares), "row selection"
     share, sigma = selection.epsilon / features, selection.noise_multiplier
     if selection.mechanism == "gaussian":
@@ -133,22 +133,23 @@ def select_rows(
     examples: int,
     rows_per_example: int,
 ) -> Selection:
-    """The most frequent rows, privately.
+    """Select the most frequent rows under differential privacy.
 
-    Formal guarantee: the release of `Selection.rows` is dominated by the composition of `Selection.events`, for
-    neighbours that differ in one example more or less; within 2^-99 a row of the vocabularies in total variation.
+    Formal guarantee: the release of ``Selection.rows`` is dominated by the composition of ``Selection.events`` under
+    add-or-remove-one adjacency, within 2^-99 in total variation per row of the vocabularies.
 
     Args:
-        histograms: of each feature, in how many examples each row occurs, shape (V_f,); for `public`, public counts.
+        histograms: for each feature, the number of examples in which each row occurs, shape ``(V_f,)``; for ``public``,
+            public counts.
         selection: the mechanism and its settings.
-        stream: of the noise; its key is secret for as long as the guarantee is to hold.
-        examples: that were counted.
-        rows_per_example: the most distinct rows of one feature that one example is counted in (`dpfest.select` counts
-            and cuts them itself).
+        stream: source of the noise; the guarantee holds while its key is secret.
+        examples: number of examples counted.
+        rows_per_example: maximum number of distinct rows of one feature in which an example is counted
+            (``dpfest.select`` counts and cuts them itself).
 
     Raises:
-        UserError: a histogram holds more than so many examples can make; fewer rows are asked for than there are
-            features; there is more noise than any count can show.
+        UserError: a histogram exceeds what so many examples can produce; fewer rows are requested than there are
+            features; or noise so large that no count can show through.
     """
     sizes = [len(counts) for counts in histograms]
     shares = rows_per_feature(selection, sizes)
@@ -176,9 +177,9 @@ def noisy_counts(
     examples: int,
     rows_per_example: int,
 ) -> list[NDArray[np.float64]]:
-    """Histograms with the noise of `gaussian` or `laplace`, or of `public` as they are; `gumbel` releases no counts.
+    """Return histograms with ``gaussian`` or ``laplace`` noise, or ``public`` ones unchanged; not for ``gumbel``.
 
-    Formal guarantee: the release of all of them is dominated by the composition of `selection_events`.
+    Formal guarantee: the release of all of them is dominated by the composition of ``selection_events``.
 
     Raises:
         UserError: the noise's grid is wider than 1.
@@ -188,7 +189,7 @@ def noisy_counts(
     refuse_overfull(histograms, selection, examples, rows_per_example)
     if law == "none":
         return [counts.astype(np.float64) for counts in histograms]
-    if gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost that no one wants
+    if gaussian_grid(scale) > 1:  # counts would have to be rounded, which would have to be accounted for
         raise UserError(
             f"selection adds noise of scale {scale:.3g} to every count, which no count outweighs: give a "
             "smaller noise_multiplier or a larger epsilon."
@@ -200,7 +201,7 @@ def noisy_counts(
 def refuse_overfull(
     histograms: Sequence[NDArray[np.integer]], selection: SelectionConfig, examples: int, rows_per_example: int
 ) -> None:
-    """Refuse histograms that hold more than these examples can make: someone counts for more than the noise hides.
+    """Refuse histograms in which some example counts for more than the noise hides, as their totals show.
 
     Raises:
         UserError: names the feature.
@@ -214,9 +215,9 @@ def refuse_overfull(
 
 
 def most_frequent(counts: Sequence[NDArray[np.floating]], shares: Sequence[int]) -> NDArray[np.int64]:
-    """The rows of largest counts, so many of each feature: sorted global ids, int64 [s]."""
+    """Return the rows of largest counts, ``shares`` of each feature: sorted global rows, int64 ``[s]``."""
     offsets = np.cumsum([0, *map(len, counts)])
-    # A stable sort: equal (public) counts go to the lower id.
+    # A stable sort: of equal (public) counts the lower row wins.
     chosen = [
         offset + np.sort(np.argsort(-of_feature, kind="stable")[:share])
         for of_feature, share, offset in zip(counts, shares, offsets[:-1], strict=True)

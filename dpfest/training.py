@@ -1,4 +1,4 @@
-"""A model in private training: draws its batches, pays for each step, takes it, saves, goes back and forks."""
+"""Private training loop: Poisson batches, accounting before each step, update, checkpoints and branches."""
 
 from __future__ import annotations
 
@@ -29,46 +29,46 @@ from dpfest.trial import check_batch
 from dpfest.validation import check_loss_fn, check_optimizers
 
 CHECK_EVERY = 512
-"""One step in so many, on average, checks that its examples do not mix; a check costs two to ten steps."""
-_BARREN_STEPS = 10  # in a row without a surviving row, after which a warning is due
+"""After the first batch, one step in this many, on average, checks that examples do not mix; a check costs 2 to 10."""
+_BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 
 
 class Step(NamedTuple):
-    """What a step made: the release, which the guarantee covers, and diagnostics, which are private."""
+    """The result of one step: the release, which the guarantee covers, and diagnostics, which are private."""
 
     release: NoisedGradient
     private: Diagnostics
 
 
 class PrivateTraining:
-    """A model in private training: draws its batches, pays for each step before it is taken, updates the weights.
+    """Trains a model under differential privacy: draws batches, accounts for each step before it, updates the weights.
 
-    Iterate over it for the batches of the steps that are left, and hand each to :meth:`step`.
+    Iterate over it for the batches of the remaining steps, and pass each to :meth:`step`.
 
-    Formal guarantee: under fidelity ``rigorous``, the weights after any number of steps, and all weights before them
-    (of lazy noise, those after a :meth:`flush`), are together ``(ledger.epsilon(), plan.delta)``-DP under
-    add-or-remove-one adjacency, as long as the key stays secret, the examples do not mix (which is checked, see
-    :mod:`dpfest.trial`) and no step is taken twice in two ways (see :meth:`load_state_dict`).
+    Formal guarantee: under fidelity ``rigorous``, the weights after every step together (under lazy noise, after every
+    :meth:`flush`) are ``(ledger.epsilon(), plan.delta)``-DP under add-or-remove-one adjacency, provided that the key
+    stays secret, the examples do not mix (checked, see :mod:`dpfest.trial`) and no step is repeated with other inputs
+    (see :meth:`load_state_dict`).
 
     Args:
-        model: see :class:`dpfest.capture.Recorder` for what it may hold; checked here, once.
+        model: checked once, here; :class:`dpfest.capture.Recorder` says what it may contain.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
-        optimizers: one or several of ``torch.optim``, between them over all trainable parameters.  Tables get sparse
-            gradients from rules that keep them so: SGD, Adagrad and SparseAdam take those.
-        privacy_plan: of :func:`dpfest.plan`.
-        read: reads micro-batches of examples by their index, such as :class:`dpfest.reading.DatasetReader`.
-        period: which of the plan's periods this is, from 0.
-        selected: what :func:`dpfest.select_rows` gave, for the rules that want it; or its rows alone, sorted, where the
-            caller vouches that the ledger holds what they cost.
-        key: of the whole run; None for a fresh one from the operating system.
-        ledger: None for the plan's own; of a stream, the one that the periods before this one were spent on.
-        sum_dtype: type in which clipped gradients are summed; None for the model's own.  ``torch.float64`` bounds the
-            rounding of a float32 model's sums for any data (docs/PRIVACY.md), and takes longer.
-        num_workers, pin_memory: of the ``DataLoader`` that iteration reads with.
+        optimizers: one or several of ``torch.optim`` that together cover all trainable parameters. Algorithms that keep
+            table gradients sparse need an optimiser that accepts sparse gradients: SGD, Adagrad, SparseAdam.
+        privacy_plan: from :func:`dpfest.plan`.
+        read: reads micro-batches of examples by index, such as :class:`dpfest.reading.DatasetReader`.
+        period: index of this period in the plan, from 0.
+        selected: result of :func:`dpfest.select_rows`, for algorithms with a row selection; or sorted global rows
+            alone, if the caller vouches that the ledger contains their cost.
+        key: key of the whole run; None draws a fresh one from the operating system.
+        ledger: None for the plan's own; in a stream, the ledger that the earlier periods used.
+        sum_dtype: dtype in which clipped gradients are summed; None for the model's. ``torch.float64`` bounds the
+            rounding of a float32 model's sums for any data (docs/PRIVACY.md), and is slower.
+        num_workers, pin_memory: passed to the ``DataLoader`` behind iteration.
 
     Raises:
         UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or plan,
-            selection and key do not belong together.
+            selection and key do not match.
     """
 
     def __init__(
@@ -109,26 +109,26 @@ class PrivateTraining:
         self._own_ledger = ledger is None
         self.ledger = privacy_plan.ledger(period) if ledger is None else ledger
         if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):
-            raise UserError("The ledger is of another plan: take this plan's own, or the one of its earlier periods.")
+            raise UserError("The ledger belongs to another plan: use this plan's own, or that of its earlier periods.")
         self.steps_done, self._reserved = 0, 0
         self._checked, self._barren, self._versions = False, 0, self._weight_versions()
 
     @property
     def steps_left(self) -> int:
-        """Steps that the plan still grants."""
+        """Steps that the plan still allows."""
         return self.period.steps - self._reserved - self.steps_done
 
     def epsilon(self, delta: float | None = None) -> float:
-        """Epsilon at ``delta`` (None for the plan's) of all that was spent so far."""
+        """Return epsilon of everything spent so far, at ``delta`` (None for the plan's)."""
         return self.ledger.epsilon(delta) if self.algorithm.private else math.inf
 
     def indices(self, step: int) -> np.ndarray:
-        """The examples of batch ``step`` (from 0), sorted int64 ``[b]``; under Poisson sampling possibly none."""
+        """Return the examples of batch ``step`` (from 0), sorted int64 ``[b]``; a Poisson batch may be empty."""
         batches = FIDELITIES[self.plan.fidelity].batches if self.algorithm.private else FIDELITIES["paper"].batches
         return batches(self.period.examples, self.plan.batch_size, self.engine.key).indices(step)
 
     def request(self, step: int) -> Request:
-        """What is to be read for a step; the first batch and steps drawn from the key are also read in parts."""
+        """Return what to read for a step; steps that are to be checked are also read in parts."""
         return request_of(self.engine.key, step, self.indices(step), check=self._check_is_due(step))
 
     def _check_is_due(self, step: int) -> bool:
@@ -136,7 +136,7 @@ class PrivateTraining:
         return self.algorithm.private and (drawn or not self._checked)
 
     def read(self, request: Request) -> Batch:
-        """The batch of a request; safe to call from another thread or process."""
+        """Read the batch of a request; safe to call from another thread or process."""
         return Batches(self._read)[request]
 
     def __len__(self) -> int:
@@ -152,36 +152,36 @@ class PrivateTraining:
         )
         for step, batch in zip(steps, loader, strict=True):
             if self.steps_done != step:
-                raise UserError("Call step(batch) with each batch, once, before the next is asked for.")
+                raise UserError("Call step(batch) once for each batch, before asking for the next.")
             yield batch
 
     def step(self, batch: Batch) -> Step:
-        """Pay for one step, take its gradient, update the weights.
+        """Account for one step, compute its noised gradient, update the weights.
 
         Args:
-            batch: the one that iteration yields, or :meth:`read` of :meth:`request` at :attr:`steps_done`.
+            batch: as yielded by iteration, or :meth:`read` of :meth:`request` at :attr:`steps_done`.
 
         Raises:
-            BudgetExceeded: the step would pass the target; nothing has happened.
-            UserError: this is no batch of the present step; the examples mix, or the model cannot be trained soundly
-                for another reason: the step is paid, and nothing was released.
+            BudgetExceeded: the step would exceed the target; nothing has happened.
+            UserError: the batch is not that of the current step; or examples mix, or the model cannot be trained
+                soundly for another reason: then the step is accounted for, and nothing was released.
         """
         if not isinstance(batch, Batch):
             raise UserError(
                 "step() takes a batch that iteration yields (for batch in training: training.step(batch)), not a "
-                f"{type(batch).__name__}: only the examples that were drawn are accounted for."
+                f"{type(batch).__name__}: the accounting covers only examples drawn by Poisson sampling."
             )
         if self.steps_left <= 0:
             raise BudgetExceeded(
                 f"All {self.period.steps} steps of the plan are spent: another would be past the target."
             )
         if batch.step != self.steps_done:
-            raise UserError(f"The batch is of step {batch.step}, and step {self.steps_done} is next.")
+            raise UserError(f"The batch belongs to step {batch.step}, but step {self.steps_done} is next.")
         examples = np.sort(np.concatenate([np.empty(0, np.int64), *(part.examples for part in batch.microbatches)]))
         if not np.array_equal(examples, self.indices(batch.step)):
-            raise UserError(f"The batch does not hold the examples that were drawn for step {batch.step}: use read().")
+            raise UserError(f"The batch does not hold the examples drawn for step {batch.step}: use read().")
         if self._check_is_due(batch.step) and not batch.parts:
-            raise UserError(f"The batch of step {batch.step} is to be checked, and was not read for it: use request().")
+            raise UserError(f"Step {batch.step} is due a check that its batch was not read for: use request().")
         self.ledger.spend_step(self._number)
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
@@ -191,10 +191,10 @@ class PrivateTraining:
                 check_batch(self.engine, batch, whole_tables=not self._checked)
                 self._checked = True
             release, private = self.engine.gradient(batch.microbatches, batch.step)
-            self.steps_done += 1  # whatever happens from here: this noise must not serve another gradient
+            self.steps_done += 1  # even if the update fails: this noise must not serve another gradient
             self.engine.update(release, self.optimizers)
         if lazy:
-            release = replace(release, tables=[])  # their noise is still to come
+            release = replace(release, tables=[])  # their noise is pending
             if self.steps_left == 0:
                 lazy.close()
         self._versions = self._weight_versions()
@@ -202,20 +202,19 @@ class PrivateTraining:
         return Step(release, private)
 
     def flush(self) -> None:
-        """Add all noise that lazy noise still lacks, O(rows): before the weights are evaluated, saved or released.
+        """Apply all pending lazy noise, O(rows), before the weights are evaluated, saved or released.
 
-        Nothing happens under any other noise.  Look-ups outside of a step, ``state_dict()`` and the plan's last step do
-        it of themselves.
+        Does nothing unless noise is lazy. Look-ups outside a step, ``state_dict()`` and the plan's last step call it.
         """
         if self.engine.lazy:
             self.engine.lazy.flush()
             self._versions = self._weight_versions()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that :meth:`load_state_dict` needs to go on as if nothing had happened, the secret key among it.
+        """Return everything that :meth:`load_state_dict` needs to resume bit for bit, including the secret key.
 
-        A copy, of tensors and plain values only (``torch.load(..., weights_only=True)`` reads it).  Private: no part of
-        the release.  Save it before the first step as well: steps taken anew under another key are a second release.
+        A copy of tensors and plain values only (``torch.load(..., weights_only=True)`` reads it). Private: not part of
+        the release. Save it before the first step as well: steps repeated under another key are a second release.
         """
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
@@ -231,27 +230,26 @@ class PrivateTraining:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], *, steps: int | None = None) -> None:
-        """Go on from a state.
+        """Resume from a state, roll the weights back to it, or start a branch of it.
 
-        A step that is taken again must be the same step: the same noise on another gradient would be a second release
-        that nothing hides.  So a state goes on only where all that it is bound to is the same (plan, selection, model,
-        loss function, optimisers, reader, device, threads, versions: :mod:`dpfest.binding`).  And weights go back, but
-        steps do not: a training that has gone on past the state keeps its count, so that what follows draws fresh noise
-        and is paid for; the plan's steps cover both.  (Learning rates that a scheduler sets are part of the optimisers'
+        A repeated step must be the same step: the same noise on another gradient would be a second release that nothing
+        hides. So a state resumes only if everything it is bound to is unchanged (plan, selection, model, loss function,
+        optimisers, reader, device, threads, versions: :mod:`dpfest.binding`). A rollback restores weights but not the
+        step count: a training that has gone past the state keeps its count, so that what follows draws fresh noise and
+        is accounted for; the plan's steps cover both. (Learning rates set by a scheduler are part of the optimisers'
         state; restore the scheduler as well.)
 
         Args:
-            state: of :meth:`state_dict`.
-            steps: None to go on as above.  Else the training becomes a branch: it takes a fresh key and this many steps
-                of the plan, and its ledger counts all others as spent (in the run that the state is of).  Nothing but
-                the plan, the selection, and the model's and optimisers' shapes need be the same then.
+            state: from :meth:`state_dict`.
+            steps: None to resume as above. Otherwise the training becomes a branch: it takes a fresh key and this many
+                steps of the plan, and its ledger counts all others as spent (by the run that saved the state). Only the
+                plan, the selection, and the shapes of model and optimisers must then match.
 
         Raises:
-            UserError: the state is of something else, which is named; or of another key than that of steps that this
-                training has taken itself.
+            UserError: the state is bound to something else, which is named; or steps were taken under another key.
         """
         if not isinstance(state, Mapping) or not state.keys() >= {"steps_done", "key", "bound_to", "model", "lazy"}:
-            raise UserError("This is no state of PrivateTraining.state_dict().")
+            raise UserError("This is not a state from PrivateTraining.state_dict().")
         key = NoiseKey(bytes(state["key"].tolist()), self.plan.fixed_noise_seed)
         binding.refuse_difference(
             state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES
@@ -260,8 +258,8 @@ class PrivateTraining:
             raise UserError("This training has taken steps of its own. Load the state into a new one.")
         if state["lazy"] and (steps is not None or self.steps_done) and lacks_noise(state["lazy"]):
             raise UserError(
-                "The state was saved while rows lacked noise: what it releases from here would be those steps' second "
-                "release. Call flush() before state_dict() where weights may go back, or before fork()."
+                "The state was saved with noise pending: going on from it would release those steps a second time. "
+                "Call flush() before state_dict() if weights may be rolled back, or before fork()."
             )
         done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
         if steps is not None:
@@ -275,7 +273,7 @@ class PrivateTraining:
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
         except (RuntimeError, ValueError) as error:
-            raise UserError(f"The state is of another model or other optimisers: {error}") from error
+            raise UserError(f"The state belongs to another model or other optimisers: {error}") from error
         self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
         if self.engine.lazy:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
@@ -285,9 +283,9 @@ class PrivateTraining:
         self._versions = self._weight_versions()
 
     def fork(self, steps: int) -> dict[str, Any]:
-        """A state from which another training goes on beside this one, with ``load_state_dict(state, steps=steps)``.
+        """Return a state for a branch beside this training, started with ``load_state_dict(state, steps=steps)``.
 
-        The branch takes ``steps`` of the plan's, which are spent here at once: what both release is within the plan.
+        The branch takes ``steps`` of the plan's steps, spent here at once: what both release stays within the plan.
         """
         if not 0 < steps <= self.steps_left:
             raise UserError(f"steps={steps} of a branch must lie between 1 and the {self.steps_left} that are left.")
@@ -315,8 +313,8 @@ class PrivateTraining:
         changed = [name for name, version in self._weight_versions().items() if version != self._versions[name]]
         if changed:
             warnings.warn(
-                f"{', '.join(changed[:3])} changed between steps, by other hands than private training's. That is "
-                "sound only if the change was computed from released weights or public data.",
+                f"{', '.join(changed[:3])} changed between steps, outside private training. That is sound only if the "
+                "change was computed from released weights or public data.",
                 stacklevel=3,
             )
 
@@ -334,7 +332,7 @@ def _key(key: NoiseKey | None, privacy_plan: PrivacyPlan) -> NoiseKey:
     if key is None and privacy_plan.fixed_noise_seed:
         raise UserError("The plan has a fixed noise seed: give key=NoiseKey.from_seed(...).")
     if key is not None and key.fixed and not privacy_plan.fixed_noise_seed:
-        raise UserError("The key follows from a seed: plan with fixed_noise_seed=True, so that the ledger says so.")
+        raise UserError("The key derives from a seed: plan with fixed_noise_seed=True, so that the ledger says so.")
     return key or NoiseKey.fresh()
 
 
@@ -342,14 +340,12 @@ def _selected_rows(selected: Selection | Tensor | np.ndarray | None, privacy_pla
     algorithm = privacy_plan.algorithm
     if (selected is None) != (algorithm.selection is None):
         raise UserError(
-            f"{algorithm.name} trains rows chosen beforehand: give selected=dpfest.select(...)."
+            f"{algorithm.name} trains rows selected before training: give selected=dpfest.select(...)."
             if selected is None
-            else f"{algorithm.name} selects no rows beforehand: leave selected out."
+            else f"{algorithm.name} selects no rows before training: leave selected out."
         )
     if isinstance(selected, Selection) and tuple(selected.events) != privacy_plan.selections:
-        raise UserError(
-            "The rows were selected at another cost than was planned: select them with the plan's settings."
-        )
+        raise UserError("The rows were selected at another cost than the plan's: select them with the plan's settings.")
     if isinstance(selected, Selection) and selected.fixed and not privacy_plan.fixed_noise_seed:
         raise UserError(
             "The rows were selected under a noise_seed: train under one as well, so that the ledger says so."

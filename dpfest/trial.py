@@ -1,14 +1,14 @@
-"""The check that examples do not mix: clipped sums of parts of a batch must add up to that of the whole.
+"""Runtime check that examples do not mix: clipped sums over parts of a batch must add up to that of the whole.
 
-Clipping bounds an example's influence only where its gradient is its own.  Gradients alone cannot show that (detached
-batch means, in-batch negatives by index, frozen attention, padding to the batch's longest and hooks that rescale leave
-them in place), but values can: for the noiseless clipped sum S, and the rows that each example touches,
+Clipping bounds an example's influence only if its gradient depends on that example alone. Gradients cannot reveal
+mixing (detached batch means, in-batch negatives by index, frozen attention, padding to the batch's longest example and
+rescaling hooks leave them in place), but values can: for the noiseless clipped sum S, and for the touched rows,
 
     S(A and B) = S(A) + S(B)
 
-for any two parts of a batch, each collated anew.  Sound models satisfy it up to rounding; in-batch mixing misses it by
-orders of magnitude.  :class:`dpfest.training.PrivateTraining` runs the check on the first batch of two examples or more
-and then on steps drawn from the key; mixing under a condition that no checked batch meets goes unseen.
+for any two parts of a batch, each collated separately. Sound models satisfy it up to rounding; in-batch mixing violates
+it by orders of magnitude. :class:`dpfest.training.PrivateTraining` runs the check on the first batch of two examples or
+more and then on steps drawn from the key; mixing under a condition that no checked batch meets goes undetected.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from dpfest.reading import Batch, DatasetReader, MicroBatch, foreign_state, requ
 from dpfest.tables import Survivors
 from dpfest.validation import StateWatch, check_loss_fn, check_model, check_optimizers
 
-_WATCHED_ROWS = 1 << 10  # of each table, whose content is compared; of all other tensors all of it is
+_WATCHED_ROWS = 1 << 10  # rows per table whose content is compared; all other tensors are compared in full
 
 Microbatches = Sequence[MicroBatch]
 
 
 def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = False) -> None:
-    """Refuse a model and a loss whose examples mix, or that keep the batch, as far as this batch shows it.
+    """Refuse a model and a loss whose examples mix, or that store the batch, as far as this batch shows it.
 
     Args:
-        engine: of the model and the loss.
-        batch: with the parts that it is compared with.
+        engine: engine of the model and the loss.
+        batch: a batch with the parts to compare it with.
         whole_tables: compare the content of all table rows, not of a sample: O(rows).
 
     Raises:
@@ -52,8 +52,8 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     """
     parts = (batch.microbatches, *batch.parts)
     generators = foreign_state()
-    engine.recorder.draws = None  # look for draws anew: generators of one's own are seen only then
-    if engine.lazy:  # settle the rows that are read, before their content is watched
+    engine.recorder.draws = None  # detect draws again: only then are the model's own generators seen
+    if engine.lazy:  # apply pending noise to the rows read, before their content is watched
         engine.lazy.use(engine.key)
         with ReadsOfTables(engine.lazy):
             LogicalBatch(engine, batch.microbatches, batch.step).contributions()
@@ -63,15 +63,15 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     watch.check()
     if foreign_state() != generators:
         raise UserError(
-            "loss_fn draws from numpy's or Python's random numbers, which no key covers. Draw with torch: its draws "
-            "are made by example, from the noise key."
+            "loss_fn draws from numpy's or Python's random numbers, which the noise key does not cover. Draw with "
+            "torch: its random numbers are then drawn by example, from the key."
         )
     if not _same_pairs(touched):
         raise UserError(
             "An example looks up other rows when it is run among others: its look-ups depend on its batch (in-batch "
-            "negatives, draws shared by the batch). Let them depend on the example alone."
+            "negatives, draws shared by the batch). Make them depend on the example alone."
         )
-    binding = float(torch.cat(sums[0].example_norms).median()) / 2  # so that clipping binds for most examples
+    binding = float(torch.cat(sums[0].example_norms).median()) / 2  # clipping binds for most examples
     for norm in (clipping_norm, binding) if 0 < binding < clipping_norm else (clipping_norm,):
         if norm != clipping_norm:
             sums, _ = _sums(engine, parts, batch.step, norm)
@@ -88,19 +88,19 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
 def _sums(
     engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float
 ) -> tuple[list[ClippedSum], list[Any]]:
-    """The noiseless clipped sum of each part over the rows that the first one touches, and who touched what."""
+    """Return each part's noiseless clipped sum over the rows that the first part touches, and its look-ups."""
     sums, touched = [], []
     survivors = None
     for part in parts:
         logical = LogicalBatch(engine, part, step)
-        found = logical.contributions()
-        survivors = survivors or Survivors(engine.layout, found.rows)
+        pairs = logical.contributions()
+        survivors = survivors or Survivors(engine.layout, pairs.rows)
         total = ClippedSum(engine, survivors, clipping_norm)
         for recording in logical.recordings():
             total.add(recording)
         sums.append(total)
         examples = np.concatenate([np.empty(0, np.int64), *(each.examples for each in part)])
-        rows, example = found.rows.cpu().numpy()[found.row_of.cpu().numpy()], found.example.cpu().numpy()
+        rows, example = pairs.rows.cpu().numpy()[pairs.row_of.cpu().numpy()], pairs.example.cpu().numpy()
         touched.append(np.stack([examples[example], rows]))
     return sums, touched
 
@@ -127,9 +127,9 @@ def _adds_up(sums: Sequence[ClippedSum], engine: PrivateEngine) -> bool:
 
 
 def _tolerance(engine: PrivateEngine) -> float:
-    """By how much sums may differ, relative to the norms summed.
+    """Return the allowed difference of sums, relative to the sum of the norms.
 
-    The rounding of deep models stays a hundred times below, and mixed examples lie above.
+    Rounding of deep models stays a hundred times below; mixed examples exceed it.
     """
     return 1e-5 if engine.dtype == torch.float32 else 1e-9
 
@@ -137,9 +137,10 @@ def _tolerance(engine: PrivateEngine) -> float:
 def _adds_up_in_double(
     engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, norms: float
 ) -> bool:
-    """The same check in float64, which tells mixing from rounding: a unit at the kink of its ReLU takes either side.
+    """Repeat the check in float64, to distinguish mixing from rounding.
 
-    A loss function that reads another model than the one it is given has no gradients here: ``norms`` must come out.
+    A unit at the kink of its ReLU may take either side in float32. A loss function that reads another model than its
+    argument has no gradients here, so ``norms`` must be reproduced.
     """
     if engine.dtype == torch.float64:
         return False
@@ -150,7 +151,7 @@ def _adds_up_in_double(
     wide = [[MicroBatch(part.examples, tree_map(_double, part.data)) for part in each] for each in parts]
     try:
         sums, _ = _sums(precise, wide, step, clipping_norm)
-    except (RuntimeError, TypeError):  # it computes in float32 by itself
+    except (RuntimeError, TypeError):  # the loss casts to float32 itself
         return False
     return _adds_up(sums, precise) and norms > 0 and abs(sums[0].norms / norms - 1) < 0.1
 
@@ -160,7 +161,7 @@ def _double(value: Any) -> Any:
 
 
 def _watched_rows(engine: PrivateEngine, step: int) -> dict[str, Tensor]:
-    """A sample of each table's rows, whose content is compared."""
+    """Return a sample of each table's rows, whose content is compared."""
     generator, rows = random.Random(step), {}
     for name, table in engine.recorder.tables.items():
         size = table.num_embeddings
@@ -177,21 +178,22 @@ def validate(
     *,
     collate_fn: Callable[[list[Any]], Any] | None = None,
 ) -> None:
-    """Check that a model, a loss and optimisers can be trained privately; nothing is spent, nothing is changed.
+    """Check that a model, a loss and optimisers can be trained privately; spends and changes nothing.
 
     Args:
-        model: see :class:`dpfest.capture.Recorder` for what it may hold.
+        model: see :class:`dpfest.capture.Recorder` for what it may contain.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
-        batch: what ``loss_fn`` takes, every tensor of it with the examples first; with ``collate_fn`` a list of
-            examples, so that halves are collated (and padded) anew.  Two examples or more; 16 or more show more.
-        optimizers: between them over all trainable parameters; None to leave them unchecked.
-        collate_fn: makes what ``loss_fn`` takes from a list of examples.
+        batch: the argument of ``loss_fn``, with examples along the first dimension of every tensor; with ``collate_fn``
+            a list of examples, so that parts are collated (and padded) separately. At least two examples; 16 reveal
+            more.
+        optimizers: together they must cover all trainable parameters; None to leave them unchecked.
+        collate_fn: turns a list of examples into the argument of ``loss_fn``.
 
     Returns:
         None for a model that is sound as far as this batch shows it.
 
     Raises:
-        UserError: (a ``ValueError``) names the layer and the cure.
+        UserError: a ``ValueError`` that names the layer and the remedy.
     """
     check_model(model)
     check_loss_fn(loss_fn)
@@ -218,7 +220,7 @@ def _count(batch: Any) -> int:
     if len(counts) != 1:
         raise UserError(
             f"The tensors of the batch count {', '.join(map(str, sorted(counts))) or 'no'} examples: each must have "
-            "the examples first. Give collate_fn and a list of examples where they have not."
+            "the examples along its first dimension. Otherwise give collate_fn and a list of examples."
         )
     return counts.pop()
 

@@ -1,8 +1,8 @@
-"""What carries no guarantee, out of the way of all that does: training without privacy, and the paper's own accounting.
+"""Everything without a guarantee, kept apart: non-private training, and the paper's own accounting.
 
-The paper shuffles batches of a fixed size and accounts them as Poisson samples, adds what it claims for one-shot Gumbel
-selection, and samples the periods of a stream at the whole stream's rate. An epsilon made that way is a claim; what is
-proven of the same run stands beside it (`Ledger.sound_epsilon`, `epsilon_at_own_rates`).
+The paper shuffles batches of fixed size and accounts for them as Poisson samples, adds its claim for one-shot Gumbel
+selection, and samples the periods of a stream at the whole stream's rate. An epsilon computed that way is a claim; what
+is proven of the same run stands beside it (``Ledger.sound_epsilon``, ``epsilon_at_own_rates``).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Nonprivate(Algorithm):
     name: str = "nonprivate"
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """The touched rows."""
+        """Return the touched rows."""
         return batch.contributions().rows
 
 
 class ShuffledBatches:
     """Batches of exactly ``batch_size`` from a fresh permutation each epoch; an epoch's remainder is left out.
 
-    The permutation is a Feistel network of eight rounds on the bits of an index, walked on while it leads out of the
-    examples (Black and Rogaway, 2002): a batch costs O(b), whatever the number of examples.
+    The permutation is a Feistel network of eight rounds on the bits of an index, repeated while the result is not an
+    example (cycle walking: Black and Rogaway, 2002): a batch costs O(b), whatever the number of examples.
     """
 
     sampling = "shuffled"
@@ -65,7 +65,7 @@ class ShuffledBatches:
         return np.sort(indices.astype(np.int64))
 
     def _network(self, indices: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """A permutation of 0 .. 2^(2 half_bits) - 1, that is of all numbers of as many bits as an index has."""
+        """Permute 0 .. 2^(2 half_bits) - 1, the numbers of as many bits as an index has."""
         half, mask = self._half_bits, (np.uint64(1) << self._half_bits) - np.uint64(1)
         left, right = indices >> half, indices & mask
         for key in keys:
@@ -76,7 +76,7 @@ class ShuffledBatches:
 
 
 class Paper:
-    """The paper's way of counting; see `dpfest.fidelity.Rigorous` for what its members are."""
+    """The paper's accounting; ``dpfest.fidelity.Rigorous`` documents the members."""
 
     sampling, batches = "shuffled", ShuffledBatches
     own_rates = False
@@ -88,19 +88,19 @@ class Paper:
 
     @staticmethod
     def cost(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
-        """`claimed_epsilon`. Raises ValueError where a step does not say how often it visits an example."""
+        """Return ``claimed_epsilon``. Raises ValueError if a sampled step lacks ``steps_per_epoch``."""
         if any(event.sampling_probability < 1 and not event.steps_per_epoch for event in events):
             raise ValueError("an event of fidelity=paper must state its steps_per_epoch, for sound_epsilon")
         return claimed_epsilon(events, delta, interval)
 
     @staticmethod
     def sound(events: Sequence[Event]) -> Sequence[Event]:
-        """`without_amplification`."""
+        """Return the events ``without_amplification``."""
         return without_amplification(events)
 
     @staticmethod
     def to_compose(target: float, selections: list[Event]) -> tuple[float, list[Event]]:
-        """What selections claim is taken off the target; those without a claim are composed."""
+        """Return the target minus the selections' claims, and the selections without a claim, to be composed."""
         claim = sum(event.claimed_epsilon or 0.0 for event in selections)
         if claim and target - claim < accounting.LEAST_EPSILON:
             raise UserError(
@@ -111,15 +111,15 @@ class Paper:
 
     @staticmethod
     def as_sampled(step: Event, examples: int, batch_size: int) -> Event:
-        """A shuffled batch comes to an example once in so many steps."""
+        """Return the step with ``steps_per_epoch``: a shuffled batch contains an example once in so many steps."""
         return replace(step, steps_per_epoch=examples // batch_size)
 
 
 def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
-    """Epsilon as the paper counts it.
+    """Return epsilon as the paper counts it.
 
-    Claims are added to what the other events cost (basic composition), and shuffled steps are those of one run on all
-    examples, whatever period of a stream they belong to.
+    Claims are added to the cost of the other events (basic composition), and shuffled steps count as those of one run
+    on all examples, whatever period of a stream they belong to.
     """
     steps = Counter[Event]()
     for event in events:
@@ -138,11 +138,11 @@ def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = acc
 
 
 def without_amplification(events: Sequence[Event]) -> list[Event]:
-    """The events as shuffled batches of a fixed size really spend them, nothing claimed for sampling.
+    """Return the events as shuffled batches of fixed size really spend them, without amplification by sampling.
 
-    An example is in one batch an epoch, so `count` steps from an epoch's start touch it at most ceil(count /
-    steps_per_epoch) times, unsampled; no other batch depends on it. Neighbours differ in one example that is present
-    or zeroed out (batches of a fixed size have no notion of one example more).
+    An example is in one batch per epoch, so ``count`` steps from an epoch's start touch it at most ceil(count /
+    steps_per_epoch) times, unsampled; no other batch depends on it. Adjacency is zero-out: neighbours differ in one
+    example that is present or zeroed out (batches of fixed size do not allow adding an example).
     """
     return [
         replace(event, sampling_probability=1.0, count=math.ceil(event.count / every))
@@ -153,9 +153,9 @@ def without_amplification(events: Sequence[Event]) -> list[Event]:
 
 
 def epsilon_at_own_rates(plan: PrivacyPlan) -> float:
-    """Epsilon of a plan were its batches Poisson samples of their periods.
+    """Return the epsilon that a plan would have if its batches were Poisson samples of their periods.
 
-    It is the target or less but under `paper`, which counts them as samples of the whole stream.
+    It is at most the target except under ``paper``, which counts batches as samples of the whole stream.
     """
     own = [
         replace(step, sampling_probability=plan.batch_size / period.examples, count=period.steps)

@@ -1,7 +1,7 @@
-"""Every refusal of a model, a loss or an optimiser: what private steps cannot clip, watch or update soundly.
+"""Validation: refusal of models, losses and optimisers that cannot be trained privately.
 
-Each check raises a :class:`dpfest.errors.UserError` (a ``ValueError``) that names the layer and the cure, before
-anything is spent.  That examples do not mix is a property of values, not of names: :mod:`dpfest.trial` checks it.
+Each check raises a :class:`dpfest.errors.UserError` (a ``ValueError``) that names the layer and the remedy, before any
+budget is spent. Whether examples mix depends on values, not on layer types: :mod:`dpfest.trial` checks it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dpfest.tables import Table
 
 
 def check_model(model: Any) -> None:
-    """Refuse a model that cannot be trained privately, from its structure.
+    """Refuse a model whose structure rules out private training.
 
     Raises:
-        UserError: no module; a layer that mixes examples or keeps statistics of them, that cannot be clipped, or that
-            shares its weights; trainable parameters of another type than float32 or float64; none at all.
+        UserError: not a module; a layer that mixes examples or keeps statistics of them, that cannot be clipped, or
+            that shares its weights; trainable parameters not all float32 or all float64, or none.
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model must be a torch.nn.Module, not {_kind(model)}.")
@@ -37,14 +37,15 @@ def check_model(model: Any) -> None:
             other, holder = owner.setdefault(parameter.data_ptr() or id(parameter), (name, module))
             if holder is not module and not (_tables(holder, module) and holder.padding_idx == module.padding_idx):
                 raise UserError(
-                    f"The layers {other} and {name} share a parameter; the norms of tied weights do not add up. "
+                    f"The layers {other} and {name} share a parameter; norms of tied weights cannot be added. "
                     "Untie them (embedding layers of one padding_idx may share a table), or freeze the shared one."
                 )
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
     if dtypes not in ({torch.float32}, {torch.float64}):
         raise UserError(
             f"The model's trainable parameters are of {', '.join(map(str, dtypes)) or 'no type: there are none'}; "
-            "norms are taken in theirs, so all must be float32, or all float64. Half precision: torch.autocast."
+            "norms are computed in that type, so all must be float32, or all float64. For half precision use "
+            "torch.autocast."
         )
 
 
@@ -62,7 +63,7 @@ def _check_layer(name: str, module: nn.Module) -> None:
         known = ", ".join(kind.__name__ for kind in (nn.Embedding, nn.EmbeddingBag, *FACTORS))
         raise UserError(
             f"The layer {name or 'of the model itself'} ({type(module).__name__}) has trainable parameters "
-            f"{', '.join(own)}, and private steps know the weight and bias of {known} only. Freeze it with "
+            f"{', '.join(own)}, and private steps support the weight and bias of {known} only. Freeze it with "
             "requires_grad_(False), put a supported layer in its place, or make a bare parameter that is added to "
             "every example the bias of an nn.Linear."
         )
@@ -88,23 +89,23 @@ def _tables(*modules: nn.Module) -> bool:
 
 
 def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) -> None:
-    """Refuse losses, and outputs of trainable layers, whose first dimension does not count the examples.
+    """Refuse losses, and outputs of trainable layers, whose first dimension is not the number of examples.
 
     Args:
-        losses: what the loss function returned.
-        outputs: of every call of a trainable layer: its name, the layer, its output.
+        losses: return value of the loss function.
+        outputs: name, layer and output of every call of a trainable layer.
     """
     if not isinstance(losses, Tensor) or losses.dim() != 1:
-        given = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else _kind(losses)
+        kind = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else _kind(losses)
         raise UserError(
-            f"loss_fn returned {given}; a private step needs a tensor of one loss an example, of shape [batch]. "
+            f"loss_fn returned {kind}; a private step needs one loss per example, a tensor of shape [batch]. "
             "Use reduction='none' and average over any other dimension."
         )
     for name, layer, output in outputs:
         if output.dim() < max(2, len(getattr(layer, "normalized_shape", ())) + 1) or len(output) != len(losses):
             raise UserError(
                 f"The layer {name} gives {tuple(output.shape)} for {len(losses)} examples: its first dimension must "
-                "count the examples. Expand what they share (position ids, say) to the batch."
+                "count the examples. Expand shared inputs (such as position ids) to the batch."
             )
 
 
@@ -112,14 +113,14 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
     """Refuse optimisers that cannot take a private step.
 
     Args:
-        optimizers: between them over all trainable parameters.
-        model: that they step.
-        sparse: whether the tables' gradients are.
-        lazy: whether the tables' noise is: see :func:`dpfest.lazy.is_plain_sgd`.
+        optimizers: together they must cover all trainable parameters.
+        model: the model they update.
+        sparse: whether the tables' gradients are sparse.
+        lazy: whether the tables' noise is lazy: see :func:`is_plain_sgd`.
 
     Raises:
-        UserError: one is no optimiser, needs a closure or cannot take the tables' gradients; a parameter is in none of
-            them or in two.
+        UserError: one is no optimiser, needs a closure or cannot take the tables' gradients; a parameter is in none or
+            two of them.
     """
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
     names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
@@ -145,8 +146,8 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
                 stepped.add(id(parameter))
                 if lazy and table and not is_plain_sgd(optimizer, group):
                     raise UserError(
-                        f"Lazy noise adds up under plain SGD alone, not under {kind} as it is set: use torch.optim.SGD "
-                        "without momentum, weight decay or hooks for the tables, or noise='dense'."
+                        f"Lazy noise is exact under plain SGD alone, not under {kind} as configured: use "
+                        "torch.optim.SGD without momentum, weight decay or hooks for the tables, or noise='dense'."
                     )
                 ours, decays = type(optimizer).__module__.startswith("torch.optim"), bool(group.get("weight_decay"))
                 if ours and table and sparse and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
@@ -161,24 +162,23 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
 
 
 def is_plain_sgd(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
-    """Whether a step is ``w -= lr * gradient``: torch.optim.SGD itself, without momentum, weight decay or hooks."""
+    """Return whether a step is ``w -= lr * gradient``: torch.optim.SGD itself, no momentum, weight decay or hooks."""
     hooks = [*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks]
     options = ("momentum", "weight_decay", "dampening", "maximize", "differentiable")
     return type(optimizer) is torch.optim.SGD and not hooks and not any(group.get(name) for name in options)
 
 
 class StateWatch:
-    """Notices what a forward pass writes into the model: raw values of the batch would leave with it, without noise.
+    """Detects writes of the forward pass into the model, which would release raw values of the batch without noise.
 
-    Every parameter, buffer and tensor that is an attribute of a module is watched: that it is the same object in the
-    same memory with the same version counter, in every pass; and its content, on request (``.data``, ``.numpy()`` and
-    aliases escape version counters).  Not watched: numbers and containers that modules hold, and what lies outside the
-    model.
+    Every parameter, buffer and tensor attribute of a module is watched: in every pass it must stay the same object in
+    the same memory with the same version counter; on request also its content (``.data``, ``.numpy()`` and aliases
+    bypass version counters). Not watched: numbers and containers that modules hold, and anything outside the model.
 
     Args:
-        model: that is watched.
-        rows: of each table (by name of its weight), the rows whose content is compared; of all other tensors all of it
-            is.  None to leave contents alone.
+        model: the model to watch.
+        rows: for each table (by name of its weight), the rows whose content is compared; all other tensors are compared
+            in full. None to compare no content.
     """
 
     def __init__(self, model: nn.Module, rows: Mapping[str, Tensor] | None = None) -> None:
@@ -193,21 +193,21 @@ class StateWatch:
         return place if self._rows is None else (*place, _content(tensor, self._rows.get(name)))
 
     def expect(self, name: str, tensor: Tensor) -> None:
-        """A tensor was changed by private training itself."""
+        """Accept a change that private training itself made to a tensor."""
         self._before[name] = self._of(name, tensor)
 
     def check(self) -> None:
-        """Refuse what has changed since.
+        """Refuse changes since the watch began.
 
         Raises:
-            UserError: by name.
+            UserError: names the changed tensor.
         """
         after = self._state()
         for name in after.keys() | self._before.keys():
             if after.get(name) != self._before.get(name):
                 raise UserError(
-                    f"The forward pass changes {name}: what it keeps of the examples would leave with the model, "
-                    "without noise. Compute it from public data when the model is made, or not at all."
+                    f"The forward pass changes {name}: data of the examples stored there would be released with the "
+                    "model, without noise. Compute it from public data when the model is made, or not at all."
                 )
 
 
@@ -221,7 +221,7 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _content(tensor: Tensor, rows: Tensor | None) -> int:
-    """A checksum of a tensor's bits, or of those of some rows."""
+    """Return a checksum of a tensor's bits, or of those of some rows."""
     if tensor.layout is not torch.strided or tensor.is_meta:
         return 0
     values = (tensor if rows is None else tensor[rows]).detach().contiguous()
@@ -234,19 +234,19 @@ def _content(tensor: Tensor, rows: Tensor | None) -> int:
 
 
 def check_loss_fn(loss_fn: Any) -> None:
-    """Refuse a loss function that cannot be called, or that refers to a gradient scaler."""
+    """Refuse a loss function that is not callable or refers to a gradient scaler."""
     if not callable(loss_fn):
         raise UserError(f"loss_fn must be a function of the model and a batch, not {_kind(loss_fn)}.")
     if isinstance(loss_fn, types.FunctionType | types.MethodType):
         try:
-            held = inspect.getclosurevars(loss_fn)
+            variables = inspect.getclosurevars(loss_fn)
         except ValueError:  # a cell that is still empty
             return
-        for name, value in (*held.nonlocals.items(), *held.globals.items()):
+        for name, value in (*variables.nonlocals.items(), *variables.globals.items()):
             if isinstance(value, torch.amp.GradScaler):
                 raise UserError(
-                    f"loss_fn refers to the GradScaler {name}: scaled losses would all be clipped. Leave it out: norms "
-                    "are taken in float32; under torch.autocast use bfloat16."
+                    f"loss_fn refers to the GradScaler {name}: scaled gradients would all be clipped. Remove it: norms "
+                    "are computed in float32; under torch.autocast use bfloat16."
                 )
 
 

@@ -102,7 +102,7 @@ def test_impossible_events_are_refused(wrong):
     with pytest.raises(ValueError, match=r"not a privacy event.*sigma"):
         accounting.from_record({"kind": "gaussian", "what": "step", "sigma": 1.0})
     for kind in ("gaussian", "laplace", "pure", "exponential_selection"):
-        with pytest.raises(ValueError, match=f"a {kind} event states"):
+        with pytest.raises(ValueError, match=f"a {kind} event needs"):
             accounting.from_record({"kind": kind, "what": "step"} | ({"draws": 3} if kind != "pure" else {}))
 
 
@@ -156,13 +156,13 @@ def test_a_selection_that_takes_the_whole_budget_is_refused_by_name():
 
 @pytest.mark.parametrize("target", [0.0, -1.0, 1e-4, 0.0099, math.inf, math.nan])
 def test_an_epsilon_that_the_grid_cannot_resolve_is_refused_by_name_with_the_limit(target):
-    with pytest.raises(UserError, match=r"^epsilon=.* between 0\.01 and 1e\+03: less is lost"):
+    with pytest.raises(UserError, match=r"^epsilon=.* between 0\.01 and 1e\+03: below, the accountant's rounding"):
         calibrate(lambda s: [steps(s)], target, 1e-5)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-30, 1e-12, 0.11, 1.0, math.nan])
 def test_a_delta_under_the_rounding_or_without_meaning_is_refused_by_name_with_the_limits(delta):
-    with pytest.raises(UserError, match=r"^delta=.* between 4\.4e-12 and 0\.1: less is lost"):
+    with pytest.raises(UserError, match=r"^delta=.* between 4\.4e-12 and 0\.1: below, the accountant's rounding"):
         calibrate(lambda s: [steps(s)], 1.0, delta)
 
 

@@ -426,7 +426,7 @@ def test_a_mean_loss_is_refused() -> None:
     engine = PrivateEngine(
         model, DPSGD(), lambda _, b: losses(b).mean(), NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA
     )
-    with pytest.raises(UserError, match="one loss an example"):
+    with pytest.raises(UserError, match="one loss per example"):
         released(engine, [batch], 0)
 
 

@@ -262,7 +262,7 @@ def test_values_that_cannot_take_noise_are_refused() -> None:
         add_gaussian(torch.zeros(3, dtype=torch.bfloat16), stream(), 1.0)
     with pytest.raises(ValueError, match="not contiguous"):
         add_gaussian(torch.zeros(3, 2).t(), stream(), 1.0)
-    with pytest.raises(ValueError, match="one a row"):
+    with pytest.raises(ValueError, match="one per row"):
         add_gaussian(torch.zeros(3, 2), stream(), np.ones(2))
 
 

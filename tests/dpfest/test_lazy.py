@@ -137,7 +137,7 @@ def test_a_single_row_that_lacks_noise_is_noticed() -> None:
         model.table(torch.tensor([0, 1, 2, 3]))
         lazy.read(0, torch.tensor([0, 1, 2, 3]))
         assert lacks_noise(lazy.state_dict())
-    with pytest.raises(UserError, match="lack noise"):
+    with pytest.raises(UserError, match="lack noise that is still pending"):
         copy.deepcopy(model)
 
 

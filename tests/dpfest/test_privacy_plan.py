@@ -155,7 +155,7 @@ def test_paper_steps_know_how_often_they_visit_an_example():
 @pytest.mark.parametrize(
     ("positional", "changed", "message"),
     [
-        ((1.0,), {}, r"the algorithm alone by its place: give 1\.0 by name"),
+        ((1.0,), {}, r"only the algorithm by position: give 1\.0 by name"),
         ((), {"algorithm": AdaFEST}, r"^algorithm=<class .*must be an algorithm with its settings"),
         ((), {"algorithm": "adafest"}, r"^algorithm='adafest' must be an algorithm"),
         ((), {"examples": torch.utils.data.TensorDataset(torch.zeros(9))}, r"len\(dataset\).* not a TensorDataset"),
@@ -166,10 +166,10 @@ def test_paper_steps_know_how_often_they_visit_an_example():
         ((), {"epsilon": math.nan}, r"^epsilon=nan"),
         ((), {"epsilon": -1.0}, r"^epsilon=-1\.0"),
         ((), {"delta": "1e-6"}, r"^delta='1e-6' must be a number"),
-        ((), {"epochs": 1.0}, r"^Give one of steps=10 and epochs=1\.0"),
-        ((), {"steps": None}, r"^Give one of steps=None and epochs=None"),
+        ((), {"epochs": 1.0}, r"^Give exactly one of steps=10 and epochs=1\.0"),
+        ((), {"steps": None}, r"^Give exactly one of steps=None and epochs=None"),
         ((), {"steps": 1.5}, r"^steps=1\.5 must be a whole number"),
-        ((), {"period": 2}, r"^period=2 is of a stream"),
+        ((), {"period": 2}, r"^period=2 applies to streams only"),
         ((), {"fidelity": "exact"}, r"^fidelity='exact' must be one of rigorous, paper"),
         ((), {"algorithm": ALGORITHMS["fest"]()}, r"^fest selects rows: give features="),
     ],

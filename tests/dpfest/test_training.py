@@ -393,7 +393,7 @@ def test_a_bare_batch_is_no_step() -> None:
     with pytest.raises(UserError, match="takes a batch that iteration yields"):
         run.step(data()[:3])
     batch = run.read(run.request(3))
-    with pytest.raises(UserError, match="The batch is of step 3, and step 0 is next"):
+    with pytest.raises(UserError, match="The batch belongs to step 3, but step 0 is next"):
         run.step(batch)
     assert run.epsilon() == 0
 
@@ -503,7 +503,7 @@ def test_a_saved_state_is_a_copy_and_of_its_own_model() -> None:
     assert torch.equal(weights(resumed), after_one)
     take(resumed, 1)
     assert torch.equal(weights(resumed), weights(run)), "the same step taken again is the same release"
-    with pytest.raises(UserError, match=r"no state of PrivateTraining"):
+    with pytest.raises(UserError, match=r"not a state from PrivateTraining"):
         training().load_state_dict({})
     fresh = training(noise_seed=None)
     take(fresh, 1)
@@ -535,14 +535,14 @@ def test_optimisers_that_cannot_step_are_refused_before_anything_is_spent(
 
 
 def test_under_lazy_noise_weights_go_back_only_to_a_state_that_lacks_none() -> None:
-    """Gradients whose noise was still to come would be released a second time, under other noise."""
+    """Gradients whose noise was pending would be released a second time, under other noise."""
     run = training(DPSGD(noise="lazy"))
     take(run, 2)
     unsettled = saved(run)
     take(run, 1)
-    with pytest.raises(UserError, match="lacked noise"):
+    with pytest.raises(UserError, match="with noise pending"):
         run.load_state_dict(unsettled)
-    with pytest.raises(UserError, match="lacked noise"):
+    with pytest.raises(UserError, match="with noise pending"):
         training(DPSGD(noise="lazy")).load_state_dict(unsettled, steps=2)
     run.flush()
     settled = saved(run)
@@ -582,9 +582,9 @@ def test_only_the_batch_that_was_drawn_is_stepped_and_a_due_check_cannot_be_left
     batch = run.read(run.request(0))
     part = batch.microbatches[0]
     fewer = dpfest.MicroBatch(part.examples[:5], tuple(tensor[:5] for tensor in part.data))
-    with pytest.raises(UserError, match="does not hold the examples that were drawn"):
+    with pytest.raises(UserError, match="does not hold the examples drawn"):
         run.step(dpfest.Batch(0, [fewer], batch.parts))
-    with pytest.raises(UserError, match="is to be checked"):
+    with pytest.raises(UserError, match="is due a check"):
         run.step(dpfest.Batch(0, batch.microbatches))
     assert run.epsilon() == 0
     run.step(batch)
@@ -594,7 +594,7 @@ def test_a_ledger_of_another_plan_is_refused() -> None:
     run, model = training(), Shop()
     cheap = dpfest.plan(DPSGD(), epsilon=40.0, delta=1e-4, examples=EXAMPLES, batch_size=40, steps=STEPS)
     read = dpfest.DatasetReader(data())
-    with pytest.raises(UserError, match="ledger is of another plan"):
+    with pytest.raises(UserError, match="ledger belongs to another plan"):
         PrivateTraining(model, losses, torch.optim.SGD(model.parameters()), cheap, read, ledger=run.ledger)
 
 

@@ -135,7 +135,7 @@ def test_a_frozen_table_that_rewrites_its_rows_is_refused() -> None:
 
 @pytest.mark.parametrize("losses", [None, [1.0], torch.zeros(3, 1)])
 def test_losses_of_another_shape_are_refused(losses: Any) -> None:
-    with pytest.raises(UserError, match="one loss an example"):
+    with pytest.raises(UserError, match="one loss per example"):
         released(engine(two_layers(), lambda _: losses), [torch.randn(3, 3)], 0)
 
 

@@ -302,7 +302,7 @@ def test_evaluation_holds_no_day_in_memory(config: Any) -> None:
             ("train.batch_size=500",),
             rf"Period 2 \(days 4-5\) has {SECOND} examples, fewer than a batch .*batch_size=500",
         ),
-        ((*FEST, "algorithm.selection.mechanism=gumbel"), "days of a stream do not add up"),
+        ((*FEST, "algorithm.selection.mechanism=gumbel"), "stream's days cannot be summed"),
         ((*FEST, "algorithm.selection.source=some_day"), "source=some_day must be one of first_day, all_days"),
     ],
 )

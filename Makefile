@@ -24,12 +24,12 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint reproduce foretell clean
+.PHONY: help setup test lint reproduce estimate clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  LAUNCHER=joblib  ARGS='any Hydra override'  STREAM_ARGS=  TEXT_ARGS="
-	@echo "  CRITEO=train.txt  CRITEO_1TB=  GLUE=  ROBERTA=  XNLI=  XLM_R=folder belong to reproduce and foretell;"
+	@echo "  CRITEO=train.txt  CRITEO_1TB=  GLUE=  ROBERTA=  XNLI=  XLM_R=folder belong to reproduce and estimate;"
 	@echo "  PYTHON=python3.12 and PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu to setup."
 
 setup: $(READY)  ## make the virtual environment (.venv)
@@ -74,7 +74,7 @@ endif
 SHARED := profile=$(PROFILE) "seed=range($(SEEDS))" sweep.jobs=$(JOBS)
 
 # The empty line ends each command where several are made.
-define foretold
+define estimated
 @$(BIN)/dpfest report --list $(SHARED) $($(1)) | grep '^experiment='
 
 endef
@@ -83,14 +83,14 @@ $(BIN)/dpfest sweep $(SHARED) $($(1)) train.save_model=false $(if $(LAUNCHER),hy
 
 endef
 
-foretell: $(READY)  ## how many runs `make reproduce` makes with the same variables, and how long they take
+estimate: $(READY)  ## how many runs `make reproduce` makes with the same variables, and how long they take
 	@test -n "$(strip $(WORK))" || \
 		{ echo "PROFILE=paper needs the paper's data: CRITEO=, CRITEO_1TB=, GLUE= and ROBERTA=, XNLI= and XLM_R=" >&2; exit 2; }
 	@test "$(PROFILE)" != paper || test -e report/bench/step.json || \
 		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
-	$(foreach name,$(WORK),$(call foretold,$(name)))
+	$(foreach name,$(WORK),$(call estimated,$(name)))
 
-reproduce: foretell  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
+reproduce: estimate  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
 	$(foreach name,$(WORK),$(call swept,$(name)))
 	$(BIN)/dpfest bench embedding $(QUICK) $(BENCH)
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(filter demo,$(PROFILE)),bench.largest_rows=338782)

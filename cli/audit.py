@@ -1,4 +1,4 @@
-"""`dpfest audit`: audits the private algorithms, one after another, and prints what each release gives away."""
+"""`dpfest audit`: audits the private algorithms one after another and prints a lower bound on epsilon for each."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from dpfest.errors import UserError
 if TYPE_CHECKING:
     from pipelines.audit.audit import Audit, Case
 
-# Where a flaw shows: a canary that decides over the threshold alone, as much noise on the choice of rows as on the
-# gradient. What the user gives on the line comes later and has the last word.
+# Settings under which a flaw shows: the canary alone decides whether its row reaches the threshold, and the choice of
+# rows has as much noise as the gradient. Overrides on the command line take precedence.
 _MAP = ("algorithm.threshold=0.5", "algorithm.noise_ratio=1")
 SETTINGS = {"adafest": _MAP, "adafest_plus": _MAP, "exponential": ("algorithm.noise_ratio=1",)}
 
@@ -24,7 +24,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     """Audit the algorithms that `arguments` choose, or every private one.
 
     Returns:
-        1 where one costs more than it claims, else 0.
+        1 if a bound exceeds the claimed epsilon, else 0.
 
     Raises:
         UserError: an algorithm without a guarantee, or a wrong configuration.
@@ -50,7 +50,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     for config in configs:
         refuse_without_guarantee(config)
     audits: list[Audit] = []
-    write(Path(configs[0].paths.report), audits)  # before the work: a folder that cannot be written to is named now
+    write(Path(configs[0].paths.report), audits)  # before the work, so that an unwritable folder is reported at once
     for config in configs:
         audits.append(audit(config, lambda found, case: _print(found, case, header=not audits)))
         path = write(Path(config.paths.report), audits)

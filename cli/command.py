@@ -1,4 +1,4 @@
-"""A Typer command whose line belongs to Hydra: it takes what it does not know, and completes by Hydra."""
+"""A Typer command that passes unknown words to Hydra and completes them with Hydra's own completion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class HydraCommand(TyperCommand):
     """A command that is followed by Hydra overrides and flags."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """The usage line, with what Hydra takes."""
+        """The usage line, with Hydra's overrides."""
         return [*super().collect_usage_pieces(ctx), "[KEY=VALUE]..."]
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Examples in the help texts. Tests run them."""
+"""The examples in the help texts; tests run them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,11 @@ EXAMPLES = {
         "dpfest bench step --repeats 100 device=cuda",
         "dpfest bench embedding bench.largest_rows=100000000",
         "dpfest bench text data=text_synthetic",
+    ),
+    "config": _examples(
+        "dpfest config",
+        "dpfest config train",
+        "dpfest config algorithm=adafest",
     ),
     "budget": _examples(
         "dpfest budget budget.examples=45840617 privacy.epsilon=1",

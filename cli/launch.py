@@ -1,4 +1,4 @@
-"""Hands a command line to Hydra: everything after the subcommand is Hydra's own, flags and overrides."""
+"""Passes a command line to Hydra: everything after the subcommand is Hydra's, flags and overrides."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class HydraLine:
     """The parts of Hydra's command line that matter before Hydra itself runs.
 
     Attributes:
-        overrides: what is not a flag or a flag's value.
+        overrides: words that are neither a flag nor a flag's value.
         config_dir: folder given by --config-dir.
-        multirun: whether several runs were asked for.
-        only_shows: whether it asks to be shown something (--cfg, --info, --hydra-help) rather than to run.
+        multirun: whether --multirun is set.
+        only_shows: whether Hydra only prints something (--cfg, --info, --hydra-help).
     """
 
     overrides: list[str]
@@ -35,7 +35,7 @@ class HydraLine:
 
     @classmethod
     def read(cls, arguments: Sequence[str]) -> HydraLine:
-        """Read Hydra's own options; what is not known here is left to Hydra.
+        """Parse Hydra's own options; unknown words are left to Hydra.
 
         Raises:
             UserError: an option lacks its value.
@@ -72,11 +72,10 @@ class HydraLine:
 
 
 def launch(task: Task, arguments: Sequence[str]) -> None:
-    """Run `task` on what `arguments` compose: once, or for --multirun once for each combination.
+    """Run `task` on the configuration that `arguments` compose; under --multirun, once for each combination.
 
     Raises:
-        UserError: the configuration cannot be composed, or a run of a multirun would refuse its
-            configuration; no run has started then.
+        UserError: the configuration, or that of one run of a multirun, is wrong; no run has started then.
     """
     import hydra
 
@@ -111,7 +110,7 @@ def _check_every_run(composer: object, overrides: Sequence[str]) -> None:
 
 @contextmanager
 def _command_line(arguments: Sequence[str]) -> Iterator[None]:
-    """Hydra reads sys.argv; and prints exceptions in its own way unless it is asked for the full error."""
+    """Set sys.argv, which Hydra reads, and HYDRA_FULL_ERROR, without which it prints exceptions in its own way."""
     saved, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = [saved[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"

@@ -34,10 +34,10 @@ def _version(asked: bool) -> None:
 def dpfest(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
-    """Train large embedding models under differential privacy, and reproduce the paper.
+    """Train models with large embedding tables under differential privacy, and reproduce the paper.
 
-    Every command takes any Hydra override (KEY=VALUE) and Hydra's flags: --cfg job, --multirun, --config-
-    dir, --info.
+    Every command accepts any Hydra override (KEY=VALUE) and Hydra's flags --cfg job, --multirun, --config-dir, --info.
+    `dpfest config` lists the keys.
     """
 
 
@@ -49,10 +49,10 @@ def _run(task: tasks.Task, ctx: typer.Context) -> None:
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["preprocess"])
 def preprocess(ctx: typer.Context) -> None:
-    """Make the dataset: rows on disk that a Poisson batch can gather at random.
+    """Write the dataset: rows on disk from which Poisson batches are gathered at random.
 
-    The days of a stream are made one by one: what is there stays. preprocess.jobs=2 makes two at once; with a
-    Hydra launcher (hydra/launcher=...) each missing day is a task of its own.
+    A stream is written day by day; finished days stay. preprocess.jobs=2 writes two at once; with a Hydra launcher
+    (hydra/launcher=...) each missing day is a job of its own.
     """
     from cli.preprocess import run_preprocess
 
@@ -61,13 +61,16 @@ def preprocess(ctx: typer.Context) -> None:
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["select"])
 def select(ctx: typer.Context) -> None:
-    """Select DP-FEST's rows, and say what that costs."""
+    """Select DP-FEST's rows privately, before training."""
     _run(tasks.select, ctx)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["train"])
 def train(ctx: typer.Context) -> None:
-    """Train one model; the same command again resumes it, or finds it done."""
+    """Train one model. The same command resumes a stopped run and skips a finished one.
+
+    `dpfest config` lists the groups of keys, and `dpfest config train` every key of one, with its default.
+    """
     _run(tasks.train, ctx)
 
 
@@ -75,9 +78,9 @@ def train(ctx: typer.Context) -> None:
 def sweep(
     ctx: typer.Context,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and start none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without starting any.")] = False,
 ) -> None:
-    """Train a whole grid: done runs are skipped, failed ones listed at the end and retried next time.
+    """Train a grid of runs. Finished runs are skipped; failed ones are listed at the end and retried next time.
 
     Hydra's launchers work; joblib's comes with the extra \\[cluster]: pip install -e '.\\[cluster]'.
     """
@@ -94,11 +97,11 @@ def release(
         typer.Argument(metavar="RUN...", help="Folders of finished runs.", autocompletion=finished_runs),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="The archive; else named by what it holds.")
+        str | None, typer.Option("--to", metavar="FILE", help="Archive to write; by default named after its content.")
     ] = None,
-    nonprivate: Annotated[bool, typer.Option("--nonprivate", help="Pack runs without a guarantee as well.")] = False,
+    nonprivate: Annotated[bool, typer.Option("--nonprivate", help="Pack non-private runs as well.")] = False,
 ) -> None:
-    """Check that runs hold what may leave and nothing else, and pack it into one .zip.
+    """Check finished runs against the list of what may be published, and pack them into one .zip.
 
     A file, key or tensor that is not on the list is refused by name. The same runs give the same bytes.
     """
@@ -109,12 +112,12 @@ def release(
 def report(
     ctx: typer.Context,
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="Only these artifacts: fig8 or fig8,fig3; may be repeated.")
+        list[str] | None, typer.Option("--only", help="Build only these artifacts: fig8 or fig8,fig3; repeatable.")
     ] = None,
-    dataset: Annotated[str | None, typer.Option("--dataset", help="Data that get the plain file names.")] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Dataset that gets the plain file names.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List artifacts and how complete each is.")] = False,
 ) -> None:
-    """Draw the paper's figures and tables from the runs at hand."""
+    """Build the paper's figures, tables and claims from finished runs."""
     from cli.report import run_report
 
     run_report(ctx.args, only, dataset, listing)
@@ -127,28 +130,41 @@ def bench(
         str,
         typer.Argument(help="embedding, step, text, peers, preprocess, accounting, corrections, bias or contribution."),
     ] = "step",
-    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Counted turns.")] = 30,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measured repetitions of each competitor.")] = 30,
 ) -> None:
-    """Time private training against its competitors, in turns: an embedding's step, a whole model's, Opacus's."""
+    """Time private training against its competitors, in turns: an embedding step, a whole model's step, Opacus."""
     from cli.bench import run_bench
 
-    # Where no section is named, the first override stands in its place.
+    # Without a section, the first override takes its place.
     arguments = [section, *ctx.args] if "=" in section else ctx.args
     run_bench(arguments, section="step" if "=" in section else section, repeats=repeats)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["budget"])
 def budget(ctx: typer.Context) -> None:
-    """Print the noise that a privacy budget asks for, without training."""
+    """Print the noise multipliers that a privacy budget requires, without training."""
     _run(tasks.budget, ctx)
+
+
+@app.command(epilog=EXAMPLES["config"])
+def config(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="A group, a choice of it (algorithm=fest) or a section.")
+    ] = None,
+) -> None:
+    """Show every configuration key of a group, with its default, type and meaning; without GROUP, list the groups."""
+    from pipelines.config.reference import overview, reference
+
+    print(overview() if name is None else reference(name))
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["audit"])
 def audit(ctx: typer.Context) -> None:
-    """Attack every private algorithm's step (or algorithm=...), and hold what leaks against what is claimed.
+    """Attack a step of every private algorithm (or algorithm=...), and compare the empirical lower bound with the
+    claimed ε.
 
-    An ε that the step costs beyond its claim ends with status 1. Unless the line says otherwise,
-    algorithm.threshold is 0.5 and algorithm.noise_ratio 1: there, a flaw in the choice of rows shows.
+    Exits with status 1 if a bound exceeds its claim. By default algorithm.threshold is 0.5 and algorithm.noise_ratio 1,
+    where a flaw in the choice of rows shows.
     """
     from cli.audit import run_audit
 

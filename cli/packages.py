@@ -1,4 +1,4 @@
-"""Five plain package names make up dpfest; this finds out whether another distribution has taken one."""
+"""Checks that no other distribution shadows one of dpfest's five packages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_packages() -> None:
     """Make sure that all five packages come from one place.
 
     Raises:
-        UserError: one is missing, or is found first somewhere else.
+        UserError: one is missing, or Python finds another of its name first.
     """
     home = Path(__file__).resolve().parent.parent
     for name in PACKAGES:

@@ -1,4 +1,4 @@
-"""`dpfest preprocess`: here, or, for a stream and with a Hydra launcher, each missing day as a task of its own."""
+"""`dpfest preprocess`: runs here or, for a stream with a Hydra launcher, as one job for each missing day."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cli.launch import HydraLine, launch
 
 
 def run_preprocess(arguments: Sequence[str]) -> None:
-    """Make the dataset or stream that `arguments` describe, and print its folder.
+    """Write the dataset or stream that `arguments` describe, and print its folder.
 
     Raises:
         UserError: as the stage.
@@ -30,7 +30,7 @@ def _launched(line: HydraLine) -> None:
 
     config = typed(Composer(line.config_dir).compose([text for text in line.overrides if not text.startswith("hydra")]))
     if not config.data.is_stream:
-        print(preprocess(config))  # one file: there is nothing to share out
+        print(preprocess(config))  # one file, so one job
         return
     folder = dataset_folder(config)
     to_make = days_to_make(folder, config.data)

@@ -1,4 +1,4 @@
-"""`dpfest release`: holds runs against the list of what may leave, packs that, and says what it cost."""
+"""`dpfest release`: checks runs against the list of what may be published, packs them, prints their privacy cost."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
     """Check the runs that `arguments` name, pack them into one archive, and print what it holds.
 
     Args:
-        arguments: folders of runs; Hydra's overrides among them are checked, and change nothing here.
+        arguments: folders of runs; Hydra's overrides among them are checked, and have no effect.
         to: the archive; None for `<dataset>-<algorithm>-<digest>.zip` of one run, `release-<digest>.zip` of several.
         nonprivate: whether runs without privacy are packed.
 
     Raises:
-        UserError: no run is named, one holds what may not leave or lacks what belongs to it, it is without privacy and
+        UserError: no run is named, one holds what may not be published or lacks a file, it is non-private and
             `nonprivate` is not set, or the archive is there already.
     """
     line = HydraLine.read(arguments)
@@ -68,7 +68,7 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
 
 
 def _together(releases: Sequence[Release]) -> list[str]:
-    """What several runs on the same data cost together, by plain composition (Dwork and Roth, 2014, Theorem 3.16)."""
+    """The cost of several runs on the same data, by basic composition (Dwork and Roth, 2014, Theorem 3.16)."""
     spent = defaultdict(list)
     for release in releases:
         if release.summary["privacy"] is not None:
@@ -83,7 +83,7 @@ def _together(releases: Sequence[Release]) -> list[str]:
 
 
 def finished_runs(incomplete: str) -> list[str]:
-    """Folders of finished runs that begin with what was typed, for the shell."""
+    """Folders of finished runs that start with `incomplete`, for the shell."""
     base = incomplete.rpartition("/")[0]
     depth = 4 - len(Path(base).parts) if base else 4
     found = Path(base or ".").glob("/".join(["*"] * depth) + "/release") if depth > 0 else []

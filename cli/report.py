@@ -1,4 +1,4 @@
-"""`dpfest report`: figures and tables from the runs at hand, counted against what the experiments plan."""
+"""`dpfest report`: builds figures and tables from finished runs, and counts them against the experiments' plans."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool) -> None:
     """Build the report, or list its artifacts.
 
-    `only` holds ids of artifacts, each of its texts one or several with commas between.
+    Each item of `only` holds one or several ids of artifacts, separated by commas.
 
     Raises:
         UserError: no folder of runs, an artifact or a dataset without runs, a folder that cannot be written to, or a

@@ -1,4 +1,4 @@
-"""`dpfest sweep`: plans the runs, has them made here or by a Hydra launcher, and prints how each ended."""
+"""`dpfest sweep`: plans the runs, starts them here or through a Hydra launcher, and prints each outcome."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What runs once Hydra has composed a configuration: one module-level function a command, so that Hydra's
-launchers can carry it to another process. Heavy imports wait until a task runs.
+"""The task of each command, called with the configuration that Hydra composed.
+
+Tasks are module-level functions, so that Hydra's launchers can send them to other processes. Heavy imports wait until a
+task runs.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ Task = Callable[["DictConfig"], None]
 
 
 def task(function: Task) -> Task:
-    """A task whose UserError becomes one line and exit status 2, in whichever process it runs."""
+    """A task that turns a UserError into one line and exit status 2, in whichever process it runs."""
 
     @functools.wraps(function)
     def reported(cfg: DictConfig) -> None:
@@ -39,7 +41,7 @@ def task(function: Task) -> Task:
 
 @task
 def preprocess(cfg: DictConfig) -> None:
-    """Make the dataset or stream, or the one day that is asked for, and print its folder."""
+    """Write the dataset or stream, or one day of a stream, and print its folder."""
     from pipelines.config.settings import typed
 
     config = typed(cfg)
@@ -49,7 +51,7 @@ def preprocess(cfg: DictConfig) -> None:
 
 
 def day_job(cfg: DictConfig) -> None:
-    """One day of a stream that a Hydra launcher carries; a day that fails leaves word, and stops no other."""
+    """Write one day of a stream, as a job of a Hydra launcher; a day that fails records why and stops no other."""
     from pipelines.config.settings import typed
     from pipelines.preprocess import preprocess_day
 
@@ -76,7 +78,7 @@ def select(cfg: DictConfig) -> None:
 
 @task
 def train(cfg: DictConfig) -> None:
-    """Train, and print what came of it."""
+    """Train, and print the result."""
     from pipelines.config.settings import typed
 
     config = typed(cfg)
@@ -89,7 +91,7 @@ def train(cfg: DictConfig) -> None:
 
 @task
 def sweep_job(cfg: DictConfig) -> None:
-    """One run of a sweep that a Hydra launcher carries; it leaves word in `sweep.records`."""
+    """Train one run of a sweep, as a job of a Hydra launcher; it records the outcome in `sweep.records`."""
     from pipelines.config.settings import typed
     from pipelines.sweep import recorded
 
@@ -116,7 +118,7 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 
 def _sound(privacy: Mapping[str, Any]) -> str:
-    """Beside the paper's claim, what can be proven; and beside any, what it does not cover."""
+    """What qualifies an epsilon: the sound value beside the paper's claim, and a vocabulary that it does not cover."""
     uncovered = "" if privacy.get("public_vocabulary", True) else "; the vocabulary, from the data, is not covered"
     if privacy["fidelity"] != "paper":
         return uncovered
@@ -133,12 +135,12 @@ def _number(value: float | None) -> str:
 
 @task
 def nothing(cfg: DictConfig) -> None:
-    """For commands whose work Hydra does not start: its flags that only show something work there, too."""
+    """Do nothing: lets --cfg and the like work for commands whose work Hydra does not start."""
 
 
 @task
 def budget(cfg: DictConfig) -> None:
-    """Print the noise that a budget asks for, or the budget that is spent."""
+    """Print the noise multipliers that the budget requires."""
     from pipelines.config.settings import typed
 
     config = typed(cfg)

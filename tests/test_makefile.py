@@ -1,4 +1,4 @@
-"""`make reproduce`: what it calls, in which order, and that it foretells its work before it starts."""
+"""`make reproduce`: what it calls, in which order, and that it estimates its work before it starts."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_
     one, other = (call for call in calls if call[0] == "sweep")
     assert {"experiment=comparison", "data.path=/d/train.txt", "hydra/launcher=joblib"} <= set(one)
     assert {"experiment=streaming", "data.path=/d/1tb", "hydra/launcher=joblib"} <= set(other)
-    foretold = [call for call in calls if "--list" in call]
-    assert [named(call) for call in foretold] == [["experiment=comparison"], ["experiment=streaming"]]
-    assert "data.path=/d/1tb" in foretold[1] and calls.index(foretold[1]) < calls.index(one)
+    estimated = [call for call in calls if "--list" in call]
+    assert [named(call) for call in estimated] == [["experiment=comparison"], ["experiment=streaming"]]
+    assert "data.path=/d/1tb" in estimated[1] and calls.index(estimated[1]) < calls.index(one)
 
 
 def test_a_path_is_one_override_whatever_is_in_it(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_path_is_one_override_whatever_is_in_it(tmp_path: Path) -> None:
 
 
 def test_only_what_is_named_is_made_and_naming_nothing_is_refused(tmp_path: Path) -> None:
-    ended, calls = reproduce(tmp_path / "one", "PROFILE=paper", "CRITEO_1TB=/d/1tb", target="foretell")
+    ended, calls = reproduce(tmp_path / "one", "PROFILE=paper", "CRITEO_1TB=/d/1tb", target="estimate")
     assert ended.returncode == 0 and [named(call) for call in calls if "--list" in call] == [["experiment=streaming"]]
     assert not any(call[0] == "sweep" for call in calls)
     ended, calls = reproduce(tmp_path / "none", "PROFILE=paper")

@@ -59,11 +59,14 @@ the data covers."""
 
 @dataclass
 class PrivacyConfig:
-    """The target of a run, and how it is counted.
+    """The privacy target of a run, and how it is accounted.
 
-    `fidelity` is `rigorous` (true Poisson batches, every release composed) or `paper` (shuffled batches of a fixed size
-    accounted as if they were Poisson, a selection's claimed epsilon added); `delta` None is 1 / examples; `noise_seed`
-    None is a key drawn from the operating system, and fixed only to reproduce results on public data.
+    Attributes:
+        fidelity: ``rigorous`` (true Poisson batches, every release composed) or ``paper`` (shuffled batches of a fixed
+            size accounted as if they were Poisson, a selection's claimed epsilon added).
+        epsilon: target of the whole run, selection of rows included.
+        delta: target; null for 1 / examples.
+        noise_seed: null for a key drawn from the operating system; fix it only to reproduce results on public data.
     """
 
     fidelity: Literal["rigorous", "paper"] = "rigorous"
@@ -78,13 +81,15 @@ class PrivacyConfig:
 
 @dataclass
 class TrainConfig:
-    """Length of training and what is written on the way; the step counts are in optimiser steps.
+    """Length of training, and how often it evaluates, saves and logs; counts of steps are optimiser steps.
 
     Attributes:
         batch_size: expected size B of a logical batch, in examples.
         micro_batch_size: examples in memory at once; null for the whole batch.
         epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given; in a stream, of each period.
-        evaluate_every: null for at the end only.
+        steps: optimiser steps; null for as many as ``epochs`` asks for.
+        evaluate_every: steps between evaluations; null for one at the end. Under lazy noise a part of what a run is.
+        checkpoint_every: steps between checkpoints, from which a killed run resumes.
         log_every: after so many steps a line goes to metrics.jsonl, and what the run says of itself (loss, reduction,
             epsilon so far) is said anew: under the bar on a terminal, elsewhere as a line of the log. The last step
             always does both.
@@ -123,15 +128,23 @@ class StreamConfig:
 
 @dataclass
 class BudgetConfig:
-    """What `dpfest budget` cannot know without a dataset: its number of training examples, in a stream those of all
-    the days that are trained on, which are then taken as equally long."""
+    """Size of the data for `dpfest budget`, which needs no dataset.
+
+    Attributes:
+        examples: training examples; in a stream, of all days that are trained on, taken as equally long. Null for those
+            of the processed dataset.
+    """
 
     examples: Annotated[int, Within(1, 10**15)] | None = None
 
 
 @dataclass
 class AuditConfig:
-    """How many releases `dpfest audit` draws of an engine in each of the two worlds."""
+    """Size of `dpfest audit`.
+
+    Attributes:
+        draws: releases drawn of an engine in each of the two worlds, with the canary and without.
+    """
 
     draws: Annotated[int, Within(1000, 10**9)] = 500_000
 
@@ -160,7 +173,12 @@ class BenchConfig:
 
 @dataclass
 class SweepConfig:
-    """How many runs at once on this machine, and the folder in which the jobs of a sweep leave word."""
+    """How a sweep runs on this machine.
+
+    Attributes:
+        jobs: runs at once.
+        records: folder in which the jobs record their outcomes; set by the sweep itself.
+    """
 
     jobs: Jobs = 1
     records: str | None = None
@@ -168,8 +186,14 @@ class SweepConfig:
 
 @dataclass
 class PreprocessStageConfig:
-    """How many days of a stream are made at once on this machine; the one day to make, where it is a task of its own;
-    and whether what is there is held to its checksums (which reads it whole)."""
+    """How `dpfest preprocess` runs.
+
+    Attributes:
+        jobs: days of a stream that are written at once on this machine.
+        day: the one day of a stream to write; null for all.
+        verify: whether existing files are checked against their checksums, which reads them whole; damaged days of a
+            stream are written again.
+    """
 
     jobs: Jobs = 1
     day: Day | None = None
@@ -178,7 +202,13 @@ class PreprocessStageConfig:
 
 @dataclass
 class PathsConfig:
-    """Where processed datasets, run directories and the report lie."""
+    """Output folders.
+
+    Attributes:
+        data: processed datasets.
+        runs: run directories.
+        report: figures, tables, benchmarks and the page.
+    """
 
     data: str = "data"
     runs: str = "runs"
@@ -195,7 +225,15 @@ class ExperimentConfig:
 
 @dataclass
 class Config:
-    """Everything that a stage may ask, typed and checked."""
+    """The whole configuration, typed and checked.
+
+    Attributes:
+        seed: of the initial model; the randomness of the guarantee is ``privacy.noise_seed``.
+        device: auto, cpu, cuda, cuda:1, ...; auto takes a GPU where there is one.
+        profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
+            and grids.
+        experiment: the grids of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary; null for none.
+    """
 
     data: Any
     model: Any

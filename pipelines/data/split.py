@@ -29,7 +29,14 @@ class Split(Protocol):
 
 @dataclass
 class SplitConfig:
-    """Shares of the rows in each split (they add up to 1), and the seed that decides which rows."""
+    """Shares of the rows in each split; they add up to 1.
+
+    Attributes:
+        train: share that is trained on.
+        validation: share that chooses settings.
+        test: share that is only reported.
+        seed: decides, with a line's content, which split it is in.
+    """
 
     train: Share = 0.8
     validation: Share = 0.05

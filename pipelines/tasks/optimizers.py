@@ -25,7 +25,7 @@ class DenseOptimizerConfig:
     Attributes:
         name: any optimiser of ``torch.optim``, in lower case (adam, adamw, sgd, rmsprop, ...).
         learning_rate: its step size.
-        options: its other keyword arguments, as torch names them.
+        options: its other keyword arguments, as in +optimizer.dense.options.weight_decay=0.01.
     """
 
     name: str = "adam"
@@ -40,7 +40,8 @@ class TableOptimizerConfig:
     Attributes:
         name: sgd; adagrad, row-wise (one accumulator a row); adam, whose moments move only where the gradient has a
             row (and which therefore differs from dense Adam, as torch's SparseAdam does).
-        learning_rate: its step size.
+        learning_rate: its step size. Gradients are clipped and averaged over the batch, so that under sgd an example
+            moves a row by at most ``learning_rate`` times the clipping norm over the batch size.
     """
 
     name: str = "sgd"
@@ -53,7 +54,7 @@ class TableOptimizerConfig:
 
 @dataclass
 class OptimizerConfig:
-    """Both optimisers."""
+    """Optimisers of the dense parameters and of the embedding tables."""
 
     dense: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
     tables: TableOptimizerConfig = field(default_factory=TableOptimizerConfig)

@@ -13,6 +13,7 @@ from cli.tasks import describe
 from tests.cli.conftest import HOME, Command
 
 COMMANDS = [name for name in EXAMPLES if name != "dpfest"]
+WITH_OVERRIDES = [name for name in COMMANDS if name != "config"]
 
 
 def test_importing_the_command_imports_nothing_heavy() -> None:
@@ -90,11 +91,19 @@ def test_cfg_job_prints_the_configuration_and_leaves_nothing(dpfest_here: Comman
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", WITH_OVERRIDES)
 def test_every_command_shows_its_configuration(dpfest_here: Command, command: str) -> None:
     shown = dpfest_here(command, "privacy.epsilon=3", "--cfg", "job", "--package", "privacy")
     assert shown.returncode == 0, shown.stderr
     assert "epsilon: 3" in shown.stdout
+
+
+def test_help_of_train_leads_to_the_reference_of_its_keys(dpfest_here: Command) -> None:
+    assert "`dpfest config train`" in dpfest_here("train", "--help").stdout
+    assert "train.batch_size=2048" in dpfest_here("config", "train").stdout
+    refused = dpfest_here("config", "algorithm=adafset")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.endswith("did you mean algorithm=adafest?\n")
 
 
 def test_a_config_dir_adds_to_the_shipped_files(dpfest_here: Command, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class GeneratorConfig:
         drift: Share (0..1) of each feature's values that is replaced by new ones every day.
         zipf_exponent: Frequency of the r-th most frequent value falls as r to minus this.
         seed: Decides every row.
+        on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in dataset.json.
     """
 
     drift: Share = 0.0

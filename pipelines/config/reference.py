@@ -1,0 +1,138 @@
+"""The reference of the configuration: every key with its default, its type and its sentence.
+
+All of it is read from the dataclasses that define the keys: defaults and types from the fields, sentences from the
+``Attributes:`` of their docstrings.  A test asserts that no key lacks one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import textwrap
+import typing
+from collections.abc import Iterator
+from pkgutil import resolve_name
+from typing import Any
+
+from dpfest.errors import UserError
+from pipelines.config.compose import override_text
+from pipelines.config.schema import MISSING, describe, join, nearest
+from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config
+
+_ATTRIBUTES = re.compile(r"^Attributes:\n((?:[ ]+\S.*\n?|\n)+)", flags=re.M)
+_ATTRIBUTE = re.compile(r"^( +)(\w+(?:, \w+)*): (.*(?:\n\1 +.*)*)", flags=re.M)
+_FOOTER = (
+    "These are the defaults. Data, model, profile and experiment may set others: `dpfest train --cfg job` prints the "
+    "configuration of a run."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """One key of the configuration.
+
+    Attributes:
+        name: dotted, as on the command line.
+        default: as on the command line; None where the key must be set.
+        kind: what a value is, in words.
+        sentence: what the key sets, with its unit; empty where the docstring lacks it.
+    """
+
+    name: str
+    default: str | None
+    kind: str
+    sentence: str
+
+    def __str__(self) -> str:
+        value = f"={self.default}" if self.default is not None else "=...  (required)"
+        return f"  {self.name}{value}  ({self.kind})\n" + _wrapped(self.sentence, "      ")
+
+
+def overview() -> str:
+    """The groups with their choices, the sections, and the keys that belong to neither."""
+    own = {key.name: key for key in keys(Config)}
+    lines = ["Groups, each chosen by GROUP=CHOICE:", ""]
+    lines += [_wrapped(", ".join(choices), " " * 14, f"  {name:<12}") for name, choices in SCHEMAS.items()]
+    lines += ["", "Sections:", ""]
+    lines += [f"  {name:<12}{_summary(schema)}" for name, schema in sections().items()]
+    lines += ["", "Other keys:", "", *(str(own[name]) for name in own if "." not in name), ""]
+    return "\n".join([*lines, "`dpfest config NAME` lists the keys of a group, of one choice of it, or of a section."])
+
+
+def reference(name: str) -> str:
+    """Every key of a group (``algorithm``), of one choice of it (``algorithm=fest``), or of a section (``train``).
+
+    Raises:
+        UserError: there is no such group, choice or section; the message names the nearest.
+    """
+    group, _, choice = name.partition("=")
+    schemas: dict[str, type]
+    if group in SCHEMAS and (not choice or choice in SCHEMAS[group]):
+        chosen = [choice] if choice else list(SCHEMAS[group])
+        schemas = {f"{group}={one}": resolve_name(SCHEMAS[group][one]) for one in chosen}
+    elif name in sections():
+        schemas = {name: sections()[name]}
+    else:
+        known = [*SCHEMAS, *sections(), *(f"{one}={each}" for one, choices in SCHEMAS.items() for each in choices)]
+        guess = nearest(name, known)
+        hint = f"did you mean {guess}?" if guess else f"there are {', '.join([*SCHEMAS, *sections()])}."
+        raise UserError(f"the configuration has no group or section {name}; {hint}")
+    blocks = [
+        "\n".join([_wrapped(_summary(schema), "    ", f"{title}: "), "", *map(str, keys(schema, title.split("=")[0]))])
+        for title, schema in schemas.items()
+    ]
+    return "\n\n".join([*blocks, _wrapped(_FOOTER, "")])
+
+
+def sections() -> dict[str, type]:
+    """The sections without choices, each with its dataclass."""
+    plain = {name: resolve_name(place) for name, place in PLAIN_SCHEMAS.items()}
+    others = {
+        field.name: field.default_factory
+        for field in dataclasses.fields(Config)
+        if isinstance(field.default_factory, type) and field.name not in plain
+    }
+    return plain | others
+
+
+def keys(schema: type, where: str = "") -> Iterator[Key]:
+    """Every key below a dataclass, nested ones dotted, but the ``name`` that a group's choice sets."""
+    hints, found = typing.get_type_hints(schema, include_extras=True), sentences(schema)
+    for field in dataclasses.fields(schema):
+        name, nested = join(where, field.name), field.default_factory
+        if isinstance(nested, type) and dataclasses.is_dataclass(nested):
+            yield from keys(nested, name)
+        elif name not in {f"{group}.name" for group in SCHEMAS} and not _is_section(schema, field.name):
+            yield Key(name, _default(field), describe(hints[field.name]), found.get(field.name, ""))
+
+
+def sentences(schema: type) -> dict[str, str]:
+    """What the docstrings of a dataclass and its parents say of its attributes."""
+    found: dict[str, str] = {}
+    for parent in reversed(schema.__mro__):
+        if dataclasses.is_dataclass(parent) and (attributes := _ATTRIBUTES.search(inspect.getdoc(parent) or "")):
+            for _, names, text in _ATTRIBUTE.findall(attributes[1]):
+                found |= dict.fromkeys(names.split(", "), " ".join(text.replace("``", "").split()))
+    return found
+
+
+def _is_section(schema: type, name: str) -> bool:
+    return schema is Config and (name in SCHEMAS or name in PLAIN_SCHEMAS)
+
+
+def _default(field: dataclasses.Field[Any]) -> str | None:
+    made = field.default_factory
+    value = field.default if made is dataclasses.MISSING else made()
+    return None if value in (dataclasses.MISSING, MISSING) else override_text(value)
+
+
+def _summary(schema: type) -> str:
+    """The first paragraph of a docstring."""
+    return " ".join((inspect.getdoc(schema) or "").split("\n\n")[0].replace("``", "").split())
+
+
+def _wrapped(text: str, indent: str, first: str | None = None) -> str:
+    return textwrap.fill(
+        text, 100, initial_indent=indent if first is None else first, subsequent_indent=indent, break_on_hyphens=False
+    )

@@ -111,7 +111,7 @@ class Ledger:
         """Return ``epsilon`` without any unproven claim; under ``rigorous``, the same number."""
         return accounting.epsilon(self._count.sound(self.events), self.delta if delta is None else delta)
 
-    def words(self) -> str:
+    def summary(self) -> str:
         """Return epsilon so far with its fidelity, sampling and delta; fast, an upper bound within 1%."""
         if self.target_epsilon is None:
             return "no privacy"

@@ -226,7 +226,7 @@ class _Run:
         words = [f"{speed:,.0f} examples/s", f"loss {seen.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
-        report(self.step, self.steps, "  ".join([*words, self.training.ledger.words()]))
+        report(self.step, self.steps, "  ".join([*words, self.training.ledger.summary()]))
 
     def _metrics(self, split: str, **values: Any) -> None:
         self.directory.log_metrics({"step": self.step, "split": split, **values})

@@ -185,7 +185,7 @@ def test_the_ledger_of_a_plan_spends_selection_first_and_ends_within_its_target(
     assert step["map_noise_multiplier"] == pytest.approx(5 * step["gradient_noise_multiplier"])
     assert selection["noise_multiplier"] == 20.0
     assert record["run"]["algorithm"] == "adafest_plus" and record["run"]["settings"]["selection"]["rows"] == 10_000
-    assert "of 1 (rigorous, poisson, delta 2e-05)" in book.words()
+    assert "of 1 (rigorous, poisson, delta 2e-05)" in book.summary()
 
 
 def test_a_calibration_that_is_wrong_is_refused_before_anything_is_spent():
@@ -198,11 +198,11 @@ def test_a_calibration_that_is_wrong_is_refused_before_anything_is_spent():
 def test_words_are_a_quick_upper_bound_with_digits_that_say_something():
     book = empty(8.0)
     book.spend(times(300))
-    said = float(book.words().split()[1])
+    said = float(book.summary().split()[1])
     assert book.epsilon() - 1e-3 <= said <= 1.01 * book.epsilon() + 1e-3
     faint = empty(8.0)
     faint.spend(Event(kind="gaussian", what="look", noise_multiplier=2_000.0))
-    assert 0 < float(faint.words().split()[1]) < 0.003
+    assert 0 < float(faint.summary().split()[1]) < 0.003
 
 
 def test_epsilon_is_answered_at_any_delta():
@@ -216,7 +216,7 @@ def test_epsilon_is_answered_at_any_delta():
 def test_without_privacy_nothing_is_spent_or_claimed():
     book = run(Nonprivate(), 5).ledger()
     book.spend_step()
-    assert book.words() == "no privacy" and book.to_json()["epsilon"] is None
+    assert book.summary() == "no privacy" and book.to_json()["epsilon"] is None
     assert "nothing is guaranteed" in book.statements()[0]
     assert Ledger.from_json(book.to_json()).to_json() == book.to_json()
     with pytest.raises(BudgetExceeded):

@@ -59,7 +59,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             LogicalBatch(engine, batch.microbatches, batch.step).contributions()
     watch = StateWatch(engine.recorder.model, {} if whole_tables else _watched_rows(engine, batch.step))
     clipping_norm = _finite(engine.algorithm.clipping_norm)
-    sums, touched = _sums(engine, parts, batch.step, clipping_norm)
+    all_sums, touched = _sums(engine, parts, batch.step, clipping_norm, bind=True)
     watch.check()
     if foreign_state() != generators:
         raise UserError(
@@ -71,10 +71,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             "An example looks up other rows when it is run among others: its look-ups depend on its batch (in-batch "
             "negatives, draws shared by the batch). Make them depend on the example alone."
         )
-    binding = float(torch.cat(sums[0].example_norms).median()) / 2  # clipping binds for most examples
-    for norm in (clipping_norm, binding) if 0 < binding < clipping_norm else (clipping_norm,):
-        if norm != clipping_norm:
-            sums, _ = _sums(engine, parts, batch.step, norm)
+    for norm, sums in all_sums.items():
         if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm, sums[0].norms):
             raise UserError(
                 "The examples of a batch mix: the clipped sums of its parts miss that of the whole by "
@@ -86,23 +83,36 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
 
 
 def _sums(
-    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float
-) -> tuple[list[ClippedSum], list[Any]]:
-    """Return each part's noiseless clipped sum over the rows that the first part touches, and its look-ups."""
-    sums, touched = [], []
+    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, *, bind: bool = False
+) -> tuple[dict[float, list[ClippedSum]], list[Any]]:
+    """Return each part's noiseless clipped sum over the rows that the first part touches, and its look-ups.
+
+    The sums are by clipping norm: the one given and, with ``bind``, one at which clipping binds for most examples.
+    """
+    sums: dict[float, list[ClippedSum]] = {clipping_norm: []}
+    touched: list[Any] = []
     survivors = None
     for part in parts:
         logical = LogicalBatch(engine, part, step)
         pairs = logical.contributions()
         survivors = survivors or Survivors(engine.layout, pairs.rows)
-        total = ClippedSum(engine, survivors, clipping_norm)
-        for recording in logical.recordings():
-            total.add(recording)
-        sums.append(total)
+        for norm, of_parts in sums.items():
+            of_parts.append(_clipped(engine, logical, survivors, norm))
+        if bind and not touched:
+            binding = float(torch.cat(sums[clipping_norm][0].example_norms).median()) / 2
+            if 0 < binding < clipping_norm:
+                sums[binding] = [_clipped(engine, logical, survivors, binding)]
         examples = np.concatenate([np.empty(0, np.int64), *(each.examples for each in part)])
         rows, example = pairs.rows.cpu().numpy()[pairs.row_of.cpu().numpy()], pairs.example.cpu().numpy()
         touched.append(np.stack([examples[example], rows]))
     return sums, touched
+
+
+def _clipped(engine: PrivateEngine, batch: LogicalBatch, survivors: Survivors, clipping_norm: float) -> ClippedSum:
+    total = ClippedSum(engine, survivors, clipping_norm)
+    for recording in batch.recordings():
+        total.add(recording)
+    return total
 
 
 def _finite(clipping_norm: float) -> float:
@@ -150,7 +160,7 @@ def _adds_up_in_double(
     )
     wide = [[MicroBatch(part.examples, tree_map(_double, part.data)) for part in each] for each in parts]
     try:
-        sums, _ = _sums(precise, wide, step, clipping_norm)
+        sums = _sums(precise, wide, step, clipping_norm)[0][clipping_norm]
     except (RuntimeError, TypeError):  # the loss casts to float32 itself
         return False
     return _adds_up(sums, precise) and norms > 0 and abs(sums[0].norms / norms - 1) < 0.1

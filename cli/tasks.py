@@ -49,7 +49,7 @@ def preprocess(cfg: DictConfig) -> None:
 
 
 def day_job(cfg: DictConfig) -> None:
-    """One day of a stream that a Hydra launcher carries; a day that fails leaves word, and stops no other."""
+    """One day of a stream that a Hydra launcher carries; a day that fails records why, and stops no other."""
     from pipelines.config.settings import typed
     from pipelines.preprocess import preprocess_day
 
@@ -80,16 +80,16 @@ def train(cfg: DictConfig) -> None:
     from pipelines.config.settings import typed
 
     config = typed(cfg)
-    from pipelines.train import train
+    from pipelines.train import make_run
 
-    outcome = train(config)
+    outcome = make_run(config)
     print(("done before: " if outcome.skipped else "") + describe(outcome.summary))
     print(outcome.path)
 
 
 @task
 def sweep_job(cfg: DictConfig) -> None:
-    """One run of a sweep that a Hydra launcher carries; it leaves word in `sweep.records`."""
+    """One run of a sweep that a Hydra launcher carries; it records the outcome in `sweep.records`."""
     from pipelines.config.settings import typed
     from pipelines.sweep import recorded
 

@@ -52,7 +52,7 @@ PLAIN_SCHEMAS = {
     "stream": "pipelines.config.settings:StreamConfig",
 }
 
-TOKENIZER = "tokenizer"
+TOKENIZER_PRIOR = "tokenizer"
 """An `algorithm.selection.prior` that is no file: what the tokenizer of the texts says of its tokens, which the hash of
 the data covers."""
 
@@ -185,7 +185,7 @@ class BenchConfig:
 
 @dataclass
 class SweepConfig:
-    """How many runs at once on this machine, and the folder in which the jobs of a sweep leave word."""
+    """How many runs at once on this machine, and the folder in which the jobs of a sweep record their outcomes."""
 
     jobs: int = 1
     records: str | None = None
@@ -198,7 +198,7 @@ class SweepConfig:
 @dataclass
 class PreprocessStageConfig:
     """How many days of a stream are made at once on this machine; the one day to make, where it is a task of its own;
-    and whether what is there is held to its checksums (which reads it whole)."""
+    and whether what is there is compared with its checksums (which reads it whole) and, where damaged, made again."""
 
     jobs: int = 1
     day: int | None = None
@@ -320,7 +320,12 @@ def _section(name: str, values: Any) -> Any:
             f"{name}.name={choice} is none of {', '.join(choices)}"
             + (f"; did you mean {name}={guess}?" if guess else f"; choose one with {name}=...")
         )
-    return build(_load(choices[choice]), values, name)
+    return build(schema(name, choice), values, name)
+
+
+def schema(section: str, choice: str) -> type[Any]:
+    """The dataclass of a choice of data, model or algorithm."""
+    return _load(SCHEMAS[section][choice])
 
 
 def _leaves(sections: Mapping[str, Any]) -> list[str]:

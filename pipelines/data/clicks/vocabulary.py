@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.hashing import bucket
-from pipelines.data.source import CATEGORICAL_FEATURES
+from pipelines.data.rows import CATEGORICAL_FEATURES
 
 POLICIES = ("hash", "threshold", "all")
 

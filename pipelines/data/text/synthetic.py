@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dpfest.errors import UserError
+from pipelines.data.text.config import TextConfig
 from pipelines.data.text.file import TextColumns
-from pipelines.data.text.glue import TextConfig
 from pipelines.data.text.tokens import TextTokenizer
 from pipelines.data.text.tsv import TsvFile
 
@@ -60,9 +60,13 @@ class TextSyntheticConfig(TextConfig):
         if not 0 <= self.zipf_exponent <= 10 or self.seed < 0:
             raise UserError("data.zipf_exponent must be between 0 and 10, and data.seed 0 or more.")
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows are made from."""
         return {"generator": GENERATOR_VERSION}
+
+    def expected_examples(self, train_days: int) -> float:
+        """See :meth:`DataConfig.expected_examples`."""
+        return self.rows
 
     def files(self, scratch: Path) -> dict[str, TsvFile]:
         """See :meth:`TextConfig.files`; written into ``scratch``."""

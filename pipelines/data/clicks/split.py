@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.data.dataset import Rows
+from pipelines.data.clicks.source import RowBlock
 from pipelines.data.hashing import content_uniforms, line_content
-from pipelines.data.source import RowBlock
-
-SPLITS = ("train", "validation", "test")
+from pipelines.data.rows import Rows
 
 
 class Split(Protocol):

@@ -25,8 +25,8 @@ def run_preprocess(arguments: Sequence[str]) -> None:
 def _launched(line: HydraLine) -> None:
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
-    from pipelines.data.making import days_to_make, forget_failures, raise_failed
-    from pipelines.preprocess import dataset_folder, finished_stream, preprocess
+    from pipelines.data.days import days_to_make, forget_failures, raise_failed
+    from pipelines.preprocess import dataset_folder, finished, preprocess
 
     config = typed(Composer(line.config_dir).compose([text for text in line.overrides if not text.startswith("hydra")]))
     if not config.data.is_stream:
@@ -35,10 +35,10 @@ def _launched(line: HydraLine) -> None:
     folder = dataset_folder(config)
     to_make = days_to_make(folder, config.data)
     if days := list(to_make.hashes):
-        print(to_make.foretell(config.preprocess.jobs), flush=True)
+        print(to_make.summary(config.preprocess.jobs), flush=True)
         forget_failures(folder, days)
         flags = ["--config-dir", str(line.config_dir)] if line.config_dir else []
         each = f"preprocess.day={','.join(map(str, days))}"
         launch(tasks.day_job, ["--multirun", *flags, *line.overrides, each])
         raise_failed(folder, days)
-    print(finished_stream(folder, made=len(days)))
+    print(finished(to_make))

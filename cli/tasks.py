@@ -82,9 +82,9 @@ def train(cfg: DictConfig) -> None:
     from pipelines.config.settings import typed
 
     config = typed(cfg)
-    from pipelines.train import train
+    from pipelines.train import make_run
 
-    outcome = train(config)
+    outcome = make_run(config)
     print(("done before: " if outcome.skipped else "") + describe(outcome.summary))
     print(outcome.path)
 

@@ -19,9 +19,7 @@ from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config
-from pipelines.data.dataset import Dataset
-from pipelines.data.source import CATEGORICAL_FEATURES
-from pipelines.data.stream import Stream, split_days
+from pipelines.data.stream import Stream
 from pipelines.preprocess import dataset_folder
 from pipelines.system.files import write_json
 
@@ -99,17 +97,9 @@ def budget(config: Config) -> Budget:
       UserError: N is unknown, or no noise meets the target.
     """
     folder = _folder(config)
-    if config.data.is_stream:
-        days = Stream.open(folder) if folder else None
-        return Budget(planned(config, _examples_of_days(config, days), _features(config, days)))
-    dataset = Dataset.open(folder) if folder else None
-    examples = config.budget.examples or (dataset.examples if dataset else None)
-    if examples is None:
-        raise UserError(
-            "The number of training examples is not known: set budget.examples, or make the dataset first "
-            f"(dpfest preprocess data={config.data.name})."
-        )
-    return Budget(planned(config, examples, _features(config, dataset)))
+    stream = Stream.open(folder) if folder else None
+    features = stream.vocabulary_sizes if stream else config.data.features()
+    return Budget(planned(config, _examples(config, stream), features))
 
 
 @in_keys()
@@ -171,22 +161,17 @@ def _folder(config: Config) -> Path | None:
     return folder if folder.exists() else None
 
 
-def _examples_of_days(config: Config, stream: Stream | None) -> list[int]:
-    """Of each day that is trained on: `budget.examples` in equal days, or else the processed stream's."""
+def _examples(config: Config, stream: Stream | None) -> int | list[int]:
+    """`budget.examples`, in a stream in equal days, or else the training rows of the processed dataset or stream."""
     days, examples = config.stream.train_days, config.budget.examples
     if examples is not None:
-        return [examples // days + (day < examples % days) for day in range(days)]
-    if stream is None:
-        raise UserError(
-            f"The rows of each day are not known: set budget.examples to those of all {days} days that are trained on "
-            f"(stream.train_days), or make the stream first (dpfest preprocess data={config.data.name})."
+        return (
+            [examples // days + (day < examples % days) for day in range(days)] if config.data.is_stream else examples
         )
-    return [day.examples for day in split_days(stream, days)[0]]
-
-
-def _features(config: Config, data: Dataset | Stream | None) -> list[int] | int:
-    """Vocabulary sizes where they are known, else the number of features; a text is one."""
-    if data is None and config.data.task == "text":
-        return 1
-    sizes = data.vocabulary_sizes if data else config.data.vocabulary.sizes
-    return list(sizes) if sizes else CATEGORICAL_FEATURES
+    if stream is None:
+        of = f", of all {days} days that are trained on (stream.train_days)," if config.data.is_stream else ""
+        raise UserError(
+            f"The number of training examples is not known: set budget.examples{of} or make the data first "
+            f"(dpfest preprocess data={config.data.name})."
+        )
+    return stream.examples(days)

@@ -33,10 +33,9 @@ from dpfest.topk import (
     selection_events,
 )
 from pipelines.config.schema import in_keys
-from pipelines.config.settings import TOKENIZER, Config
+from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.dataset import Dataset
-from pipelines.data.identity import data_hash
-from pipelines.data.stream import Stream, split_days
+from pipelines.data.stream import Stream
 from pipelines.data.text.writer import PRIOR_FILE
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import selection_settings
@@ -63,25 +62,20 @@ def select(config: Config) -> Path:
             f"algorithm={config.algorithm.name} selects no rows beforehand; use algorithm=fest or "
             "algorithm=adafest_plus."
         )
-    folder = preprocess(config)
-    if config.data.is_stream:
-        stream = Stream.open(folder)
-        released = StreamSelection(config, stream).release()
-        training, _ = split_days(stream, config.stream.train_days)
-        examples, sizes, per_example = sum(day.examples for day in training), stream.vocabulary_sizes, 1
-    else:
-        dataset = Dataset.open(folder)
-        released = _select_within(config, dataset)
-        examples, sizes, per_example = dataset.examples, dataset.vocabulary_sizes, dataset.rows_per_example
-    print(cost_in_words(config, sizes, examples, per_example), file=sys.stderr, flush=True)
+    stream = Stream.open(preprocess(config))
+    released = Selection(config, stream).release()
+    print(cost_summary(config, stream), file=sys.stderr, flush=True)
     return released
 
 
-def cost_in_words(config: Config, sizes: Sequence[int], examples: int, rows_per_example: int = 1) -> str:
-    """The mechanism of a selection from tables of these sizes, its noise and its cost alone, in full sentences."""
+def cost_summary(config: Config, stream: Stream) -> str:
+    """The mechanism of a selection from these data, its noise and its cost alone, in full sentences."""
     selection: SelectionConfig = config.algorithm.selection
+    training, _ = stream.split_days(config.stream.train_days)
+    sizes, rows_per_example = stream.vocabulary_sizes, training[0].rows_per_example
+    examples = sum(day.examples for day in training)
     if selection.mechanism == "public":
-        known = "the order of the tokenizer's vocabulary" if selection.prior == TOKENIZER else selection.prior
+        known = "the order of the tokenizer's vocabulary" if selection.prior == TOKENIZER_PRIOR else selection.prior
         return f"The rows come from the public counts in {known}: selecting them costs no privacy."
     events = selection_events(selection, sizes)
     delta = config.privacy.delta or 1 / examples
@@ -104,7 +98,7 @@ def cost_in_words(config: Config, sizes: Sequence[int], examples: int, rows_per_
         "all_days": f" of all {config.stream.train_days} days",
         "streaming": f" of each of {config.stream.train_days} days, noised once and summed up to a period's last day",
     }
-    counted = days[selection.source or "streaming"] if config.data.is_stream else ""
+    counted = days[selection.source or "streaming"] if stream.is_stream else ""
     most = f", at most {rows_per_example} rows an example" if rows_per_example > 1 else ""
     of = f"all {len(sizes)} features" if len(sizes) > 1 else "each row"
     return (
@@ -114,33 +108,12 @@ def cost_in_words(config: Config, sizes: Sequence[int], examples: int, rows_per_
     )
 
 
-def selected_rows(config: Config, dataset: Dataset) -> NDArray[np.int64] | None:
-    """Sorted global rows that ``config.algorithm`` trains within, or None where it selects none."""
-    if config.algorithm.selection is None:
-        return None
-    return np.load(_select_within(config, dataset) / "rows.npy", allow_pickle=False)
+class Selection:
+    """The rows that each period of a run trains within.
 
-
-def _select_within(config: Config, dataset: Dataset) -> Path:
-    """The release of rows selected from the counts of a dataset."""
-    counted = data_hash(config.data)
-    return _select_once(
-        config,
-        dataset.vocabulary_sizes,
-        counted,
-        dataset.histogram,
-        dataset.examples,
-        dataset.rows_per_example,
-        dataset.folder,
-    )
-
-
-class StreamSelection:
-    """The rows that each period of a stream trains within.
-
-    ``streaming`` (the paper's "running sum updated per streaming period", section 4.3) takes the days up to the
-    period's last, those that have come in when the model is updated; each is noised once, whichever runs and periods
-    add it up. ``first_day`` and ``all_days`` select once.
+    Of a stream, ``streaming`` (the paper's "running sum updated per streaming period", section 4.3) takes the days up
+    to the period's last, those that have come in when the model is updated; each is noised once, whichever runs and
+    periods add it up. ``first_day`` and ``all_days`` select once, and so does a dataset that is no stream.
 
     Args:
         config: of an algorithm that selects rows.
@@ -149,35 +122,48 @@ class StreamSelection:
 
     def __init__(self, config: Config, stream: Stream) -> None:
         self._config, self._selection, self._sizes = config, config.algorithm.selection, stream.vocabulary_sizes
-        self._days, _ = split_days(stream, config.stream.train_days)
-        self._hashes = [str(day["hash"]) for day in stream.description["days"]]
-        self._source = self._selection.source or "streaming"
+        self._days, _ = stream.split_days(config.stream.train_days)
+        self._hashes = stream.hashes
+        source = self._selection.source or ("streaming" if stream.is_stream else "all_days")
+        self._once, self._counted = source != "streaming" or bool(self._selection.prior), len(self._days)
+        if source == "first_day":
+            self._counted = 1
         self._added = 0
         self._sum = np.zeros(sum(self._sizes))
 
     def rows(self, days: range) -> NDArray[np.int64]:
         """Sorted global rows for the period of these days; periods are asked for in their order."""
-        if self._source != "streaming" or self._selection.prior:
-            return np.load(self._once() / "rows.npy", allow_pickle=False)
+        if self._once:
+            return np.load(self._rows() / "rows.npy", allow_pickle=False)
         while self._added < days.stop:
-            self._sum += np.load(self._day(self._added) / "counts.npy", mmap_mode="r", allow_pickle=False)
+            self._sum += np.load(self._counts(self._added) / "counts.npy", mmap_mode="r", allow_pickle=False)
             self._added += 1
         counts = np.split(self._sum, np.cumsum(self._sizes)[:-1])
         return most_frequent(counts, rows_per_feature(self._selection, self._sizes))
 
     def release(self) -> Path:
         """Make all that the training days are to release, or find it made; returns the last folder."""
-        if self._source != "streaming" or self._selection.prior:
-            return self._once()
-        return [self._day(number) for number in range(len(self._days))][-1]
+        return self._rows() if self._once else [self._counts(number) for number in range(len(self._days))][-1]
 
-    def _once(self) -> Path:
-        days = self._days[:1] if self._source == "first_day" else self._days
-        counted = ",".join(self._hashes[: len(days)])
-        examples = sum(day.examples for day in days)
-        return _select_once(self._config, self._sizes, counted, lambda: _added(days, self._sizes), examples)
+    def _rows(self) -> Path:
+        """The release of rows, selected once."""
+        selection, days = self._selection, self._days[: self._counted]
+        counted = ",".join(self._hashes[: self._counted])
+        settings = {"data": counted, "selection": selection_settings(selection)}
 
-    def _day(self, number: int) -> Path:
+        def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
+            prior = selection.prior
+            counts = _public_counts(prior, self._sizes, days[0].folder) if prior else _total(days, self._sizes)
+            examples, most = sum(day.examples for day in days), days[0].rows_per_example
+            chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=most)
+            write_array(folder / "rows.npy", chosen.rows)
+            spent = [accounting.to_record(event) for event in chosen.events]
+            return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
+
+        return _release(self._config, settings, fill)
+
+    def _counts(self, number: int) -> Path:
+        """The release of a day's noised counts."""
         selection = self._selection
         noise = {name: getattr(selection, name) for name in ("mechanism", "noise_multiplier", "epsilon")}
         unread = "epsilon" if selection.mechanism == "gaussian" else "noise_multiplier"
@@ -195,35 +181,12 @@ class StreamSelection:
         return _release(self._config, settings, fill)
 
 
-def _added(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
+def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
     """The counts of all days, one day's in memory at a time."""
     total = np.zeros(sum(sizes), np.int64)
     for day in days:
         total += np.concatenate(day.histogram())
     return np.split(total, np.cumsum(sizes)[:-1])
-
-
-def _select_once(
-    config: Config,
-    sizes: Sequence[int],
-    data: str,
-    histogram: Callable[[], Counts],
-    examples: int,
-    rows_per_example: int = 1,
-    dataset: Path | None = None,
-) -> Path:
-    """The release of rows selected from the counts of the data of this hash, which lie in the folder ``dataset``."""
-    selection: SelectionConfig = config.algorithm.selection
-    settings = {"data": data, "selection": selection_settings(selection)}
-
-    def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
-        counts = _public_counts(selection.prior, sizes, dataset) if selection.prior else histogram()
-        chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=rows_per_example)
-        write_array(folder / "rows.npy", chosen.rows)
-        spent = [accounting.to_record(event) for event in chosen.events]
-        return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
-
-    return _release(config, settings, fill)
 
 
 def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Keystream], dict[str, Any]]) -> Path:
@@ -248,19 +211,19 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
         write_json(private_folder(partial / PRIVATE) / "request.json", request, OWNER_ONLY)
         (partial / RELEASE).mkdir()
         record = fill(partial / RELEASE, key.stream("selection"))
-        told = {name: setting for name, setting in settings.items() if name != "data"}
-        write_json(partial / RELEASE / "selection.json", {**told, **record})
+        public = {name: setting for name, setting in settings.items() if name != "data"}
+        write_json(partial / RELEASE / "selection.json", {**public, **record})
     return released
 
 
-def _public_counts(path: str, sizes: Sequence[int], dataset: Path | None) -> Counts:
+def _public_counts(path: str, sizes: Sequence[int], dataset: Path) -> Counts:
     """Public counts of every table's rows, end to end in one .npy file (of texts, the tokenizer's own), cut into
     tables."""
-    own = None if dataset is None else dataset / PRIOR_FILE
-    if path == TOKENIZER and (own is None or not own.exists()):
+    own = dataset / PRIOR_FILE
+    if path == TOKENIZER_PRIOR and not own.exists():
         raise UserError(f"algorithm.selection.prior={path} is for texts; give a .npy file of public counts.")
     try:
-        counts = np.load(own if own and path == TOKENIZER else path, allow_pickle=False)
+        counts = np.load(own if path == TOKENIZER_PRIOR else path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise UserError(f"algorithm.selection.prior={path} cannot be read as a .npy file ({error}).") from error
     plain = np.issubdtype(counts.dtype, np.integer) or np.issubdtype(counts.dtype, np.floating)

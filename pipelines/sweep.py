@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import multiprocessing
 import os
-import signal
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +24,7 @@ from pipelines.runs.grid import PlannedRun
 from pipelines.runs.identity import run_folder
 from pipelines.runs.release import RELEASE, SUMMARY
 from pipelines.system.files import OWNER_ONLY, private_folder, write_json
+from pipelines.system.processes import Child, Pool, sigterm_interrupts
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.
@@ -40,7 +36,7 @@ class Stages:
     """What a run consists of, as module:function, each called with the run's Config."""
 
     preprocess: str = "pipelines.preprocess:preprocess"
-    train: str = "pipelines.train:train"
+    train: str = "pipelines.train:make_run"
 
 
 @dataclass(frozen=True)
@@ -63,14 +59,14 @@ def is_done(folder: Path) -> bool:
 
 
 def records_folder(config: Config) -> Path:
-    """Where the jobs of a sweep leave word and logs."""
+    """Where the jobs of a sweep record how they ended, and log."""
     return Path(config.paths.runs).resolve() / ".sweep"
 
 
 def recorded(config: Config, stages: Stages = Stages()) -> None:
-    """Train one configuration and leave word of how it ended in `config.sweep.records`.
+    """Train one configuration and record the outcome in `config.sweep.records`.
 
-    A failure is word, too, and not raised: a neighbouring run would suffer from it.
+    A failure is an outcome, too, and not raised: a neighbouring run would suffer from it.
     """
     folder = run_folder(config)
     started = time.monotonic()
@@ -84,8 +80,8 @@ def recorded(config: Config, stages: Stages = Stages()) -> None:
             traceback.print_exc()
     finally:
         if config.sweep.records:
-            word = {"status": status, "reason": reason, "seconds": time.monotonic() - started}
-            write_json(private_folder(Path(config.sweep.records)) / f"{folder.name}.json", word, OWNER_ONLY)
+            record = {"status": status, "reason": reason, "seconds": time.monotonic() - started}
+            write_json(private_folder(Path(config.sweep.records)) / f"{folder.name}.json", record, OWNER_ONLY)
 
 
 def run_all(
@@ -97,46 +93,38 @@ def run_all(
     `fail_fast`, no run is started any more, those under way are asked to save and stop, and their outcomes
     are yielded.
     """
-    queue = list(reversed(runs))
-    under_way: dict[BaseProcess, PlannedRun] = {}
     threads = max(1, (os.cpu_count() or 1) // jobs)
-    stopping = False
-    with _sigterm_interrupts():
+    with sigterm_interrupts():
         failed_data = _make_datasets(runs, stages)
-        try:
-            while (queue and not stopping) or under_way:
+        for run in runs:
+            if reason := failed_data.get(_data_key(run)):
+                yield Outcome(run, "failed", reason)
+                if fail_fast:
+                    return
+        todo = [run for run in runs if _data_key(run) not in failed_data]
+        with Pool(todo, jobs, lambda run: _start(run, threads, stages)) as pool:
+            while True:
                 try:
-                    while queue and len(under_way) < jobs and not stopping:
-                        run = queue.pop()
-                        if reason := failed_data.get(_data_key(run)):
-                            yield Outcome(run, "failed", reason)
-                            stopping = fail_fast
-                            continue
-                        under_way[_start(run, threads, stages)] = run
-                    wait([process.sentinel for process in under_way], timeout=1.0)
-                    for process in [process for process in under_way if not process.is_alive()]:
-                        outcome = _outcome(under_way.pop(process), process)
-                        if fail_fast and outcome.status == "failed" and not stopping:
-                            stopping = _stop(under_way)
-                        yield outcome
+                    run, child = next(pool)
+                    outcome = _outcome(run, child)
+                    if fail_fast and outcome.status == "failed":
+                        pool.stop()
+                    yield outcome
                 except KeyboardInterrupt:
-                    stopping = _stop(under_way)
-        finally:
-            # Whoever took the outcomes has gone: nothing runs on behind its back.
-            _stop(under_way)
-            for process in under_way:
-                process.join()
+                    pool.stop()
+                except StopIteration:
+                    return
 
 
 def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:
-    """How runs ended that a Hydra launcher carried, by the word that they left."""
-    found = []
+    """How runs ended that a Hydra launcher carried, by what they recorded."""
+    ended = []
     for run in runs:
-        word = _read(_record(run))
-        status = word.get("status") or ("done" if is_done(run.folder) else "failed")
-        reason = word.get("reason") or ("" if word else "it left no word: see the launcher's own log")
-        found.append(Outcome(run, status, reason, word.get("seconds", 0.0)))
-    return found
+        record = _read(_record(run))
+        status = record.get("status") or ("done" if is_done(run.folder) else "failed")
+        reason = record.get("reason") or ("" if record else "it recorded nothing: see the launcher's own log")
+        ended.append(Outcome(run, status, reason, record.get("seconds", 0.0)))
+    return ended
 
 
 def log_file(run: PlannedRun) -> Path:
@@ -145,7 +133,7 @@ def log_file(run: PlannedRun) -> Path:
 
 
 def forget(runs: Sequence[PlannedRun]) -> None:
-    """Remove the word that an earlier sweep's jobs left."""
+    """Remove what an earlier sweep's jobs recorded."""
     for run in runs:
         _record(run).unlink(missing_ok=True)
 
@@ -154,65 +142,46 @@ def _record(run: PlannedRun) -> Path:
     return records_folder(run.config) / f"{run.folder.name}.json"
 
 
-def _start(run: PlannedRun, threads: int, stages: Stages) -> BaseProcess:
+def _start(run: PlannedRun, threads: int, stages: Stages) -> Child:
     _record(run).unlink(missing_ok=True)
     config = replace(run.config, sweep=replace(run.config.sweep, records=str(records_folder(run.config))))
-    return _process(_run_in_child, (config, stages), log_file(run), threads)
+    return _child(_run_in_child, config, stages, log=log_file(run), threads=threads)
 
 
-def _process(function: Callable[..., None], arguments: tuple[Any, ...], log: Path, threads: int) -> BaseProcess:
-    private_folder(log.parent)
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOADED)
-    process = context.Process(target=_child, args=(function, arguments, str(log), threads))
-    process.start()
-    return process
+def _child(function: Callable[..., None], config: Config, stages: Stages, log: Path, threads: int) -> Child:
+    # No daemon: preprocessing may start processes of its own.
+    return Child(function, config, stages, log=log, threads=threads, preload=_PRELOADED, daemon=False)
 
 
-def _child(function: Callable[..., None], arguments: tuple[Any, ...], log: str, threads: int) -> None:
-    # Out of the terminal's reach: the parent passes an interrupt on once, as SIGTERM.
-    os.setpgrp()
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
-    os.dup2(output, sys.stdout.fileno())
-    os.dup2(output, sys.stderr.fileno())
-    import torch
-
-    torch.set_num_threads(threads)
-    function(*arguments)
-
-
-def _run_in_child(config: Config, stages: Stages) -> None:
+def _run_in_child(parent: Connection, config: Config, stages: Stages) -> None:
     recorded(config, stages)
 
 
-def _prepare_in_child(config: Config, stages: Stages, word: str) -> None:
+def _prepare_in_child(parent: Connection, config: Config, stages: Stages) -> None:
     try:
         _load(stages.preprocess)(config)
     except Exception as error:
         traceback.print_exc()
-        write_json(Path(word), {"reason": _reason(error)}, OWNER_ONLY)
+        parent.send(_reason(error))
 
 
 def _make_datasets(runs: Sequence[PlannedRun], stages: Stages) -> dict[str, str]:
     """Make each dataset once, before runs ask for it together; returns the reason for each that failed."""
-    failed = {}
-    for key, run in {_data_key(run): run for run in runs}.items():
-        folder = records_folder(run.config)
-        word = folder / "preprocess.json"
-        word.unlink(missing_ok=True)
-        process = _process(
-            _prepare_in_child, (run.config, stages, str(word)), folder / "preprocess.log", os.cpu_count() or 1
-        )
-        try:
-            process.join()
-        except KeyboardInterrupt:
-            process.terminate()
-            process.join()
-            raise
-        if process.exitcode:
-            failed[key] = f"preprocessing {_ended(process.exitcode)}; see {folder / 'preprocess.log'}"
-        elif word.exists():
-            failed[key] = _read(word)["reason"]
+    failed: dict[str, str] = {}
+
+    def log(run: PlannedRun) -> Path:
+        return records_folder(run.config) / "preprocess.log"
+
+    def start(run: PlannedRun) -> Child:
+        return _child(_prepare_in_child, run.config, stages, log(run), threads=os.cpu_count() or 1)
+
+    def heard(run: PlannedRun, reason: str) -> None:
+        failed[_data_key(run)] = reason
+
+    with Pool({_data_key(run): run for run in runs}.values(), 1, start, heard) as pool:
+        for run, child in pool:
+            if child.failure:
+                failed[_data_key(run)] = f"preprocessing {child.failure}; see {log(run)}"
     return failed
 
 
@@ -220,32 +189,10 @@ def _data_key(run: PlannedRun) -> str:
     return repr((run.config.data, run.config.paths.data))
 
 
-def _outcome(run: PlannedRun, process: BaseProcess) -> Outcome:
-    word = _read(_record(run))
-    if word:
-        return Outcome(run, word["status"], word["reason"], word["seconds"])
-    return Outcome(run, "failed", f"it {_ended(process.exitcode or 0)}; see {log_file(run)}")
-
-
-def _ended(status: int) -> str:
-    if status == -signal.SIGKILL:
-        return "was killed (out of memory?)"
-    return f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-
-
-def _stop(under_way: dict[BaseProcess, PlannedRun]) -> bool:
-    for process in under_way:
-        process.terminate()
-    return True
-
-
-@contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _outcome(run: PlannedRun, child: Child) -> Outcome:
+    if record := _read(_record(run)):
+        return Outcome(run, record["status"], record["reason"], record["seconds"])
+    return Outcome(run, "failed", f"it {child.failure or 'ended with exit status 0'}; see {log_file(run)}")
 
 
 def _reason(error: Exception) -> str:

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -25,18 +24,20 @@ from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batch
 from dpfest.training import PrivateTraining, Step
+from pipelines.budget import planned
 from pipelines.config.compose import override_text
 from pipelines.config.settings import Config
-from pipelines.data.stream import trained_on
+from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import WITHOUT_EFFECT, run_folder
 from pipelines.runs.release import described, released_settings
-from pipelines.runs.schedule import Course, course
+from pipelines.runs.schedule import Schedule, schedule
 from pipelines.runs.summary import summarize
+from pipelines.select import Selection
 from pipelines.system.hub import pinned
 from pipelines.system.memory import keep_freed_memory
-from pipelines.system.progress import Report, progress
+from pipelines.system.progress import Reporter, progress
 from pipelines.system.signals import StopRequest, stop_requests
 from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import TaskReader, device_of, task_of
@@ -51,75 +52,84 @@ class RunOutcome:
     skipped: bool
 
 
-def train(config: Config) -> RunOutcome:
+def make_run(config: Config) -> RunOutcome:
     """Make the run that the configuration describes, go on with it, or find it done.
 
     Raises:
         UserError: a setting or the data cannot be used; another process is making the same run.
         SystemExit: SIGINT or SIGTERM asked it to stop; the state is saved and the same call goes on from there.
     """
-    folder = preprocess(config)
+    stream = Stream.open(preprocess(config))
     directory = RunDirectory(run_folder(config))
     with directory.lock(wait=config.sweep.records is not None):
         summary = directory.summary()
         if summary is not None:
             directory.clear()  # a kill may have come between the summary and the end
-            if differing := _differing(directory.config(), config.to_dict()):
-                print(
-                    f"{directory.path} was made with {', '.join(differing)}: what was asked now would not change its "
-                    "result, and is not applied. Delete that folder to make the run again.",
-                    file=sys.stderr,
-                )
+            _warn_of_differences(directory, config)
             return RunOutcome(directory.path, summary, skipped=True)
-        asked = _asked(config)
-        directory.write_config(asked)
-        directory.write_status("running")
-        keep_freed_memory()
-        try:
-            with stop_requests() as stop:
-                summary = _Run(config, asked, course(config, folder), directory).train(stop)
-        except (SystemExit, KeyboardInterrupt):
-            directory.write_status("stopped")
-            raise
-        except BaseException as error:
-            with suppress(OSError):  # on a full disk the error itself says more
-                directory.fail(error)
-            raise
+        settings = _settings(config)
+        with directory.recording(settings), stop_requests() as stop:
+            summary = train(config, settings, prepare(config, stream), directory, stop)
     return RunOutcome(directory.path, summary, skipped=False)
 
 
-def _asked(config: Config) -> dict[str, Any]:
-    """All settings, what came from the hub named by its commit."""
-    sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
-    return config.to_dict() | sources
+def prepare(config: Config, stream: Stream) -> Schedule:
+    """What the configuration trains on, of data that are made: their periods, with the plan and the selected rows.
+
+    Raises:
+        UserError: the data cannot be used, or no noise meets the target.
+    """
+    plan = planned(config, stream.examples(config.stream.train_days), stream.vocabulary_sizes)
+    selection = Selection(config, stream).rows if config.algorithm.selection else None
+    return schedule(config, stream, plan, selection)
 
 
-def _differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The settings outside of a run's hash with which it was made, where others are asked now: `device=cpu`."""
-    pairs = [("device", before.get("device"), now["device"])]
-    train = before.get("train") or {}
-    pairs += [(f"train.{name}", train.get(name), now["train"][name]) for name in WITHOUT_EFFECT]
-    return [f"{key}={override_text(had)}" for key, had, asked in pairs if before and had != asked]
+def train(
+    config: Config, settings: Mapping[str, Any], schedule: Schedule, directory: RunDirectory, stop: StopRequest
+) -> dict[str, Any]:
+    """Take the steps that are left, judge the model after each period, and release it.
+
+    Args:
+        config: of the run.
+        settings: the same as plain values, what came from the hub named by its commit.
+        schedule: the data and the plan.
+        directory: takes what is logged, saved and released; a state that it holds is gone on from.
+        stop: asks for the state to be saved and the process to end.
+
+    Returns:
+        The summary.
+    """
+    keep_freed_memory()
+    run = _Run(config, schedule, directory)
+    title = f"{config.data.name}/{config.algorithm.name}/{directory.path.name}"
+    with progress(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
+        run.train_period(stop, report, reader)
+        run.evaluate_period()
+        while run.next_period():
+            stop.exit_if_requested()
+            run.train_period(stop, report, reader)
+            run.evaluate_period()
+    return run.release(settings)
 
 
 class _Run:
-    """One run in the making."""
+    """The state of a run under way: new, or restored from what the directory holds."""
 
-    def __init__(self, config: Config, asked: Mapping[str, Any], course: Course, directory: RunDirectory) -> None:
-        self.config, self.asked, self.course, self.directory = config, asked, course, directory
-        self._ends = list(accumulate(period.steps for period in course.plan.periods))
+    def __init__(self, config: Config, schedule: Schedule, directory: RunDirectory) -> None:
+        self.config, self.schedule, self.directory = config, schedule, directory
+        self._ends = list(accumulate(period.steps for period in schedule.plan.periods))
         self.steps = self._ends[-1]
-        self.task = task_of(config, course.data, device_of(config.device))
+        self.task = task_of(config, schedule.days[0], device_of(config.device))
         self.optimizers = optimizers(self.task.model, config.optimizer)
         self.seconds, self.waited = 0.0, 0.0
         self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
         if saved is not None:
-            for dataset in trained_on(course.data, config.stream.train_days):
-                dataset.verify_training_rows()
+            for day in schedule.days:
+                day.verify_training_rows()
         self.key = self._key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
-        self.number = 0 if saved is None else saved["period"]
-        self.training = self._begin(course.plan.ledger(self.number))
+        self.period = 0 if saved is None else saved["period"]
+        self.training = self._begin(schedule.plan.ledger(self.period))
         self.layout = self.training.engine.layout
         self.size = self.task.embedding_size(self.layout)
         self.rows = torch.zeros(len(self.layout.names), dtype=torch.float64)
@@ -133,22 +143,16 @@ class _Run:
     @property
     def step(self) -> int:
         """Steps done, in all periods."""
-        return self._ends[self.number] - self.training.period.steps + self.training.steps_done
+        return self._ends[self.period] - self.training.period.steps + self.training.steps_done
 
-    def train(self, stop: StopRequest) -> dict[str, Any]:
-        """Run the steps that are left, evaluate, and write the summary."""
-        title = f"{self.config.data.name}/{self.config.algorithm.name}/{self.directory.path.name}"
-        with progress(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
-            self._train_period(stop, report, reader)
-            self._evaluate_period()
-            while self.number + 1 < len(self.course.rows):
-                self.number += 1
-                self.training = self._begin(self.training.ledger)
-                self._save()
-                stop.exit_if_requested()
-                self._train_period(stop, report, reader)
-                self._evaluate_period()
-        return self._finish()
+    def next_period(self) -> bool:
+        """Go on to the next period, and save where it begins; False after the last."""
+        if self.period + 1 == len(self.schedule.rows):
+            return False
+        self.period += 1
+        self.training = self._begin(self.training.ledger)
+        self._save()
+        return True
 
     def _begin(self, ledger: Ledger) -> PrivateTraining:
         """The training of the present period, on the weights and optimisers as they are."""
@@ -156,16 +160,17 @@ class _Run:
             self.task.model,
             self.task.losses,
             self.optimizers,
-            self.course.plan,
-            TaskReader(self.task, self.course.rows[self.number], self.config.train.micro_batch_size),
-            period=self.number,
-            selected=self.course.selected(self.number),
+            self.schedule.plan,
+            TaskReader(self.task, self.schedule.rows[self.period], self.config.train.micro_batch_size),
+            period=self.period,
+            selected=self.schedule.selected(self.period),
             key=self.key,
             ledger=ledger,
         )
 
-    def _train_period(self, stop: StopRequest, report: Report, reader: Executor) -> None:
-        every, last_saved, end = self.config.train, self.step, self._ends[self.number]
+    def train_period(self, stop: StopRequest, report: Reporter, reader: Executor) -> None:
+        """Take the steps of the present period that are left; a batch is read while the one before is trained on."""
+        every, last_saved, end = self.config.train, self.step, self._ends[self.period]
         upcoming = reader.submit(self._read, self.training.steps_done)
         while self.step < end:
             started = time.perf_counter()
@@ -173,15 +178,15 @@ class _Run:
             self.waited += time.perf_counter() - started
             if self.step + 1 < end:
                 upcoming = reader.submit(self._read, self.training.steps_done + 1)
-            made = self.training.step(batch)
-            self.rows += torch.tensor(made.release.rows_per_table, dtype=torch.float64)
+            taken = self.training.step(batch)
+            self.rows += torch.tensor(taken.release.rows_per_table, dtype=torch.float64)
             self.seconds += time.perf_counter() - started
-            self._log(made, report)
+            self._log(taken, report)
             if self.step % every.log_every == 0 or self.step == end:
                 self._refuse_not_finite()
             if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < end:
                 self.training.flush()
-                self._metrics("validation", **self.task.evaluate(self.course.validation))
+                self._metrics("validation", **self.task.evaluate(self.schedule.validation))
             # What follows a period's last step is soon saved with what the evaluation says.
             if (self.step - last_saved >= every.checkpoint_every and self.step < end) or stop.requested:
                 self._save()
@@ -201,7 +206,7 @@ class _Run:
             UserError: a dense weight is not finite, or, at a period's end, any weight.
         """
         tables = {id(table.weight) for table in self.training.engine.recorder.tables.values()}
-        ended = self.step == self._ends[self.number]  # no noise is pending any more
+        ended = self.step == self._ends[self.period]  # no noise is pending any more
         for name, weight in self.task.model.named_parameters():
             if weight.requires_grad and (ended or id(weight) not in tables) and not bool(weight.isfinite().all()):
                 raise UserError(
@@ -209,21 +214,21 @@ class _Run:
                     "optimizer.tables.learning_rate."
                 )
 
-    def _log(self, made: Step, report: Report) -> None:
-        """Write down and say how training goes, the loss of a raw batch among it: for the user's own eyes, since it
-        goes to ``private/`` and to the terminal (of a sweep, to a log that is the owner's)."""
+    def _log(self, taken: Step, report: Reporter) -> None:
+        """Log and report how training goes, the loss of a raw batch among it: for the user's own eyes, since it goes to
+        ``private/`` and to the terminal (of a sweep, to a log that is the owner's)."""
         if self.step % self.config.train.log_every and self.step != self.steps:
             return
-        rows, seen = made.release.rows_per_table, made.private
+        rows, private = taken.release.rows_per_table, taken.private
         self._metrics(
             "train",
-            loss=seen.loss if math.isfinite(seen.loss) else None,
-            examples=seen.examples,
+            loss=private.loss if math.isfinite(private.loss) else None,
+            examples=private.examples,
             coordinates=self.size.coordinates(rows),
             rows=rows,
         )
         speed = self.step * self.config.train.batch_size / max(self.seconds, 1e-9)
-        words = [f"{speed:,.0f} examples/s", f"loss {seen.loss:.4f}"]
+        words = [f"{speed:,.0f} examples/s", f"loss {private.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
         report(self.step, self.steps, "  ".join([*words, self.training.ledger.summary()]))
@@ -235,38 +240,39 @@ class _Run:
         mean = self.size.coordinates((self.rows / max(self.step, 1)).tolist())
         return self.size.whole / mean if mean else None
 
-    def _evaluate_period(self) -> None:
+    def evaluate_period(self) -> None:
         """Judge the model at a period's end: on the held-out rows of the days that it is to be trained on next, and of
         the held-out days on the rows that choose settings; on those that are only reported, at the very end."""
-        following = self.course.following(self.number)
-        last = {"test": self.course.test} if following is None else {"following": following}
-        found = {"validation": self.course.validation, **last}
-        self.evaluations.append({split: self.task.evaluate(rows) for split, rows in found.items()})
+        following = self.schedule.following(self.period)
+        last = {"test": self.schedule.test} if following is None else {"following": following}
+        splits = {"validation": self.schedule.validation, **last}
+        self.evaluations.append({split: self.task.evaluate(rows) for split, rows in splits.items()})
         for split, values in self.evaluations[-1].items():
             if split != "test":
                 self._metrics(split, **values)
 
-    def _finish(self) -> dict[str, Any]:
+    def release(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Write what may leave, of a run whose steps are all taken; returns the summary."""
         weights = None
         if self.config.train.save_model:
             weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
-        settings = released_settings(self.asked)
+        public = released_settings(settings)
         summary = summarize(
             self.config,
-            self.course,
+            self.schedule,
             self.training.ledger,
             size=self.size,
             table_names=self.task.table_names,
             mean_rows=(self.rows / self.steps).tolist(),
             metric=self.task.metric,
             evaluations=self.evaluations,
-            settings=settings,
+            settings=public,
             tensors=None if weights is None else described(weights),
         )
         ledger = self.training.ledger.to_json()
-        ledger["run"] = ledger["run"] | {"settings": settings["algorithm"]}  # without places
-        ledger["statements"] += self.course.statements
-        self.directory.finish(settings, ledger, summary, weights, self._timings)
+        ledger["run"] = ledger["run"] | {"settings": public["algorithm"]}  # without places
+        ledger["statements"] += self.schedule.statements
+        self.directory.finish(public, ledger, summary, weights, self._timings)
         return summary
 
     @property
@@ -290,7 +296,7 @@ class _Run:
 
     def _save(self) -> None:
         own = {"rows": self.rows, "seconds": self.seconds, "waited": self.waited}
-        place = {"period": self.number, "evaluations": self.evaluations}
+        place = {"period": self.period, "evaluations": self.evaluations}
         key = torch.tensor(list(self.key.secret), dtype=torch.uint8)
         self.directory.save_state({"training": self.training.state_dict(), "key": key, **place, **own})
 
@@ -307,3 +313,23 @@ class _Run:
                 f"{self.directory.path} cannot go on from its checkpoint: {error} From the command line: give the same "
                 "train.micro_batch_size, device and installation as before, or delete that folder and spend anew."
             ) from error
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """All settings as plain values, what came from the hub named by its commit."""
+    sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
+    return config.to_dict() | sources
+
+
+def _warn_of_differences(directory: RunDirectory, config: Config) -> None:
+    """Name the settings outside of a run's hash with which it was made, where others are asked now."""
+    before, now = directory.config(), config.to_dict()
+    train = before.get("train") or {}
+    pairs = [("device", before.get("device"), now["device"])]
+    pairs += [(f"train.{name}", train.get(name), now["train"][name]) for name in WITHOUT_EFFECT]
+    if differing := [f"{key}={override_text(had)}" for key, had, asked in pairs if before and had != asked]:
+        print(
+            f"{directory.path} was made with {', '.join(differing)}: what was asked now would not change its result, "
+            "and is not applied. Delete that folder to make the run again.",
+            file=sys.stderr,
+        )

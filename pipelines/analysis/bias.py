@@ -9,7 +9,7 @@ DP-AdaFEST truncates a fraction γ of the gradient and noises h coordinates; DP-
   averaged over BATCHES batches at the same weights (the bias is of the expectation; what scatter is left after so many
   batches makes γ look larger), noise left out;
 - h counts the noised coordinates of a step, dense parameters among them; D all parameters;
-- σ is the standard deviation of one coordinate's noise, C₂ σ₂ / B, of each rule its own; T the steps of the run;
+- σ is the standard deviation of one coordinate's noise, C₂ σ₂ / B, of each algorithm its own; T the steps of the run;
 - L bounds the gradient's norm: by clipping it is C₂. The norm of the mean clipped gradient is far smaller; nobody could
   bound it beforehand, but the inequality may be asked for it as well.
 
@@ -129,16 +129,16 @@ def _look(
     task: Task, rows: RowReader, algorithm: AdaFEST, plan: PrivacyPlan, thresholds: Sequence[float]
 ) -> list[Measured]:
     """At the present weights, on fresh batches: the mean gradient, and the mean of what each mask takes away."""
-    rules: list[Algorithm] = [DPSGD(clipping_norm=algorithm.clipping_norm)]
-    rules += [replace(algorithm, threshold=threshold) for threshold in thresholds]
+    algorithms: list[Algorithm] = [DPSGD(clipping_norm=algorithm.clipping_norm)]
+    algorithms += [replace(algorithm, threshold=threshold) for threshold in thresholds]
     key = NoiseKey.fresh()
     draws = PoissonBatches(plan.examples, plan.batch_size, key)
     engines = [
         PrivateEngine(
-            task.model, rule, task.losses, key, gradient_noise_multiplier=0.0,
+            task.model, each, task.losses, key, gradient_noise_multiplier=0.0,
             expected_batch_size=float(plan.batch_size), map_noise_multiplier=plan.map_noise_multiplier,
         )
-        for rule in rules
+        for each in algorithms
     ]  # fmt: skip
     sums, noised = [torch.zeros(1)] * len(engines), [0] * len(engines)
     for number in range(BATCHES):

@@ -31,7 +31,7 @@ from pipelines.bench.records import Record
 from pipelines.budget import planned
 from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
-from pipelines.data.text.rows import TextRows
+from pipelines.data.rows import TextRows
 from pipelines.preprocess import preprocess
 from pipelines.system.progress import progress
 

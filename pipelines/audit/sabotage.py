@@ -60,13 +60,13 @@ def _silence_untouched(gradient: NoisedGradient, touched: Tensor) -> None:
 
 
 SABOTAGES = (
-    Sabotage("gradient noise halved", lambda rule: True, lambda noise: _scaled(noise, 0.5, 1)),
+    Sabotage("gradient noise halved", lambda algorithm: True, lambda noise: _scaled(noise, 0.5, 1)),
     Sabotage(
         "no noise on the choice of rows",
-        lambda rule: rule.name in ("adafest", "adafest_plus", "exponential"),
+        lambda algorithm: algorithm.name in ("adafest", "adafest_plus", "exponential"),
         lambda noise: _scaled(noise, 1, _NEXT_TO_NOTHING),
     ),
-    Sabotage("no noise on untouched rows", lambda rule: rule.name != "frozen", after=_silence_untouched),
-    Sabotage("no noise", lambda rule: True, lambda noise: _scaled(noise, _NEXT_TO_NOTHING, _NEXT_TO_NOTHING)),
+    Sabotage("no noise on untouched rows", lambda algorithm: algorithm.name != "frozen", after=_silence_untouched),
+    Sabotage("no noise", lambda algorithm: True, lambda noise: _scaled(noise, _NEXT_TO_NOTHING, _NEXT_TO_NOTHING)),
 )
 """From the subtle to the gross."""

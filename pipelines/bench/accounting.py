@@ -19,26 +19,26 @@ from pipelines.config.settings import Config
 from pipelines.system.progress import progress
 
 EXAMPLES = 45_840_617
-RULES = ("dpsgd", "fest", "adafest", "exponential")
+ALGORITHM_NAMES = ("dpsgd", "fest", "adafest", "exponential")
 COLD, CACHED = "cold", "cached"
 _REPEATS = 3
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Cold and cached calibration of each rule; cold is the reference."""
+    """Cold and cached calibration of each algorithm; cold is the reference."""
     found = []
     with progress("accounting") as report:
-        for number, rule in enumerate(RULES):
-            report(number, len(RULES), rule)
-            found += _of(rule, config, min(repeats, _REPEATS))
+        for number, name in enumerate(ALGORITHM_NAMES):
+            report(number, len(ALGORITHM_NAMES), name)
+            found += _of(name, config, min(repeats, _REPEATS))
     return found
 
 
-def _of(rule: str, config: Config, repeats: int) -> list[Record]:
+def _of(name: str, config: Config, repeats: int) -> list[Record]:
     with tempfile.TemporaryDirectory() as folder:
         asked = dataclasses.replace(
             config,
-            algorithm=ALGORITHMS[rule](),
+            algorithm=ALGORITHMS[name](),
             budget=dataclasses.replace(config.budget, examples=EXAMPLES),
             train=dataclasses.replace(config.train, batch_size=2048, epochs=1.0, steps=None),
         )
@@ -56,7 +56,7 @@ def _of(rule: str, config: Config, repeats: int) -> list[Record]:
         turns[CACHED](0)  # what is remembered is made here
         times = take_turns(turns, COLD, repeats=repeats, seconds=config.bench.seconds, warm_up=0, least=1)
     return records(
-        times, COLD, section="accounting", case=f"{rule}, {EXAMPLES:,} examples", batch_size=asked.train.batch_size
+        times, COLD, section="accounting", case=f"{name}, {EXAMPLES:,} examples", batch_size=asked.train.batch_size
     )
 
 

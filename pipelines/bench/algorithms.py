@@ -1,4 +1,4 @@
-"""Our rules as a benchmark runs them on a whole model: settings that hold at any size, on batches in memory."""
+"""Our algorithms as a benchmark runs them on a whole model: settings that hold at any size, on batches in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from pipelines.bench.embedding import threshold
 from pipelines.tasks.optimizers import OptimizerConfig, optimizers
 
 LAZY = "dpsgd lazy"
-RULES: dict[str, Callable[[], Algorithm]] = {"nonprivate": Nonprivate, **ALGORITHMS, LAZY: lambda: DPSGD(noise="lazy")}
+COMPETITORS: dict[str, Callable[[], Algorithm]] = {
+    "nonprivate": Nonprivate,
+    **ALGORITHMS,
+    LAZY: lambda: DPSGD(noise="lazy"),
+}
 """By name."""
 
 SELECTED, MAP_NOISE = 10_000, 5.0
@@ -32,8 +36,8 @@ def private_step(
     given: Sequence[Sequence[MicroBatch]],
     batch_size: int,
 ) -> Callable[[int], None]:
-    """Numbered training steps of a rule, weights updated; each logical batch in ``given`` in micro-batches."""
-    algorithm = RULES[name]()
+    """Numbered training steps of an algorithm, weights updated; each logical batch in ``given`` in micro-batches."""
+    algorithm = COMPETITORS[name]()
     rows = sum(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.requires_grad)
     selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
     if isinstance(algorithm, AdaFEST):

@@ -35,7 +35,7 @@ MAP_NOISE = 0.1
 SURVIVORS = 0.5
 """Untouched rows that are expected to survive a step of DP-AdaFEST."""
 
-RULES: dict[str, Callable[[int], Algorithm]] = {
+ALGORITHMS: dict[str, Callable[[int], Algorithm]] = {
     "dpsgd": lambda rows: DPSGD(),
     "dpsgd lazy": lambda rows: DPSGD(noise="lazy"),
     "fest": lambda rows: FEST(),
@@ -78,7 +78,7 @@ def threshold(rows: int, deviation: float) -> float:
 
 
 def _at(rows: int, smallest: int, config: Config, repeats: int, device: torch.device, cut: int | None) -> list[Record]:
-    names, notes = [*RULES, ORDINARY], {}
+    names, notes = [*ALGORITHMS, ORDINARY], {}
     if cut:
         notes[REFERENCE] = f"{cut:,} rows: the most that memory held"
     if rows * DIMENSION > config.bench.dense_coordinates:
@@ -135,7 +135,7 @@ def competitor(name: str, weight: Tensor) -> Turn:
             optimizer.zero_grad()
 
         return steps(step, device)
-    algorithm = RULES[name](rows)
+    algorithm = ALGORITHMS[name](rows)
     engine = PrivateEngine(
         nn.Sequential(layer),
         algorithm,

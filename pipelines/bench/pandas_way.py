@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.data.clicks.criteo import CATEGORICAL_NAMES, NUMERIC_NAMES, PUBLISHED_SIZES
-from pipelines.data.dataset import RECORD
-from pipelines.data.split import SPLITS
+from pipelines.data.dataset import SPLITS
+from pipelines.data.rows import RECORD
 
 _CHUNK_ROWS = 200_000
 

@@ -17,7 +17,7 @@ from dpfest.reading import MicroBatch
 from pipelines.bench.algorithms import private_step
 from pipelines.bench.measure import Turn, steps
 from pipelines.data.clicks.criteo import PUBLISHED_SIZES
-from pipelines.data.source import NUMERIC_FEATURES
+from pipelines.data.rows import NUMERIC_FEATURES
 from pipelines.tasks.clicks import Batch
 from pipelines.tasks.optimizers import OptimizerConfig
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim

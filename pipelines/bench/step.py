@@ -1,11 +1,10 @@
-"""Section `step`: the whole training step of the pCTR model, every rule, against the same model's ordinary step."""
+"""Section `step`: the whole training step of the pCTR model, by every algorithm, against its ordinary step."""
 
 from __future__ import annotations
 
 import torch
 
-from pipelines.bench import pctr
-from pipelines.bench.algorithms import RULES
+from pipelines.bench import algorithms, pctr
 from pipelines.bench.embedding import table_sizes
 from pipelines.bench.measure import take_turns
 from pipelines.bench.records import Record, records
@@ -14,7 +13,7 @@ from pipelines.config.settings import Config
 from pipelines.system.progress import progress
 from pipelines.tasks.task import device_of
 
-COMPETITORS = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *RULES)
+COMPETITORS = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *algorithms.COMPETITORS)
 
 
 def sizes(config: Config) -> tuple[int, ...]:

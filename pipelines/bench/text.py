@@ -1,4 +1,4 @@
-"""Section `text`: an encoder's step in micro-batches, every rule, against the same model's ordinary step.
+"""Section `text`: an encoder's step in micro-batches, every algorithm, against the same model's ordinary step.
 
 The trainable set is the same for all: LoRA, classifier and word embedding.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from dpfest.reading import MicroBatch
-from pipelines.bench.algorithms import RULES, private_step
+from pipelines.bench.algorithms import COMPETITORS, private_step
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import peak_of
@@ -36,7 +36,7 @@ _BATCHES = 4
 def bench(config: Config, repeats: int) -> list[Record]:
     """Every competitor on the configured texts and model."""
     folder, device = preprocess(config), device_of(config.device)
-    names, rows = [ORDINARY, *RULES], Dataset.open(folder).vocabulary_sizes[0]
+    names, rows = [ORDINARY, *COMPETITORS], Dataset.open(folder).vocabulary_sizes[0]
     with progress("text") as report:
         report(0, 2, f"{rows:,} rows: times")
         turns = {name: competitor(name, config, folder, str(device)) for name in names}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import resource
 import sys
@@ -18,6 +17,7 @@ import torch
 
 from pipelines.bench.measure import Turn
 from pipelines.system.memory import keep_freed_memory
+from pipelines.system.processes import Child
 
 _PEAK_STEPS, _PEAK_SECONDS = 3, 2.0
 
@@ -47,14 +47,8 @@ class Worker:
 
     def __init__(self, make: Callable[..., Turn], *arguments: Any, memory: int | None = None) -> None:
         # A server that has imported torch once makes each process in no time, and clean of what this one holds.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, make.__module__, "torch._dynamo"])  # the last: torch.optim wants it
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, make, arguments, torch.get_num_threads(), memory), daemon=True
-        )
-        self._process.start()
-        theirs.close()
+        preload = [__name__, make.__module__, "torch._dynamo"]  # the last: torch.optim wants it
+        self._child = Child(_serve, make, arguments, threads=torch.get_num_threads(), memory=memory, preload=preload)
         try:
             self._answer()
         except WorkerError:
@@ -72,9 +66,8 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         with contextlib.suppress(OSError):
-            self._connection.send(None)
-        self._process.join()
-        self._connection.close()
+            self._child.connection.send(None)
+        self._child.join()
 
     def __enter__(self) -> Worker:
         return self
@@ -84,12 +77,12 @@ class Worker:
 
     def _asked(self, *question: Any) -> Any:
         with contextlib.suppress(BrokenPipeError):  # what it said before it went is still to be read
-            self._connection.send(question)
+            self._child.connection.send(question)
         return self._answer()
 
     def _answer(self) -> Any:
         try:
-            fine, answer = self._connection.recv()
+            fine, answer = self._child.connection.recv()
         except (EOFError, ConnectionResetError):
             raise WorkerError("its process was killed, as the system does where memory runs out") from None
         if not fine:
@@ -108,12 +101,7 @@ def available_bytes() -> int:
     return _line("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _serve(
-    connection: Connection, make: Callable[..., Turn], arguments: tuple[Any, ...], threads: int, memory: int | None
-) -> None:
-    if memory is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    torch.set_num_threads(threads)
+def _serve(connection: Connection, make: Callable[..., Turn], arguments: tuple[Any, ...]) -> None:
     keep_freed_memory()
     try:
         turn = make(*arguments)

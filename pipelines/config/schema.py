@@ -20,43 +20,11 @@ from contextlib import contextmanager
 from typing import Annotated, Any, TypeVar
 
 from dpfest.errors import UserError
+from pipelines.system.ranges import Within
 
 MISSING = "???"
 
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class Within:
-    """The range of a number, its ends included; in `Annotated`, beside a type.
-
-    Attributes:
-        least: smallest value.
-        most: largest value.
-        above: whether `least` itself is left out.
-    """
-
-    least: float = -math.inf
-    most: float = math.inf
-    above: bool = False
-
-    def __contains__(self, value: float) -> bool:
-        return (self.least < value if self.above else self.least <= value) and value <= self.most
-
-    def __str__(self) -> str:
-        first = "above" if self.above else "from"
-        return f"{first} {self.least:,} to {self.most:,}"
-
-
-Share = Annotated[float, Within(0, 1)]
-Count = Annotated[int, Within(1, 10**9)]
-Day = Annotated[int, Within(0, 10_000)]
-Days = Annotated[int, Within(1, 10_000)]
-Jobs = Annotated[int, Within(1, 4096)]
-Length = Annotated[int, Within(1, 100_000)]
-Width = Annotated[int, Within(1, 2**16)]
-Rate = Annotated[float, Within(0, 1e6, above=True)]
-Seed = Annotated[int, Within(0, 2**63 - 1)]
 
 _SECTIONS = {
     "epsilon": "privacy",

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Count, Day, Days, Jobs, Seed, Within, build, nearest, unknown_key
+from pipelines.config.schema import build, nearest, unknown_key
 from pipelines.system.hub import HubConfig
+from pipelines.system.ranges import Count, Day, Days, Jobs, Seed, Within
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -52,7 +53,7 @@ PLAIN_SCHEMAS = {
     "stream": "pipelines.config.settings:StreamConfig",
 }
 
-TOKENIZER = "tokenizer"
+TOKENIZER_PRIOR = "tokenizer"
 """An `algorithm.selection.prior` that is no file: what the tokenizer of the texts says of its tokens, which the hash of
 the data covers."""
 
@@ -323,7 +324,12 @@ def _section(name: str, values: Any) -> Any:
             f"{name}.name={choice} is none of {', '.join(choices)}"
             + (f"; did you mean {name}={guess}?" if guess else f"; choose one with {name}=...")
         )
-    return build(_load(choices[choice]), values, name)
+    return build(schema(name, choice), values, name)
+
+
+def schema(section: str, choice: str) -> type[Any]:
+    """The dataclass of a choice of data, model or algorithm."""
+    return _load(SCHEMAS[section][choice])
 
 
 def _leaves(sections: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ release.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,84 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
-from pipelines.data.text.rows import TextRows
+from pipelines.data.rows import RowFile
 from pipelines.system.checksum import read_sha256, sha256_of
 from pipelines.system.files import write_array
 
 SCHEMA = 1
-RECORD = np.dtype(
-    [
-        ("label", "<f4"),
-        ("day", "<i4"),
-        ("numeric", "<f4", (NUMERIC_FEATURES,)),
-        ("categorical", "<i4", (CATEGORICAL_FEATURES,)),
-    ]
-)
-
-
-def fields_of(record: np.dtype[Any]) -> list[dict[str, Any]]:
-    """The fields of a record as dataset.json lists them: name, little-endian type, and how many of it."""
-    assert record.fields is not None
-    described = []
-    for name, (kind, *_) in record.fields.items():
-        described.append({"name": name, "dtype": kind.base.str, "shape": list(kind.shape)})
-    return described
-
-
-@dataclass(frozen=True)
-class Rows:
-    """b examples: labels (0 or 1) and days of shape [b], numeric [b, 13], categorical table rows [b, 26]."""
-
-    labels: NDArray[np.float32]
-    days: NDArray[np.int32]
-    numeric: NDArray[np.float32]
-    categorical: NDArray[np.int32]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @classmethod
-    def of(cls, records: NDArray[Any]) -> Rows:
-        """Copies of the four fields, each contiguous and writable."""
-        # np.ascontiguousarray would not copy a single row, and so give out the read-only file itself.
-        return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
-
-    def where(self, mask: NDArray[np.bool_]) -> Rows:
-        """Those of the rows at which ``mask``, of shape [b], is true."""
-        return Rows(self.labels[mask], self.days[mask], self.numeric[mask], self.categorical[mask])
-
-    def counted(self, feature: int, most: int) -> NDArray[np.int32]:
-        """The table rows of a feature in every example, end to end: one each, so ``most`` binds nothing."""
-        return self.categorical[:, feature]
-
-
-class RowFile:
-    """The records of one split, on disk; its rows are :class:`Rows`, or :class:`TextRows` where the records are texts.
-
-    The two are Any to the type checker: the task that a dataset is for knows which it reads.
-    """
-
-    def __init__(self, path: Path, rows: int, record: np.dtype[Any]) -> None:
-        self._rows: type[Any] = TextRows if "ids" in (record.names or ()) else Rows
-        # An empty file cannot be mapped.
-        self._records = np.memmap(path, dtype=record, mode="r", shape=(rows,)) if rows else np.empty(0, record)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def gather(self, indices: NDArray[np.integer[Any]]) -> Any:
-        """The rows at ``indices`` (shape [b], 0..len-1), in that order; rising order reads the disk best.
-
-        Raises:
-            IndexError: An index is len(self) or more.
-        """
-        return self._rows.of(self._records[indices])
-
-    def chunks(self, size: int) -> Iterator[Any]:
-        """All rows in order, ``size`` at a time (the last chunk may be shorter)."""
-        for start in range(0, len(self), size):
-            yield self._rows.of(self._records[start : start + size])
+SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -1,93 +1,261 @@
-"""Making the days of a stream, each whole or not at all; a day that is there is left alone.
+"""Making the days of a dataset or stream, each whole or not at all; a day that is there is left alone.
 
-A stream's folder is named by the hashes of its days, so that it never changes. Where a source file changes, or other
-days are asked for, there is a new folder, and it shares the files of the days that stay (hard links: no row is
+A folder is named by the hashes of its days, so that it never changes. Where a source file changes, or other days of a
+stream are asked for, there is a new folder, and it shares the files of the days that stay (hard links: no row is
 written twice).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import shutil
+import sys
+import time
+import traceback
+from collections.abc import Collection, Iterable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.clicks.writer import made_once, write_dataset
 from pipelines.data.dataset import Dataset
-from pipelines.data.estimate import Forecast
-from pipelines.data.identity import SOURCE_CHANGED, content_hash
-from pipelines.data.source import Progress, RowSource
-from pipelines.data.split import DaySplitConfig
-from pipelines.data.stream import day_folder, failure_file
+from pipelines.data.estimate import Estimate, check_disk, together
+from pipelines.data.identity import content_hash, day_hashes
+from pipelines.data.source import SCRATCH, DataConfig, Progress
+from pipelines.data.stream import RECORD_FILE, day_folder, failure_file, write_stream_record
+from pipelines.system.files import made_once
+from pipelines.system.hub import pinned
+from pipelines.system.processes import Child, Pool
+from pipelines.system.progress import Reporter, duration, progress
 
 
-class StreamConfig(Protocol):
-    """The configuration of a stream: which days it has, and where the rows of each come from."""
+@dataclasses.dataclass(frozen=True)
+class DaysToMake:
+    """The days that are not there yet.
 
-    name: str
-    vocabulary: VocabularyConfig
-    split: DaySplitConfig
+    Attributes:
+        folder: The dataset's or the stream's.
+        data: Its configuration.
+        hashes: What each missing day is made from.
+    """
 
-    def day_numbers(self) -> list[int]:
-        """Number of each day of the stream, rising."""
+    folder: Path
+    data: DataConfig
+    hashes: dict[int, str]
 
-    def day_identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from, as JSON.
+    def place(self, day: int) -> Path:
+        """Where a day lies."""
+        return day_folder(self.folder, day) if self.data.is_stream else self.folder
+
+    @functools.cached_property
+    def estimates(self) -> dict[int, Estimate]:
+        """What making each is expected to take."""
+        return self.data.estimates(list(self.hashes))
+
+    def summary(self, at_once: int) -> str:
+        """A sentence on what is to come.
 
         Raises:
-            UserError: It is not there.
+            UserError: The disk is too small for it.
         """
+        needed = together(self.estimates.values(), at_once)
+        free = check_disk(self.folder, needed)
+        took = f"; about {duration(needed.seconds)} with {at_once} at once" if needed.seconds is not None else ""
+        rows = f"about {float(f'{needed.rows:.3g}'):,.0f} rows" if needed.rows else "how many rows is unknown"
+        return (
+            f"{self.data.name}: {days_in_words(len(self.hashes))} to make, {rows}; "
+            f"{_gigabytes(needed.disk_bytes + needed.scratch_bytes)} of disk ({_gigabytes(free)} free){took}."
+        )
 
-    def day_source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day; ``scratch`` is a folder that it may make for files of its own, removed afterwards."""
 
-    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
-        """What making each of these days will take."""
+def days_to_make(folder: Path, data: DataConfig, only: int | None = None) -> DaysToMake:
+    """Find out what is missing; of a stream, write its record and take over days that another one has.
 
-
-def make_day(stream: Path, data: StreamConfig, day: int, day_hash: str, progress: Progress) -> None:
-    """Make one day of a stream.
+    Args:
+        folder: The dataset's or the stream's.
+        data: Its configuration.
+        only: The one day that is asked for; None for all.
 
     Raises:
-        UserError: The day's source is missing, malformed or broken. Nothing is left then but word of why.
+        UserError: A source is not there, or ``only`` is no day of the stream.
     """
-    failed = failure_file(stream, day)
-    try:
-        with made_once(day_folder(stream, day)) as partial:
-            if partial is not None:
-                _write(partial, data, day, day_hash, progress)
-    except Exception as error:
-        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-        failed.write_text(f"{reason}\n", encoding="utf-8")
-        raise
-    failed.unlink(missing_ok=True)
+    hashes = day_hashes(data)
+    if only is not None and only not in hashes:
+        raise UserError(f"preprocess.day={only} is no day of the stream, which has {', '.join(map(str, hashes))}.")
+    if data.is_stream and not (folder / RECORD_FILE).exists():
+        write_stream_record(folder, data.name, hashes, dataclasses.asdict(data))  # type: ignore[call-overload]
+    asked = DaysToMake(folder, data, {day: each for day, each in hashes.items() if only in (None, day)})
+    missing = {
+        day: each
+        for day, each in asked.hashes.items()
+        if not asked.place(day).exists() and not (data.is_stream and _shared(asked, day))
+    }
+    return dataclasses.replace(asked, hashes=missing)
 
 
-def _write(folder: Path, data: StreamConfig, day: int, day_hash: str, progress: Progress) -> None:
-    settings = dataclasses.asdict(data)  # type: ignore[call-overload]
-    settings.pop("days")
-    scratch = folder / "source"
-    made_with = {**settings, "day": day, "hash": day_hash}
-    write_dataset(folder, data.day_source(day, scratch), data.name, data.vocabulary, data.split, made_with, progress)
-    shutil.rmtree(scratch, ignore_errors=True)
-    if content_hash(data, data.day_identity(day)) != day_hash:
-        raise UserError(SOURCE_CHANGED.format(name=f"day {day} of {data.name}"))
-
-
-def share_day(stream: Path, name: str, day: int, day_hash: str) -> bool:
+def _shared(asked: DaysToMake, day: int) -> bool:
     """Take over the files of the same day of another stream beside this one, if there is one that is whole."""
-    for other in sorted(stream.parent.glob(f"{name}-*/{day_folder(stream, day).name}")):
+    place = asked.place(day)
+    for other in sorted(asked.folder.parent.glob(f"{asked.data.name}-*/{place.name}")):
         try:
-            if Dataset.open(other).description["made_with"]["hash"] == day_hash:
-                with made_once(day_folder(stream, day)) as partial:
+            if Dataset.open(other).description["made_with"]["hash"] == asked.hashes[day]:
+                with made_once(place) as partial:
                     if partial is not None:
                         for file in other.glob("[!.]*"):
                             os.link(file, partial / file.name)
-                failure_file(stream, day).unlink(missing_ok=True)
+                failure_file(asked.folder, day).unlink(missing_ok=True)
                 return True
         except (UserError, OSError):
             pass  # damaged, just being removed, or on a file system without links: then the day is made
     return False
+
+
+def remove_damaged_days(folder: Path) -> None:
+    """Compare every day that is there with its checksums, and remove those that are not what was written."""
+    days = [folder] if (folder / "dataset.json").exists() else sorted(folder.glob("day_*/"))
+    whole = 0
+    for day in days:
+        try:
+            Dataset.open(day).verify()
+            whole += 1
+        except UserError as error:
+            print(f"{error} It is removed, to be made again.", file=sys.stderr, flush=True)
+            shutil.rmtree(day)
+    if days:
+        print(f"{folder}: {days_in_words(whole)} verified.", file=sys.stderr, flush=True)
+
+
+def make_days(to_make: DaysToMake, at_once: int) -> None:
+    """Make days; of a stream ``at_once`` at the same time, each in a process of its own where that is more than one.
+
+    Raises:
+        UserError: Some could not be made. The others have been: each failed one is named, with why.
+    """
+    with progress(f"making {to_make.data.name}") as report:
+        if not to_make.data.is_stream:
+            _make(to_make, 0, report)
+            return
+        follower = _Follower(report, to_make.estimates)
+        if at_once == 1:
+            for day in to_make.hashes:
+                _attempt(to_make, day, follower.of(day))
+                follower.day_is_at(day, 1)
+        else:
+            forget_failures(to_make.folder, to_make.hashes)
+            with Pool(to_make.hashes, at_once, lambda day: Child(_in_child, to_make, day), follower.day_is_at) as pool:
+                for day, _ in pool:
+                    follower.day_is_at(day, 1)
+    raise_failed(to_make.folder, to_make.hashes)
+
+
+def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
+    """Make one day.
+
+    Raises:
+        UserError: Its source is missing, malformed, broken or changing. Nothing is left then.
+    """
+    data, made_from = to_make.data, to_make.hashes[day]
+    made_with = pinned(dataclasses.asdict(data), "dataset")  # type: ignore[call-overload]
+    if data.is_stream:
+        made_with.pop("days")
+        made_with |= {"day": day, "hash": made_from}
+    with made_once(to_make.place(day)) as partial:
+        if partial is not None:
+            data.write(day, partial, made_with, progress)
+            shutil.rmtree(partial / SCRATCH, ignore_errors=True)
+            if content_hash(data, data.identity(day)) != made_from:
+                name = f"day {day} of {data.name}" if data.is_stream else data.name
+                raise UserError(
+                    f"The source of {name} has changed while it was read: wait until whoever writes it is done, then "
+                    "preprocess again."
+                )
+
+
+def _attempt(to_make: DaysToMake, day: int, progress: Progress) -> None:
+    """Make a day of a stream; where that fails, record why, since the next one has a file of its own."""
+    failed = failure_file(to_make.folder, day)
+    try:
+        _make(to_make, day, progress)
+    except Exception as error:
+        known = isinstance(error, UserError)
+        failed.write_text(f"{error}\n" if known else f"{type(error).__name__}: {error}\n", encoding="utf-8")
+        if not known:
+            traceback.print_exc()
+    else:
+        failed.unlink(missing_ok=True)
+
+
+def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
+    told = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > 0.2:
+            told = time.monotonic()
+            try:
+                parent.send(done / max(1, total))
+            except BrokenPipeError:
+                sys.exit(1)  # the parent was killed: nobody waits for this day
+
+    _attempt(to_make, day, tell)
+
+
+def raise_failed(stream: Path, days: Collection[int]) -> None:
+    """Name the days that could not be made, if there are any, and why, by what they recorded.
+
+    Raises:
+        UserError: There are some.
+    """
+    failed = {day: _recorded(stream, day) for day in days if not day_folder(stream, day).exists()}
+    if failed:
+        others = "; the others are there" if len(failed) < len(days) else ""
+        reasons = "\n".join(f"  day {day}: {reason}" for day, reason in sorted(failed.items()))
+        raise UserError(
+            f"{len(failed)} of {days_in_words(len(days))} of {stream} could not be made{others}. The same command "
+            f"makes what is missing, and that alone.\n{reasons}"
+        )
+
+
+def forget_failures(stream: Path, days: Iterable[int]) -> None:
+    """Remove what an earlier attempt at these days recorded."""
+    for day in days:
+        failure_file(stream, day).unlink(missing_ok=True)
+
+
+def _recorded(stream: Path, day: int) -> str:
+    try:
+        return failure_file(stream, day).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return "it recorded no reason: its process was killed (out of memory?), or never started"
+
+
+def days_in_words(count: int) -> str:
+    """1 day, 2 days."""
+    return f"{count} day{'s' * (count != 1)}"
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count > 5e7 else f"{count / 1e6:,.1f} MB"
+
+
+class _Follower:
+    """Turns the progress of days into one of rows: rate, time left, and which days are in the making."""
+
+    def __init__(self, report: Reporter, estimates: Mapping[int, Estimate]) -> None:
+        self._report = report
+        self._rows = {day: max(1.0, estimate.rows) for day, estimate in estimates.items()}
+        self._done = dict.fromkeys(estimates, 0.0)
+        self._started = time.monotonic()
+
+    def of(self, day: int) -> Progress:
+        """What is told how much of a day is done."""
+        return lambda done, total: self.day_is_at(day, done / max(1, total))
+
+    def day_is_at(self, day: int, share: float) -> None:
+        self._done[day] = min(1.0, share)
+        done, total = sum(self._rows[day] * part for day, part in self._done.items()), sum(self._rows.values())
+        rate = done / max(1e-9, time.monotonic() - self._started)
+        days = ", ".join(str(day) for day, part in self._done.items() if 0 < part < 1)
+        left = f", {duration((total - done) / rate)} left" if rate else ""
+        self._report(int(done), int(total), f"{rate:,.0f} rows/s{left}" + (f"; day {days}" if days else ""))

@@ -1,7 +1,4 @@
-"""Rows of a Parquet file, a bounded number at a time, and as lines of Criteo's text format.
-
-The lines go through the same parser as a text file's, so that the same rows come out and the same ones are refused.
-"""
+"""Rows of a Parquet file, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -12,8 +9,6 @@ from pathlib import Path
 import polars as pl
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.criteo_lines import FIELDS
-from pipelines.data.source import NUMERIC_FEATURES
 
 _BLOCK_ROWS = 65_536
 _MAGIC = b"PAR1"
@@ -81,53 +76,3 @@ class ParquetRows:
             ) from error
         if self.lines == 0:
             raise UserError(f"{self.path} is empty: it holds no row.")
-
-
-class ParquetLines(ParquetRows):
-    """The rows of one Parquet file of 40 columns in the order of Criteo's fields, whatever their names, as lines.
-
-    The label is a whole number or a truth value, the 13 counts are numbers, the 26 categories text of 8 hexadecimal
-    digits; null is a blank.
-    """
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, _columns)
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines; raises UserError as :meth:`ParquetRows.blocks`."""
-        return map(_as_lines, self.blocks())
-
-
-def _columns(path: Path, schema: pl.Schema) -> list[pl.Expr]:
-    """The columns as a text file would hold them."""
-    if len(schema) != FIELDS:
-        raise UserError(f"{path} has {len(schema)} columns, but {FIELDS} are wanted: label, 13 counts, 26 categories.")
-    columns = []
-    for place, (name, kind) in enumerate(schema.items()):
-        column = pl.col(name)
-        if place > NUMERIC_FEATURES:
-            right, wanted = kind in (pl.String, pl.Categorical), "text of 8 hexadecimal digits"
-            column = column.cast(pl.String)
-        elif kind.is_float():
-            right, wanted = place > 0, "a whole number"
-            # Tools that have no null among whole numbers write floats; 1.5 stays 1.5, and is refused as in text.
-            whole = column.is_nan() | (column == column.round(0)) & (column.abs() < 2.0**63)
-            column = (
-                pl.when(whole)
-                .then(column.fill_nan(None).cast(pl.Int64, strict=False).cast(pl.String))
-                .otherwise(column.cast(pl.String))
-            )
-        else:
-            right, wanted = kind.is_integer() or (place == 0 and kind == pl.Boolean), "a whole number"
-            column = column.cast(pl.UInt8) if kind == pl.Boolean else column
-        if not right:
-            raise UserError(f"{path}: column {place + 1} ({name}) is of type {kind}, but {wanted} is wanted.")
-        columns.append(column.alias(str(place)))
-    return columns
-
-
-def _as_lines(block: pl.DataFrame) -> bytes:
-    text = block.write_csv(separator="\t", include_header=False, quote_style="never").encode()
-    if text.count(b"\n") != block.height:  # a category that holds a line feed: refused, but as one row
-        text = _as_lines(block.with_columns(pl.col(pl.String).str.replace_all("\n", " ")))
-    return text

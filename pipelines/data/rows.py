@@ -1,14 +1,128 @@
-"""Rows of several files as one, and a part of them; nothing is held in memory but the rows that are asked for."""
+"""Rows as training reads them: fixed-width records on disk, of clicks or of texts, and rows of several files as one.
+
+Nothing is held in memory but the rows that are asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.data.dataset import Rows
+NUMERIC_FEATURES = 13
+CATEGORICAL_FEATURES = 26
+
+RECORD = np.dtype(
+    [
+        ("label", "<f4"),
+        ("day", "<i4"),
+        ("numeric", "<f4", (NUMERIC_FEATURES,)),
+        ("categorical", "<i4", (CATEGORICAL_FEATURES,)),
+    ]
+)
+
+
+def text_record(max_length: int) -> np.dtype[Any]:
+    """The record of a text of at most so many tokens."""
+    return np.dtype([("label", "<i4"), ("length", "<i4"), ("ids", "<i4", (max_length,))])
+
+
+def fields_of(record: np.dtype[Any]) -> list[dict[str, Any]]:
+    """The fields of a record as dataset.json lists them: name, little-endian type, and how many of it."""
+    assert record.fields is not None
+    described = []
+    for name, (kind, *_) in record.fields.items():
+        described.append({"name": name, "dtype": kind.base.str, "shape": list(kind.shape)})
+    return described
+
+
+@dataclass(frozen=True)
+class Rows:
+    """b examples: labels (0 or 1) and days of shape [b], numeric [b, 13], categorical table rows [b, 26]."""
+
+    labels: NDArray[np.float32]
+    days: NDArray[np.int32]
+    numeric: NDArray[np.float32]
+    categorical: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of(cls, records: NDArray[Any]) -> Rows:
+        """Copies of the four fields, each contiguous and writable."""
+        # np.ascontiguousarray would not copy a single row, and so give out the read-only file itself.
+        return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
+
+    def where(self, mask: NDArray[np.bool_]) -> Rows:
+        """Those of the rows at which ``mask``, of shape [b], is true."""
+        return Rows(self.labels[mask], self.days[mask], self.numeric[mask], self.categorical[mask])
+
+    def counted(self, feature: int, most: int) -> NDArray[np.int32]:
+        """The table rows of a feature in every example, end to end: one each, so ``most`` binds nothing."""
+        return self.categorical[:, feature]
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """b examples: labels (0, 1, …) and lengths of shape [b], token ids of shape [b, max_length].
+
+    What stands behind a text's length is padding, and no token of it.
+    """
+
+    labels: NDArray[np.int32]
+    lengths: NDArray[np.int32]
+    ids: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @classmethod
+    def of(cls, records: NDArray[Any]) -> TextRows:
+        """Copies of the three fields, each contiguous and writable."""
+        return cls(*(np.array(records[name]) for name in ("label", "length", "ids")))
+
+    def counted(self, feature: int, most: int) -> NDArray[np.int32]:
+        """The distinct tokens of every text, at most its first ``most``, end to end; a text is its one feature."""
+        example, place = np.nonzero(np.arange(self.ids.shape[1]) < self.lengths[:, None])
+        tokens = self.ids[example, place]
+        _, first = np.unique(example * (int(self.ids.max(initial=0)) + 1) + tokens, return_index=True)
+        first.sort()
+        per_text = np.bincount(example[first], minlength=len(self))
+        rank = np.arange(len(first)) - np.repeat(np.cumsum(per_text) - per_text, per_text)
+        return tokens[first[rank < most]]
+
+
+class RowFile:
+    """The records of one split, on disk; its rows are :class:`Rows`, or :class:`TextRows` where the records are texts.
+
+    The two are Any to the type checker: the task that a dataset is for knows which it reads.
+    """
+
+    def __init__(self, path: Path, rows: int, record: np.dtype[Any]) -> None:
+        self._rows: type[Any] = TextRows if "ids" in (record.names or ()) else Rows
+        # An empty file cannot be mapped.
+        self._records = np.memmap(path, dtype=record, mode="r", shape=(rows,)) if rows else np.empty(0, record)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def gather(self, indices: NDArray[np.integer[Any]]) -> Any:
+        """The rows at ``indices`` (shape [b], 0..len-1), in that order; rising order reads the disk best.
+
+        Raises:
+            IndexError: An index is len(self) or more.
+        """
+        return self._rows.of(self._records[indices])
+
+    def chunks(self, size: int) -> Iterator[Any]:
+        """All rows in order, ``size`` at a time (the last chunk may be shorter)."""
+        for start in range(0, len(self), size):
+            yield self._rows.of(self._records[start : start + size])
 
 
 class ChunkedRows(Protocol):
@@ -19,7 +133,7 @@ class ChunkedRows(Protocol):
 
 
 class RowReader(ChunkedRows, Protocol):
-    """Rows that can be gathered, too; :class:`pipelines.data.dataset.RowFile` is one."""
+    """Rows that can be gathered, too; :class:`pipelines.data.rows.RowFile` is one."""
 
     def __len__(self) -> int: ...
 

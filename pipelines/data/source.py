@@ -1,45 +1,84 @@
-"""What a dataset's reader must offer, whatever its files look like.
-
-A reader yields blocks of rows in one layout: a label, a day, 13 numbers, and the 64-bit keys of 26
-categorical values (see :mod:`pipelines.data.hashing`). Splits, vocabularies and files are made from the
-blocks, alike for all.
-"""
+"""What every dataset offers, whatever it holds: a stream of days, of one day unless it says otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-NUMERIC_FEATURES = 13
-CATEGORICAL_FEATURES = 26
+from dpfest.errors import UserError
+from pipelines.data.dataset import Dataset
+from pipelines.data.estimate import Estimate
+from pipelines.system.hub import HubConfig
 
 Progress = Callable[[int, int], None]
 """Called with (work done, work in all), both in bytes of the source."""
 
 
-@dataclass(frozen=True)
-class RowBlock:
-    """Some consecutive rows of one source file, n of them.
+SCRATCH = "source"
+"""Within the folder of a dataset that is being made, the folder for generated files, which need not exist."""
 
-    Each row follows from its own line and from public tables; no other line changes it.
+
+class DataConfig(ABC):
+    """The configuration of a dataset, a dataclass: which days it has, and how the rows of each are made.
 
     Attributes:
-        content: What each line says, see :func:`pipelines.data.hashing.line_content`, shape [n].
-        day: Day of each row, shape [n].
-        label: 0 or 1, shape [n].
-        numeric: Transformed numeric features, shape [n, 13].
-        keys: Keys of the categorical values, shape [n, 26].
+        task: what is learnt from it, `clicks` or `text`.
+        is_stream: whether it is trained on day by day. Other data have one day, number 0.
+        hub: what may be fetched from the Hugging Face hub: nothing, unless the whole configuration says so.
+        name: as in ``data=...``.
     """
 
-    content: NDArray[np.uint64]
-    day: NDArray[np.int32]
-    label: NDArray[np.float32]
-    numeric: NDArray[np.float32]
-    keys: NDArray[np.uint64]
+    task: ClassVar[str]
+    is_stream: ClassVar[bool] = False
+    hub: ClassVar[HubConfig] = HubConfig()
+    name: str
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+
+    def day_numbers(self) -> list[int]:
+        """Number of each day, rising."""
+        return [0]
+
+    @abstractmethod
+    def identity(self, day: int) -> dict[str, Any]:
+        """What the rows of a day are made from, as JSON.
+
+        Raises:
+            UserError: It is not there.
+        """
+
+    @abstractmethod
+    def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
+        """Fill an empty folder with the dataset of a day, ``made_with`` among what its dataset.json records.
+
+        Raises:
+            UserError: The source is malformed, or holds no row to train on.
+        """
+
+    def estimates(self, days: list[int]) -> dict[int, Estimate]:
+        """What making each of these days will take."""
+        return dict.fromkeys(days, Estimate(0))
+
+    @abstractmethod
+    def features(self) -> list[int] | int:
+        """Rows of each embedding table where the settings say them, else the number of tables."""
+
+    @abstractmethod
+    def expected_examples(self, train_days: int) -> float | None:
+        """Training examples, told before anything is made; None where nothing is known of the source.
+
+        Args:
+            train_days: of a stream, the days that are trained on.
+        """
+
+    def warnings(self, day: Dataset) -> list[str]:
+        """What a user should know of a day that has been made."""
+        return []
 
 
 @dataclass
@@ -66,24 +105,15 @@ class RefusedRows:
         return {"total": sum(self.counts.values()), "by_reason": self.counts, "first": self.examples}
 
 
-class RowSource(Protocol):
-    """A readable source of rows; ``blocks`` may be called again to read everything once more."""
+class BadLineError(ValueError):
+    """Why a line is no example: ``reason`` is its kind, the text says which field and what it held."""
 
-    numeric_names: tuple[str, ...]
-    categorical_names: tuple[str, ...]
-    numeric_transform: str
-    published_sizes: tuple[int, ...]
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
 
-    @property
-    def rejected(self) -> RefusedRows:
-        """Malformed rows met by the latest complete reading."""
 
-    @property
-    def excluded(self) -> RefusedRows:
-        """Well-formed rows that are no examples (they have no label), in the latest complete reading."""
-
-    def files(self) -> list[dict[str, Any]]:
-        """Path, size in bytes and SHA-256 of every file of the latest complete reading."""
-
-    def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All rows in order, a bounded number at a time."""
+def check_on_bad_row(choice: str) -> None:
+    """Raise UserError unless it says what to do with malformed rows."""
+    if choice not in ("stop", "skip"):
+        raise UserError(f"data.on_bad_row must be stop or skip, not {choice!r}.")

@@ -1,13 +1,14 @@
-"""A stream: a folder of days, each of them a dataset of its own, of training rows and a few that are held out.
+"""A stream: days in the order of time, each of them a dataset of its own. An ordinary dataset is a stream of one day.
 
-``stream.json`` says which days belong to it and how they were made; ``day_00``, ``day_01``, … are ordinary dataset
-folders (see :mod:`pipelines.data.dataset`). An example lies in one day. Rows are memory-mapped: no day is in memory.
+The folder of an ordinary dataset is its day's (see :mod:`pipelines.data.dataset`). That of a stream of several holds
+``stream.json``, which says which days belong to it and how they were made, and the folders ``day_00``, ``day_01``, …
+An example lies in one day. Rows are memory-mapped: no day is in memory.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,20 +27,14 @@ def day_folder(stream: Path, number: int) -> Path:
 
 
 def failure_file(stream: Path, number: int) -> Path:
-    """Where the latest attempt at a day leaves word of why it failed; a day that is made has none."""
+    """Where the latest attempt at a day records why it failed; a day that is made has none."""
     return stream / f"day_{number:02d}.failed"
 
 
-def write_stream_record(
-    folder: Path, name: str, numbers: Sequence[int], day_hashes: Sequence[str], made_with: dict[str, Any]
-) -> None:
+def write_stream_record(folder: Path, name: str, hashes: Mapping[int, str], made_with: dict[str, Any]) -> None:
     """Write ``stream.json``, which names the days before they are made, so that one that is missing can be named."""
-    days = [{"day": number, "folder": day_folder(folder, number).name} for number in numbers]
-    for day, day_hash in zip(days, day_hashes, strict=True):
-        day["hash"] = day_hash
-    write_json(
-        folder / RECORD_FILE, {"schema": STREAM_SCHEMA, "name": name, "days": days, "made_with": dict(made_with)}
-    )
+    days = [{"day": day, "folder": day_folder(folder, day).name, "hash": hashes[day]} for day in hashes]
+    write_json(folder / RECORD_FILE, {"schema": STREAM_SCHEMA, "name": name, "days": days, "made_with": made_with})
 
 
 @dataclass(frozen=True)
@@ -48,42 +43,41 @@ class Stream:
 
     Attributes:
         folder: Where it is.
-        description: The whole of stream.json.
-        days: The days in the order of time; each has the splits ``train`` and ``validation``.
+        days: The days in the order of time. That of an ordinary dataset has the splits ``train``, ``validation`` and
+            ``test``; those of a stream of several have ``train`` and ``validation``.
+        day_numbers: Number of each day, rising; not always 0 to D - 1, since a stream may be a part of its source's
+            days.
+        hashes: What each day is made from.
+        is_stream: Whether it is trained on day by day.
     """
 
     folder: Path
-    description: dict[str, Any]
     days: list[Dataset]
+    day_numbers: list[int]
+    hashes: list[str]
+    is_stream: bool
 
     @classmethod
     def open(cls, folder: Path) -> Stream:
-        """Open a stream and check that every day is whole.
+        """Open a dataset or stream and check that every day is whole.
 
         Raises:
             UserError: There is none, it was written in another schema, or a day is missing or damaged: it is named,
                 with what remakes it, and why it failed where it did.
         """
         folder = Path(folder)
+        if not (folder / RECORD_FILE).exists() and not any(folder.glob("day_*")):
+            return cls(folder, [Dataset.open(folder)], [0], [folder.name.rpartition("-")[2]], is_stream=False)
         description = _read_record(folder)
-        days = [_open_day(folder, description, int(day["day"])) for day in description["days"]]
+        numbers = [int(day["day"]) for day in description["days"]]
+        days = [_open_day(folder, description["name"], number) for number in numbers]
         for day in days[1:]:
             if day.vocabulary_sizes != days[0].vocabulary_sizes:
                 raise UserError(
                     f"{day.folder} has other vocabulary sizes than {days[0].folder}: delete {folder} and preprocess "
                     "again."
                 )
-        return cls(folder, description, days)
-
-    @property
-    def name(self) -> str:
-        """The stream's name, as in ``data=...``."""
-        return str(self.description["name"])
-
-    @property
-    def day_numbers(self) -> list[int]:
-        """Number of each day, rising; not always 0 to D - 1, since a stream may be a part of its source's days."""
-        return [int(day["day"]) for day in self.description["days"]]
+        return cls(folder, days, numbers, [str(day["hash"]) for day in description["days"]], is_stream=True)
 
     @property
     def rows_of_day(self) -> list[int]:
@@ -95,34 +89,26 @@ class Stream:
         """Rows of the table of each categorical feature, the same on all days."""
         return self.days[0].vocabulary_sizes
 
-    @property
-    def categorical_names(self) -> list[str]:
-        """Name of each categorical feature."""
-        return self.days[0].categorical_names
+    def split_days(self, train_days: int) -> tuple[list[Dataset], list[Dataset]]:
+        """The first ``train_days`` days, which are trained on, and those after them, which are held out; an ordinary
+        dataset has its held-out rows in its one day.
 
-    @property
-    def numeric_names(self) -> list[str]:
-        """Name of each numeric feature."""
-        return self.days[0].numeric_names
+        Raises:
+            UserError: no day of a stream would be held out.
+        """
+        if not self.is_stream:
+            return self.days, []
+        if train_days >= len(self.days):
+            raise UserError(
+                f"stream.train_days={train_days} leaves none of the {len(self.days)} days of {self.days[0].name} to "
+                f"evaluate on: choose at most {len(self.days) - 1}."
+            )
+        return self.days[:train_days], self.days[train_days:]
 
-
-def split_days(stream: Stream, train_days: int) -> tuple[list[Dataset], list[Dataset]]:
-    """The days that are trained on, and those after them, which are held out.
-
-    Raises:
-        UserError: none would be held out.
-    """
-    if train_days >= len(stream.days):
-        raise UserError(
-            f"stream.train_days={train_days} leaves none of the {len(stream.days)} days of {stream.name} to evaluate "
-            f"on: choose at most {len(stream.days) - 1}."
-        )
-    return stream.days[:train_days], stream.days[train_days:]
-
-
-def trained_on(data: Dataset | Stream, train_days: int) -> list[Dataset]:
-    """The datasets whose training rows a run reads: one, or the first days of a stream."""
-    return split_days(data, train_days)[0] if isinstance(data, Stream) else [data]
+    def examples(self, train_days: int) -> int | list[int]:
+        """Number of training examples, in a stream of each of the first ``train_days`` days; raises as `split_days`."""
+        examples = [day.examples for day in self.split_days(train_days)[0]]
+        return examples if self.is_stream else examples[0]
 
 
 def _read_record(folder: Path) -> dict[str, Any]:
@@ -144,9 +130,9 @@ def _read_record(folder: Path) -> dict[str, Any]:
     return dict(description)
 
 
-def _open_day(folder: Path, description: dict[str, Any], number: int) -> Dataset:
+def _open_day(folder: Path, name: str, number: int) -> Dataset:
     day = day_folder(folder, number)
-    again = f"`dpfest preprocess data={description['name']}` with the same settings makes this day, and no other"
+    again = f"`dpfest preprocess data={name}` with the same settings makes this day, and no other"
     if not day.exists():
         failed = failure_file(folder, number)
         why = f"; the last attempt failed: {failed.read_text(encoding='utf-8').strip()}" if failed.exists() else "."

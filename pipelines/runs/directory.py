@@ -15,17 +15,17 @@ example made a loss overflow.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
@@ -69,14 +69,35 @@ class RunDirectory:
         Raises:
             UserError: another process is making this very run.
         """
-        with _open_private(self.private / ".lock", "a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UserError(
-                    f"Another process is making this very run in {self.path}. Wait for it, or change a setting."
-                ) from error
+        lock = FileLock(self.private / ".lock", timeout=-1 if wait else 0, mode=OWNER_ONLY)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise UserError(
+                f"Another process is making this very run in {self.path}. Wait for it, or change a setting."
+            ) from error
+        try:
             yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def recording(self, settings: dict[str, Any]) -> Iterator[None]:
+        """Record what the run is asked, that it is running, and how the block ends: stopped, or failed and why.
+
+        That it is done is recorded by :meth:`finish`.
+        """
+        self.write_config(settings)
+        self.write_status("running")
+        try:
+            yield
+        except (SystemExit, KeyboardInterrupt):
+            self.write_status("stopped")
+            raise
+        except BaseException as error:
+            with suppress(OSError):  # on a full disk the error itself says more
+                self.fail(error)
+            raise
 
     def summary(self) -> dict[str, Any] | None:
         """The summary of a run that is done, or None."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpfest.errors import UserError
 from dpfest.topk import SelectionConfig
-from pipelines.config.settings import TOKENIZER, Config
+from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
 
 # Settings of `train` that change no result: they only say when something is written, or how a logical batch
@@ -56,7 +56,7 @@ def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
     settings = dataclasses.asdict(selection)
     if selection.source in (None, "streaming") or selection.prior is not None:
         del settings["source"]  # no choice, what a stream takes unless told otherwise, or no look at the days
-    if selection.prior is not None and selection.prior != TOKENIZER:
+    if selection.prior is not None and selection.prior != TOKENIZER_PRIOR:
         try:
             settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()
         except OSError as error:

@@ -19,13 +19,13 @@ from dpfest.privacy_plan import Period, PrivacyPlan
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.settings import Config
 from pipelines.runs.release import SUMMARY_SCHEMA
-from pipelines.runs.schedule import Course
+from pipelines.runs.schedule import Schedule
 from pipelines.tasks.low_rank_table import EmbeddingSize
 
 
 def summarize(
     config: Config,
-    course: Course,
+    schedule: Schedule,
     ledger: Ledger,
     *,
     size: EmbeddingSize,
@@ -46,8 +46,8 @@ def summarize(
         settings: those that may leave (:func:`pipelines.runs.release.released_settings`).
         tensors: type and shape of each tensor that is released, by name; None where the weights are not kept.
     """
-    plan, validation, test = course.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
-    sections = ("algorithm", "optimizer", "train", *(["stream"] if course.is_stream else []))
+    plan, validation, test = schedule.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
+    sections = ("algorithm", "optimizer", "train", *(["stream"] if schedule.is_stream else []))
     layout, coordinates = size.layout, size.coordinates(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
     return {
@@ -76,8 +76,8 @@ def summarize(
             "reduction": size.whole / coordinates if coordinates else None,
             "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
         },
-        "privacy": _privacy(course, ledger) if config.algorithm.private else None,
-        "periods": _periods(course, evaluations) if course.is_stream else None,
+        "privacy": _privacy(schedule, ledger) if config.algorithm.private else None,
+        "periods": _periods(schedule, evaluations) if schedule.is_stream else None,
         "hyperparameters": {name: settings[name] for name in sections},
         "tensors": None if tensors is None else dict(tensors),
     }
@@ -89,18 +89,18 @@ def _weights(config: Config) -> str | None:
     return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
 
 
-def _periods(course: Course, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _periods(schedule: Schedule, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Which days each period of a stream took, and how the model stood at its end."""
-    ended = enumerate(zip(course.plan.periods, evaluations, strict=True), 1)
+    ended = enumerate(zip(schedule.plan.periods, evaluations, strict=True), 1)
     return [
         {"period": number, "days": list(period.days or ()), "examples": period.examples, **evaluation}
         for number, (period, evaluation) in ended
     ]
 
 
-def _privacy(course: Course, ledger: Ledger) -> dict[str, Any]:
+def _privacy(schedule: Schedule, ledger: Ledger) -> dict[str, Any]:
     """What was spent and the noise that it bought: enough to count epsilon again."""
-    plan, spent, stream = course.plan, ledger.to_json(), course.is_stream
+    plan, spent, stream = schedule.plan, ledger.to_json(), schedule.is_stream
     steps = [plan.step(number) for number in range(len(plan.periods))]
     selection = replace(plan.selections[0], part=()) if plan.selections else None
     return {
@@ -111,7 +111,7 @@ def _privacy(course: Course, ledger: Ledger) -> dict[str, Any]:
         "periods": [_period(*each) for each in zip(plan.periods, steps, strict=True)] if stream else None,
         "histograms": [_record(event) for event in plan.selections] if stream else None,
         "epsilon_at_own_rates": epsilon_at_own_rates(plan) if stream else None,
-        "public_vocabulary": not course.data_dependent_vocabulary,
+        "public_vocabulary": not schedule.data_dependent_vocabulary,
     }
 
 

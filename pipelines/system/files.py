@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,9 +9,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 
@@ -95,27 +95,35 @@ def whole_folder(path: Path) -> Iterator[Path]:
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
     """Hold ``path`` against other processes and remove it in the end; False where the file system has no locks."""
-    while True:
-        with path.open("w") as lock:
-            alone = True
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError:
-                alone = False  # two may then write at once: the rename of the folder decides
-            if alone and not _is_at(lock, path):
-                continue  # its holder removed it while this process waited: the lock is a newer file, or none
-            try:
-                yield alone
-            finally:
-                path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
-            return
-
-
-def _is_at(file: TextIO, path: Path) -> bool:
+    lock = FileLock(path, poll_interval=0.01)
     try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
+        lock.acquire()
+    except OSError:
+        yield False  # two may then write at once: the rename of the folder decides
+        return
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
+        lock.release()
+
+
+@contextmanager
+def made_once(final: Path) -> Iterator[Path | None]:
+    """A folder to fill, renamed to ``final`` when the block ends well, removed when it fails.
+
+    Gives None where another process has made ``final`` in the meantime: there is nothing left to do.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with locked(final.with_name(f".{final.name}.lock")) as alone:
+        if final.exists():
+            yield None
+            return
+        if alone:
+            for left_over in final.parent.glob(partial_of(final, "*").name):
+                shutil.rmtree(left_over, ignore_errors=True)
+        with whole_folder(final) as partial:
+            yield partial
 
 
 class HashedFile:

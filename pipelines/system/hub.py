@@ -48,8 +48,10 @@ class Wanted:
 
 
 _MODEL_FILES = "config.json tokenizer.json model.safetensors"
-TOKENIZER = Wanted("model", (("config.json", "tokenizer.json"),), _MODEL_FILES)
-WEIGHTS = Wanted("model", (("config.json", "model*.safetensors"), ("config.json", "pytorch_model*.bin")), _MODEL_FILES)
+TOKENIZER_FILES = Wanted("model", (("config.json", "tokenizer.json"),), _MODEL_FILES)
+WEIGHT_FILES = Wanted(
+    "model", (("config.json", "model*.safetensors"), ("config.json", "pytorch_model*.bin")), _MODEL_FILES
+)
 
 
 def local_folder(place: str, wanted: Wanted, hub: HubConfig) -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dpfest.errors import UserError
 
 if TYPE_CHECKING:
-    from pipelines.system.progress import Report
+    from pipelines.system.progress import Reporter
 
 Kind = Literal["model", "dataset"]
 
@@ -92,7 +92,7 @@ class Repository:
         return f"{said}; files that have arrived whole are kept, and the same command goes on with the others"
 
 
-def _bar(report: Report) -> type[Any]:
+def _bar(report: Reporter) -> type[Any]:
     """What the client takes for a bar of its own, and is none: of bytes, however many bars count them, it reports."""
     from tqdm.auto import tqdm
 

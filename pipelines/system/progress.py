@@ -14,15 +14,15 @@ from rich.table import Column
 from rich.text import Text
 
 
-class Report(Protocol):
+class Reporter(Protocol):
     """Say that ``done`` of ``total`` units of work are done, and a few words about them."""
 
     def __call__(self, done: int, total: int, words: str = "") -> None: ...
 
 
 @contextmanager
-def progress(title: str, interval: float = 10.0) -> Iterator[Report]:
-    """Report on work, on standard error.
+def progress(title: str, interval: float = 10.0) -> Iterator[Reporter]:
+    """Reporter on work, on standard error.
 
     On a terminal that is a bar with the words under it. Elsewhere it is a line at the start, one each report but at
     most one every ``interval`` seconds (0: each report), and one with the seconds once the work is done.
@@ -62,7 +62,7 @@ class _CountColumn(TextColumn):
 
 
 @contextmanager
-def _bar(title: str, console: Console) -> Iterator[Report]:
+def _bar(title: str, console: Console) -> Iterator[Reporter]:
     with _Bar(console) as bar:
         task = bar.add_task(title, total=None)
 
@@ -74,7 +74,7 @@ def _bar(title: str, console: Console) -> Iterator[Report]:
 
 
 @contextmanager
-def _lines(title: str, interval: float) -> Iterator[Report]:
+def _lines(title: str, interval: float) -> Iterator[Reporter]:
     started = time.monotonic()
     told = started
 

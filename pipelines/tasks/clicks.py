@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from dpfest.reading import MicroBatch
 from dpfest.tables import TableLayout
-from pipelines.data.dataset import Dataset, Rows
-from pipelines.data.rows import ChunkedRows, RowReader
-from pipelines.data.stream import Stream
+from pipelines.data.dataset import Dataset
+from pipelines.data.rows import ChunkedRows, RowReader, Rows
 from pipelines.tasks.auc import RocAuc
 from pipelines.tasks.low_rank_table import EmbeddingSize
 from pipelines.tasks.pctr import PctrConfig, PctrModel
@@ -34,7 +33,7 @@ class ClickTask:
 
     metric = "auc"
 
-    def __init__(self, data: Dataset | Stream, config: PctrConfig, seed: int, device: torch.device) -> None:
+    def __init__(self, data: Dataset, config: PctrConfig, seed: int, device: torch.device) -> None:
         self.device = device
         self.model = PctrModel(data.vocabulary_sizes, len(data.numeric_names), config, seed).to(device)
         self.table_names = data.categorical_names

@@ -1,8 +1,8 @@
 """LoRA on the embedding table: what the paper holds DP-AdaFEST against.
 
 The table is frozen and what a row learns is ``a_row B``: the factor A ``[rows, r]`` is a table of its own, B
-``[r, dim]`` a linear layer, and both are trained by plain DP-SGD.  The rule lives here and not with the others: it is
-not about which rows survive, but about which model is trained.
+``[r, dim]`` a linear layer, and both are trained by plain DP-SGD.  The algorithm lives here and not with the others:
+it is not about which rows survive, but about which model is trained.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Rate
+from pipelines.system.ranges import Rate
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from pipelines.config.schema import Width, Within
+from pipelines.system.ranges import Width, Within
 
 
 @dataclass

@@ -17,11 +17,11 @@ import torch
 from torch import nn
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Rate, Width, Within
 from pipelines.data.dataset import Dataset
 from pipelines.system.checksum import fingerprint
-from pipelines.system.hub import WEIGHTS, HubConfig, local_folder
+from pipelines.system.hub import WEIGHT_FILES, HubConfig, local_folder
 from pipelines.system.hub_client import INSTALL
+from pipelines.system.ranges import Rate, Width, Within
 from pipelines.tasks.head import FirstToken, UnitHead
 from pipelines.tasks.low_rank_table import LowRankTable
 
@@ -82,7 +82,7 @@ class RobertaConfig:
         Raises:
             UserError: it has a name on the hub, is not in the local cache, and may not or cannot be fetched.
         """
-        return None if self.path is None else local_folder(self.path, WEIGHTS, self.hub)
+        return None if self.path is None else local_folder(self.path, WEIGHT_FILES, self.hub)
 
 
 def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank: int | None = None) -> nn.Module:

@@ -16,7 +16,6 @@ from dpfest.tables import TableLayout
 from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader
-from pipelines.data.stream import Stream
 from pipelines.tasks.low_rank_table import EmbeddingSize, LoraEmbedding
 
 
@@ -61,12 +60,11 @@ class TaskReader:
         return self.task.batches(self.rows, indices, self.micro_batch_size)
 
 
-def task_of(config: Config, data: Dataset | Stream, device: torch.device) -> Task:
-    """The task of a configuration on its data, with the model's initial weights."""
+def task_of(config: Config, data: Dataset, device: torch.device) -> Task:
+    """The task of a configuration on its data, or on those of any of its days, with the model's initial weights."""
     if config.data.task == "text":
         from pipelines.tasks.texts import TextTask  # imports packages that click data do without
 
-        assert isinstance(data, Dataset)
         rank = config.algorithm.rank if isinstance(config.algorithm, LoraEmbedding) else None
         return TextTask(data, config.model, config.seed, device, rank)
     from pipelines.tasks.clicks import ClickTask

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from dpfest.reading import MicroBatch
 from dpfest.tables import TableLayout
 from pipelines.data.dataset import Dataset
-from pipelines.data.rows import ChunkedRows, RowReader
-from pipelines.data.text.rows import TextRows
+from pipelines.data.rows import ChunkedRows, RowReader, TextRows
 from pipelines.tasks.auc import refuse_not_finite
 from pipelines.tasks.low_rank_table import EmbeddingSize, LowRankTable
 from pipelines.tasks.roberta import RobertaConfig, text_classifier

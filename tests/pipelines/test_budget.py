@@ -15,14 +15,14 @@ from dpfest.errors import UserError
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import Nonprivate
 from pipelines import budget as stage
-from pipelines.config.settings import BudgetConfig, PathsConfig, PrivacyConfig, TrainConfig
+from pipelines.config.settings import BudgetConfig, PathsConfig, PrivacyConfig, StreamConfig, TrainConfig
 
 
 @pytest.fixture
 def config(tmp_path):
-    vocabulary = SimpleNamespace(sizes=[100] * 26)
     return SimpleNamespace(
-        data=SimpleNamespace(name="anything", vocabulary=vocabulary, is_stream=False, task="clicks"),
+        data=SimpleNamespace(name="anything", is_stream=False, features=lambda: [100] * 26),
+        stream=StreamConfig(),
         algorithm=ALGORITHMS["adafest"](),
         privacy=PrivacyConfig(),
         train=TrainConfig(batch_size=5_000, epochs=10),
@@ -50,9 +50,9 @@ def test_it_answers_without_a_dataset_and_keeps_the_calibration(config, tmp_path
 def test_n_is_read_from_the_processed_dataset(config, monkeypatch, tmp_path):
     folder = tmp_path / "dataset"
     folder.mkdir()
-    dataset = SimpleNamespace(examples=40_000, vocabulary_sizes=[5, 2_000])
+    stream = SimpleNamespace(examples=lambda train_days: 40_000, vocabulary_sizes=[5, 2_000])
     monkeypatch.setattr(stage, "dataset_folder", lambda config: folder)
-    monkeypatch.setattr(stage.Dataset, "open", lambda folder: dataset)
+    monkeypatch.setattr(stage.Stream, "open", lambda folder: stream)
     config.budget.examples = None
     config.algorithm = ALGORITHMS["fest"](selection=SelectionConfig(mechanism="gumbel", rows=1_000))
     got = stage.budget(config)

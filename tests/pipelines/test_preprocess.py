@@ -18,13 +18,13 @@ import pytest
 import yaml
 
 from dpfest.errors import UserError
+from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.clicks import blocks
 from pipelines.data.clicks.criteo import CriteoKaggleConfig
+from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.clicks.writer import made_once
-from pipelines.data.dataset import Dataset
-from pipelines.data.split import SPLITS, SplitConfig
-from pipelines.preprocess import DATA_CONFIGS
+from pipelines.data.dataset import SPLITS, Dataset
+from pipelines.system.files import made_once
 from tests.pipelines.data.criteo_text import Fields, run, some_lines
 
 REPOSITORY = Path(__file__).parents[2]
@@ -229,11 +229,11 @@ def test_a_dataset_is_made_once_and_moved_files_are_known_again(
     assert run(CriteoKaggleConfig(path=str(moved)), tmp_path / "data") != folder
 
 
-@pytest.mark.parametrize("name", DATA_CONFIGS)
+@pytest.mark.parametrize("name", SCHEMAS["data"])
 def test_the_configuration_files_say_what_the_code_does(name: str) -> None:
     written = yaml.safe_load((REPOSITORY / "conf" / "data" / f"{name}.yaml").read_text())
     written.pop("defaults", None)  # which model texts go with
-    assert written == dataclasses.asdict(DATA_CONFIGS[name]())
+    assert written == dataclasses.asdict(schema("data", name)())
 
 
 def _script(folder: Path, path: Path, before: str = "") -> list[str]:

@@ -26,7 +26,7 @@ FAKE = """
 import json, os, signal, sys, time
 from pathlib import Path
 from dpfest.errors import UserError
-from pipelines.config.settings import run_folder
+from pipelines.runs.identity import run_folder
 
 def preprocess(config):
     with open(Path(config.paths.runs) / "preprocessed", "a") as file:

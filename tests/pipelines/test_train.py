@@ -26,7 +26,7 @@ from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import run_folder
 from pipelines.select import select
 from pipelines.tasks.clicks import ClickTask
-from pipelines.train import train
+from pipelines.train import make_run
 
 HOME = Path(__file__).resolve().parents[2]
 ENTRY = "import sys; sys.argv[0] = 'dpfest'; from cli.main import main; main()"
@@ -94,7 +94,7 @@ LONG = ("train.steps=150", "train.checkpoint_every=3", "train.log_every=1")
 def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> None:
     more = (*LONG, *algorithm.split(), "algorithm.threshold=1" if "adafest" in algorithm else "seed=0")
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
-    expected = train(config(quiet, *more))
+    expected = make_run(config(quiet, *more))
     folder = run_folder(config(killed, *more))
     process = start(killed, *more)
     wait_for(folder / "private" / "state.pt", process)
@@ -103,7 +103,7 @@ def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> N
     assert not (folder / "release" / "summary.json").exists(), "killed too late to test anything"
     with open(folder / "private" / "metrics.jsonl", "a") as file:
         file.write('{"step": 9')  # a line cut short by the kill
-    resumed = train(config(killed, *more))
+    resumed = make_run(config(killed, *more))
     want, got = outcome(expected.path), outcome(resumed.path)
     assert got[0] == want[0]
     assert got[1] == want[1]
@@ -119,7 +119,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
     output = process.communicate(timeout=60)[0]
     assert process.returncode == 143, output
     assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
-    assert train(config(tmp_path, *LONG)).summary["steps"] == 150
+    assert make_run(config(tmp_path, *LONG)).summary["steps"] == 150
     assert json.loads((folder / "status.json").read_text())["status"] == "done"
 
 
@@ -130,20 +130,20 @@ def test_a_run_does_not_go_on_with_rows_that_have_changed(tmp_path: Path, monkey
     with monkeypatch.context() as patch:
         patch.setattr(PrivateTraining, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            train(settings)
+            make_run(settings)
     assert (run_folder(settings) / "private" / "state.pt").exists()
     rows = dataset.folder / "train.rows"
     whole = rows.read_bytes()
     rows.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(UserError, match=rf"{rows} is not what was written .*: delete {dataset.folder} and preprocess"):
-        train(settings)
+        make_run(settings)
     rows.write_bytes(whole)
-    assert train(settings).summary["steps"] == 3
+    assert make_run(settings).summary["steps"] == 3
 
 
 def test_done_run_is_found_done_and_its_private_state_is_gone(tmp_path: Path) -> None:
-    first = train(config(tmp_path))
-    again = train(config(tmp_path, "train.log_every=2", "profile=smoke"))
+    first = make_run(config(tmp_path))
+    again = make_run(config(tmp_path, "train.log_every=2", "profile=smoke"))
     assert not first.skipped and again.skipped and again.path == first.path
     assert not (first.path / "private" / "state.pt").exists()
     assert (first.path / "release" / "model.safetensors").exists()
@@ -152,10 +152,10 @@ def test_done_run_is_found_done_and_its_private_state_is_gone(tmp_path: Path) ->
 def test_a_done_run_that_is_asked_otherwise_says_how_it_was_made(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = train(config(tmp_path, "train.save_model=false"))
-    train(config(tmp_path, "train.save_model=false"))
+    first = make_run(config(tmp_path, "train.save_model=false"))
+    make_run(config(tmp_path, "train.save_model=false"))
     assert "was made with" not in capsys.readouterr().err
-    again = train(config(tmp_path, "device=cpu", "train.evaluate_every=2"))
+    again = make_run(config(tmp_path, "device=cpu", "train.evaluate_every=2"))
     assert again.skipped and again.summary == first.summary
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "was made with" in line]
     assert f"{first.path} was made with device=auto, train.evaluate_every=null, train.save_model=false: " in line
@@ -194,13 +194,13 @@ def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path) -> N
     key = bytes(saved["training"]["key"].tolist())
     for file in (path for path in folder.rglob("*") if path.is_file() and path.name != "state.pt"):
         assert key.hex() not in file.read_text()
-    assert train(settings).summary["privacy"]["epsilon"] <= 1
+    assert make_run(settings).summary["privacy"]["epsilon"] <= 1
     assert not (folder / "private" / "state.pt").exists()
 
 
 def test_times_and_losses_of_batches_are_private(tmp_path: Path) -> None:
     """Both depend on the batches that were drawn: one example more or less moves them."""
-    run = train(config(tmp_path))
+    run = make_run(config(tmp_path))
     timings = json.loads((run.path / "private" / "timings.json").read_text())
     examples = run.summary["steps"] * run.summary["batch_size"]
     assert timings["examples_per_second"] * timings["wall_seconds"] == pytest.approx(examples)
@@ -219,7 +219,7 @@ def test_an_example_whose_loss_overflows_does_not_stop_a_run(tmp_path: Path, mon
         return torch.where(batch[2] > 0, found * float("inf"), found)
 
     monkeypatch.setattr(ClickTask, "losses", overflow)
-    run = train(config(tmp_path))
+    run = make_run(config(tmp_path))
     assert run.summary["steps"] == 3
     metrics = [json.loads(line) for line in (run.path / "private" / "metrics.jsonl").read_text().splitlines()]
     assert {line["loss"] for line in metrics if line["split"] == "train"} == {None}
@@ -228,7 +228,7 @@ def test_an_example_whose_loss_overflows_does_not_stop_a_run(tmp_path: Path, mon
 def test_weights_that_overflow_stop_a_run_and_the_status_does_not_tell_more(tmp_path: Path) -> None:
     settings = config(tmp_path, "optimizer.dense.name=sgd", "optimizer.dense.learning_rate=1e300")
     with pytest.raises(UserError, match=r"The weights .* are not finite after step 1: lower optimizer\.dense"):
-        train(settings)
+        make_run(settings)
     folder = run_folder(settings)
     status = json.loads((folder / "status.json").read_text())
     assert status == {"status": "failed", "reason": "private/failure.txt says why"}
@@ -239,7 +239,7 @@ def test_weights_that_overflow_stop_a_run_and_the_status_does_not_tell_more(tmp_
 def test_two_secret_keys_give_two_results(tmp_path: Path) -> None:
     values = set()
     for name in ("one", "two"):
-        run = train(config(tmp_path / name, "privacy.noise_seed=null"))
+        run = make_run(config(tmp_path / name, "privacy.noise_seed=null"))
         values.add(run.summary["utility"]["loss"])
     assert len(values) == 2
 
@@ -247,7 +247,7 @@ def test_two_secret_keys_give_two_results(tmp_path: Path) -> None:
 def test_the_same_run_twice_at_once_is_refused(tmp_path: Path) -> None:
     settings = config(tmp_path)
     with RunDirectory(run_folder(settings)).lock(), pytest.raises(UserError, match="making this very run"):
-        train(settings)
+        make_run(settings)
 
 
 def test_failure_is_written_down_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,11 +255,11 @@ def test_failure_is_written_down_and_retried(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setattr(PrivateTraining, "step", lambda self, batch: batch.nosuch)
         with pytest.raises(AttributeError, match="nosuch"):
-            train(settings)
+            make_run(settings)
     folder = run_folder(settings)
     assert json.loads((folder / "status.json").read_text())["status"] == "failed"
     assert "AttributeError" in (folder / "private" / "failure.txt").read_text()
-    assert not train(settings).skipped
+    assert not make_run(settings).skipped
     assert json.loads((folder / "status.json").read_text()) == {"status": "done", "reason": None}
     assert not (folder / "private" / "failure.txt").exists()
 
@@ -270,15 +270,15 @@ def test_a_step_is_not_taken_again_in_another_way(tmp_path: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(PrivateTraining, "step", lambda self, batch: batch.nosuch)
         with pytest.raises(AttributeError, match="nosuch"):
-            train(config(tmp_path))
+            make_run(config(tmp_path))
     with pytest.raises(UserError, match=r"saved under another reader.*the same train\.micro_batch_size, device"):
-        train(config(tmp_path, "train.micro_batch_size=50"))
+        make_run(config(tmp_path, "train.micro_batch_size=50"))
     with monkeypatch.context() as patch:
         patch.setattr(ClickTask, "losses", lambda self, model, batch: model(*batch[:2]).square())
         with pytest.raises(UserError, match="saved under another loss_fn"):
-            train(config(tmp_path))
+            make_run(config(tmp_path))
     torch.set_num_threads(threads := torch.get_num_threads() + 1)  # sums follow it: the checkpoint's is taken again
-    assert train(config(tmp_path)).summary["steps"] == 3
+    assert make_run(config(tmp_path)).summary["steps"] == 3
     assert torch.get_num_threads() == threads - 1
 
 
@@ -289,7 +289,7 @@ def test_a_run_of_an_earlier_version_is_named_and_not_trained_over(tmp_path: Pat
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("privacy: {noise_seed: 5}")
     with pytest.raises(UserError, match="made by an earlier version of dpfest"):
-        train(settings)
+        make_run(settings)
     assert [path.name for path in folder.iterdir()] == ["config.yaml"]
 
 
@@ -299,25 +299,25 @@ def test_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"not a checkpoint")
     with pytest.raises(UserError, match=r"state\.pt cannot be read"):
-        train(settings)
+        make_run(settings)
 
 
 @pytest.mark.parametrize("micro", [1, 50, 128])
 def test_micro_batches_change_rounding_alone(tmp_path: Path, micro: int) -> None:
-    whole = train(config(tmp_path / "whole", "algorithm.threshold=1"))
-    cut = train(config(tmp_path / "cut", "algorithm.threshold=1", f"train.micro_batch_size={micro}"))
+    whole = make_run(config(tmp_path / "whole", "algorithm.threshold=1"))
+    cut = make_run(config(tmp_path / "cut", "algorithm.threshold=1", f"train.micro_batch_size={micro}"))
     assert cut.summary["embedding_gradient"] == whole.summary["embedding_gradient"]
     assert cut.summary["utility"]["loss"] == pytest.approx(whole.summary["utility"]["loss"], abs=1e-5)
 
 
 def test_batch_larger_than_the_data_is_refused_by_key(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"train\.batch_size=9999"):
-        train(config(tmp_path, "train.batch_size=9999"))
+        make_run(config(tmp_path, "train.batch_size=9999"))
 
 
 def test_unknown_device_is_refused_by_key(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="device=tpu"):
-        train(config(tmp_path, "device=tpu"))
+        make_run(config(tmp_path, "device=tpu"))
 
 
 def test_selection_is_made_once_and_shared(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_selection_is_made_once_and_shared(tmp_path: Path) -> None:
     folder = select(settings)
     before = (folder / "rows.npy").read_bytes()
     assert select(settings) == folder and (folder / "rows.npy").read_bytes() == before
-    train(settings)
+    make_run(settings)
     assert (folder / "rows.npy").read_bytes() == before
     with pytest.raises(UserError, match="selects no rows"):
         select(config(tmp_path, "algorithm=dpsgd"))
@@ -354,7 +354,7 @@ def test_public_prior_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
 )
 def test_epsilon_from_the_summary_and_dp_accounting_alone(tmp_path: Path, algorithm: str) -> None:
     """The reviewer's ten lines: no code of ours, but for exponential selection's published pair."""
-    summary = train(config(tmp_path, *algorithm.split())).summary
+    summary = make_run(config(tmp_path, *algorithm.split())).summary
     import dp_accounting as dpa
     from dp_accounting.pld import PLDAccountant
 
@@ -382,7 +382,7 @@ def test_epsilon_from_the_summary_and_dp_accounting_alone(tmp_path: Path, algori
 
 def test_paper_fidelity_says_what_it_is(tmp_path: Path) -> None:
     more = ("privacy=paper", "algorithm=fest", "algorithm.selection.mechanism=gumbel", "privacy.noise_seed=5")
-    privacy = train(config(tmp_path, *more)).summary["privacy"]
+    privacy = make_run(config(tmp_path, *more)).summary["privacy"]
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
     assert privacy["epsilon"] <= 1 < privacy["sound_epsilon"]
 
@@ -397,18 +397,18 @@ def test_one_noise_seed_gives_every_run_its_own_noise(tmp_path: Path, monkeypatc
         save(self, state)
 
     monkeypatch.setattr(RunDirectory, "save_state", record)
-    train(config(tmp_path / "one"))
-    train(config(tmp_path / "one", "privacy.epsilon=8"))
-    train(config(tmp_path / "two"))
+    make_run(config(tmp_path / "one"))
+    make_run(config(tmp_path / "one", "privacy.epsilon=8"))
+    make_run(config(tmp_path / "two"))
     assert keys[0] == keys[2] != keys[1]
 
 
 def test_key_that_a_kill_left_beside_a_finished_run_is_removed(tmp_path: Path) -> None:
-    done = train(config(tmp_path))
+    done = make_run(config(tmp_path))
     for name in ("state.pt", ".state.pt.123.partial"):
         (done.path / "private" / name).write_bytes(b"secret")
     (done.path / ".release.123.partial").mkdir()
-    assert train(config(tmp_path)).skipped
+    assert make_run(config(tmp_path)).skipped
     assert not [path for path in done.path.rglob("*") if path.is_file() and path.read_bytes() == b"secret"]
     assert {path.name for path in done.path.iterdir()} == {"status.json", "release", "private"}
 

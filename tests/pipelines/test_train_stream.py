@@ -20,14 +20,14 @@ from dpfest.topk import most_frequent, rows_per_feature
 from pipelines.budget import budget
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
-from pipelines.data.dataset import RECORD, Dataset, Rows
+from pipelines.data.dataset import Dataset
+from pipelines.data.rows import RECORD, Rows
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import run_folder, run_hash
-from pipelines.runs.schedule import course
-from pipelines.select import StreamSelection, select
+from pipelines.select import Selection, select
 from pipelines.tasks.clicks import ClickTask
-from pipelines.train import train
+from pipelines.train import make_run, prepare
 from tests.pipelines.test_train import launch, outcome
 
 # Six days to train on, in periods of four and two; two held out.
@@ -85,14 +85,14 @@ def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
 ) -> None:
     more = [*f"algorithm={algorithm}".split(), "train.steps=40", "train.checkpoint_every=3", "train.log_every=1"]
     more += ["algorithm.threshold=1", "algorithm.selection.rows=260"] if algorithm == "adafest_plus" else []
-    expected = train(config(*more, name="quiet"))
+    expected = make_run(config(*more, name="quiet"))
     folder = run_folder(config(*more, name="killed"))
     process = launch(tmp_path, overrides("killed", *more))
     _wait_for_the_second_period(folder / "private" / "metrics.jsonl", process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (folder / "release" / "summary.json").exists(), "killed too late to test anything"
-    resumed = train(config(*more, name="killed"))
+    resumed = make_run(config(*more, name="killed"))
     want, got = outcome(expected.path), outcome(resumed.path)
     assert got[0] == want[0] and len(got[0]["periods"]) == 2
     assert got[1] == want[1]
@@ -124,7 +124,7 @@ def _wait_for_the_second_period(metrics: Path, process: subprocess.Popen[str]) -
     ],
 )
 def test_every_rule_takes_one_pass_over_each_period_and_is_judged_after_it(config: Any, algorithm: str) -> None:
-    summary = train(config(*f"algorithm={algorithm}".split())).summary
+    summary = make_run(config(*f"algorithm={algorithm}".split())).summary
     # A twentieth of 200 rows a day is held out.
     assert (summary["examples"], summary["steps"]) == (TRAINED, -(-FIRST // 40) + -(-SECOND // 40))
     first, second = summary["periods"]
@@ -150,7 +150,7 @@ def numeric(*parts: Any) -> list[bytes]:
 
 def test_the_held_out_days_are_never_trained_on_and_divided_between_choice_and_report(config: Any) -> None:
     settings = config()
-    made, stream = course(settings, preprocess(settings)), opened(settings)
+    made, stream = prepare(settings, opened(settings)), opened(settings)
     trained = np.concatenate([chunk.days for rows in made.rows for chunk in rows.chunks(300)])
     assert np.unique(trained).tolist() == [0, 1, 2, 3, 4, 5] and len(trained) == TRAINED
     chosen, reported = numeric(made.validation), numeric(made.test)
@@ -163,7 +163,7 @@ def test_the_held_out_days_are_never_trained_on_and_divided_between_choice_and_r
 
 def test_a_period_is_judged_by_rows_of_the_next_one_that_are_never_trained_on(config: Any) -> None:
     settings = config()
-    made, stream = course(settings, preprocess(settings)), opened(settings)
+    made, stream = prepare(settings, opened(settings)), opened(settings)
     judging = numeric(made.following(0))
     assert judging == numeric(*(stream.days[day].split("validation") for day in (4, 5))) and len(judging) > 10
     assert not set(judging) & set(numeric(*made.rows))
@@ -182,7 +182,7 @@ def test_training_rows_of_a_later_period_move_nothing_that_was_published_before_
             rows = np.memmap(day.folder / "train.rows", RECORD, "r+", shape=(day.examples,))
             rows["label"] = 1 - rows["label"]
             rows.flush()
-        summaries.append(train(settings).summary)
+        summaries.append(make_run(settings).summary)
     whole, flipped = summaries
     assert whole["periods"][0] == flipped["periods"][0]
     assert whole["privacy"] == flipped["privacy"] and whole["examples"] == flipped["examples"]
@@ -197,7 +197,7 @@ def test_a_day_is_noised_once_however_many_periods_and_settings_follow(config: A
         released = sorted(Path(settings.paths.runs).glob(".selections/*/*/release/counts.npy"))
         assert len(released) == 6
     before = [path.read_bytes() for path in released]
-    train(settings)
+    make_run(settings)
     assert [path.read_bytes() for path in released] == before
     assert len(list(Path(settings.paths.runs).glob(".selections/*/*"))) == 6
 
@@ -205,7 +205,7 @@ def test_a_day_is_noised_once_however_many_periods_and_settings_follow(config: A
 def test_rows_come_from_the_sum_of_the_noised_days_up_to_the_periods_last(config: Any) -> None:
     settings = config(*FEST)
     stream, selection = opened(settings), settings.algorithm.selection
-    chooser = StreamSelection(settings, stream)
+    chooser = Selection(settings, stream)
     rows = [chooser.rows(days) for days in (range(4), range(4, 6))]
     noised = {}
     for folder in Path(settings.paths.runs).glob(".selections/*/*/release"):
@@ -225,7 +225,7 @@ def test_a_source_looks_at_its_own_days_and_at_no_other(
     config: Any, monkeypatch: pytest.MonkeyPatch, source: str, days: int
 ) -> None:
     settings, seen = config(*FEST, f"algorithm.selection.source={source}"), []
-    chooser, histogram = StreamSelection(settings, opened(settings)), Dataset.histogram
+    chooser, histogram = Selection(settings, opened(settings)), Dataset.histogram
 
     def looked_at(self: Dataset) -> Any:
         seen.append(self.folder.name)
@@ -239,7 +239,7 @@ def test_a_source_looks_at_its_own_days_and_at_no_other(
 
 
 def test_paper_fidelity_says_what_its_epsilon_is_worth(config: Any) -> None:
-    run = train(config("privacy=paper", "algorithm=dpsgd", "privacy.noise_seed=5"))
+    run = make_run(config("privacy=paper", "algorithm=dpsgd", "privacy.noise_seed=5"))
     privacy = run.summary["privacy"]
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
     assert privacy["epsilon"] <= 1 < privacy["epsilon_at_own_rates"] < privacy["sound_epsilon"]
@@ -256,11 +256,11 @@ def test_budget_answers_from_the_days_or_from_a_number_of_examples(config: Any, 
         ["2", "4-5", str(SECOND), str(-(-SECOND // 40))],
     ]
     assert any(line.startswith("epsilon ") and "of 1 (rigorous, poisson" in line for line in said)
-    trained = train(settings).summary["privacy"]["periods"]
+    trained = make_run(settings).summary["privacy"]["periods"]
     sigmas = [f"{period[name]:.6g}" for period in trained for name in ("noise_multiplier", "gradient_noise_multiplier")]
     assert all(sigma in "\n".join(said[-2:]) for sigma in sigmas)
     elsewhere = f"paths.data={tmp_path}/nowhere"
-    with pytest.raises(UserError, match=r"rows of each day are not known: set budget\.examples .* 6 days"):
+    with pytest.raises(UserError, match=r"number of training examples is not known: set budget\.examples.* 6 days"):
         budget(config(elsewhere))
     table = str(budget(config(elsewhere, "budget.examples=1201", "privacy=paper")))
     assert "801" in table and "400" in table and "epsilon at each period's own q" in table
@@ -282,7 +282,7 @@ class Generated:
 
 def test_evaluation_holds_no_day_in_memory(config: Any) -> None:
     settings = config()
-    task = ClickTask(opened(settings), settings.model, 0, torch.device("cpu"))
+    task = ClickTask(opened(settings).days[0], settings.model, 0, torch.device("cpu"))
     peaks = []
     for rows in (50_000, 500_000):
         tracemalloc.start()
@@ -308,7 +308,7 @@ def test_evaluation_holds_no_day_in_memory(config: Any) -> None:
 )
 def test_what_has_no_meaning_is_refused_in_a_sentence(config: Any, more: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        train(config(*more))
+        make_run(config(*more))
 
 
 def test_streams_settings_name_a_run_on_a_stream_and_no_other() -> None:

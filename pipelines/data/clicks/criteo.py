@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.blocks import LineBlocks
+from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.criteo_lines import ParsedLines, parse_block
+from pipelines.data.clicks.criteo_parquet import ParquetLines
+from pipelines.data.clicks.source import RowBlock, RowSource
+from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import line_content
-from pipelines.data.parquet import ParquetLines, is_parquet
-from pipelines.data.source import NUMERIC_FEATURES, Progress, RefusedRows, RowBlock, RowSource
-from pipelines.data.split import SplitConfig
+from pipelines.data.parquet import is_parquet
+from pipelines.data.rows import NUMERIC_FEATURES
+from pipelines.data.source import Progress, RefusedRows, check_on_bad_row
 from pipelines.system.checksum import fingerprint
 
 CATEGORICAL_NAMES = tuple(f"categorical-feature-{i}" for i in range(14, 40))
@@ -32,7 +36,7 @@ NUMERIC_TRANSFORM = "log(1 + max(x, 0)); blank as 0"
 
 
 @dataclass
-class CriteoKaggleConfig:
+class CriteoKaggleConfig(ClickConfig):
     """``train.txt`` of the Criteo Kaggle challenge (45.8M rows), or its .gz.
 
     Attributes:
@@ -41,8 +45,7 @@ class CriteoKaggleConfig:
             dataset.json.
     """
 
-    is_stream: ClassVar[Literal[False]] = False
-    task: ClassVar[str] = "clicks"
+    rows_of_a_day: ClassVar[float] = 45_840_617
 
     name: str = "criteo_kaggle"
     path: str = "???"
@@ -53,20 +56,15 @@ class CriteoKaggleConfig:
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
         check_on_bad_row(self.on_bad_row)
+        super().check()
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows are made from."""
         return {"files": [fingerprint(path) for path in CriteoFiles([Path(self.path)], self.on_bad_row).paths]}
 
-    def source(self, scratch: Path) -> RowSource:
+    def source(self, day: int, scratch: Path) -> RowSource:
         """The rows."""
         return CriteoFiles([Path(self.path)], self.on_bad_row)
-
-
-def check_on_bad_row(choice: str) -> None:
-    """Raise UserError unless it says what to do with malformed rows."""
-    if choice not in ("stop", "skip"):
-        raise UserError(f"data.on_bad_row must be stop or skip, not {choice!r}.")
 
 
 class CriteoFiles:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import itertools
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Day, Days
-from pipelines.data.clicks.criteo import CriteoFiles, check_on_bad_row
-from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.estimate import Forecast, sampled
-from pipelines.data.source import RowSource
-from pipelines.data.split import DaySplitConfig
+from pipelines.data.clicks.config import ClickConfig
+from pipelines.data.clicks.criteo import CriteoFiles
+from pipelines.data.clicks.source import RowSource
+from pipelines.data.clicks.split import DaySplitConfig
+from pipelines.data.clicks.vocabulary import VocabularyConfig, hashed_vocabulary
+from pipelines.data.estimate import Estimate
+from pipelines.data.source import check_on_bad_row
 from pipelines.system.checksum import fingerprint
+from pipelines.system.ranges import Day, Days
 
+_SAMPLE_BLOCKS = 6
 _DAY_FILE = re.compile(r"day_(\d+)(\.(tsv|txt))?(\.gz)?|day_(\d+)\.parquet")
 
 
 @dataclass
-class Criteo1TBConfig:
+class Criteo1TBConfig(ClickConfig):
     """The days of Criteo's 1 TB click logs (about 190M rows each), or files of their format.
 
     Attributes:
@@ -31,8 +35,8 @@ class Criteo1TBConfig:
             dataset.json.
     """
 
-    is_stream: ClassVar[Literal[True]] = True
-    task: ClassVar[str] = "clicks"
+    is_stream: ClassVar[bool] = True
+    rows_of_a_day: ClassVar[float] = 4_373_472_329 / 24
 
     name: str = "criteo_1tb"
     path: str = "???"
@@ -44,6 +48,7 @@ class Criteo1TBConfig:
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
         check_on_bad_row(self.on_bad_row)
+        super().check()
         numbers = self.day_numbers()
         if not numbers or numbers[0] < 0 or any(a >= b for a, b in itertools.pairwise(numbers)):
             raise UserError(
@@ -54,26 +59,26 @@ class Criteo1TBConfig:
         """Number of each day of the stream, rising."""
         return list(range(self.days)) if isinstance(self.days, int) else list(self.days)
 
-    def day_identity(self, day: int) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows of a day are made from; raises UserError where its file is not there."""
         return {"file": fingerprint(self._file(day)), "day": day}
 
-    def day_source(self, day: int, scratch: Path) -> RowSource:
+    def source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day."""
         return CriteoFiles([self._file(day)], self.on_bad_row, first_day=day)
 
-    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+    def estimates(self, days: list[int]) -> dict[int, Estimate]:
         """What to expect of days, by their size and a sample of one day of each kind of file; nothing of a kind that
         cannot be read."""
         files = {day: self._file(day) for day in days}
         sizes = {day: max(1, file.stat().st_size) for day, file in files.items()}
-        of_a_byte: dict[str, Forecast] = {}
+        of_a_byte: dict[str, Estimate] = {}
         for file in files.values():
             if file.suffix not in of_a_byte:
                 sample = sampled(CriteoFiles([file], "skip"), self.vocabulary)
                 if sample.rows:
                     of_a_byte[file.suffix] = sample
-        return {day: of_a_byte.get(file.suffix, Forecast(0)).times(sizes[day]) for day, file in files.items()}
+        return {day: of_a_byte.get(file.suffix, Estimate(0)).times(sizes[day]) for day, file in files.items()}
 
     def _file(self, day: int) -> Path:
         """The one file of a day."""
@@ -114,3 +119,26 @@ class Criteo1TBConfig:
             guess = f"; did you mean data.path={inside[0]}?" if inside else f" (it holds {held or 'nothing'})."
             raise UserError(f"{folder} holds none of day_0.gz, day_1.gz, …{guess}")
         return files
+
+
+def sampled(source: RowSource, vocabulary: VocabularyConfig) -> Estimate:
+    """What one byte of a source comes to, measured on its first blocks; no row where none can be read."""
+    buckets = hashed_vocabulary(vocabulary, source.published_sizes)
+    rows, bytes_done, times = [0], [0], [time.monotonic()]
+    try:
+        # What a reader has done of a block, it says when it is asked for the next one.
+        for block in source.blocks(lambda done, total: bytes_done.append(done)):
+            buckets.rows(block.keys)
+            rows.append(rows[-1] + len(block.label))
+            times.append(time.monotonic())
+            if len(rows) > _SAMPLE_BLOCKS:
+                break
+    except UserError:
+        pass  # the day itself will say what is wrong with it
+    last = len(bytes_done) - 1
+    # Reading is ahead of the parsing, by as much at each block but the first.
+    first = 1 if last > 1 and bytes_done[last] > bytes_done[1] else 0
+    if bytes_done[last] == bytes_done[first]:
+        return Estimate(0)
+    measured = Estimate(rows[last] - rows[first], times[last] - times[first])
+    return measured.times(1 / (bytes_done[last] - bytes_done[first]))

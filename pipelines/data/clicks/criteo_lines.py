@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from pipelines.data.clicks.blocks import count_bytes
 from pipelines.data.hashing import BLANK_KEY
-from pipelines.data.source import CATEGORICAL_FEATURES, NUMERIC_FEATURES
+from pipelines.data.rows import CATEGORICAL_FEATURES, NUMERIC_FEATURES
+from pipelines.data.source import BadLineError
 
 FIELDS = 1 + NUMERIC_FEATURES + CATEGORICAL_FEATURES
 _ALPHABET = b"0123456789abcdefABCDEF-\t\n"
@@ -25,14 +26,6 @@ _CATEGORY = re.compile(rb"[0-9a-fA-F]{8}")
 _INTEGERS = [f"integer_{i}" for i in range(1, NUMERIC_FEATURES + 1)]
 _CATEGORIES = [f"category_{i}" for i in range(1, CATEGORICAL_FEATURES + 1)]
 _SCHEMA = {name: pl.String for name in ["label", *_INTEGERS, *_CATEGORIES]}
-
-
-class BadLineError(ValueError):
-    """Why a line is no example: ``reason`` is its kind, the text says which field and what it held."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 @dataclass(frozen=True)

@@ -16,18 +16,20 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.nycflights_features import CROSSES, SCALES, departure_features
+from pipelines.data.clicks.source import RowBlock, RowSource
+from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import BLANK_KEY, line_content, text_key
-from pipelines.data.source import Progress, RefusedRows, RowBlock, RowSource
-from pipelines.data.split import SplitConfig
+from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
 
 LATE_MINUTES = 15
@@ -40,26 +42,24 @@ SCHEDULE_COLUMNS = (
 
 
 @dataclass
-class NycflightsConfig:
+class NycflightsConfig(ClickConfig):
     """The 327,346 flights of 2013 whose arrival delay is known."""
-
-    is_stream: ClassVar[Literal[False]] = False
-    task: ClassVar[str] = "clicks"
 
     name: str = "nycflights"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
 
-    def check(self) -> None:
-        """Nothing of its own to check."""
-
-    def identity(self) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows are made from."""
         return Nycflights().identity()
 
-    def source(self, scratch: Path) -> RowSource:
+    def source(self, day: int, scratch: Path) -> RowSource:
         """The rows."""
         return Nycflights()
+
+    def expected_examples(self, train_days: int) -> float:
+        """What the default split leaves."""
+        return 261_978
 
 
 def data_folder() -> Path:

@@ -9,33 +9,34 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.nycflights import Nycflights
+from pipelines.data.clicks.source import RowSource
+from pipelines.data.clicks.split import DaySplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.estimate import Forecast
-from pipelines.data.source import RowSource
-from pipelines.data.split import DaySplitConfig
+from pipelines.data.estimate import Estimate
 
 LABELLED_FLIGHTS = 327_346
 DATES = 365
 
 
 @dataclass
-class NycflightsStreamConfig:
+class NycflightsStreamConfig(ClickConfig):
     """All 327,346 flights whose arrival delay is known, in order of scheduled departure.
 
     Attributes:
         days: Slices that the year is cut into, of 365 // days or one more dates each.
     """
 
-    is_stream: ClassVar[Literal[True]] = True
-    task: ClassVar[str] = "clicks"
+    is_stream: ClassVar[bool] = True
+    rows_of_a_day: ClassVar[float] = LABELLED_FLIGHTS / 24
 
     name: str = "nycflights_stream"
     days: int = 24
@@ -44,6 +45,7 @@ class NycflightsStreamConfig:
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
+        super().check()
         if not 1 <= self.days <= DATES:
             raise UserError(f"data.days must be between 1 and 365, the dates of 2013, but it is {self.days}.")
 
@@ -51,17 +53,17 @@ class NycflightsStreamConfig:
         """0 to ``days`` - 1."""
         return list(range(self.days))
 
-    def day_identity(self, day: int) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows of a day are made from."""
         return {**Nycflights().identity(), "slice": day, "of": self.days}
 
-    def day_source(self, day: int, scratch: Path) -> RowSource:
+    def source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day."""
         return NycflightsSlice(day, self.days)
 
-    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+    def estimates(self, days: list[int]) -> dict[int, Estimate]:
         """What to expect of days."""
-        return {day: Forecast(LABELLED_FLIGHTS / self.days) for day in days}
+        return {day: Estimate(LABELLED_FLIGHTS / self.days) for day in days}
 
 
 class NycflightsSlice(Nycflights):

@@ -13,26 +13,22 @@ import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, ClassVar, Literal, cast
+from typing import Annotated, Any, BinaryIO, ClassVar, cast
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Count, Days, Seed, Share, Within
-from pipelines.data.clicks.criteo import (
-    CATEGORICAL_NAMES,
-    NUMERIC_NAMES,
-    PUBLISHED_SIZES,
-    CriteoFiles,
-    check_on_bad_row,
-)
+from pipelines.data.clicks.config import ClickConfig
+from pipelines.data.clicks.criteo import CATEGORICAL_NAMES, NUMERIC_NAMES, PUBLISHED_SIZES, CriteoFiles
+from pipelines.data.clicks.source import RowBlock, RowSource
+from pipelines.data.clicks.split import DaySplitConfig, SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.estimate import Forecast
+from pipelines.data.estimate import Estimate
 from pipelines.data.hashing import splitmix64
-from pipelines.data.source import Progress, RowBlock, RowSource
-from pipelines.data.split import DaySplitConfig, SplitConfig
+from pipelines.data.source import Progress, check_on_bad_row
+from pipelines.system.ranges import Count, Days, Seed, Share, Within
 
 GENERATOR_VERSION = 1
 CLICK_RATE = 0.25
@@ -44,7 +40,7 @@ _BLANK_SHARE = 0.1  # of every third categorical feature and of every second cou
 
 
 @dataclass
-class GeneratorConfig:
+class GeneratorConfig(ClickConfig):
     """What decides a generated row, beside its day and its place in it.
 
     Attributes:
@@ -63,6 +59,7 @@ class GeneratorConfig:
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
         check_on_bad_row(self.on_bad_row)
+        super().check()
         if not 0 <= self.drift <= 1:
             raise UserError(f"data.drift is a share between 0 and 1, but it is {self.drift}.")
         if not 0 <= self.zipf_exponent <= 10:
@@ -80,9 +77,6 @@ class CriteoSyntheticConfig(GeneratorConfig):
         days: Days; each is a file of its own.
     """
 
-    is_stream: ClassVar[Literal[False]] = False
-    task: ClassVar[str] = "clicks"
-
     name: str = "criteo_synthetic"
     rows: Count = 200_000
     days: Days = 1
@@ -98,13 +92,17 @@ class CriteoSyntheticConfig(GeneratorConfig):
         """Rows of each day."""
         return {day: self.rows // self.days + (day < self.rows % self.days) for day in range(self.days)}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows are made from."""
         return {"generator": GENERATOR_VERSION}
 
-    def source(self, scratch: Path) -> RowSource:
+    def source(self, day: int, scratch: Path) -> RowSource:
         """The rows."""
         return GeneratedFiles(scratch, self, self.rows_of_days())
+
+    def expected_examples(self, train_days: int) -> float:
+        """See :meth:`DataConfig.expected_examples`."""
+        return self.rows * self.split.train
 
 
 @dataclass
@@ -116,8 +114,7 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
         rows_per_day: Rows of each day.
     """
 
-    is_stream: ClassVar[Literal[True]] = True
-    task: ClassVar[str] = "clicks"
+    is_stream: ClassVar[bool] = True
 
     name: str = "criteo_synthetic_stream"
     days: Days = 24
@@ -136,17 +133,21 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
         """0 to ``days`` - 1."""
         return list(range(self.days))
 
-    def day_identity(self, day: int) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows of a day are made from."""
         return {"generator": GENERATOR_VERSION, "day": day}
 
-    def day_source(self, day: int, scratch: Path) -> RowSource:
+    def source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day."""
         return GeneratedFiles(scratch, self, {day: self.rows_per_day})
 
-    def day_forecasts(self, days: list[int]) -> dict[int, Forecast]:
+    def expected_examples(self, train_days: int) -> float:
+        """See :meth:`DataConfig.expected_examples`."""
+        return self.rows_per_day * self.split.shares["train"] * train_days
+
+    def estimates(self, days: list[int]) -> dict[int, Estimate]:
         """What to expect of days: their rows, and the text that they are read from."""
-        return {day: Forecast(self.rows_per_day, scratch_bytes=_LINE_BYTES * self.rows_per_day) for day in days}
+        return {day: Estimate(self.rows_per_day, scratch_bytes=_LINE_BYTES * self.rows_per_day) for day in days}
 
 
 class GeneratedFiles(CriteoFiles):

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Count, Within
 from pipelines.data.hashing import bucket
-from pipelines.data.source import CATEGORICAL_FEATURES
+from pipelines.data.rows import CATEGORICAL_FEATURES
+from pipelines.system.ranges import Count, Within
 
 POLICIES = ("hash", "threshold", "all")
 

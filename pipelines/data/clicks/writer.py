@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.source import RowBlock, RowSource
+from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import (
     LearnedVocabulary,
     Vocabulary,
@@ -25,11 +26,11 @@ from pipelines.data.clicks.vocabulary import (
     hashed_vocabulary,
     learn_vocabulary,
 )
-from pipelines.data.dataset import RECORD, SCHEMA, fields_of
+from pipelines.data.dataset import SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
-from pipelines.data.source import Progress, RowBlock, RowSource
-from pipelines.data.split import Split, split_of
-from pipelines.system.files import HashedFile, locked, partial_of, whole_folder
+from pipelines.data.rows import RECORD, fields_of
+from pipelines.data.source import Progress
+from pipelines.system.files import HashedFile
 
 DATA_DEPENDENT_NOTE = (
     "This vocabulary was read off the training rows. Which values it holds is a release about those rows "
@@ -37,24 +38,6 @@ DATA_DEPENDENT_NOTE = (
     "is taken as public."
 )
 PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
-
-
-@contextlib.contextmanager
-def made_once(final: Path) -> Iterator[Path | None]:
-    """A folder to fill, renamed to ``final`` when the block ends well, removed when it fails.
-
-    Gives None where another process has made ``final`` in the meantime: there is nothing left to do.
-    """
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with locked(final.with_name(f".{final.name}.lock")) as alone:
-        if final.exists():
-            yield None
-            return
-        if alone:
-            for left_over in final.parent.glob(partial_of(final, "*").name):
-                shutil.rmtree(left_over, ignore_errors=True)
-        with whole_folder(final) as partial:
-            yield partial
 
 
 def write_dataset(

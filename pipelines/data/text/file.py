@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.criteo_lines import BadLineError
-from pipelines.data.source import Progress, RefusedRows
+from pipelines.data.source import BadLineError, Progress, RefusedRows
 
 Row = TypeVar("Row")
 """A row as its format holds it."""

@@ -1,23 +1,23 @@
-"""Labelled texts: what all have in common, and the tasks of GLUE and XNLI from their official TSV files or from the
+"""The tasks of GLUE and XNLI from their official TSV files or from the
 Parquet files of the Hugging Face hub."""
 
 from __future__ import annotations
 
 import dataclasses
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Length, Seed, Share
-from pipelines.data.clicks.criteo import check_on_bad_row
+from pipelines.data.text.config import TextConfig
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.parquet import ParquetFile
 from pipelines.data.text.tokens import TextTokenizer, folder_identity, folder_tokenizer
 from pipelines.data.text.tsv import TsvFile
 from pipelines.system.checksum import fingerprint
-from pipelines.system.hub import TOKENIZER, HubConfig, Wanted, local_folder
+from pipelines.system.hub import TOKENIZER_FILES, Wanted, local_folder
 
 Parts = dict[str, tuple[str, TextColumns]]
 """Of ``train`` and ``test``, the file within a folder, and what is read of it."""
@@ -27,80 +27,35 @@ TOKENIZER_OF_THE_MODEL = "${model.path}"
 
 
 @dataclass
-class TextConfig:
-    """What all labelled texts have.
-
-    Attributes:
-        max_length: tokens of a text, the marks at its ends among them; the rest is cut off.
-        validation: share of the training file's rows that choose settings.
-        split_seed: decides which.
-        counted_tokens: most distinct tokens of a text, its first ones, that private row selection counts.
-        on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in dataset.json.
-    """
-
-    is_stream: ClassVar[Literal[False]] = False
-    task: ClassVar[str] = "text"
-    columns: ClassVar[TextColumns]
-
-    name: str = ""
-    max_length: Length = 128
-    validation: Share = 0.05
-    split_seed: Seed = 0
-    counted_tokens: Length = 16
-    on_bad_row: str = "stop"
-
-    def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
-        check_on_bad_row(self.on_bad_row)
-        if self.max_length < 4:
-            raise UserError(f"data.max_length must be 4 or more, but it is {self.max_length}.")
-        if not 0 <= self.validation < 1:
-            raise UserError(f"data.validation is a share of 0 or more and below 1, but it is {self.validation}.")
-        if not 0 <= self.split_seed < 2**63:
-            raise UserError(f"data.split_seed must be between 0 and 2**63 - 1, but it is {self.split_seed}.")
-        if self.counted_tokens < 1:
-            raise UserError(f"data.counted_tokens must be 1 or more, but it is {self.counted_tokens}.")
-
-    def identity(self) -> dict[str, Any]:
-        """What the rows are made from."""
-        raise TypeError(f"{type(self).__name__} has no identity")
-
-    def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
-        """The file ``train``, and ``test``, whose labels are known and only reported."""
-        raise TypeError(f"{type(self).__name__} has no files")
-
-    def tokens(self) -> TextTokenizer:
-        """What cuts the texts into tokens."""
-        raise TypeError(f"{type(self).__name__} has no tokenizer")
-
-
-@dataclass
 class OfficialConfig(TextConfig):
     """A task from a folder of its official files, or of the hub's.
 
     Attributes:
         on_hub: Name of the dataset on the Hugging Face hub.
-        hub: What may be fetched: nothing, unless the whole configuration says so.
+        training_examples: Rows of the training file.
         path: The folder, or a name on the hub. Required.
         tokenizer: The folder of the model whose tokenizer is used, or its name on the hub.
     """
 
     on_hub: ClassVar[str]
-
-    hub: ClassVar[HubConfig] = HubConfig()
+    training_examples: ClassVar[int]
 
     path: str = "???"
     tokenizer: str | None = TOKENIZER_OF_THE_MODEL
 
+    @abstractmethod
     def official(self) -> Parts:
         """The official files."""
-        raise TypeError(f"{type(self).__name__} names no files")
 
+    @abstractmethod
     def converted(self) -> Parts:
         """The files of the dataset ``on_hub``."""
-        raise TypeError(f"{type(self).__name__} names no files")
 
-    def identity(self) -> dict[str, Any]:
+    def expected_examples(self, train_days: int) -> float:
+        """See :meth:`DataConfig.expected_examples`."""
+        return self.training_examples
+
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows are made from."""
         files = [fingerprint(path) for path, _ in self._found().values()]
         return {"files": files, **folder_identity(self._folder())}
@@ -122,7 +77,7 @@ class OfficialConfig(TextConfig):
                 f"data={self.name} is cut into tokens by the model's own tokenizer: set model.path to the folder of a "
                 "model, or to its name on the Hugging Face hub."
             )
-        return local_folder(self.tokenizer, TOKENIZER, self.hub)
+        return local_folder(self.tokenizer, TOKENIZER_FILES, self.hub)
 
     def _found(self) -> dict[str, tuple[Path, TextColumns]]:
         """The files that the folder holds, the official ones where it holds both kinds."""
@@ -163,6 +118,7 @@ class GlueConfig(OfficialConfig):
 class Sst2Config(GlueConfig):
     """The Stanford Sentiment Treebank: is a sentence of a film review positive? 67,349 of them, 872 in dev.tsv."""
 
+    training_examples: ClassVar[int] = 67_349
     columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
 
     name: str = "sst2"
@@ -172,6 +128,7 @@ class Sst2Config(GlueConfig):
 class QnliConfig(GlueConfig):
     """Does the sentence answer the question?"""
 
+    training_examples: ClassVar[int] = 104_743
     columns: ClassVar[TextColumns] = TextColumns(("question", "sentence"), "label", ("entailment", "not_entailment"))
 
     name: str = "qnli"
@@ -181,6 +138,7 @@ class QnliConfig(GlueConfig):
 class QqpConfig(GlueConfig):
     """Do two questions ask the same?  A few lines of the official train.tsv are broken in two: they are left out."""
 
+    training_examples: ClassVar[int] = 363_846
     columns: ClassVar[TextColumns] = TextColumns(("question1", "question2"), "is_duplicate", ("0", "1"))
 
     name: str = "qqp"
@@ -199,6 +157,7 @@ class XnliConfig(OfficialConfig):
         language: In which it is trained and judged; all but English are machine translations in training.
     """
 
+    training_examples: ClassVar[int] = 392_702
     columns: ClassVar[TextColumns] = TextColumns(
         ("premise", "hypo"), "label", ("entailment", "neutral", "contradictory")
     )

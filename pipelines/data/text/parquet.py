@@ -9,9 +9,8 @@ from typing import Any
 import polars as pl
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.criteo_lines import BadLineError
 from pipelines.data.parquet import ParquetRows
-from pipelines.data.source import Progress
+from pipelines.data.source import BadLineError, Progress
 from pipelines.data.text.file import TextFile
 
 

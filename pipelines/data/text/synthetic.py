@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Count, Length, Seed, Share, Within
+from pipelines.data.text.config import TextConfig
 from pipelines.data.text.file import TextColumns
-from pipelines.data.text.glue import TextConfig
 from pipelines.data.text.tokens import TextTokenizer
 from pipelines.data.text.tsv import TsvFile
+from pipelines.system.ranges import Count, Seed, Share, Within
 
 GENERATOR_VERSION = 1
 MARKS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
@@ -38,7 +38,7 @@ class TextSyntheticConfig(TextConfig):
     columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
 
     name: str = "text_synthetic"
-    max_length: Length = 32
+    max_length: Annotated[int, Within(4, 100_000)] = 32
     validation: Share = 0.1
     rows: Count = 20_000
     test_rows: Count = 2_000
@@ -61,9 +61,13 @@ class TextSyntheticConfig(TextConfig):
         if not 0 <= self.zipf_exponent <= 10 or self.seed < 0:
             raise UserError("data.zipf_exponent must be between 0 and 10, and data.seed 0 or more.")
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self, day: int) -> dict[str, Any]:
         """What the rows are made from."""
         return {"generator": GENERATOR_VERSION}
+
+    def expected_examples(self, train_days: int) -> float:
+        """See :meth:`DataConfig.expected_examples`."""
+        return self.rows
 
     def files(self, scratch: Path) -> dict[str, TsvFile]:
         """See :meth:`TextConfig.files`; written into ``scratch``."""

@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Iterator
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.criteo_lines import BadLineError
-from pipelines.data.source import Progress
+from pipelines.data.source import BadLineError, Progress
 from pipelines.data.text.file import TextFile
 
 

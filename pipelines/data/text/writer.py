@@ -7,21 +7,22 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.data.dataset import SCHEMA, fields_of
+from pipelines.data.dataset import SCHEMA, SPLITS
 from pipelines.data.hashing import HASH_SPECIFICATION, content_uniforms, line_content, text_key
-from pipelines.data.source import Progress, RefusedRows
-from pipelines.data.split import SPLITS
+from pipelines.data.rows import fields_of, text_record
+from pipelines.data.source import SCRATCH, Progress, RefusedRows
 from pipelines.data.text.file import LabelledText
-from pipelines.data.text.glue import TextConfig
-from pipelines.data.text.rows import text_record
 from pipelines.data.text.tokens import TextTokenizer
 from pipelines.system.files import HashedFile, write_array
+
+if TYPE_CHECKING:
+    from pipelines.data.text.config import TextConfig
 
 PRIOR_FILE = "tokenizer_prior.npy"
 """How frequent the tokenizer alone lets us think each token is: see :meth:`TextTokenizer.prior`."""
@@ -29,28 +30,25 @@ PRIOR_FILE = "tokenizer_prior.npy"
 _BLOCK = 1000  # texts that are cut into tokens together
 
 
-def write_text_dataset(
-    folder: Path, scratch: Path, data: TextConfig, made_with: dict[str, Any], told: Progress
-) -> None:
+def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any], progress: Progress) -> None:
     """Fill ``folder`` with the texts that ``data`` describes.
 
     Args:
         folder: An empty folder.
-        scratch: A folder for generated files, which need not exist.
         data: Which texts.
         made_with: The data configuration, recorded in dataset.json.
-        told: How far the reading is.
+        progress: Told how far the reading is.
 
     Raises:
         UserError: a file is missing or malformed, holds no row to train on, or its tokenizer cannot be used.
     """
-    tokenizer, files = data.tokens(), data.files(scratch)
+    tokenizer, files = data.tokens(), data.files(folder / SCRATCH)
     record = text_record(data.max_length)
     tallies = {part: _Tally(data.columns.labels) for part in SPLITS}
     with contextlib.ExitStack() as stack:
         streams = {part: HashedFile(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in SPLITS}
         for source, file in files.items():
-            examples = file.examples(told)
+            examples = file.examples(progress)
             while block := list(itertools.islice(examples, _BLOCK)):
                 records, cut = _records(block, tokenizer, data.max_length)
                 parts = _parts(block, source, data)
@@ -91,7 +89,7 @@ def write_text_dataset(
         "rejected_rows": rejected.as_json(),
         "excluded_rows": RefusedRows().as_json(),
         "sources": [file.read for file in files.values()],
-        "made_from": data.identity(),
+        "made_from": data.identity(0),
         "made_with": made_with,
     }
     text = json.dumps(description, indent=2, allow_nan=False) + "\n"

@@ -15,7 +15,7 @@ from pipelines.analysis.corrections import corrections
 from pipelines.bench.sections import bench
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
-from pipelines.data.text.rows import TextRows
+from pipelines.data.rows import TextRows
 
 
 def config(tmp_path: Path, *overrides: str) -> Config:

@@ -14,7 +14,7 @@ from scipy import stats
 
 from dpfest.errors import UserError
 from pipelines.bench import embedding, pctr, peers, preprocess, step, text
-from pipelines.bench.algorithms import RULES
+from pipelines.bench.algorithms import COMPETITORS
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
 from pipelines.bench.records import Record, records, write
@@ -22,7 +22,7 @@ from pipelines.bench.sections import bench
 from pipelines.bench.worker import Worker, WorkerError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
-from pipelines.data.dataset import RECORD
+from pipelines.data.rows import RECORD
 
 CPU = torch.device("cpu")
 
@@ -129,7 +129,7 @@ def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
 
 def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:
     found = by_name(step.bench(config(tmp_path), repeats=1))
-    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *RULES}
+    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *COMPETITORS}
     assert {record.reference for record in found.values()} == {pctr.ORDINARY}
     assert all(record.median_seconds and record.peak_bytes for record in found.values())
     assert {record.table_rows for record in found.values()} == {2000}
@@ -211,7 +211,7 @@ def test_the_pandas_way_writes_every_row(tmp_path: Path) -> None:
 def test_cold_and_remembered_calibrations_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipelines.bench import accounting
 
-    monkeypatch.setattr(accounting, "RULES", ("dpsgd",))
+    monkeypatch.setattr(accounting, "ALGORITHM_NAMES", ("dpsgd",))
     (cold, cached) = accounting.bench(config(tmp_path), repeats=1)
     assert (cold.competitor, cached.competitor, cached.reference) == ("cold", "cached", "cold")
     assert cached.ratio is not None and cached.ratio < 1
@@ -234,7 +234,7 @@ def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) ->
     settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
     path, found = bench("text", settings, repeats=1)
     assert path.name == "text.json"
-    assert {record.competitor for record in found} == {text.ORDINARY, *RULES}
+    assert {record.competitor for record in found} == {text.ORDINARY, *COMPETITORS}
     assert {record.case for record in found} == {"text_synthetic, 500 rows, 8 texts in micro-batches of 4"}
     assert all(record.median_seconds and record.working_bytes for record in found)
     with pytest.raises(UserError, match="bench text is of texts, and model=pctr reads none: use data=text_synthetic"):

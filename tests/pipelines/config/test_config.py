@@ -17,7 +17,6 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer, override_text
 from pipelines.config.schema import build, in_keys, nearest, unknown_key
 from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config, typed
-from pipelines.preprocess import DATA_CONFIGS
 from pipelines.runs.identity import run_folder, run_hash
 from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import device_of
@@ -62,7 +61,6 @@ def test_every_choice_has_a_file_and_every_file_a_choice() -> None:
     for group, choices in SCHEMAS.items():
         assert {path.stem for path in (CONF / group).glob("*.yaml")} == set(choices)
     assert set(SCHEMAS["algorithm"]) == {*ALGORITHMS, "nonprivate", "lora_embedding"}  # the last is about the model
-    assert set(SCHEMAS["data"]) == set(DATA_CONFIGS)
     for name, schema in ALGORITHMS.items():
         assert SCHEMAS["algorithm"][name] == f"{schema.__module__}:{schema.__name__}"
 

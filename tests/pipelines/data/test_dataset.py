@@ -11,9 +11,9 @@ import torch
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.criteo import PUBLISHED_SIZES, CriteoKaggleConfig
+from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.dataset import Dataset
-from pipelines.data.split import SplitConfig
 from tests.pipelines.data.criteo_text import Fields, run, some_lines
 
 

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 from dpfest.errors import UserError
+from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.clicks.nycflights import NycflightsConfig
 from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.clicks.source import RowSource
+from pipelines.data.clicks.split import DaySplitConfig
 from pipelines.data.clicks.synthetic import CriteoSyntheticStreamConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.dataset import RECORD
-from pipelines.data.source import RowSource
-from pipelines.data.split import DaySplitConfig
+from pipelines.data.rows import RECORD
 from pipelines.data.stream import Stream
-from pipelines.preprocess import DATA_CONFIGS, preprocess, preprocess_day
+from pipelines.preprocess import preprocess, preprocess_day
 from tests.pipelines.data.criteo_text import run, settings
 
 SMALL = CriteoSyntheticStreamConfig(days=4, rows_per_day=300)
@@ -57,7 +58,7 @@ def test_the_flights_are_cut_into_24_slices_and_none_is_lost(flights: Path) -> N
 
 def test_the_flights_are_in_the_order_of_time_and_drift(flights: Path) -> None:
     stream = Stream.open(run(NycflightsStreamConfig(), flights))
-    assert stream.categorical_names.index("date") == 15
+    assert stream.days[0].categorical_names.index("date") == 15
     dates = [set(day.split("train").gather(np.arange(day.examples)).categorical[:, 15]) for day in stream.days]
     # A date lies in one slice; about 80 of 365 dates share one of 730 rows with another by their hash.
     shared = sum(len(dates[a] & dates[b]) for a in range(24) for b in range(a + 1, 24))
@@ -130,14 +131,14 @@ def test_more_days_share_the_files_of_those_that_are_there(tmp_path: Path) -> No
 class Killed(CriteoSyntheticStreamConfig):
     """A stream of whose days the second takes its process with it."""
 
-    def day_source(self, day: int, scratch: Path) -> RowSource:
+    def source(self, day: int, scratch: Path) -> RowSource:
         if day == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().day_source(day, scratch)
+        return super().source(day, scratch)
 
 
 def test_a_process_that_is_killed_takes_no_other_day_with_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"1 of 4 days of .*\n  day 1: it left no word: its process was killed"):
+    with pytest.raises(UserError, match=r"1 of 4 days of .*\n  day 1: it recorded no reason: its process was killed"):
         run(Killed(days=4, rows_per_day=300), tmp_path, jobs=2)
     (folder,) = tmp_path.iterdir()
     assert sorted(found.name for found in folder.glob("day_*")) == ["day_00", "day_02", "day_03"]
@@ -206,7 +207,7 @@ def test_settings_without_meaning_are_refused(tmp_path: Path, config: object, sa
 
 
 def test_a_data_configuration_says_whether_it_is_a_stream() -> None:
-    streams = {name for name, config in DATA_CONFIGS.items() if config.is_stream}
+    streams = {name for name in SCHEMAS["data"] if schema("data", name).is_stream}
     assert streams == {"nycflights_stream", "criteo_1tb", "criteo_synthetic_stream"}
 
 

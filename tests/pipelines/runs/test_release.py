@@ -21,7 +21,7 @@ from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs.release import checked, pack
-from pipelines.train import train
+from pipelines.train import make_run
 
 # Batches of nine tenths of the examples: the row that is changed is in most of them.
 SETTINGS = {
@@ -150,7 +150,7 @@ def test_one_training_row_moves_noised_quantities_alone(
         runs.mkdir()
         (runs / ".calibration").symlink_to(calibrations)
         for moves in (True, False):
-            run = train(config(kind, rule, data, runs, *(() if moves else still)))
+            run = make_run(config(kind, rule, data, runs, *(() if moves else still)))
             found[what, moves] = released(run.path, runs)
             checked(run.path)
     for what in ("label", "ids"):
@@ -172,7 +172,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, calibrations: Path) -> Path:
     folder = tmp_path_factory.mktemp("release")
     (folder / "runs").mkdir()
     (folder / "runs" / ".calibration").symlink_to(calibrations)
-    return train(config("clicks", "adafest", folder / "data", folder / "runs")).path
+    return make_run(config("clicks", "adafest", folder / "data", folder / "runs")).path
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_places_of_files_lose_all_but_their_name(tmp_path: Path, calibrations: P
     public = ("algorithm.selection.mechanism=public", f"algorithm.selection.prior={tmp_path}/prior.npy")
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".calibration").symlink_to(calibrations)
-    path = train(config("clicks", "fest", tmp_path / "data", tmp_path / "runs", *public)).path
+    path = make_run(config("clicks", "fest", tmp_path / "data", tmp_path / "runs", *public)).path
     summary = json.loads((path / "release" / "summary.json").read_text())
     assert summary["hyperparameters"]["algorithm"]["selection"]["prior"] == "prior.npy"
     assert checked(path).summary == summary

@@ -20,7 +20,7 @@ from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import run_hash
 from pipelines.system.hub import _say_once
-from pipelines.train import train
+from pipelines.train import make_run
 from tests.pipelines.data.text.test_glue import model_folder, sst2_folder
 from tests.pipelines.data.text.test_parquet import hub_folder
 from tests.pipelines.system.fake_hub import FakeHub, running
@@ -75,7 +75,7 @@ def fetched(hub: FakeHub) -> list[str]:
 
 def test_nothing_is_fetched_unasked_and_the_error_says_how_to_ask(tmp_path: Path, hub: FakeHub) -> None:
     with pytest.raises(UserError) as refused:
-        train(asked(tmp_path))
+        make_run(asked(tmp_path))
     assert str(refused.value) == (
         f"There is no folder {MODEL}, and of the model of that name on the Hugging Face hub the local cache "
         f"{tmp_path}/cache holds nothing. Nothing is fetched unasked: correct the path; or add hub.download=true, "
@@ -94,7 +94,7 @@ def test_nothing_is_fetched_unasked_and_the_error_says_how_to_ask(tmp_path: Path
 def test_what_was_fetched_is_the_same_run_as_a_folder_and_needs_no_network_again(
     tmp_path: Path, hub: FakeHub, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = train(asked(tmp_path, ASKED, data=DATA))
+    run = make_run(asked(tmp_path, ASKED, data=DATA))
     parquet = ["train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"]
     assert sorted(fetched(hub)) == sorted(["config.json", "tokenizer.json", "model.safetensors", *parquet])
     commits = {kind: hub.commit(kind, name) for kind, name in hub.repositories}
@@ -108,12 +108,12 @@ def test_what_was_fetched_is_the_same_run_as_a_folder_and_needs_no_network_again
 
     folders = asked(tmp_path, data=tmp_path / "glue", model=tmp_path / "model")
     assert run.path.name == run_hash(folders)
-    assert train(folders).skipped
+    assert make_run(folders).skipped
 
     hub.requests.clear()
     monkeypatch.setattr(client.constants, "ENDPOINT", "http://127.0.0.1:9")
     for more in ((), (ASKED,)):
-        assert train(asked(tmp_path, *more, data=DATA)).skipped
+        assert make_run(asked(tmp_path, *more, data=DATA)).skipped
         shutil.rmtree(tmp_path / "data")  # read from the cache again
     assert hub.requests == []
 
@@ -146,7 +146,7 @@ def test_an_older_format_of_weights_is_fetched_where_there_is_no_other(tmp_path:
     assert run_hash(asked(tmp_path, ASKED)) == with_both  # the .bin is not read
     weights.unlink()
     hub.requests.clear()
-    run = train(asked(tmp_path, ASKED, model=f"{MODEL}@{hub.commit('model', MODEL)}", data=tmp_path / "glue"))
+    run = make_run(asked(tmp_path, ASKED, model=f"{MODEL}@{hub.commit('model', MODEL)}", data=tmp_path / "glue"))
     assert fetched(hub) == ["pytorch_model.bin"] and run.summary["steps"] == 2
 
 
@@ -189,7 +189,7 @@ def test_what_is_not_on_the_hub_is_said_in_a_sentence(
     hub.add("dataset", "owner/tsv", tmp_path / "model")
     hub.refused = {"owner/private": (401, "RepoNotFound"), "owner/gated": (403, "GatedRepo"), "owner/broken": (500, "")}
     with pytest.raises(UserError) as refused:
-        train(asked(tmp_path, ASKED, **more))
+        make_run(asked(tmp_path, ASKED, **more))
     assert message.format(url=hub.url, commit=hub.commit("dataset", "owner/tsv")) in str(refused.value)
     assert str(refused.value).endswith(".") and "\n" not in str(refused.value)
 
@@ -202,7 +202,7 @@ def test_a_repository_that_lacks_a_file_is_named_with_it(tmp_path: Path, hub: Fa
     for path in (*(tmp_path / "model").glob(lost), tmp_path / "model" / "pytorch_model.bin"):
         path.unlink()
     with pytest.raises(UserError) as refused:
-        train(asked(tmp_path, ASKED))
+        make_run(asked(tmp_path, ASKED))
     assert str(refused.value) == (
         f"{MODEL} on the hub (commit {hub.commit('model', MODEL)}) has no {message}: name another model, or a folder "
         "of your own that holds all files."

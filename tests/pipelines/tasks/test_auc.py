@@ -9,8 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from dpfest.errors import UserError
-from pipelines.data.dataset import Rows
-from pipelines.data.rows import JoinedRows, PartOfRows
+from pipelines.data.rows import JoinedRows, PartOfRows, Rows
 from pipelines.tasks.auc import RocAuc
 
 

@@ -18,7 +18,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.text.tokens import TextTokenizer
 from pipelines.preprocess import preprocess
 from pipelines.tasks.task import task_of
-from pipelines.train import train
+from pipelines.train import make_run
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -97,7 +97,7 @@ def test_the_second_text_of_a_pair_has_the_segment_that_its_tokenizer_gives_it(t
 
 
 def test_bert_trains_on_pairs(tmp_path: Path, model: Path) -> None:
-    run = train(config(tmp_path, model, "algorithm.threshold=1", "train.batch_size=8"))
+    run = make_run(config(tmp_path, model, "algorithm.threshold=1", "train.batch_size=8"))
     assert 0 <= run.summary["utility"]["value"] <= 1
     assert re.fullmatch(r"[0-9a-f]{8}", run.summary["weights"])
 

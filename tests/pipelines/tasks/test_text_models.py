@@ -17,7 +17,7 @@ from pipelines.preprocess import preprocess
 from pipelines.tasks.low_rank_table import LowRankTable
 from pipelines.tasks.roberta import trainable_set
 from pipelines.tasks.task import task_of
-from pipelines.train import train
+from pipelines.train import make_run
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -51,7 +51,7 @@ def pretrained(folder: Path, family: str, **more: Any) -> Path:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_trains_with_every_head(tmp_path: Path, family: str, head: str) -> None:
     folder = pretrained(tmp_path / "model", family)
-    run = train(config(tmp_path, f"model.path={folder}", f"model.head={head}", "algorithm.threshold=2"))
+    run = make_run(config(tmp_path, f"model.path={folder}", f"model.head={head}", "algorithm.threshold=2"))
     from safetensors.torch import load_file
 
     now = load_file(run.path / "release" / "model.safetensors")
@@ -101,7 +101,7 @@ def test_a_table_of_low_rank_trains_and_its_reduction_is_the_papers(
 
     monkeypatch.setattr(PrivateTraining, "step", watched)
     settings = config(tmp_path, "algorithm=lora_embedding", "algorithm.rank=4")
-    run = train(settings)
+    run = make_run(settings)
     from safetensors.torch import load_file
 
     after = load_file(run.path / "release" / "model.safetensors")

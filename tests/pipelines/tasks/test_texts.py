@@ -21,11 +21,11 @@ from pipelines.bench.sections import bench
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.data.dataset import Dataset
-from pipelines.data.text.rows import TextRows
+from pipelines.data.rows import TextRows
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import run_folder, run_hash
 from pipelines.tasks.task import task_of
-from pipelines.train import train
+from pipelines.train import make_run
 from tests.dpfest.steps import micro_batches
 
 pytest.importorskip("transformers")
@@ -177,7 +177,7 @@ def test_half_precision_is_another_run_of_nearly_the_same_losses(tmp_path: Path)
     wanted, found = full.losses(full.model, some_texts(full)), half.losses(half.model, some_texts(half))
     assert not torch.equal(found, wanted)
     torch.testing.assert_close(found, wanted, rtol=0.05, atol=0.01)
-    assert train(settings["bfloat16"]).summary["utility"]["value"] is not None
+    assert make_run(settings["bfloat16"]).summary["utility"]["value"] is not None
 
 
 def test_the_map_counts_a_token_once_a_text_and_padding_never(task: Any) -> None:
@@ -229,7 +229,7 @@ def test_a_step_moves_lora_classifier_and_surviving_rows_and_nothing_else(
 
     now: dict[str, Tensor] = {}
     monkeypatch.setattr(PrivateTraining, "step", watched)
-    train(config(tmp_path, "algorithm.threshold=3", "train.steps=2", "train.batch_size=64"))
+    make_run(config(tmp_path, "algorithm.threshold=3", "train.steps=2", "train.batch_size=64"))
     moved = {name for name in now if not torch.equal(now[name], before[name])}
     lora = {name for name in now if "lora_" in name}
     assert len(lora) == 2 * 2 * 2 and all(".query." in name or ".value." in name for name in lora)
@@ -244,7 +244,7 @@ def test_a_step_moves_lora_classifier_and_surviving_rows_and_nothing_else(
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_trains_texts(tmp_path: Path, rule: str) -> None:
     within = ["algorithm.selection.rows=40"] if rule in ("fest", "adafest_plus") else []
-    summary = train(config(tmp_path, f"algorithm={rule}", *within)).summary
+    summary = make_run(config(tmp_path, f"algorithm={rule}", *within)).summary
     assert (summary["dataset"], summary["model"], summary["algorithm"]) == ("text_synthetic", "roberta", rule)
     assert summary["utility"]["metric"] == "accuracy" and 0 <= summary["utility"]["value"] <= 1
     value, error = summary["utility"]["value"], summary["utility"]["standard_error"]
@@ -261,7 +261,7 @@ def test_a_run_that_was_broken_off_ends_in_the_same_bits(
     from safetensors.torch import load_file
 
     more = (f"algorithm={rule}", "train.steps=8", "train.checkpoint_every=3", "train.micro_batch_size=50")
-    whole = train(config(tmp_path, *more))
+    whole = make_run(config(tmp_path, *more))
     settings = config(tmp_path, *more, f"paths.runs={tmp_path}/other")
     step = PrivateTraining.step
 
@@ -272,9 +272,9 @@ def test_a_run_that_was_broken_off_ends_in_the_same_bits(
 
     with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="broken off"):
         patch.setattr(PrivateTraining, "step", breaks)
-        train(settings)
+        make_run(settings)
     assert not (run_folder(settings) / "release" / "summary.json").exists()
-    resumed = train(settings)
+    resumed = make_run(settings)
     want, got = (load_file(run.path / "release" / "model.safetensors") for run in (whole, resumed))
     assert want.keys() == got.keys() and all(torch.equal(want[name], got[name]) for name in want)
     assert resumed.summary["utility"] == whole.summary["utility"]

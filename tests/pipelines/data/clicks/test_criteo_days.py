@@ -216,7 +216,7 @@ def test_it_foretells_rows_and_disk_and_says_how_fast_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = _source(tmp_path / "source", days=2, rows=2_000)
-    monkeypatch.setattr("pipelines.data.making.progress.__wrapped__.__defaults__", (0.0,))
+    monkeypatch.setattr("pipelines.data.days.progress.__wrapped__.__defaults__", (0.0,))
     run(config, tmp_path / "data")
     said = capsys.readouterr().err.splitlines()
     words = said[0].split()

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.data.clicks.criteo_lines import BadLineError, parse_block, parse_line
+from pipelines.data.clicks.criteo_lines import parse_block, parse_line
 from pipelines.data.hashing import BLANK_KEY
+from pipelines.data.source import BadLineError
 from tests.pipelines.data.criteo_text import Fields, reference, some_lines
 
 _counts = st.none() | st.integers(-9, 300) | st.integers(-(2**63), 2**63 - 1)

@@ -13,7 +13,7 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
 from pipelines.data.dataset import Dataset
-from pipelines.data.text.rows import TextRows
+from pipelines.data.rows import TextRows
 from pipelines.data.text.synthetic import TextSyntheticConfig
 from pipelines.data.text.tokens import TextTokenizer
 from pipelines.preprocess import preprocess

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.config.schema import Seed, Share
-from pipelines.data.dataset import Rows
+from pipelines.data.clicks.source import RowBlock
 from pipelines.data.hashing import content_uniforms, line_content
-from pipelines.data.source import RowBlock
-
-SPLITS = ("train", "validation", "test")
+from pipelines.data.rows import Rows
+from pipelines.system.ranges import Seed, Share
 
 
 class Split(Protocol):

@@ -1,0 +1,168 @@
+"""Functions in processes of their own: one that crashes or runs out of memory takes no other with it.
+
+Each process is forked from a server that holds none of this one's threads and memory. It is out of the terminal's
+reach: this process passes an interrupt on once, as SIGTERM, which ends a process as an exception would, so that what
+is half made is removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from pipelines.system.files import OWNER_ONLY, private_folder
+
+Job = TypeVar("Job")
+
+
+class Child:
+    """A process that calls a function, with a pipe between the two.
+
+    Args:
+        function: of a module, so that the process finds it; called with its end of the pipe and the arguments.
+        arguments: what it is called with, pickled.
+        log: file that takes what it prints, readable by the owner alone; None to print where this process does.
+        threads: of torch; None leaves them, and torch, alone.
+        memory: bytes of data that it may hold; None for no limit.
+        preload: modules that the server imports before it forks, where this child is the first to need it.
+        daemon: whether it ends with this process; such a one may start no others.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        *arguments: Any,
+        log: Path | None = None,
+        threads: int | None = None,
+        memory: int | None = None,
+        preload: Sequence[str] = (),
+        daemon: bool = True,
+    ) -> None:
+        if log is not None:
+            private_folder(log.parent)
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(preload))
+        self.connection, theirs = context.Pipe()
+        own = (theirs, function, arguments, log, threads, memory)
+        self._process = context.Process(target=_main, args=own, daemon=daemon)
+        self._process.start()
+        theirs.close()
+
+    def stop(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._process.join()
+        self.connection.close()
+
+    @property
+    def failure(self) -> str | None:
+        """How a process that has ended failed, as the end of a sentence; None where it did not."""
+        status = self._process.exitcode
+        if not status:
+            return None
+        if status == -signal.SIGKILL:
+            return "was killed (out of memory?)"
+        return f"died of {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+
+
+class Pool(Generic[Job], Iterator[tuple[Job, Child]]):
+    """Jobs in processes of their own, so many at once; an iterator over those that have ended.
+
+    It can be asked on after an exception, such as an interrupt. Where its block is left, nothing runs on.
+
+    Args:
+        jobs: in the order in which they are started.
+        at_once: how many.
+        start: starts a job's process.
+        heard: told what a job's process sends.
+    """
+
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        at_once: int,
+        start: Callable[[Job], Child],
+        heard: Callable[[Job, Any], None] = lambda job, message: None,
+    ) -> None:
+        self._waiting, self._at_once, self._start, self._heard = list(jobs), at_once, start, heard
+        self._under_way: dict[Connection, tuple[Job, Child]] = {}
+
+    def __next__(self) -> tuple[Job, Child]:
+        while True:
+            while self._waiting and len(self._under_way) < self._at_once:
+                job = self._waiting.pop(0)
+                child = self._start(job)
+                self._under_way[child.connection] = job, child
+            if not self._under_way:
+                raise StopIteration
+            for connection in wait(list(self._under_way)):
+                assert isinstance(connection, Connection)
+                job, child = self._under_way[connection]
+                try:
+                    self._heard(job, connection.recv())
+                except (EOFError, ConnectionResetError):
+                    del self._under_way[connection]
+                    child.join()
+                    return job, child
+
+    def stop(self) -> None:
+        """Start no other job, and ask those under way to end."""
+        self._waiting.clear()
+        for _, child in self._under_way.values():
+            child.stop()
+
+    def __enter__(self) -> Pool[Job]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+        for _, child in self._under_way.values():
+            child.join()
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt while the block runs."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _main(
+    connection: Connection,
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    log: Path | None,
+    threads: int | None,
+    memory: int | None,
+) -> None:
+    os.setpgrp()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    if log is not None:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
+        os.dup2(output, sys.stdout.fileno())
+        os.dup2(output, sys.stderr.fileno())
+    if memory is not None:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    with contextlib.closing(connection):
+        function(connection, *arguments)

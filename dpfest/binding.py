@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,16 @@ from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan
 
+_ITEMS = 64  # of a list that are described
+_NOT_OF_A_CLASS = (
+    "__module__",
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__annotations__",
+    "__firstlineno__",
+    "_abc_impl",
+)
 _LARGEST = 1 << 20  # elements up to which an array's content is hashed; beyond, only its shape counts
 OF_BRANCHES = ("period", "plan", "selection")
 """Parts that a branch, which has a fresh key, must share with the run that it leaves."""
@@ -36,7 +49,8 @@ def bound_to(
     """Return the description of each part by name: a short text, or a digest of a long one."""
     recorder, model = engine.recorder, engine.recorder.model
     shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
-    modes = [(name, module.training, describe_module(module)) for name, module in model.named_modules()]
+    description = _Description()
+    modes = [(name, module.training, description.module(module)) for name, module in model.named_modules()]
     kinds = [
         (type(one).__qualname__, [{k: _settled(v) for k, v in group.items() if k not in ("params", "lr", "initial_lr")}
          for group in one.param_groups])
@@ -53,7 +67,10 @@ def bound_to(
         "dtype": f"{engine.dtype}, sums {engine.sum_dtype}",
         "threads": str(torch.get_num_threads()),
         "versions": ", ".join(
-            [platform.python_version(), torch.__version__, np.__version__, torch.backends.cpu.get_cpu_capability()]
+            [
+                *(platform.python_version(), torch.__version__, np.__version__, version("scipy"), version("dpfest")),
+                torch.backends.cpu.get_cpu_capability(),
+            ]
         ),
     }
 
@@ -74,60 +91,106 @@ def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Co
         parts = ", ".join(_named(name, str(saved.get(name)), now[name]) for name in differing)
         raise UserError(
             f"The state was saved under another {parts}. Repeated steps would be a second release under the same "
-            "noise. Restore what differs, or branch: load_state_dict(state, steps=...) takes a fresh key."
+            "noise. Restore what differs, or branch: load_state_dict(state, steps=..., taken=...) takes a fresh key "
+            "and counts the steps that were taken."
         )
 
 
-def describe(value: Any, depth: int = 4) -> str:
+def describe(value: Any) -> str:
     """Describe a function or an object: its code and what it refers to; settings; the content of arrays."""
-    if depth == 0:
-        return type(value).__qualname__
-    if isinstance(value, types.MethodType):
-        return f"{describe(value.__func__, depth)} of {describe(value.__self__, depth - 1)}"
-    if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
-        held: Any = [value.__defaults__, value.__kwdefaults__, cells]
-        names = [value.__globals__.get(name) for name in value.__code__.co_names]
-        plain = types.FunctionType | int | float | str | Tensor | np.ndarray
-        own = [describe(one, depth - 1) for one in names if isinstance(one, plain)]
-        return f"{value.__qualname__} {_code(value.__code__)} {describe(held, depth - 1)} {own}"
-    if isinstance(value, functools.partial):
-        return f"partial {describe([value.func, value.args, value.keywords], depth - 1)}"
-    if isinstance(value, nn.Module):
-        return f"module {type(value).__qualname__}"
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().float().numpy() if value.layout is torch.strided else None
-    if isinstance(value, np.ndarray):
-        content = _digest(value.tobytes()) if value.size <= _LARGEST and value.dtype != object else ""
-        return f"array {value.shape} {value.dtype} {content}"
-    if isinstance(value, Mapping):
-        return str([(str(key), describe(one, depth - 1)) for key, one in value.items()])
-    if isinstance(value, list | tuple):
-        return f"{len(value)} {[describe(one, depth - 1) for one in value[:64]]}"
-    if isinstance(value, str | bytes | int | float | bool | type(None) | torch.dtype | torch.device):
-        return repr(value)
-    if isinstance(value, type):
-        return value.__qualname__
-    kind, size = type(value), len(value) if hasattr(value, "__len__") else ""
-    code = [
-        _code(vars(kind)[name].__code__) for name in ("__call__", "__getitem__", "forward") if _function(kind, name)
-    ]
-    public = {name: one for name, one in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-    return f"{kind.__qualname__} {size} {code} {describe(public, depth - 1)}"
+    return _Description().of(value)
 
 
-def describe_module(module: nn.Module) -> str:
-    """Describe a module without its parameters and children: the code of its class, plain attributes, buffers."""
-    kind, plain = type(module), int | float | str | bool
-    code = [_code(vars(base)["forward"].__code__) for base in kind.__mro__ if _function(base, "forward")][:1]
-    held = {**vars(kind), **vars(module)}
-    settings = sorted((name, value) for name, value in held.items() if isinstance(value, plain) and name != "training")
-    buffers = [(name, describe(value)) for name, value in module.named_buffers(recurse=False)]
-    return f"{kind.__qualname__} {code} {settings} {buffers}"
+class _Description:
+    """Describes values that refer to one another, each once.
+
+    Code is followed into whatever a function refers to, as long as it is the user's own: of the standard library and of
+    installed packages the name alone counts, since versions are bound. Of an object, its class and public attributes
+    count; of a list, its length and first items.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Any] = {}  # by identity, kept alive so that no identity is used twice
+
+    def of(self, value: Any) -> str:
+        """Describe one value."""
+        if isinstance(value, str | bytes | int | float | complex | None | torch.dtype | torch.device | range | slice):
+            return repr(value)
+        if isinstance(value, Tensor):
+            return self._array(value.detach().cpu().float().numpy()) if value.layout is torch.strided else "tensor"
+        if isinstance(value, np.ndarray):
+            return self._array(value)
+        if id(value) in self._seen:
+            return f"again {list(self._seen).index(id(value))}"
+        self._seen[id(value)] = value
+        if isinstance(value, types.MethodType):
+            return f"{self.of(value.__func__)} of {self.of(value.__self__)}"
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, functools.partial):
+            return f"partial {self.of(value.func)} {self.of(value.args)} {self.of(value.keywords)}"
+        if isinstance(value, nn.Module):
+            return " ".join(
+                [self.module(value), *(f"{name}: {self.of(part)}" for name, part in value.named_children())]
+            )
+        if isinstance(value, Mapping):
+            return str([(self.of(key), self.of(item)) for key, item in value.items()])
+        if isinstance(value, list | tuple):
+            return f"{len(value)} {[self.of(item) for item in value[:_ITEMS]]}"
+        if isinstance(value, set | frozenset):
+            return str(sorted(map(self.of, value)))
+        if isinstance(value, type):
+            return self._class(value)
+        if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
+            return value.__name__
+        size = len(value) if hasattr(value, "__len__") else ""
+        return f"{self._class(type(value))} {size} {self._attributes(value)}"
+
+    def module(self, module: nn.Module) -> str:
+        """Describe a module without its children and its parameters' values."""
+        buffers = [(name, self.of(value)) for name, value in module.named_buffers(recurse=False)]
+        return f"{self._class(type(module))} {self._attributes(module)} {buffers}"
+
+    def _attributes(self, value: Any) -> str:
+        held = getattr(value, "__dict__", {}).items()
+        return str(sorted((name, self.of(one)) for name, one in held if name[0] != "_" and name != "training"))
+
+    def _class(self, kind: type) -> str:
+        own = [base for base in kind.__mro__ if not _is_of_a_library(base.__module__)]
+        code = [(name, self.of(one)) for base in own for name, one in vars(base).items() if name not in _NOT_OF_A_CLASS]
+        return f"{kind.__module__}.{kind.__qualname__} {code}"
+
+    def _function(self, function: types.FunctionType) -> str:
+        if _is_of_a_library(function.__module__):
+            return f"{function.__module__}.{function.__qualname__}"
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
+        names = sorted(set(_names(function.__code__)))
+        referred = []
+        for name in names:
+            value = function.__globals__.get(name)
+            if isinstance(value, types.ModuleType) and not _is_of_a_library(value.__name__):
+                referred += [(f"{name}.{one}", self.of(getattr(value, one))) for one in names if hasattr(value, one)]
+            elif value is not None:
+                referred.append((name, self.of(value)))
+        held = [self.of(one) for one in (function.__defaults__, function.__kwdefaults__, cells)]
+        return f"{function.__qualname__} {_code(function.__code__)} {held} {referred}"
+
+    def _array(self, array: np.ndarray) -> str:
+        content = _digest(array.tobytes()) if array.size <= _LARGEST and array.dtype != object else ""
+        return f"array {array.shape} {array.dtype} {content}"
 
 
-def _function(kind: type, name: str) -> bool:
-    return isinstance(vars(kind).get(name), types.FunctionType)
+def _is_of_a_library(module: str | None) -> bool:
+    name = (module or "builtins").partition(".")[0]
+    if name in sys.stdlib_module_names and name != "__main__":
+        return True
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    return any(part in ("site-packages", "dist-packages") for part in Path(file).parts)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _names(constant)]
+    return [*code.co_names, *inner]
 
 
 def _code(code: types.CodeType) -> str:

@@ -62,6 +62,7 @@ class Recorder:
         rows, dims = ([getattr(t, n) for t in self.tables.values()] for n in ("num_embeddings", "embedding_dim"))
         self.layout = TableLayout(tuple(self.tables), tuple(rows), tuple(dims))
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.frozen = [p for p in model.parameters() if not p.requires_grad]
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
         first = next(iter(self.trainable.values()))
         self.dtype, self.device = first.dtype, first.device
@@ -192,6 +193,8 @@ class Recording:
         outputs, parameters = [call.output for _, call in calls], self.recorder.trainable
         total = self.losses.sum()
         gradients: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))
+        if not total.requires_grad and len(self.losses):
+            raise UserError("The losses depend on no trainable parameter (detach, no_grad?): nothing would be learnt.")
         if total.requires_grad:
             self._backward = True
             with _Hooks(self), NoDraws() if self.recorder.draws else nullcontext():

@@ -206,6 +206,8 @@ class PrivateEngine:
 
         A table's is sparse, or None if no row survived or :meth:`dpfest.lazy.LazyNoise.apply` updates the table.
         """
+        for parameter in self.recorder.frozen:
+            parameter.grad = None  # a stale one is raw, and optimisers would apply it
         for name, parameter in self.recorder.dense_parameters.items():
             parameter.grad = gradient.dense[name]
         for table, noised in zip(self.recorder.tables.values(), gradient.tables, strict=True):

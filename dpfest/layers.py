@@ -105,9 +105,10 @@ class PerExampleGradients:
             return pull(slope.unsqueeze(0))[0]
 
         self.gradients = {n: p.new_zeros(len(calls[0].gradient), *p.shape) for n, p in values.items()}
+        dtype = next(iter(values.values())).dtype  # under autocast inputs and gradients are in half precision
         for call in calls:
             if len(call.output):
-                for name, value in vmap(gradient)(call.input, call.gradient.to(call.input.dtype)).items():
+                for name, value in vmap(gradient)(call.input.to(dtype), call.gradient.to(dtype)).items():
                     self.gradients[name] += value
 
     def squared_norms(self) -> Tensor:

@@ -54,6 +54,9 @@ class LazyNoise:
         self.settling = self.looking_up = False
         self._key, self._draws, self._private = NoiseKey.fresh(), 0, False
         self._hooks: list[RemovableHandle] = []
+        # Compiled code must run these as they are; what was compiled before has no hooks yet.
+        torch.compiler.reset()
+        self.read, self.flush = torch.compiler.disable(self._read), torch.compiler.disable(self._flush)
         for table in holders:
             self._hooks.append(table.register_forward_pre_hook(self._looked_up))
             self._hooks.append(table.register_state_dict_pre_hook(self._saved))
@@ -77,7 +80,7 @@ class LazyNoise:
         finally:
             self._private = False
 
-    def read(self, table: int, ids: Tensor) -> None:
+    def _read(self, table: int, ids: Tensor) -> None:
         """Apply pending noise to the rows ``ids`` (any shape, int) of a table, before a step looks them up."""
         if self.pending[table] > 0:
             self._settle(table, torch.unique_consecutive(ascending(ids.reshape(-1))))
@@ -98,7 +101,7 @@ class LazyNoise:
             self.tables[number].weight.index_add_(0, rows, values, alpha=-rate)
             self.pending[number] += (deviation * rate) ** 2
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Apply all pending noise, in bounded memory; call before the weights are used for anything but a step."""
         for number, table in enumerate(self.tables):
             if self.pending[number] > 0:

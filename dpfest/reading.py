@@ -97,7 +97,7 @@ class DatasetReader:
             raise UserError(f"micro_batch_size={micro_batch_size} must be 1 or more, or None.")
         self.dataset, self.collate_fn = dataset, collate_fn or default_collate
         self.micro_batch_size = micro_batch_size
-        self._draws = False
+        self._draws: bool | None = None  # not known before the first read
 
     def __call__(self, indices: Indices, seed: bytes) -> list[MicroBatch]:
         """Read the examples at ``indices``, in their order, ``micro_batch_size`` at a time."""
@@ -122,18 +122,32 @@ class DatasetReader:
         return batch
 
     def _examples(self, indices: Indices, seed: bytes) -> Any:
+        if self._draws is None and len(indices):
+            return self._first(indices, seed)
         if self._draws:
-            return [self._seeded(index, seed) for index in indices.tolist()]
+            return [self._seeded(index, seed)[0] for index in indices.tolist()]
         if hasattr(self.dataset, "__getitems__"):
             return self.dataset.__getitems__(indices.tolist())
         return [self.dataset[index] for index in indices.tolist()]
 
-    def _seeded(self, index: int, seed: bytes) -> Any:
+    def _first(self, indices: Indices, seed: bytes) -> list[Any]:
+        """Read examples before it is known whether the data set draws: one that keeps what it drew draws by example."""
+        generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        examples, drew = zip(*(self._seeded(index, seed) for index in indices.tolist()), strict=True)
+        self._draws = any(drew)
+        torch.set_rng_state(generators[0])
+        np.random.set_state(generators[1])
+        random.setstate(generators[2])
+        return list(examples)
+
+    def _seeded(self, index: int, seed: bytes) -> tuple[Any, bool]:
+        """Read one example under its own seed; also return whether it drew."""
         word = int.from_bytes(hashlib.blake2b(seed + index.to_bytes(8, "little"), digest_size=4).digest(), "little")
         torch.manual_seed(word)
         np.random.seed(word)
         random.seed(word)
-        return self.dataset[index]
+        before = None if self._draws else _random_state()
+        return self.dataset[index], before is not None and _random_state() != before
 
 
 class Requests(Sampler[Request]):

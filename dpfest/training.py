@@ -30,6 +30,8 @@ from dpfest.validation import check_loss_fn, check_optimizers
 
 CHECK_EVERY = 512
 """After the first batch, one step in this many, on average, checks that examples do not mix; a check costs 2 to 10."""
+CHECKED_STEPS = frozenset(8**power for power in range(10))
+"""Steps (from 0) that are always checked: examples may begin to mix once weights have moved from where they started."""
 _BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 
 
@@ -133,7 +135,7 @@ class PrivateTraining:
 
     def _check_is_due(self, step: int) -> bool:
         drawn = int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
-        return self.algorithm.private and (drawn or not self._checked)
+        return self.algorithm.private and (drawn or step in CHECKED_STEPS or not self._checked)
 
     def read(self, request: Request) -> Batch:
         """Read the batch of a request; safe to call from another thread or process."""
@@ -151,6 +153,8 @@ class PrivateTraining:
             **self._loader,  # type: ignore[arg-type]
         )
         for step, batch in zip(steps, loader, strict=True):
+            if self.steps_left <= 0:  # the rest went to a fork
+                return
             if self.steps_done != step:
                 raise UserError("Call step(batch) once for each batch, before asking for the next.")
             yield batch
@@ -224,12 +228,12 @@ class PrivateTraining:
             "reserved": self._reserved,
             "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
             "bound_to": self._bound_to(),
-            "model": model,
+            "private_model": model,
             "optimizers": [_copied(optimizer.state_dict()) for optimizer in self.optimizers],
             "lazy": lazy and lazy.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], *, steps: int | None = None) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, steps: int | None = None, taken: int | None = None) -> None:
         """Resume from a state, roll the weights back to it, or start a branch of it.
 
         A repeated step must be the same step: the same noise on another gradient would be a second release that nothing
@@ -239,16 +243,22 @@ class PrivateTraining:
         is accounted for; the plan's steps cover both. (Learning rates set by a scheduler are part of the optimisers'
         state; restore the scheduler as well.)
 
+        A state does not know what its training did after it was saved. So resume from the last one saved, and save one
+        after each :meth:`fork`; steps taken since, and forks made since, are otherwise released and not counted.
+
         Args:
-            state: from :meth:`state_dict`.
+            state: from :meth:`state_dict` or :meth:`fork`.
             steps: None to resume as above. Otherwise the training becomes a branch: it takes a fresh key and this many
-                steps of the plan, and its ledger counts all others as spent (by the run that saved the state). Only the
-                plan, the selection, and the shapes of model and optimisers must then match.
+                steps of the plan, and its ledger counts all others as spent. Only the plan, the selection, and the
+                shapes of model and optimisers must then match. Start one branch only from one state.
+            taken: for a branch of a state that :meth:`fork` did not make: how many steps its training took in all, also
+                after the state was saved. It must have ended.
 
         Raises:
             UserError: the state is bound to something else, which is named; or steps were taken under another key.
         """
-        if not isinstance(state, Mapping) or not state.keys() >= {"steps_done", "key", "bound_to", "model", "lazy"}:
+        needed = {"steps_done", "key", "bound_to", "private_model", "lazy"}
+        if not isinstance(state, Mapping) or not state.keys() >= needed:
             raise UserError("This is not a state from PrivateTraining.state_dict().")
         key = NoiseKey(bytes(state["key"].tolist()), self.plan.fixed_noise_seed)
         binding.refuse_difference(
@@ -263,13 +273,23 @@ class PrivateTraining:
             )
         done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
         if steps is not None:
-            left = state.get("granted") or self.period.steps - state["steps_done"] - state["reserved"]
+            left = state.get("granted")
+            if left is None and taken is None:
+                raise UserError(
+                    "Give taken=, the steps that the training which saved this state took in all: they are spent. A "
+                    "training that goes on branches with fork()."
+                )
+            left = left or self.period.steps - state["reserved"] - max(state["steps_done"], taken or 0)
             if not 0 < steps <= left:
                 raise UserError(f"steps={steps} of a branch must lie between 1 and the {left} that the state has left.")
-            key = key.derive(f"branch {steps}", state["steps_done"]) if key.fixed else NoiseKey.fresh()
+            key = (
+                key.derive(f"branch {steps} {state['reserved']}", state["steps_done"])
+                if key.fixed
+                else NoiseKey.fresh()
+            )
             done, reserved = self.period.steps - steps, 0
         try:
-            self.model.load_state_dict(state["model"])
+            self.model.load_state_dict(state["private_model"])
             for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
         except (RuntimeError, ValueError) as error:
@@ -279,7 +299,7 @@ class PrivateTraining:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
         new = done + reserved - self.steps_done - self._reserved
         self.ledger.spend_step(self._number, new)
-        self.steps_done, self._reserved, self._checked = done, reserved, False
+        self.steps_done, self._reserved = done, reserved
         self._versions = self._weight_versions()
 
     def fork(self, steps: int) -> dict[str, Any]:

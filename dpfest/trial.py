@@ -17,6 +17,7 @@ import copy
 import math
 import random
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpfest.algorithms import DPSGD
+from dpfest.draws import ExampleDraws
 from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.lazy import ReadsOfTables
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batch, DatasetReader, MicroBatch, foreign_state, request_of
-from dpfest.tables import Survivors
+from dpfest.tables import Survivors, Table
 from dpfest.validation import StateWatch, check_loss_fn, check_model, check_optimizers
 
+_WRONG_GRADIENT = 0.1  # of its norm; half precision stays a tenth of it
 _WATCHED_ROWS = 1 << 10  # rows per table whose content is compared; all other tensors are compared in full
 
 Microbatches = Sequence[MicroBatch]
@@ -47,8 +50,8 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
         whole_tables: compare the content of all table rows, not of a sample: O(rows).
 
     Raises:
-        UserError: the clipped sums do not add up, the look-ups differ, the forward pass writes into the model, or it
-            draws from numpy's or Python's generators.
+        UserError: the clipped sums do not add up, the look-ups differ, the gradient is not the loss's, the forward pass
+            writes into the model, or it draws from numpy's or Python's generators.
     """
     parts = (batch.microbatches, *batch.parts)
     generators = foreign_state()
@@ -59,7 +62,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             LogicalBatch(engine, batch.microbatches, batch.step).contributions()
     watch = StateWatch(engine.recorder.model, {} if whole_tables else _watched_rows(engine, batch.step))
     clipping_norm = _finite(engine.algorithm.clipping_norm)
-    all_sums, touched = _sums(engine, parts, batch.step, clipping_norm, bind=True)
+    all_sums, touched = _sums(engine, parts, batch.step, clipping_norm, other_norms=True)
     watch.check()
     if foreign_state() != generators:
         raise UserError(
@@ -69,25 +72,30 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     if not _same_pairs(touched):
         raise UserError(
             "An example looks up other rows when it is run among others: its look-ups depend on its batch (in-batch "
-            "negatives, draws shared by the batch). Make them depend on the example alone."
+            "negatives, draws shared by the batch, a collate_fn that reorders, a data set whose items depend "
+            "on what was read before). Make them depend on the example alone, in the order in which it was read."
         )
+    _check_gradient(engine, parts[-1], batch.step)
     for norm, sums in all_sums.items():
         if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm, sums[0].norms):
             raise UserError(
                 "The examples of a batch mix: the clipped sums of its parts miss that of the whole by "
                 f"{_defect(sums) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look for "
                 "statistics of the batch (a mean, a maximum, class frequencies, len(batch)), in-batch negatives (roll, "
-                "flip), attention or sorting across examples, padding that changes the result, hooks that rescale "
-                "gradients."
+                "flip), attention or sorting across examples (in collate_fn, too), padding that changes the result, "
+                "counters that the forward pass advances, hooks that rescale gradients, items that depend on what was "
+                "read before."
             )
 
 
 def _sums(
-    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, *, bind: bool = False
+    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, *, other_norms: bool = False
 ) -> tuple[dict[float, list[ClippedSum]], list[Any]]:
     """Return each part's noiseless clipped sum over the rows that the first part touches, and its look-ups.
 
-    The sums are by clipping norm: the one given and, with ``bind``, one at which clipping binds for most examples.
+    The sums are by clipping norm: the one given and, with ``other_norms``, one at which clipping binds for most
+    examples and one at which it binds for none. Clipping hides a common factor, such as a division by the batch's mean
+    loss, while it binds for all, and weights change.
     """
     sums: dict[float, list[ClippedSum]] = {clipping_norm: []}
     touched: list[Any] = []
@@ -98,14 +106,63 @@ def _sums(
         survivors = survivors or Survivors(engine.layout, pairs.rows)
         for norm, of_parts in sums.items():
             of_parts.append(_clipped(engine, logical, survivors, norm))
-        if bind and not touched:
-            binding = float(torch.cat(sums[clipping_norm][0].example_norms).median()) / 2
-            if 0 < binding < clipping_norm:
-                sums[binding] = [_clipped(engine, logical, survivors, binding)]
+        if other_norms and not touched:
+            for norm in _other_norms(torch.cat(sums[clipping_norm][0].example_norms), clipping_norm):
+                sums[norm] = [_clipped(engine, logical, survivors, norm)]
         examples = np.concatenate([np.empty(0, np.int64), *(each.examples for each in part)])
         rows, example = pairs.rows.cpu().numpy()[pairs.row_of.cpu().numpy()], pairs.example.cpu().numpy()
         touched.append(np.stack([examples[example], rows]))
     return sums, touched
+
+
+def _other_norms(example_norms: Tensor, clipping_norm: float) -> list[float]:
+    finite = example_norms[example_norms.isfinite()]
+    if not len(finite):
+        return []
+    binding, loose = float(finite.median()) / 2, 2 * float(finite.max())
+    return [*([binding] if 0 < binding < clipping_norm else []), *([loose] if loose > clipping_norm else [])]
+
+
+def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> None:
+    """Refuse a model whose gradient, from activations and output gradients, is not that of its loss.
+
+    Raises:
+        UserError: says what can make it another one.
+    """
+    recorder, batch = engine.recorder, LogicalBatch(engine, part, step)
+    ours = _clipped(engine, batch, Survivors(engine.layout, batch.contributions().rows), math.inf)
+    layers = [layer for layer in recorder.layers.values() if isinstance(layer, Table)]
+    sparse = [layer.sparse for layer in layers]
+    difference, total = 0.0, 0.0
+    try:
+        for layer in layers:
+            layer.sparse = True  # no table-sized gradient
+        for examples, data in part:
+            with ExampleDraws(recorder.key, step, examples) if recorder.draws else nullcontext():
+                losses = recorder.loss_fn(recorder.model, data)
+            gradients = torch.autograd.grad(losses.sum(), list(recorder.trainable.values()), allow_unused=True)
+            for parameter, gradient in zip(recorder.trainable.values(), gradients, strict=True):
+                if gradient is None:
+                    continue
+                if parameter in ours.dense:
+                    total += float(gradient.double().square().sum())
+                    ours.dense[parameter].sub_(gradient)
+                else:
+                    values = gradient.coalesce().values().double() if gradient.is_sparse else gradient.double()
+                    total += float(values.square().sum())
+                    difference -= float(values.square().sum())
+    finally:
+        for layer, before in zip(layers, sparse, strict=True):
+            layer.sparse = before
+    difference = abs(difference + float(ours.flat_rows.double().square().sum()))
+    difference += float(ours.flat_dense.double().square().sum())
+    if math.isfinite(total) and difference > _WRONG_GRADIENT**2 * total:
+        raise UserError(
+            "The gradient that would be clipped is not the loss's: it misses it by "
+            f"{math.sqrt(difference / total) if total else math.inf:.2g} of its norm. Look for a forward hook that "
+            "changes a trainable layer's output, a replaced forward method of one, or a second derivative in the loss "
+            "(gradient penalty)."
+        )
 
 
 def _clipped(engine: PrivateEngine, batch: LogicalBatch, survivors: Survivors, clipping_norm: float) -> ClippedSum:

@@ -51,10 +51,15 @@ def check_model(model: Any) -> None:
 
 def _check_layer(name: str, module: nn.Module) -> None:
     tracks = isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) or tracks:
+    frozen = not any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
+        tracks = module.training or not frozen  # a frozen one in eval() scales by constants
+    elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+        tracks = True
+    if tracks:
         raise UserError(
             f"The layer {name} ({type(module).__name__}) mixes the examples of a batch, or keeps statistics of them "
-            "without noise. Use GroupNorm or LayerNorm."
+            "without noise. Use GroupNorm or LayerNorm; or freeze it, keep its statistics and call eval() on it."
         )
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         _check_table(name, module)

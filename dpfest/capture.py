@@ -150,7 +150,7 @@ class Recording:
         if self._backward and not torch.is_grad_enabled():
             raise UserError(
                 f"The layer {name} is called without gradients (torch.no_grad, torch.inference_mode, or a checkpoint "
-                "with use_reentrant=True), though it is trainable. Call it with them, or freeze it."
+                "with use_reentrant=True), though it is trainable. Enable them, or freeze it."
             )
         if self._backward and not call.output.requires_grad:
             call.output.requires_grad_(True)

@@ -117,9 +117,9 @@ def survival_probability(threshold: float, deviation: float) -> float:
     if deviation == 0 or math.isinf(threshold):
         return float(threshold <= 0)
     grid = gaussian_grid(deviation)
-    with precise() as many:
-        least = many.ceil(many.mpf(threshold) / grid) - 0.5
-        return float(many.erfc(least * grid / deviation / many.sqrt(2)) / 2)
+    with precise() as mp:
+        least = mp.ceil(mp.mpf(threshold) / grid) - 0.5
+        return float(mp.erfc(least * grid / deviation / mp.sqrt(2)) / 2)
 
 
 def untouched_survivors(
@@ -178,13 +178,13 @@ def draw_rows(
         error = scale * (relative + 2.0**-50 * np.abs(np.log(waits))) + 2.0**-51 * (np.abs(scores) + np.abs(utility))
 
     def exactly(place: int) -> Any:
-        with precise() as many:
+        with precise() as mp:
             start = place if place < len(rows) else len(rows)
-            wait = many.mpf(0)
+            wait = mp.mpf(0)
             for one in range(start, place + 1):
                 divisor = 1 if place < len(rows) else int(spacings[one - len(rows)])
                 wait += exponential(stream, int(words[one]), first + one) / divisor
-            return float(utility[place]) - scale * many.log(wait)
+            return float(utility[place]) - scale * mp.log(wait)
 
     return np.sort(candidates[_largest(scores, error, count, exactly)])
 

@@ -42,8 +42,8 @@ def exponentials(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
 def bernoulli(stream: Keystream, trials: int, probability: float) -> NDArray[np.int64]:
     """Return the trials that succeed, each independently with ``probability``: sorted, from 0, in O(successes).
 
-    The number of failures before a success is ``floor(ln U / ln(1 - probability))``: it is at least k iff ``U <= (1 -
-    probability)^k``. The law is that of one coin per trial, for the float64 ``probability`` itself.
+    The number of failures before a success is ``floor(ln U / ln(1 - probability))``: it is at least k iff
+    ``U <= (1 - probability)^k``. The law is that of one coin per trial, for the float64 ``probability`` itself.
 
     Formal guarantee: exact, within 2^-100 per success.
 

@@ -2,9 +2,9 @@
 
 A floating-point sampler of normals reaches only some floats, and which sums it reaches depends on the values it is
 added to: the last bits of a release can distinguish neighbours (Mironov, 2012). Remedy: sums and noise are multiples of
-one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For x on the grid, ``x + round(N) = round(x
-+ N)``, so the release is post-processing of a real Gaussian mechanism. It remains to draw ``round(N)`` with the law of
-a rounded real Gaussian, which is *computed* so:
+one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For x on the grid,
+``x + round(N) = round(x + N)``, so the release is post-processing of a real Gaussian mechanism. It remains to draw
+``round(N)`` with the law of a rounded real Gaussian, which is *computed* so:
 
 1. Box and Muller (1958) in float64, from 64 bits for the radius and 64 for the angle. It differs from the real number
    that infinitely many bits would give by less than 2^-44 deviations (derivation at ``_TOLERANCE``).

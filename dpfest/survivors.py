@@ -8,10 +8,10 @@ the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1
 Map and noise are multiples of a grid g (:mod:`dpfest.gaussian`). Each example's map is rounded *down* to it: its norm
 stays below ``C1``, and sums are exact in any order.
 
-A row that no example touches survives with the probability of a touched row of sum 0: ``Psi((ceil(tau / g) - 1/2) g /
-(sigma_1 * C1))``, Psi the standard normal survival function. (Appendix B.2 of the paper prints ``sigma_1^2 * C1^2``,
-which gives the wrong law, and too few survivors if ``sigma_1 * C1 < 1``: a broken guarantee.) Untouched survivors are
-drawn by the gaps between them, in O(touched + survivors).
+A row that no example touches survives with the probability of a touched row of sum 0:
+``Psi((ceil(tau / g) - 1/2) g / (sigma_1 * C1))``, Psi the standard normal survival function. (Appendix B.2 of the paper
+prints ``sigma_1^2 * C1^2``, which gives the wrong law, and too few survivors if ``sigma_1 * C1 < 1``: a broken
+guarantee.) Untouched survivors are drawn by the gaps between them, in O(touched + survivors).
 """
 
 from __future__ import annotations

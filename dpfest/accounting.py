@@ -32,7 +32,7 @@ LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
 MOST_DELTA = 0.1
 """Largest delta: publishing each example unchanged with this probability would meet it."""
 # Rounding error in delta per fold of dp_accounting's FFT: three times the largest measured against the Gaussian's
-# closed form, at 10^2 to 10^7 folds. Added to delta, so that small deltas stay upper bounds.
+# closed form, at 10^2 to 10^7 folds. Charged on top of delta, so that small deltas stay upper bounds.
 _ROUNDING = 2.0**-52
 # Calibration aims this far (relative) below the target: another machine may round the other way.
 _MARGIN = 5e-5

@@ -68,7 +68,7 @@ class Contributions:
         """
         distinct = torch.bincount(self.example, minlength=self.examples).to(torch.float64)
         weight = contribution_clipping_norm / distinct.sqrt().clamp_min(contribution_clipping_norm)
-        if grid > 0:  # a weight below 1 is a quotient by a root, each with an error of up to half a unit
+        if grid > 0:  # a weight below 1 is a quotient by a root, each rounded by up to half a unit
             weight = torch.where(weight < 1, weight * (1 - 2.0**-51), weight)
             weight = (weight / grid).floor_().mul_(grid)
         sums = torch.bincount(self.row_of, weights=weight.index_select(0, self.example), minlength=len(self.rows))

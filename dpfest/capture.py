@@ -133,7 +133,7 @@ class Recording:
         return True
 
     def before_layer(self, layer: nn.Module, own: list[nn.Parameter], ids: Tensor | None) -> None:
-        """Before a recorded layer's call: exclude its parameters from autograd; apply pending noise to rows it reads."""
+        """Before a recorded layer's call: exclude its parameters from autograd; apply noise pending on its rows."""
         recorder = self.recorder
         if self._recording and ids is not None and recorder.lazy is not None:
             recorder.lazy.read(recorder.table_of[id(own[0])], ids)

@@ -28,11 +28,11 @@ INTERVAL = 1e-4
 COARSE_INTERVAL = 1e-3
 """A coarser grid for quick upper bounds that need not be tight."""
 LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
-"""Range of targets: below, the grid would add many times the needed noise; above, nothing is protected."""
+"""Range of targets: below, the grid's rounding asks for many times the needed noise; above, nothing is protected."""
 MOST_DELTA = 0.1
 """Largest delta: publishing each example unchanged with this probability would meet it."""
 # Rounding error in delta per fold of dp_accounting's FFT: three times the largest measured against the Gaussian's
-# closed form, at 10^2 to 10^7 folds. Added to delta, so that small deltas stay upper bounds.
+# closed form, at 10^2 to 10^7 folds. Charged on top of delta, so that small deltas stay upper bounds.
 _ROUNDING = 2.0**-52
 # Calibration aims this far (relative) below the target: another machine may round the other way.
 _MARGIN = 5e-5

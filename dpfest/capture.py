@@ -1,6 +1,6 @@
 """Recording of one forward and one backward pass: what clipping needs, without parameter gradients.
 
-Within the call of a recorded layer its parameters are detached from autograd, so the backward pass computes output
+Within the call of a recorded layer its parameters are excluded from autograd, so the backward pass computes output
 gradients only: the weight gradients of the ordinary backward pass are never formed; clipped ones replace them. A
 parameter that autograd reaches nevertheless was used outside its layer, and the step is refused.
 """
@@ -134,7 +134,7 @@ class Recording:
         return True
 
     def before_layer(self, layer: nn.Module, own: list[nn.Parameter], ids: Tensor | None) -> None:
-        """Before a recorded layer's call: detach its parameters; apply a table's pending noise to the rows it reads."""
+        """Before a recorded layer's call: exclude its parameters from autograd; apply noise pending on its rows."""
         recorder = self.recorder
         if self._recording and ids is not None and recorder.lazy is not None:
             recorder.lazy.read(recorder.table_of[id(own[0])], ids)
@@ -151,7 +151,7 @@ class Recording:
         if self._backward and not torch.is_grad_enabled():
             raise UserError(
                 f"The layer {name} is called without gradients (torch.no_grad, torch.inference_mode, or a checkpoint "
-                "with use_reentrant=True), though it is trainable. Call it with them, or freeze it."
+                "with use_reentrant=True), though it is trainable. Enable them, or freeze it."
             )
         if self._backward and not call.output.requires_grad:
             call.output.requires_grad_(True)

@@ -42,8 +42,8 @@ def exponentials(words: NDArray[np.uint64]) -> tuple[Floats, Floats]:
 def bernoulli(stream: Keystream, trials: int, probability: float) -> NDArray[np.int64]:
     """Return the trials that succeed, each independently with ``probability``: sorted, from 0, in O(successes).
 
-    The number of failures before a success is ``floor(ln U / ln(1 - probability))``: it is at least k iff ``U <= (1 -
-    probability)^k``. The law is that of one coin per trial, for the float64 ``probability`` itself.
+    The number of failures before a success is ``floor(ln U / ln(1 - probability))``: it is at least k iff
+    ``U <= (1 - probability)^k``. The law is that of one coin per trial, for the float64 ``probability`` itself.
 
     Formal guarantee: exact, within 2^-100 per success.
 
@@ -78,9 +78,9 @@ def _geometric(stream: Keystream, count: int, probability: float, most: int) -> 
         whole = np.floor(waits)
         sure = ((waits - whole >= error) | (whole == 0)) & (whole + 1 - waits > error) | (waits - error > most + 1)
     for place in np.flatnonzero(~sure).tolist():
-        with precise() as many:
-            wait = exponential(stream, int(words[place]), first + place) / -many.log1p(-many.mpf(probability))
-            whole[place] = float(many.floor(wait))
+        with precise() as mp:
+            wait = exponential(stream, int(words[place]), first + place) / -mp.log1p(-mp.mpf(probability))
+            whole[place] = float(mp.floor(wait))
     return whole
 
 
@@ -97,8 +97,8 @@ def laplace(stream: Keystream, count: int, scale: float) -> Floats:
     error *= scale / grid
     near = np.rint(value)
     for place in np.flatnonzero(~(np.abs(value - near) < 0.5 - error)).tolist():
-        with precise() as many:
-            near[place] = float(many.nint(exponential(stream, int(words[place]), first + place) * (scale / grid)))
+        with precise() as mp:
+            near[place] = float(mp.nint(exponential(stream, int(words[place]), first + place) * (scale / grid)))
     near *= np.where(signs >> np.uint64(63), -grid, grid)
     return near
 

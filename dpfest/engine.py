@@ -3,8 +3,8 @@
 Every algorithm runs through :meth:`PrivateEngine.gradient`; algorithms differ only in which embedding rows survive
 (:mod:`dpfest.algorithms`). The order is the paper's (Ghazi et al., 2023, Algorithm 1): rows that do not survive are
 zeroed in every example's gradient *before* the whole gradient, surviving rows and dense parameters together, is clipped
-to ``C2``; every surviving row, touched or not, and every dense parameter get noise of standard deviation ``C2 *
-sigma_2``.
+to ``C2``; every surviving row, touched or not, and every dense parameter get noise of standard deviation
+``C2 * sigma_2``.
 """
 
 from __future__ import annotations

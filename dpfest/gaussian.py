@@ -2,12 +2,12 @@
 
 A floating-point sampler of normals reaches only some floats, and which sums it reaches depends on the values it is
 added to: the last bits of a release can distinguish neighbours (Mironov, 2012). Remedy: sums and noise are multiples of
-one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For x on the grid, ``x + round(N) = round(x
-+ N)``, so the release is post-processing of a real Gaussian mechanism. It remains to draw ``round(N)`` with the law of
-a rounded real Gaussian, which is *computed* so:
+one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For x on the grid,
+``x + round(N) = round(x + N)``, so the release is post-processing of a real Gaussian mechanism. It remains to draw
+``round(N)`` with the law of a rounded real Gaussian, which is *computed* so:
 
-1. Box and Muller (1958) in float64, from 64 bits for the radius and 64 for the angle. Its error relative to the real
-   number that infinitely many bits would give is below 2^-44 deviations (derivation at ``_TOLERANCE``).
+1. Box and Muller (1958) in float64, from 64 bits for the radius and 64 for the angle. It differs from the real number
+   that infinitely many bits would give by less than 2^-44 deviations (derivation at ``_TOLERANCE``).
 2. If a value lies within that error of the midpoint of two grid points, or its radius is extreme, it is recomputed in
    320-bit arithmetic from the same words and 128 more bits of each; this concerns about 8 in a million.
 
@@ -323,8 +323,8 @@ def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats
 
 def _precisely(radius: int, angle: int, sine: bool, deviation: float) -> int:
     """Compute what :func:`_box_muller` does, in 320 bits, from signed words of 192 bits: the nearest whole number."""
-    with precise() as many:
-        uniform = many.ldexp(abs(2 * radius + 1), -192)
-        turned = many.pi * many.ldexp(2 * angle + 1, -193)
-        value = deviation * many.sqrt(-2 * many.log(uniform)) * (many.sin(turned) if sine else many.cos(turned))
-        return int(many.nint(value if sine or radius >= 0 else -value))
+    with precise() as mp:
+        uniform = mp.ldexp(abs(2 * radius + 1), -192)
+        turned = mp.pi * mp.ldexp(2 * angle + 1, -193)
+        value = deviation * mp.sqrt(-2 * mp.log(uniform)) * (mp.sin(turned) if sine else mp.cos(turned))
+        return int(mp.nint(value if sine or radius >= 0 else -value))

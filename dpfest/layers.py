@@ -68,7 +68,7 @@ class LinearFactors:
             return total
         if weight.requires_grad:
             if 2 * inputs.shape[1] ** 2 <= weight.numel():
-                # Terms cancel: in float32 a large gradient's norm can come out as zero, so that it is not clipped.
+                # Terms cancel: in float32 the norm of a large gradient can come out as zero, leaving it unclipped.
                 wide, slopes = inputs.double(), gradients.double()
                 gram = (wide @ wide.transpose(1, 2)) * (slopes @ slopes.transpose(1, 2))
                 total += gram.sum((1, 2)).clamp_min(0).to(total.dtype)

@@ -89,7 +89,7 @@ class LazyNoise:
     def apply(
         self, gradients: Sequence[tuple[Tensor | None, Tensor]], deviation: float, learning_rates: Sequence[float]
     ) -> None:
-        """Take the SGD step ``w -= rate * gradient`` of every table, and record the noise that its rows lack.
+        """Take the SGD step ``w -= rate * gradient`` of every table, and record the noise pending on its rows.
 
         Args:
             gradients: for each table, local rows ``[s]`` and values ``[s, dim]``, without noise.

@@ -4,15 +4,15 @@ An example pays for the steps of its period, each on a Poisson sample of rate q 
 and for the row selection that counts it; each period's noise is calibrated to the composition of both. The algorithm
 states the cost of a step (``Algorithm.step_event``). An ordinary run has one period, containing all examples.
 
-A stream has several: an example lies in one day, a day in one period. Everything else that is released was computed
-from other examples, and what follows is post-processing, so epsilon is the maximum over periods (parallel composition;
-adaptive, since one period hands its weights to the next):
+A stream has several: an example lies in one day, a day in one period. Everything released besides what an example pays
+for was computed from other examples, and what follows is post-processing, so epsilon is the maximum over periods
+(parallel composition; adaptive, since one period hands its weights to the next):
 
 - A period of N_p examples takes steps at its own rate q = B / N_p. (The paper uses the stream's rate, at which examples
   present in one period only are not sampled: ``dpfest.unproven``.)
 - Histograms (``selection.source``): ``streaming`` adds noise to each day's histogram once and sums those of all days up
-  to a period's last (the paper's "running sum updated per streaming period"); ``first_day`` uses the first day's alone;
-  ``all_days`` one histogram of all days, before the first step.
+  to a period's last (the paper's "running sum updated per streaming period"); ``first_day`` does so for the first day
+  alone; ``all_days`` for one histogram of all days, before the first step.
 - delta is 1 / N of the whole stream.
 """
 

@@ -8,10 +8,10 @@ the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1
 Map and noise are multiples of a grid g (:mod:`dpfest.gaussian`). Each example's map is rounded *down* to it: its norm
 stays below ``C1``, and sums are exact in any order.
 
-A row that no example touches survives with the probability of a touched row of sum 0: ``Psi((ceil(tau / g) - 1/2) g /
-(sigma_1 * C1))``, Psi the standard normal survival function. (Appendix B.2 of the paper prints ``sigma_1^2 * C1^2``,
-which gives the wrong law, and too few survivors if ``sigma_1 * C1 < 1``: a broken guarantee.) Untouched survivors are
-drawn by the gaps between them, in O(touched + survivors).
+A row that no example touches survives with the probability of a touched row of sum 0:
+``Psi((ceil(tau / g) - 1/2) g / (sigma_1 * C1))``, Psi the standard normal survival function. (Appendix B.2 of the paper
+prints ``sigma_1^2 * C1^2``, which gives the wrong law, and too few survivors if ``sigma_1 * C1 < 1``: a broken
+guarantee.) Untouched survivors are drawn by the gaps between them, in O(touched + survivors).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Contributions:
         """
         distinct = torch.bincount(self.example, minlength=self.examples).to(torch.float64)
         weight = contribution_clipping_norm / distinct.sqrt().clamp_min(contribution_clipping_norm)
-        if grid > 0:  # a weight below 1 is a quotient by a root, each with an error of up to half a unit
+        if grid > 0:  # a weight below 1 is a quotient by a root, each rounded by up to half a unit
             weight = torch.where(weight < 1, weight * (1 - 2.0**-51), weight)
             weight = (weight / grid).floor_().mul_(grid)
         sums = torch.bincount(self.row_of, weights=weight.index_select(0, self.example), minlength=len(self.rows))
@@ -117,9 +117,9 @@ def survival_probability(threshold: float, deviation: float) -> float:
     if deviation == 0 or math.isinf(threshold):
         return float(threshold <= 0)
     grid = gaussian_grid(deviation)
-    with precise() as many:
-        least = many.ceil(many.mpf(threshold) / grid) - 0.5
-        return float(many.erfc(least * grid / deviation / many.sqrt(2)) / 2)
+    with precise() as mp:
+        least = mp.ceil(mp.mpf(threshold) / grid) - 0.5
+        return float(mp.erfc(least * grid / deviation / mp.sqrt(2)) / 2)
 
 
 def untouched_survivors(
@@ -178,13 +178,13 @@ def draw_rows(
         error = scale * (relative + 2.0**-50 * np.abs(np.log(waits))) + 2.0**-51 * (np.abs(scores) + np.abs(utility))
 
     def exactly(place: int) -> Any:
-        with precise() as many:
+        with precise() as mp:
             start = place if place < len(rows) else len(rows)
-            wait = many.mpf(0)
+            wait = mp.mpf(0)
             for one in range(start, place + 1):
                 divisor = 1 if place < len(rows) else int(spacings[one - len(rows)])
                 wait += exponential(stream, int(words[one]), first + one) / divisor
-            return float(utility[place]) - scale * many.log(wait)
+            return float(utility[place]) - scale * mp.log(wait)
 
     return np.sort(candidates[_largest(scores, error, count, exactly)])
 

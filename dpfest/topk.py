@@ -189,7 +189,7 @@ def noisy_counts(
     refuse_overfull(histograms, selection, examples, rows_per_example)
     if law == "none":
         return [counts.astype(np.float64) for counts in histograms]
-    if gaussian_grid(scale) > 1:  # counts would have to be rounded, which would have to be accounted for
+    if gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost in privacy
         raise UserError(
             f"selection adds noise of scale {scale:.3g} to every count, which no count outweighs: give a "
             "smaller noise_multiplier or a larger epsilon."

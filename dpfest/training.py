@@ -173,7 +173,7 @@ class PrivateTraining:
         if not isinstance(batch, Batch):
             raise UserError(
                 "step() takes a batch that iteration yields (for batch in training: training.step(batch)), not a "
-                f"{type(batch).__name__}: the accounting covers only examples drawn by Poisson sampling."
+                f"{type(batch).__name__}: the accounting covers only the examples drawn for a step."
             )
         if self.steps_left <= 0:
             raise BudgetExceeded(

@@ -1,1 +1,1 @@
-"""Hydra configuration groups; every value here is the default of the dataclass that it configures."""
+"""Hydra configuration groups; values equal the defaults of the dataclasses that they configure."""

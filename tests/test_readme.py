@@ -93,7 +93,7 @@ def test_library_example(folder: Path) -> None:
     (folder / "example.py").write_text(code)
     ended = run(["example.py"], folder)
     assert ended.returncode == 0, ended.stderr
-    printed = re.findall(r"held-out loss ([\d.]+) epsilon ([\d.]+) noised rows \[(\d+)\]", ended.stdout)
+    printed = re.findall(r"held-out loss ([\d.]+) epsilon ([\d.]+) rows \[(\d+)\]", ended.stdout)
     losses, epsilons, rows = ([float(value) for value in column] for column in zip(*printed, strict=True))
     assert len(printed) == 3 and losses[2] < losses[1] < losses[0] and losses[2] < 0.65
     assert epsilons == sorted(epsilons) and 2.9 < epsilons[-1] <= 3.0

@@ -89,12 +89,11 @@ class TrainConfig:
         micro_batch_size: examples in memory at once; null for the whole batch.
         epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given; in a stream, of each period.
         steps: optimiser steps; null for as many as ``epochs`` asks for.
-        evaluate_every: steps between evaluations; null for one at the end. Under lazy noise a part of what a run is.
+        evaluate_every: steps between evaluations; null for one at the end. Under lazy noise it can change the result.
         checkpoint_every: steps between checkpoints, from which a killed run resumes.
-        log_every: after so many steps a line goes to metrics.jsonl, and what the run says of itself (loss, reduction,
-            epsilon so far) is said anew: under the bar on a terminal, elsewhere as a line of the log. The last step
-            always does both.
-        save_model: whether a run that is done leaves its weights.
+        log_every: steps between entries of metrics.jsonl, and between updates of what the terminal or the log shows
+            (loss, reduction, epsilon so far). The last step always does both.
+        save_model: whether a finished run keeps its weights.
     """
 
     batch_size: Count = 2048
@@ -109,7 +108,7 @@ class TrainConfig:
 
 @dataclass
 class StreamConfig:
-    """How a stream of days is trained on; without effect on other data.
+    """How a stream of days is trained; without effect on other data.
 
     Attributes:
         train_days: days that are trained on, in their order; those after them are held out.

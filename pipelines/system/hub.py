@@ -23,7 +23,7 @@ _NAME = re.compile(r"(?P<repository>\w[\w.-]*(/\w[\w.-]*)?)(@(?P<revision>[\w./-
 
 @dataclass
 class HubConfig:
-    """What may come over the network.
+    """Downloads from the Hugging Face hub.
 
     Attributes:
         download: fetch what `model.path`, `data.tokenizer` and `data.path` name on the hub and its cache lacks.

@@ -17,7 +17,7 @@ class PctrConfig:
     """Shape of the pCTR model.
 
     Attributes:
-        hidden: width of each hidden layer; the paper's four of 598.
+        hidden: width of each hidden ReLU layer; the paper has four of 598. Tables have dimension int(2 * V^0.25).
         embedding_scale: standard deviation of the initial embeddings.
     """
 

@@ -31,20 +31,20 @@ FAMILIES = ("bert", "roberta", "xlm-roberta")
 
 @dataclass
 class RobertaConfig:
-    """Which encoder, and the rank of what is trained in it.
+    """The text encoder, and what is trained in it.
 
     Attributes:
         hub: what may be fetched: nothing, unless the whole configuration says so.
         path: folder with the config.json, weights and tokenizer.json of a pretrained model, or its name on the Hugging
             Face hub; null for a random one of the shape below, with the vocabulary of the data.
-        lora_rank: of the two factors at the query and the value of every block.
-        lora_scale: their product counts so many times.
+        lora_rank: rank of the two LoRA factors at the query and the value of every block.
+        lora_scale: factor on their product, LoRA's alpha / rank.
         head: ``unit`` for one linear layer on the first token's output at length one (:class:`UnitHead`), or ``own``
             for the classifier of the model's family, as the paper has it.
         head_gain: length of a class's initial weights in the unit head.
         precision: ``float32``, or ``bfloat16`` for products and activations in half precision (autocast), which a GPU
             is fast at. Weights, norms, clipped sums and noise are float32 under both.
-        layers, width, heads: of a random model; its feed-forward layers are four times as wide.
+        layers, width, heads: shape of a random model; its feed-forward layers are four times as wide.
     """
 
     task: ClassVar[str] = "text"

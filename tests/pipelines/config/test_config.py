@@ -37,13 +37,25 @@ def schema_of(path: Path) -> Any:
 
 @pytest.mark.parametrize("path", GROUP_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_shipped_values_are_the_dataclass_defaults(path: Path) -> None:
-    shipped = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(shipped, dict)
-    shipped.pop("defaults", None)  # other groups that the file chooses
+    """With those of the files that it extends; the profile is one that changes neither data nor algorithms."""
+    group = path.parent.name
+    data = [] if group == "data" else ["data=nycflights"]
+    cfg = Composer().compose(["profile=paper", *data, f"{group}={path.stem}"])
     defaults = dataclasses.asdict(schema_of(path)())
-    if path.parent.name == "privacy":
+    if group == "privacy":
         defaults["fidelity"] = path.stem
-    assert shipped == defaults
+    assert OmegaConf.to_container(cfg._get_node(group), resolve=False) == defaults  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", GROUP_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_file_repeats_nothing_of_those_that_it_extends(path: Path) -> None:
+    own = OmegaConf.to_container(OmegaConf.load(path))
+    assert isinstance(own, dict)
+    for extended in (name for name in own.pop("defaults", []) if isinstance(name, str) and name != "_self_"):
+        cfg = Composer().compose(["profile=paper", "data=nycflights", f"{path.parent.name}={extended}"])
+        theirs = OmegaConf.to_container(cfg._get_node(path.parent.name), resolve=False)  # type: ignore[arg-type]
+        assert isinstance(theirs, dict)
+        assert not own.items() & theirs.items()
 
 
 def test_the_root_file_holds_the_dataclass_defaults() -> None:

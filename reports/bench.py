@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.wording import rule
+from reports.algorithms import label
 
 _TIMES = ("median_seconds", "min_seconds", "max_seconds", "ratio")
 _NEEDED = {*_TIMES, "competitor", "case", "reference", "table_rows", "repeats", "working_bytes", "note"}
@@ -52,7 +52,7 @@ def read(report: Path, section: str, values: Collection[str] = ()) -> Section | 
 
 def competitor(name: str) -> str:
     """What takes turns in a benchmark, in words."""
-    return _NAMES.get(name) or rule(name)
+    return _NAMES.get(name) or label(name)
 
 
 def _whole(record: Mapping[str, Any], values: Collection[str]) -> bool:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reports.artifact import Artifact, Content
+from reports.entry import Content, Entry
 from reports.tables import Table
 from reports.write import Draft
 
 
 def section(
-    artifact: Artifact,
+    entry: Entry,
     content: Content,
     missing: list[str],
     claims: Sequence[Mapping[str, Any]],
@@ -20,7 +20,7 @@ def section(
     command: str,
 ) -> str:
     """An artifact's caption, what it lacks, its table, the claims that it shows, and the command that remakes it."""
-    parts = [f"**{artifact.title}.** {content.caption}"]
+    parts = [f"**{entry.title}.** {content.caption}"]
     if missing:
         parts.append("\n".join(f"> **Incomplete.** {sentence}  " for sentence in missing))
     if content.table is not None:

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.artifact import Artifact
 from reports.bench import read
 from reports.comparison import Population, populations
+from reports.entry import Entry, Inputs
 from reports.pace import Pace, PlannedRuns, duration
-from reports.registry import ARTIFACTS
+from reports.registry import ENTRIES
 from reports.runs import load_runs
-from reports.texts import kind
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ def listing(
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
     # Runs of another profile are of another length, and what is not a step weighs differently in them.
     pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))
-    shown = {artifact.experiment: _main(artifact, groups) for artifact in ARTIFACTS if artifact.experiment}
+    shown = {entry.experiment: _main(entry, groups) for entry in ENTRIES if entry.experiment}
     seeds = {name: len(main.seeds) for name, main in shown.items() if main and not seeded}
     plans = {name: PlannedRuns([*plan.runs] * seeds.get(name, 1)) for name, plan in (planned or {}).items()}
-    lines = [_line(artifact, groups, report, plans, pace, jobs) for artifact in ARTIFACTS]
+    lines = [_line(entry, groups, report, plans, pace, jobs) for entry in ENTRIES]
     experiments = []
     for name, plan in plans.items():
         done = _done(shown.get(name))
@@ -107,33 +106,34 @@ def listing(
 
 
 def _line(
-    artifact: Artifact,
+    entry: Entry,
     groups: Sequence[Population],
     report: Path,
     planned: Mapping[str, PlannedRuns],
     pace: Pace,
     jobs: int,
 ) -> Line:
-    if artifact.experiment is None:
-        there = artifact.measured is not None and artifact.content(report).table is not None  # type: ignore[arg-type]
-        measured = artifact.measured is not None
-        return Line(artifact.id, artifact.title, artifact.measured, measured, int(there), int(measured), None)
-    done, plan = _done(_main(artifact, groups)), planned.get(artifact.experiment)
-    mine = None if plan is None else PlannedRuns([run for run in plan.runs if run.algorithm in artifact.rules])
+    if entry.experiment is None:
+        measured = bool(entry.measured)
+        there = measured and entry.content(Inputs(report=report)).table is not None
+        source = " && ".join(entry.measured) or None
+        return Line(entry.id, entry.title, source, measured, int(there), int(measured), None)
+    done, plan = _done(_main(entry, groups)), planned.get(entry.experiment)
+    mine = None if plan is None else PlannedRuns([run for run in plan.runs if run.algorithm in entry.algorithms])
     return Line(
-        artifact.id,
-        artifact.title,
-        artifact.experiment,
+        entry.id,
+        entry.title,
+        entry.experiment,
         False,
-        sum(done[algorithm] for algorithm in artifact.rules),
+        sum(done[algorithm] for algorithm in entry.algorithms),
         None if mine is None else len(mine.runs),
         None if mine is None else pace.left(mine, done, jobs),
     )
 
 
-def _main(artifact: Artifact, groups: Sequence[Population]) -> Population | None:
+def _main(entry: Entry, groups: Sequence[Population]) -> Population | None:
     """The population that the artifact's own experiment makes, for which the plain file names stand."""
-    return next((group for group in groups if artifact.shows(group) and kind(group) == artifact.kind), None)
+    return next((group for group in groups if entry.shows(group) and group.kind == entry.kinds[0]), None)
 
 
 def _done(population: Population | None) -> Counter[str]:

@@ -1,7 +1,4 @@
-"""The one style of all figures: print size, embedded fonts, a colour-blind safe palette, no LaTeX.
-
-Each rule keeps one colour (Okabe-Ito) and one marker in every figure: none relies on colour alone.
-"""
+"""The one style of all figures: print size, embedded fonts, no LaTeX; colours and markers are those of `algorithms`."""
 
 from __future__ import annotations
 
@@ -18,40 +15,12 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from reports.algorithms import algorithm
+
 # Inches: the text width of a one-column paper, and half of it.
 WIDTH = 6.8
 HALF = 3.4
 
-COLOUR = {
-    "nonprivate": "#444444",
-    "dpsgd": "#000000",
-    "fest": "#0072B2",
-    "adafest": "#D55E00",
-    "adafest_plus": "#009E73",
-    "exponential": "#AA4499",
-    "frozen": "#777777",
-    "lora_embedding": "#E69F00",
-    "fest/first_day": "#E69F00",
-    "fest/all_days": "#56B4E9",
-    "fest/streaming": "#0072B2",
-}
-MARKER = {
-    "nonprivate": "P",
-    "dpsgd": "*",
-    "fest": "s",
-    "adafest": "o",
-    "adafest_plus": "D",
-    "exponential": "^",
-    "frozen": "X",
-    "lora_embedding": "v",
-    "fest/first_day": "v",
-    "fest/all_days": "^",
-    "fest/streaming": "s",
-}
-# Rules that often do exactly alike are nested, the broad below the narrow, so that none hides another.
-BREADTH = {"fest/first_day": 3.4, "fest/all_days": 2.2}
-# Reference lines, which are not rules for sparsity: one dash pattern each.
-DASH: dict[str, Any] = {"nonprivate": ":", "dpsgd": (0, (5, 2)), "frozen": (0, (4, 1.5, 1, 1.5))}
 NOTE_COLOUR = "#B02A00"
 FOOTER_COLOUR = "#555555"
 SHADE = "#EEEEEE"
@@ -124,12 +93,17 @@ def hover(artist: Artist, words: Sequence[str]) -> None:
     figure.hovers[name] = list(words)
 
 
-def key(label: str, algorithm: str | None = None, **look: Any) -> Line2D:
-    """A legend entry in the look of a rule; without one, the hollow marker of what is worse than frozen."""
+def key(words: str, name: str | None = None, **look: Any) -> Line2D:
+    """A legend entry in the look of an algorithm; without one, the hollow marker of what is worse than frozen."""
     own: dict[str, Any] = {"color": "#333333", "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
-    if algorithm is not None:
-        own = {"color": COLOUR[algorithm], "marker": MARKER[algorithm]}
-    return Line2D([], [], label=label, **({"markersize": 4.6, "linewidth": 1.0} | own | look))
+    if name is not None:
+        own = {"color": algorithm(name).colour, "marker": algorithm(name).marker}
+    return Line2D([], [], label=words, **({"markersize": 4.6, "linewidth": 1.0} | own | look))
+
+
+def dashed(name: str) -> dict[str, Any]:
+    """The look of a reference's line."""
+    return {"color": algorithm(name).colour, "linestyle": algorithm(name).dashes, "linewidth": 1.0}
 
 
 def scale_bar(axes: Axes, half: float | None, words: str) -> None:

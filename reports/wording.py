@@ -1,4 +1,4 @@
-"""Settings, rules and numbers in words, the way the tables and figures print them."""
+"""Settings and numbers in words, the way the tables and figures print them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from reports.algorithms import algorithm, label
 from reports.comparison import Population, Setting
 from reports.runs import Run, essential
-
-RULE = {
-    "nonprivate": "Non-private",
-    "dpsgd": "DP-SGD",
-    "fest": "DP-FEST",
-    "adafest": "DP-AdaFEST",
-    "adafest_plus": "DP-AdaFEST+",
-    "exponential": "Exponential selection",
-    "frozen": "Frozen embeddings",
-    "lora_embedding": "LoRA on embeddings",
-    "fest/first_day": "DP-FEST (first day)",
-    "fest/all_days": "DP-FEST (all days)",
-    "fest/streaming": "DP-FEST (streaming)",
-}
 
 METRIC = {"auc": "AUC", "accuracy": "accuracy"}
 
@@ -46,16 +33,13 @@ SYMBOL = {
     "optimizer.tables.name": "table optimizer",
 }
 
+GENERATED = "text_synthetic"
 
 # Settings of the selection that only some of its mechanisms read.
 SELECTION_COST = {
     "algorithm.selection.noise_multiplier": ("gaussian",),
     "algorithm.selection.epsilon": ("laplace", "gumbel"),
 }
-
-
-def rule(algorithm: str) -> str:
-    return RULE.get(algorithm) or RULE.get(algorithm.partition("/")[0], algorithm)
 
 
 def seeds(runs: Iterable[Run]) -> str:
@@ -71,6 +55,16 @@ def seeds_of(population: Population) -> str:
     return seeds(population.runs) + (few if len(population.seeds) > 1 else "")
 
 
+def generated(population: Population) -> str:
+    """A sentence for the caption where the texts are generated; empty elsewhere."""
+    if population.dataset != GENERATED:
+        return ""
+    return (
+        " These texts are generated and the encoder's weights are random: the run shows that the path works, but the "
+        "paper's claim, which is of pretrained encoders on real texts, cannot be tested here."
+    )
+
+
 def metric(population: Population) -> str:
     return METRIC.get(population.metric, population.metric)
 
@@ -83,7 +77,6 @@ def settings_text(setting: Setting, population: Population) -> str:
     mine = _flat(essential(setting.runs[0].hyperparameters))
     beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
     others = [_flat(essential(s.runs[0].hyperparameters)) for s in beside]
-    algorithm = setting.algorithm
     mechanism = mine.get("algorithm.selection.mechanism")
     shown = []
     for key, value in mine.items():
@@ -93,24 +86,25 @@ def settings_text(setting: Setting, population: Population) -> str:
         own = key.startswith("algorithm.") and not usual
         varies = any(key in other and other[key] != value for other in others) and key != "algorithm.name"
         if value is not None and (own or varies):
-            shown.append(f"{_symbol(algorithm, key)}={number(value)}")
+            shown.append(f"{_symbol(setting.algorithm, key)}={number(value)}")
     return ", ".join(shown) or "—"
 
 
-def said(setting: Setting, population: Population) -> str:
-    """A setting with its values, as a marker says it under the pointer."""
+def tooltip(setting: Setting, population: Population) -> str:
+    """A setting with its values, shown when the pointer is on its marker."""
     return (
-        f"{rule(setting.rule)}: test {metric(population)} {utility(setting.test, setting.spread)}, "
+        f"{label(setting.variant)}: test {metric(population)} {utility(setting.test, setting.spread)}, "
         f"reduction {multiple(setting.reduction)} ({settings_text(setting, population)})"
     )
 
 
-def _symbol(algorithm: str, key: str) -> str:
-    if algorithm == "exponential":
-        key = {"algorithm.clipping_norm": "S₂", "algorithm.noise_ratio": "noise ratio"}.get(key, key)
-    if key == "algorithm.clipping_norm" and not algorithm.startswith("adafest"):
-        key = "C"
-    return SYMBOL.get(key, key)
+def _symbol(name: str, key: str) -> str:
+    return algorithm(name).symbols.get(key) or SYMBOL.get(key, key)
+
+
+def plural(count: int, noun: str) -> str:
+    """1 setting, 2 settings."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def number(value: Any) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
-from reports.artifact import Artifact, Content
 from reports.bench import read
+from reports.entry import Content, Inputs, unmeasured
 from reports.tables import Column, Table
 from reports.wording import flag, number
 
@@ -56,10 +55,11 @@ class Inequality:
         return low
 
 
-def content(report: Path) -> Content:
-    section = read(report, "bias", {"truncated", "coordinates", "parameters", "gradient_norm", "steps", "epsilon"})
+def content(inputs: Inputs) -> Content:
+    needed = {"truncated", "coordinates", "parameters", "gradient_norm", "steps", "epsilon"}
+    section = read(inputs.report, "bias", needed)
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"Nothing measured yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     first = section.records[0]
     caption = (
         "When is a gradient that is truncated and noised in h coordinates better than one noised in all D? The paper: "
@@ -107,6 +107,3 @@ def content(report: Path) -> Content:
         measured = [values[name] for name in ("threshold", "truncated", "coordinates", "parameters")]
         table.rows.append((*measured, *cells))
     return Content(caption, table=table)
-
-
-ARTIFACT = Artifact("bias_variance", "Bias against variance, measured", content, figure=False, measured=COMMAND)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from reports.artifact import Artifact, Content
 from reports.bench import read
+from reports.entry import Content, Inputs, unmeasured
 from reports.style import FOOTER_COLOUR, SEQUENTIAL, WIDTH, Drawing, canvas, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import flag, number
@@ -20,10 +19,10 @@ _IN_TABLE = (10, 50, 500)
 _MOST = 1000  # the axis ends there
 
 
-def content(report: Path) -> Content:
-    section = read(report, "contribution", _VALUES)
+def content(inputs: Inputs) -> Content:
+    section = read(inputs.report, "contribution", _VALUES)
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"Nothing measured yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     records = [(record, record["values"]) for record in section.records]
     first, at = records[0]
     caption = (
@@ -91,6 +90,3 @@ def _figure(found: list[Mapping[str, Any]]) -> Drawing:
     axes.set_ylabel("look-ups whose row survives")
     figure.legend(handles=handles, loc="outside upper center", ncols=5)
     return figure
-
-
-ARTIFACT = Artifact("contribution", "Contribution clipping of texts", content, measured=COMMAND)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from reports.artifact import Artifact, Content
+from reports.algorithms import label
 from reports.bench import read
+from reports.entry import Content, Inputs, unmeasured
 from reports.tables import Column, Table
-from reports.wording import number, rule
+from reports.wording import number
 
 COMMAND = "dpfest bench corrections"
 
 
-def content(report: Path) -> Content:
-    section = read(report, "corrections", {"examples", "epsilon", "setting", "paper_noise", "noise"})
+def content(inputs: Inputs) -> Content:
+    section = read(inputs.report, "corrections", {"examples", "epsilon", "setting", "paper_noise", "noise"})
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"No accounting yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     first = section.records[0]
     at = first["values"]
     caption = (
@@ -29,7 +28,7 @@ def content(report: Path) -> Content:
     table = Table(
         [
             Column("correction", "correction"),
-            Column("rule", "rule", rule),
+            Column("algorithm", "algorithm", label),
             Column("setting", "at"),
             Column("paper_noise", "σ₂, paper", noise),
             Column("claimed", "ε claimed", epsilon),
@@ -56,6 +55,3 @@ def content(report: Path) -> Content:
             )
         )
     return Content(caption, table=table)
-
-
-ARTIFACT = Artifact("corrections", "The cost of the corrections", content, figure=False, measured=COMMAND)

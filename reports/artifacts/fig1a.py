@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.artifact import Artifact, Content
+from reports.entry import Content, Inputs
 from reports.style import WIDTH, canvas
 from reports.tables import Column, Table
 
@@ -35,7 +35,7 @@ def lookup() -> dict[str, np.ndarray]:
     }
 
 
-def content(population: None) -> Content:
+def content(inputs: Inputs) -> Content:
     found = lookup()
     figure = canvas(WIDTH, 2.7)
     panels = figure.subplots(1, 5, width_ratios=[len(IDS), *[DIMENSION] * 4])
@@ -79,6 +79,3 @@ def content(population: None) -> Content:
         rows,
     )
     return Content(caption, figure, table)
-
-
-ARTIFACT = Artifact("fig1a", "An embedding's look-up and its gradient", content)

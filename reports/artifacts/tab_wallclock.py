@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from reports.artifact import Artifact, Content
 from reports.bench import Section, competitor, read
 from reports.claims.timing import factor
+from reports.entry import Content, Inputs, unmeasured
 from reports.published import TAB_WALLCLOCK, beside
 from reports.tables import Column, Table
 from reports.wording import significant
@@ -20,10 +19,10 @@ SMALLEST = "adafest, smallest table"
 OTHERS = ("dpsgd lazy", "fest", "adafest_plus", "pytorch sparse")
 
 
-def content(report: Path) -> Content:
-    section = read(report, "embedding")
+def content(inputs: Inputs) -> Content:
+    section = read(inputs.report, "embedding")
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"No benchmark yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     others = [name for name in OTHERS if section.at(name)]
     caption = (
         "Seconds of 100 steps of an embedding of dimension 64 at batch size 1,024 by its rows, and how many times as "
@@ -80,6 +79,3 @@ def _missing(section: Section) -> list[str]:
     timed = {name: section.at(name) for name in ("dpsgd", "adafest")}
     absent = [f"{rows:,}" for rows in TAB_WALLCLOCK.rows if any(rows not in sizes for sizes in timed.values())]
     return [f"Not timed at {', '.join(absent)} rows: raise bench.largest_rows."] if absent else []
-
-
-ARTIFACT = Artifact("tab_wallclock", "Wall-clock time by vocabulary size", content, figure=False, measured=COMMAND)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from reports.claims import knobs, streams, tradeoff
-from reports.claims.claim import Claim, Evidence, on
-from reports.claims.fidelities import as_good
+from reports.claims.accountings import as_good
+from reports.claims.claim import Claim, on
 from reports.claims.knobs import on_grid
-from reports.claims.texts import larger_vocabulary_gains
 from reports.claims.timing import factor_at
+from reports.comparison import by_epsilon
+from reports.entry import Inputs
 from reports.published import NAMES, TAB_FROZEN, TAB_LARGE_VOCAB, TAB_LORA, TAB_STREAMING, PublishedTable
-from reports.reduction_curve import by_epsilon
 from reports.tables import Column, Table
 from reports.wording import number
 
@@ -123,7 +123,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST cuts the gradient more where the vocabulary is larger.",
         "§4.4, table 2",
         ("tab_large_vocab",),
-        larger_vocabulary_gains,
+        tradeoff.larger_vocabulary_gains,
         _within(TAB_LARGE_VOCAB, "xlm_r", "roberta"),
     ),
     Claim(
@@ -214,19 +214,19 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "corrections_cost_no_utility",
         "What is corrected in the paper's accounting costs no utility to speak of.",
-        "not in the paper: its fidelity and the rigorous one side by side",
+        "not in the paper: its accounting and the rigorous one side by side",
         ("corrections",),
         as_good,
     ),
 )
 
 
-def judge(evidence: Evidence) -> list[dict[str, Any]]:
+def judge(evidence: Inputs) -> list[dict[str, Any]]:
     """Every claim with its verdict, as report.json has them."""
     return [claim.judged(evidence) for claim in CLAIMS]
 
 
-def shown_by(artifact: str, evidence: Evidence) -> list[dict[str, Any]]:
+def shown_by(artifact: str, evidence: Inputs) -> list[dict[str, Any]]:
     """The claims that an artifact shows, judged on this evidence."""
     return [claim.judged(evidence) for claim in CLAIMS if artifact in claim.artifacts]
 

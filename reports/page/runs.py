@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from reports.comparison import Population, Setting
-from reports.heading import heading
+from reports.algorithms import label
+from reports.artifacts.frontier import in_order
+from reports.comparison import Population, Setting, heading
 from reports.runs import Run
-from reports.settings_table import in_order
-from reports.wording import metric, multiple, number, rule, settings_text, utility
+from reports.wording import metric, multiple, number, settings_text, utility
 
 # Beyond so many characters of configurations and ledgers the page links to the files of further runs.
 EMBEDDED = 8_000_000
@@ -23,8 +23,7 @@ def run_list(groups: Sequence[Population], report: Path) -> str:
     parts, seen, room = [], set[Path](), EMBEDDED
     for group in groups:
         lines = []
-        listed = [s for epsilon, name in in_order(group) for s in group.of(name, epsilon)]
-        for setting, run in ((of, run) for of in listed for run in of.runs):
+        for setting, run in ((of, run) for of in in_order(group) for run in of.runs):
             if run.path not in seen:
                 seen.add(run.path)
                 lines.append(_details(run, setting, group, report, room))
@@ -40,7 +39,7 @@ def _details(run: Run, setting: Setting, group: Population, report: Path, room: 
     epsilon = "" if run.target_epsilon is None else f' data-epsilon="{number(run.target_epsilon)}"'
     said = f"test {metric(group)} {utility(run.test)}, reduction {multiple(_reduction(run))}, seed {run.seed}"
     head = (
-        f"<strong>{escape(rule(setting.rule))}</strong> <span>{escape(settings_text(setting, group))}</span> "
+        f"<strong>{escape(label(setting.variant))}</strong> <span>{escape(settings_text(setting, group))}</span> "
         f'<span class="quiet">{escape(said)}</span>'
     )
     place = "/".join(run.path.parts[-3:])

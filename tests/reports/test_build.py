@@ -20,7 +20,7 @@ from reports.build import build
 from reports.commands import Commands
 from reports.listing import listing
 from reports.pace import PlannedRun, PlannedRuns
-from reports.registry import ARTIFACTS
+from reports.registry import ENTRIES
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 from tests.reports.synthetic_texts import write_texts
 
@@ -58,8 +58,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_it(report: Path) -> None:
     built = entries(report)
     index = (report / "index.md").read_text(encoding="utf-8")
-    assert list(built) == [artifact.id for artifact in ARTIFACTS]
-    for artifact in ARTIFACTS:
+    assert list(built) == [entry.id for entry in ENTRIES]
+    for artifact in ENTRIES:
         entry = built[artifact.id]
         expected = {f"tables/{artifact.id}.{kind}" for kind in ("md", "csv", "html", "tex")}
         if artifact.figure:
@@ -99,7 +99,7 @@ def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path
     write_run(runs, "adafest", validation=0.690, test=0.730, coordinates=1, settings={"threshold": 9.0})
     build(runs, tmp_path / "report", only=["fig3"])
     table = rows(tmp_path / "report" / "tables" / "fig3.csv")
-    chosen = {(row["loss_threshold"], row["rule"]): row for row in table}
+    chosen = {(row["loss_threshold"], row["algorithm"]): row for row in table}
     assert {loss for loss, _ in chosen} == {"0.001", "0.005", "0.01", "0.02"}
     adafest = chosen["0.005", "adafest"]
     assert float(adafest["validation_loss"]) == pytest.approx(0.004)
@@ -139,7 +139,7 @@ def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path) -> No
     statuses = {name: entry["status"] for name, entry in entries(tmp_path / "report").items()}
     assert {statuses.pop(name) for name in ("fig1a", "fig2")} == {"complete"}  # these need no runs
     assert set(statuses.values()) == {"missing"}
-    assert entries(tmp_path / "report")["audit"]["variants"][0]["missing"] == ["No audit yet: dpfest audit"]
+    assert entries(tmp_path / "report")["audit"]["variants"][0]["missing"] == ["Not measured yet: dpfest audit"]
     assert (tmp_path / "report" / "figures" / "fig8.png").exists()
     assert "No runs yet." in str(built)
     assert "dpfest sweep experiment=comparison" in str(built)

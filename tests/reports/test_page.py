@@ -13,11 +13,10 @@ import pytest
 import yaml
 
 from reports.build import build
-from reports.comparison import populations
-from reports.heading import heading
+from reports.comparison import heading, populations
 from reports.page import runs as run_section
 from reports.page.document import page
-from reports.registry import ARTIFACTS
+from reports.registry import ENTRIES
 from reports.runs import load_runs
 from reports.tables import Column, Table
 from reports.write import Draft
@@ -104,14 +103,14 @@ def document(report: Path) -> Document:
 
 
 def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(document: Document) -> None:
-    assert [a["id"] for a in document.all("article")] == [artifact.id for artifact in ARTIFACTS]
+    assert [a["id"] for a in document.all("article")] == [entry.id for entry in ENTRIES]
     pictures = document.all("svg")
-    assert len(pictures) == 1 + sum(artifact.figure for artifact in ARTIFACTS)  # one stands at a glance, too
+    assert len(pictures) == 1 + sum(entry.figure for entry in ENTRIES)  # one stands at a glance, too
     assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
     assert (
-        len(document.all("table")) == len(ARTIFACTS) - 2
+        len(document.all("table")) == len(ENTRIES) - 2
     )  # the claims, too; three are of texts, and there are no runs of texts
-    for artifact in ARTIFACTS:
+    for artifact in ENTRIES:
         assert f"{artifact.id}: {artifact.title}" in document.text
         assert f"dpfest report --only {artifact.id}" in document.text
 
@@ -246,7 +245,7 @@ def test_a_table_without_rows_says_so() -> None:
 
 def test_latex_tables_are_ascii_and_have_as_many_cells_as_columns(report: Path) -> None:
     tables: list[Any] = sorted((report / "tables").glob("*.tex"))
-    assert len(tables) == len(ARTIFACTS) - 2  # the claims, too; three are of texts, and there are no runs of texts
+    assert len(tables) == len(ENTRIES) - 2  # the claims, too; three are of texts, and there are no runs of texts
     for path in tables:
         head, *lines = path.read_text(encoding="ascii").splitlines()
         columns = len(head.removeprefix(r"\begin{tabular}{").removesuffix("}"))

@@ -1,9 +1,9 @@
 """`dpfest report`: every artifact from the run directories alone, under `<report>`.
 
 Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and `index.html`, the page
-that needs no other file. The plain names stand for an artifact's own kind of data, whatever runs are there; another
-population has `<id>--<dataset>`. Two builds on the same runs give the same bytes, and nothing is written before all is
-made.
+that needs no other file. Plain names are for an artifact's own kind of data, whatever runs there are; another
+population has `<id>--<dataset>`. Two builds on the same runs give the same bytes; nothing is written before all
+is made.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from reports.claims import register
 from reports.commands import Commands
 from reports.comparison import Population, heading, populations
 from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
-from reports.index import index, section
-from reports.page.document import page
+from reports.page import page
 from reports.published import other_data
 from reports.registry import ENTRIES
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
+from reports.templates import render
 from reports.write import Draft, put_figure, put_table
 
-# What a variant has in this version; an earlier one did not know some of it.
+# Keys of a variant that earlier versions did not write.
 _KEYS = {"heading", "values", "claims"}
 
 # Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
@@ -38,7 +38,7 @@ Planned = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Report:
+class BuiltReport:
     """What was built, what was left out, and the commands that make more runs for what is incomplete."""
 
     folder: Path
@@ -66,12 +66,12 @@ def build(
     dataset: str | None = None,
     planned: Planned | None = None,
     commands: Commands | None = None,
-) -> Report:
+) -> BuiltReport:
     """Build all artifacts, or `only` those named, from the runs under `runs` into `report`.
 
     `dataset` chooses the data that get the plain file names (default: the first of the artifact's own kind). `planned`
-    tells how many runs each experiment has, `commands` what the commands in the report must say. Artifacts that
-    are not built keep what an earlier build made.
+    has the number of runs of each experiment, `commands` the arguments for printed commands. Artifacts that are not
+    built stay as an earlier build made them.
     Raises UserError for an unknown artifact or a dataset without runs, OSError where the folder cannot be written to.
     """
     chosen, commands = _chosen(only), commands or Commands()
@@ -80,7 +80,7 @@ def build(
     entries = _earlier(report) if only else {}
     draft = Draft(report)
     work = _Work(draft, groups, dataset, planned, commands)
-    built = {entry.id: work.artifact(entry) for entry in ENTRIES if entry in chosen}
+    built = {entry.id: work.artifact(entry) for entry in chosen}
     entries |= built
     ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
@@ -88,15 +88,15 @@ def build(
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
     draft.put("tables/claims.md", judged.markdown())
-    made = {"artifacts": ordered, "claims": claims, "skipped": left_out}
-    draft.put("index.md", index(ordered, judged, left_out, draft))
+    content = {"artifacts": ordered, "claims": claims, "skipped": left_out}
+    draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, left_out=left_out, draft=draft))
     draft.put("index.html", page(draft, ordered, claims, left_out, groups))
-    draft.put("report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+    draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     draft.publish()
     shown = [(entry, work.plain(entry)) for entry in chosen if built[entry.id]["status"] != "complete"]
     incomplete = {entry.experiment_on(main): main for entry, main in shown}
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
-    return Report(report, list(built.values()), skipped, sweeps, claims)
+    return BuiltReport(report, list(built.values()), skipped, sweeps, claims)
 
 
 def _chosen(only: Sequence[str] | None) -> list[Entry]:
@@ -106,7 +106,7 @@ def _chosen(only: Sequence[str] | None) -> list[Entry]:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}? " if near else ""
             raise UserError(f"There is no artifact {name}; {hint}There are {', '.join(known)}.")
-    return [known[name] for name in only] if only else list(ENTRIES)
+    return [entry for entry in ENTRIES if not only or entry.id in only]
 
 
 def _main_first(groups: list[Population], dataset: str | None, profile: str) -> list[Population]:
@@ -170,7 +170,8 @@ class _Work:
         if content.table is not None:
             files += put_table(draft, name, content.table, f"{entry.id}: {entry.title}")
         claims = register.shown_by(entry.id, inputs)
-        text = section(entry, content, missing, claims, where, command)
+        values = {"missing": missing, "claims": claims, "where": where, "command": command}
+        text = render("section.md.jinja", entry=entry, content=content, **values)
         files.append(draft.put(f"tables/{name}.md", text))
         nothing = content.table is None if entry.measured else waiting
         return {
@@ -249,9 +250,9 @@ def _names(id: str, others: list[Population], main: Population | None) -> dict[s
             label = details(group)[:depth]
             if sum(details(other)[:depth] == label for other in groups) == 1:
                 break
-        # What runs say of themselves must not lead out of the folder.
-        told = re.sub(r"[^\w.+-]+", "_", "-".join(filter(None, label)))
-        named[f"{id}--{told}"] = group
+        # Names in runs must not lead out of the folder.
+        safe = re.sub(r"[^\w.+-]+", "_", "-".join(filter(None, label)))
+        named[f"{id}--{safe}"] = group
     return named
 
 

@@ -254,11 +254,11 @@ def populations(runs: Iterable[Run]) -> list[Population]:
         keys = [key for key in private if key[:-1] == base] or [(*base, references[0].fidelity)]
         for key in keys:
             private.setdefault(key, []).extend(references)
-    found = [
+    groups = [
         Population(dataset, model, fidelity, profile, material, examples, _settings(members))
         for (dataset, model, profile, material, examples, fidelity), members in private.items()
     ]
-    return sorted(found, key=_rank)
+    return sorted(groups, key=_rank)
 
 
 def _rank(population: Population) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from reports.algorithms import REFERENCES, label
 from reports.commands import Commands
 from reports.comparison import Population
-from reports.style import NOTE_COLOUR, WIDTH, Drawing, canvas
+from reports.style import NOTE_COLOUR, WIDTH, Drawing
 from reports.tables import Table
 from reports.wording import delta, metric, number, seeds_of
 
@@ -36,8 +36,8 @@ class Inputs:
 
     def of(self, *kinds: str) -> list[Population]:
         """The populations of these kinds (`Population.kind`), those that no claim can be tested on last."""
-        found = [population for population in self.populations if population.kind in kinds]
-        return sorted(found, key=lambda population: (population is not self.drawn, population.untestable is not None))
+        alike = [population for population in self.populations if population.kind in kinds]
+        return sorted(alike, key=lambda population: (population is not self.drawn, population.untestable is not None))
 
 
 @dataclass
@@ -147,7 +147,7 @@ def absent(entry: Entry, population: Population | None) -> list[str]:
 
 def placeholder(title: str) -> Drawing:
     """The figure of an artifact that has nothing to show: it says so, and cannot be taken for a result."""
-    figure = canvas(WIDTH, 1.2)
+    figure = Drawing(WIDTH, 1.2)
     axes = figure.add_subplot()
     axes.axis("off")
     axes.text(0.5, 0.5, f"{title}\nnothing to show yet", ha="center", va="center", color=NOTE_COLOUR, fontsize=10)

@@ -17,9 +17,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from reports.algorithms import algorithm
 
-# Inches: the text width of a one-column paper, and half of it.
 WIDTH = 6.8
-HALF = 3.4
+"""Inches: the text width of a one-column paper."""
 
 NOTE_COLOUR = "#B02A00"
 FOOTER_COLOUR = "#555555"
@@ -70,8 +69,8 @@ def style() -> Iterator[None]:
 
 
 class Drawing(Figure):
-    """A figure that knows the words of its markers, by the id of their artist, its footer's height in inches, and where
-    the values are that it shows, for who cannot see it."""
+    """A figure of so many inches, with the tooltips of its markers by the id of their artist, its footer's height in
+    inches, and a sentence on where its values are, for who cannot see it."""
 
     def __init__(self, width: float, height: float) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
@@ -80,12 +79,8 @@ class Drawing(Figure):
         self.values = "Its values are in the table below."
 
 
-def canvas(width: float, height: float) -> Drawing:
-    return Drawing(width, height)
-
-
 def hover(artist: Artist, words: Sequence[str]) -> None:
-    """Let the markers of an artist, one a word, say their values under the pointer in the SVG."""
+    """Tooltips in the SVG for the markers of an artist, one each."""
     figure = artist.get_figure(root=True)
     assert isinstance(figure, Drawing)
     name = f"values_{len(figure.hovers) + 1}"
@@ -107,7 +102,7 @@ def dashed(name: str) -> dict[str, Any]:
 
 
 def scale_bar(axes: Axes, half: float | None, words: str) -> None:
-    """A bar of ± `half` at the lower left, for how far apart heights must be to mean anything; None draws nothing."""
+    """A bar of ± `half` at the lower left, the scale on which heights differ; None draws nothing."""
     bottom, top = axes.get_ylim()
     if half is None or 2 * half > 0.8 * (top - bottom):
         return

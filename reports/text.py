@@ -27,10 +27,10 @@ def markup(text: str) -> Markup:
 def markdown(text: str) -> str:
     """Markdown on one line, for a table's cell as well as for a paragraph."""
     parts, end = [], 0
-    for found in _MARKED.finditer(text):
-        bold, inner = found["bold"], found["code"]
-        parts += [_escaped(text[end : found.start()]), code(inner) if inner else f"**{_escaped(bold)}**"]
-        end = found.end()
+    for match in _MARKED.finditer(text):
+        bold, inner = match["bold"], match["code"]
+        parts += [_escaped(text[end : match.start()]), code(inner) if inner else f"**{_escaped(bold)}**"]
+        end = match.end()
     return "".join([*parts, _escaped(text[end:])])
 
 

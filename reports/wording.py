@@ -35,7 +35,7 @@ SYMBOL = {
 
 GENERATED = "text_synthetic"
 
-# Settings of the selection that only some of its mechanisms read.
+# Settings of the selection that only these mechanisms use.
 SELECTION_COST = {
     "algorithm.selection.noise_multiplier": ("gaussian",),
     "algorithm.selection.epsilon": ("laplace", "gumbel"),
@@ -44,8 +44,8 @@ SELECTION_COST = {
 
 def seeds(runs: Iterable[Run]) -> str:
     """Which seeds: seed 0 alone; seeds 0, 1, 2."""
-    found = sorted({run.seed for run in runs})
-    return f"seeds {', '.join(map(str, found))}" if len(found) > 1 else f"seed {found[0]} alone"
+    numbers = sorted({run.seed for run in runs})
+    return f"seeds {', '.join(map(str, numbers))}" if len(numbers) > 1 else f"seed {numbers[0]} alone"
 
 
 def seeds_of(population: Population) -> str:
@@ -65,6 +65,21 @@ def generated(population: Population) -> str:
     )
 
 
+def described(population: Population) -> str:
+    """What was run, after the name of the data."""
+    epsilons = ", ".join(number(epsilon) for epsilon in population.epsilons)
+    rows = population.embedding_rows
+    parts = (
+        f"{plural(len(population.runs), 'run')} of {population.model}",
+        f"N = {population.examples:,}",
+        f"{rows:,} embedding rows" if rows else "",
+        f"ε = {epsilons} ({population.fidelity} accounting)" if epsilons else "no privacy",
+        seeds_of(population),
+        population.profile and f"profile {population.profile}",
+    )
+    return ", ".join(filter(None, parts))
+
+
 def metric(population: Population) -> str:
     return METRIC.get(population.metric, population.metric)
 
@@ -72,14 +87,14 @@ def metric(population: Population) -> str:
 def settings_text(setting: Setting, population: Population) -> str:
     """The algorithm's own settings, and any other hyper-parameter that varies in the population.
 
-    What private settings have in common they need not say because training without privacy does otherwise.
+    A value that all private settings share is not shown just because training without privacy has another.
     """
-    mine = _flat(essential(setting.runs[0].hyperparameters))
+    own_values = _flat(essential(setting.runs[0].hyperparameters))
     beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
     others = [_flat(essential(s.runs[0].hyperparameters)) for s in beside]
-    mechanism = mine.get("algorithm.selection.mechanism")
+    mechanism = own_values.get("algorithm.selection.mechanism")
     shown = []
-    for key, value in mine.items():
+    for key, value in own_values.items():
         if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
             continue
         usual = key == "algorithm.name" or (key, value) == ("algorithm.noise", "dense")
@@ -117,7 +132,7 @@ def multiple(reduction: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, which is more than runs or turns agree in: 0.324, 69,300, 3.65·10⁵."""
+    """Three significant digits: 0.324, 69,300, 3.65·10⁵."""
     rounded = float(f"{value:.3g}")
     if rounded >= 1e5:
         return power_of_ten(value, 2)
@@ -135,7 +150,7 @@ def signed(value: float, word: Callable[[float], str] = "{:.4f}".format) -> str:
 
 
 def flag(value: bool) -> str:
-    """A yes that stands out."""
+    """Yes, in bold, or no."""
     return "**yes**" if value else "no"
 
 
@@ -144,7 +159,7 @@ def utility(value: float, spread: float | None = None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """An ε that was spent: four significant digits, however small it is; None is one that is not known."""
+    """An ε spent, to four significant digits; None is unknown."""
     return "unknown" if value is None else f"{value:.4g}"
 
 

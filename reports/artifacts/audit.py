@@ -9,7 +9,7 @@ from typing import Any
 
 from reports.algorithms import algorithm, label
 from reports.entry import Content, Inputs, unmeasured
-from reports.style import NOTE_COLOUR, WIDTH, Drawing, canvas, hover, key, log_axis
+from reports.style import NOTE_COLOUR, WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import delta
 
@@ -32,10 +32,10 @@ def content(inputs: Inputs) -> Content:
         else "with the confidence, draws and δ of each algorithm's own audit"
     )
     caption = (
-        f"Lower bounds on the ε of the engine {about}: the test is chosen on half of the draws and carried out on the "
-        "other half, map and gradient released together. The engine as it is must stay below its claim, and how near "
-        "it comes is how much the audit sees; every sabotage must rise above it. A bound cannot exceed what so many "
-        f"draws can show, about log(draws / 8). Remade by `{COMMAND}`."
+        f"Empirical lower bounds on the ε of the engine {about}: the test is chosen on one half of the draws and "
+        "evaluated on the other, on map and gradient together. The intact engine must stay below its claimed ε; the "
+        "share that its bound reaches measures the power of the audit. Every sabotaged engine must exceed it. No "
+        f"bound exceeds about log(draws / 8). Remade by `{COMMAND}`."
     )
     table = Table(
         [
@@ -68,7 +68,7 @@ def content(inputs: Inputs) -> Content:
 
 def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
     """Claims as lines, the engine's bounds in the algorithms' own colours, sabotages hollow."""
-    figure = canvas(WIDTH, 3.3)
+    figure = Drawing(WIDTH, 3.3)
     axes = figure.subplots()
     longest_first = sorted(audits, key=lambda audit: -len(audit["cases"]))
     flaws = list(dict.fromkeys(c["sabotage"] for audit in longest_first for c in audit["cases"] if c["sabotage"]))
@@ -106,7 +106,7 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
     axes.set_ylabel("ε of one step" + (f" at δ = {deltas.pop():g}" if len(deltas) == 1 else ""))
     handles = [
         key("claim", color="black", marker="", linestyle="-"),
-        key("bound, engine as it is (share of claim)", color="black", marker="o", markerfacecolor="black"),
+        key("bound, intact engine (share of claim)", color="black", marker="o", markerfacecolor="black"),
         *(
             key(f"bound, {flaw}", color=NOTE_COLOUR, marker=marker, markerfacecolor="white")
             for flaw, marker in zip(flaws, _SABOTAGE_MARKERS, strict=False)

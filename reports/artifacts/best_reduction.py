@@ -18,7 +18,7 @@ from reports.algorithms import algorithm, label
 from reports.claims.streams import SOURCES, nonprivate_below
 from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, pareto
 from reports.entry import Content, Inputs
-from reports.style import SHADE, WIDTH, Drawing, canvas, dashed, hover, key, log_axis
+from reports.style import SHADE, WIDTH, Drawing, dashed, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import flag, generated, metric, multiple, number, settings_text, signed, tooltip, utility
 
@@ -100,7 +100,7 @@ def curve_figure(panels: Sequence[Panel], names: Sequence[str]) -> Drawing | Non
     if not drawn:
         return None
     columns, lines = min(len(drawn), 3), math.ceil(len(drawn) / 3)
-    figure = canvas(WIDTH if columns > 1 else 4.8, 0.5 + 2.5 * lines)
+    figure = Drawing(WIDTH if columns > 1 else 4.8, 0.5 + 2.5 * lines)
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     right = 1.1 * THRESHOLDS[-1]
     for axes in grid.flat[len(drawn) :]:
@@ -208,8 +208,8 @@ def curve_caption(population: Population) -> str:
     return (
         f"The best embedding gradient size reduction whose loss of validation {metric(population)} against "
         "the best DP-SGD stays within a threshold; a higher curve is a better trade-off. The shaded region "
-        "starts at the loss of frozen embeddings, which have no embedding gradient at all: a reduction in "
-        f"it buys nothing. Hollow markers are settings whose test {metric(population)} is below that of "
+        "starts at the loss of frozen embeddings, which have no embedding gradient at all: a reduction there "
+        f"is worth nothing. Hollow markers are settings whose test {metric(population)} is below that of "
         f"frozen embeddings.{bars(population)}"
     )
 

@@ -66,10 +66,10 @@ def content(inputs: Inputs) -> Content:
         "when √(L²(1 + γ)² + hσ²) + γL√T < √(L² + Dσ²). Measured on "
         f"{first['case']} of DP-AdaFEST at ε = {number(first['values']['epsilon'])}, σ₁/σ₂ = "
         f"{number(first['values']['noise_ratio'])}, C₂ = {number(first['values']['clipping_norm'])}: γ is the norm of "
-        "what the mask takes from the mean clipped gradient, a fraction of it; σ each rule's own. Sides are in units "
-        "of C₂, for L = C₂, which is what clipping guarantees, and for L = the norm of the mean clipped gradient, "
-        "which is what training meets. 'γ up to': the largest fraction for which the inequality holds. It is of convex "
-        "losses, an explanation and not a guarantee."
+        "what the mask removes from the mean clipped gradient, over that gradient's norm; σ is each algorithm's own. "
+        "Sides are in units of C₂, for L = C₂, which clipping guarantees, and for L = the norm of the mean clipped "
+        "gradient, as measured. 'γ up to': the largest γ for which the inequality holds. It is derived for convex "
+        "losses: here it explains, and guarantees nothing."
     )
     side, share = "{:.3f}".format, "{:.4f}".format
     table = Table(

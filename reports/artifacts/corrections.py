@@ -1,4 +1,4 @@
-"""corrections: what it costs to do rightly what the paper does not, by accounting at the size of Criteo Kaggle."""
+"""corrections: the noise that each correction of the paper costs, by accounting at the size of Criteo-Kaggle."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ def content(inputs: Inputs) -> Content:
     first = section.records[0]
     at = first["values"]
     caption = (
-        "What is done otherwise than in the paper, and what it costs, by accounting alone: one epoch of "
+        "What dpfest does differently from the paper, and its cost in noise, by accounting alone: one epoch of "
         f"{at['examples']:,} examples (Criteo Kaggle has 45,840,617), batch size {first['batch_size']:,}, ε = "
-        f"{number(at['epsilon'])}, δ = 1/N. Of the paper's way, its noise on the gradient (σ₂), the ε that it claims "
-        "with it and the ε that can be proven of it; of the corrected way, which proves what it claims, its noise and "
-        "how much more that is."
+        f"{number(at['epsilon'])}, δ = 1/N. For the paper's way: its gradient noise (σ₂), the ε that it claims and the "
+        "ε that can be proven. For the corrected way, which proves what it claims: its noise, and the increase."
     )
     noise, epsilon = "{:.4f}".format, "{:.3f}".format
     table = Table(

@@ -8,7 +8,7 @@ import statistics
 from reports.algorithms import algorithm
 from reports.comparison import Setting
 from reports.entry import Content, Inputs
-from reports.style import WIDTH, canvas
+from reports.style import WIDTH, Drawing
 from reports.tables import Column, Table
 
 LARGEST = 5
@@ -36,7 +36,7 @@ def content(inputs: Inputs) -> Content:
         ],
         list(rows),
     )
-    figure = canvas(0.72 * WIDTH, 2.2)
+    figure = Drawing(0.72 * WIDTH, 2.2)
     axes = figure.subplots()
     labels = [f"{name} ({buckets:,})" for name, buckets, *_ in rows]
     # On a linear axis 0.99 and 0.9999 look alike: the axis is the logarithm of the distance from 1.

@@ -8,7 +8,7 @@ import numpy as np
 
 from reports.algorithms import algorithm
 from reports.entry import Content, Inputs
-from reports.style import WIDTH, canvas
+from reports.style import WIDTH, Drawing
 from reports.tables import Column, Table
 
 BUCKETS = 20
@@ -50,7 +50,7 @@ def pipeline() -> Step:
 
 def content(inputs: Inputs) -> Content:
     step = pipeline()
-    figure = canvas(WIDTH, 2.1)
+    figure = Drawing(WIDTH, 2.1)
     panels = figure.subplots(1, 4, sharex=True)
     places = np.arange(1, BUCKETS + 1)
     plain, kept = algorithm("fest").colour, algorithm("adafest").colour

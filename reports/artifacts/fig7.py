@@ -1,4 +1,4 @@
-"""fig7: what σ₁/σ₂ and τ do to the utility and to the size of the embedding gradient (AdaFEST)."""
+"""fig7: effect of σ₁/σ₂ and τ of DP-AdaFEST on utility and embedding gradient size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, larges
 from reports.algorithms import label
 from reports.comparison import Population, Setting
 from reports.entry import Content, Inputs
-from reports.style import SEQUENTIAL, WIDTH, canvas, dashed, decade, hover, key, log_axis
+from reports.style import SEQUENTIAL, WIDTH, Drawing, dashed, decade, hover, key, log_axis
 from reports.wording import generated, metric, number, tooltip
 
 MARKERS = "osD^vPX"
@@ -30,10 +30,10 @@ def content(inputs: Inputs) -> Content:
     caption = (
         "The effect of the noise ratio σ₁/σ₂ (left) and of the threshold τ (right) of DP-AdaFEST on test "
         f"{metric(population)} and on the mean number of non-zero embedding gradient coordinates a step, all "
-        f"else held fixed ({held_fixed(grid)}). Bars: standard deviation over seeds. Lines across: DP-SGD and frozen "
-        "embeddings at their best on validation."
+        f"else held fixed ({held_fixed(grid)}). Bars: standard deviation over seeds. Horizontal lines: the "
+        "settings of DP-SGD and frozen embeddings that are best on validation."
     )
-    figure = canvas(WIDTH, 4.5)
+    figure = Drawing(WIDTH, 4.5)
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
     _column(panels[:, 0], population, grid, grid.ratios, grid.thresholds, swap=False)
     _column(panels[:, 1], population, grid, grid.thresholds, grid.ratios, swap=True)
@@ -42,7 +42,7 @@ def content(inputs: Inputs) -> Content:
         for best in references:
             axes.axhline(best.test, zorder=1, **dashed(best.algorithm))
         axes.margins(y=0.08)
-    # Named here and not beside the lines, where settings lie.
+    # In a legend: beside the lines there are settings.
     names = [key(label(s.algorithm), s.algorithm, **dashed(s.algorithm), marker="") for s in references]
     if names:
         figure.legend(handles=names, loc="outside upper center", ncols=len(names))
@@ -108,6 +108,6 @@ def _spreads(settings: list[Setting]) -> list[float] | None:
 
 def _sizes(settings: list[Setting]) -> list[list[float]] | None:
     """Standard deviations of the gradient's size over seeds, below and above: a logarithmic axis ends above zero."""
-    found = [statistics.stdev(r.coordinates for r in s.runs) if len(s.runs) > 1 else 0.0 for s in settings]
-    below = [min(spread, 0.9 * s.coordinates) for spread, s in zip(found, settings, strict=True)]
-    return [below, found] if any(found) else None
+    spreads = [statistics.stdev(r.coordinates for r in s.runs) if len(s.runs) > 1 else 0.0 for s in settings]
+    below = [min(spread, 0.9 * s.coordinates) for spread, s in zip(spreads, settings, strict=True)]
+    return [below, spreads] if any(spreads) else None

@@ -11,7 +11,7 @@ from reports.algorithms import REFERENCES, algorithm, label, ordered
 from reports.artifacts.frontier import in_order, settings_table
 from reports.comparison import Population, Setting, pareto
 from reports.entry import Content, Inputs
-from reports.style import WIDTH, canvas, dashed, hover, key, log_axis, scale_bar
+from reports.style import WIDTH, Drawing, dashed, hover, key, log_axis, scale_bar
 from reports.wording import metric, number, tooltip
 
 COMPARED = ("fest", "adafest", "adafest_plus", "exponential")
@@ -30,7 +30,7 @@ def content(inputs: Inputs) -> Content:
     table = settings_table(population, in_order(population))
     if not population.epsilons:
         return Content(caption, table=table)
-    figure = canvas(WIDTH, 3.1)
+    figure = Drawing(WIDTH, 3.1)
     panels = figure.subplots(1, len(population.epsilons), sharey=True, squeeze=False)[0]
     infinite = 10 * max((s.reduction for s in population.settings if math.isfinite(s.reduction)), default=1.0)
     bottom, top = _limits(population)

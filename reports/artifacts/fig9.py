@@ -13,7 +13,7 @@ from matplotlib.patches import Rectangle
 from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
 from reports.comparison import Population
 from reports.entry import Content, Inputs
-from reports.style import SEQUENTIAL, WIDTH, canvas
+from reports.style import SEQUENTIAL, WIDTH, Drawing
 from reports.wording import metric, number
 
 
@@ -40,7 +40,7 @@ def content(inputs: Inputs) -> Content:
         caption += f" {len(grid.cells)} of {cells} cells were run; hatched and not run: {'; '.join(empty)}."
     utilities, sizes = _matrices(grid)
     # Height follows the rows, so that cells keep room for their numbers.
-    figure = canvas(WIDTH, 1.5 + 0.34 * len(grid.ratios))
+    figure = Drawing(WIDTH, 1.5 + 0.34 * len(grid.ratios))
     left, right = figure.subplots(1, 2)
     worse = {cell for cell, setting in grid.cells.items() if population.worse_than_frozen(setting)}
     _heatmap(

@@ -1,4 +1,4 @@
-"""speed: 100 steps of an embedding against its rows, ours and the paper's; and the whole pCTR step of every rule."""
+"""speed: time of 100 steps by rows of the embedding, ours and the paper's, and of the whole pCTR step."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from reports.artifacts.tab_wallclock import hundred
 from reports.bench import Section, competitor, read
 from reports.entry import Content, Inputs, unmeasured
 from reports.published import TAB_WALLCLOCK
-from reports.style import WIDTH, Drawing, canvas, hover, key, log_axis
+from reports.style import WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import significant
 
 COMMAND = "dpfest bench embedding"
 STEP_COMMAND = "dpfest bench step"
-# Competitor -> the rule whose look it has, and its line.
+# Competitor -> the algorithm whose look it has, and its line.
 _LOOK: dict[str, tuple[str, str]] = {
     "dpsgd": ("dpsgd", "-"),
     "dpsgd lazy": ("dpsgd", "--"),
@@ -25,7 +25,7 @@ _LOOK: dict[str, tuple[str, str]] = {
     "pytorch sparse": ("nonprivate", "-"),
 }
 
-_SIZE = {"dpsgd": 7.5}  # of a marker: a smaller star is not seen to be hollow
+_SIZE = {"dpsgd": 7.5}  # of a marker: a smaller star does not look hollow
 
 
 def content(inputs: Inputs) -> Content:
@@ -36,7 +36,7 @@ def content(inputs: Inputs) -> Content:
         return unmeasured(*missing)
     caption = (
         "Time of 100 steps of an embedding (dimension 64, batch size 1,024) against its rows: medians on "
-        f"{machine}, and the paper's own figures, hollow. The table is of the whole training step of the pCTR model: "
+        f"{machine}, and the paper's own numbers, hollow. The table is of the whole training step of the pCTR model: "
         "its time over that of the same model's ordinary step (plain PyTorch, sparse gradients, not private), the "
         "median over turns."
     )
@@ -49,10 +49,10 @@ def _table(step: Section | None) -> Table:
     records = step.records if step else []
     cases = list(dict.fromkeys(record["case"] for record in records))
     names = list(dict.fromkeys(record["competitor"] for record in records))
-    found = {(record["competitor"], record["case"]): record for record in records}
+    by_step = {(record["competitor"], record["case"]): record for record in records}
 
     def cell(name: str, case: str) -> Any:
-        return found[name, case]["ratio"] if (name, case) in found else None
+        return by_step[name, case]["ratio"] if (name, case) in by_step else None
 
     return Table(
         [
@@ -64,22 +64,23 @@ def _table(step: Section | None) -> Table:
 
 
 def _figure(section: Section) -> Drawing:
-    figure = canvas(WIDTH, 3.4)
+    figure = Drawing(WIDTH, 3.4)
     axes = figure.subplots()
     handles = []
     for name, (look, line) in _LOOK.items():
-        if found := section.at(name):
-            sizes = sorted(found)
+        if records := section.at(name):
+            sizes = sorted(records)
             (line_of,) = axes.plot(
                 sizes,
-                [hundred(found[rows]) for rows in sizes],
+                [hundred(records[rows]) for rows in sizes],
                 linestyle=line,
                 color=algorithm(look).colour,
                 marker=algorithm(look).marker,
                 markersize=_SIZE.get(look, 4.6),
             )
             hover(
-                line_of, [f"{competitor(name)}, {rows:,} rows: {significant(hundred(found[rows]))} s" for rows in sizes]
+                line_of,
+                [f"{competitor(name)}, {rows:,} rows: {significant(hundred(records[rows]))} s" for rows in sizes],
             )
             handles.append(key(competitor(name), look, linestyle=line, markersize=_SIZE.get(look, 4.6)))
     for place, name in ((0, "dpsgd"), (1, "adafest")):

@@ -44,7 +44,7 @@ def content(inputs: Inputs) -> Content:
     table.rows.insert(0, _row("nonprivate", None, population.best("nonprivate", None), tasks))
     caption = (
         f"Test {name} of DP-SGD with the word embeddings trained, and frozen (LoRA and classifier are trained in "
-        f"both): of the setting that is best on validation.{generated(population)}"
+        f"both), of the setting that is best on validation.{generated(population)}"
     )
     return Content(caption, table=table, missing=missing)
 

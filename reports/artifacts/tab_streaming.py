@@ -36,8 +36,8 @@ def content(inputs: Inputs) -> Content:
                 missing.append(f"No {label(algorithm)} run{at} with a period of {days} days yet.")
         table.rows.append(row)
     caption = (
-        f"Test {name} on the held-out days after training on a stream in periods of so many days, for DP-SGD and "
-        f"without privacy: of the setting that is best on validation."
+        f"Test {name} on the held-out days after training on a stream in periods of the given length, for DP-SGD "
+        "and without privacy, of the setting that is best on validation."
     )
     return Content(caption, table=table, missing=missing)
 

@@ -19,8 +19,7 @@ def content(inputs: Inputs) -> Content:
         + (
             "Categories are hashed into the published sizes, so nothing about the data leaks through them."
             if same
-            else "Features stand beside each other by their place alone, and a difference says how much larger or "
-            "smaller our tables are."
+            else "Features are paired by position only; a difference is how much larger or smaller our table is."
         )
     )
     size = "{:,}".format

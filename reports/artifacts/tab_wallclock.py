@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,9 +27,9 @@ def content(inputs: Inputs) -> Content:
         "Seconds of 100 steps of an embedding of dimension 64 at batch size 1,024 by its rows, and how many times as "
         "long DP-SGD takes as DP-AdaFEST (factor), with a 95% interval from the scatter of its turns. The machines "
         f"differ: the paper's figures are of TensorFlow on its own, ours of {section.machine} (medians; ratios within "
-        "a turn), so factors can be compared and seconds cannot. DP-AdaFEST is at its dearest: every touched row "
-        "survives, and half an untouched one is expected to. 'To the smallest': its time over that on the smallest "
-        "table, in the same turns. 'Working': memory on top of the table."
+        "a turn), so factors can be compared and seconds cannot. DP-AdaFEST is timed in its worst case: every "
+        "touched row survives, and half an untouched row on average. 'To the smallest': its time over that on the "
+        "smallest table, in the same turns. 'Working': memory in addition to the table."
     )
     sizes = sorted(section.at("adafest").keys() | TAB_WALLCLOCK.rows.keys())
     table = Table(
@@ -56,9 +55,9 @@ def hundred(record: Mapping[str, Any]) -> float:
 
 def _row(section: Section, rows: int, others: list[str]) -> tuple[Any, ...]:
     dense, ours, small = (section.at(name).get(rows) for name in ("dpsgd", "adafest", SMALLEST))
-    found = factor(section, rows)
+    ratio = factor(section, rows)
     measured = {
-        "factor": math.exp(found.value) if found else None,
+        "factor": ratio.factor if ratio else None,
         "dpsgd": hundred(dense) if dense else None,
         "adafest": hundred(ours) if ours else None,
     }
@@ -66,12 +65,12 @@ def _row(section: Section, rows: int, others: list[str]) -> tuple[Any, ...]:
     return (
         rows,
         *cells["factor"],
-        found.factors if found else None,
+        ratio.factors if ratio else None,
         *cells["dpsgd"],
         *cells["adafest"],
         1 / small["ratio"] if small and small["ratio"] else None,
         ours["working_bytes"] / 1e6 if ours and ours["working_bytes"] is not None else None,
-        *(hundred(found[rows]) if rows in found else None for found in map(section.at, others)),
+        *(hundred(timed[rows]) if rows in timed else None for timed in map(section.at, others)),
     )
 
 

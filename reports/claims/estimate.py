@@ -31,15 +31,15 @@ UNTOLD = "inconclusive"
 """More seeds would not help: other settings or data would, and the evidence says which."""
 
 NEARLY = 0.005
-"""A difference of utility that the paper would call none: its own thresholds begin there."""
+"""A difference of utility below this counts as none: the paper's own thresholds begin there."""
 
 ENOUGH = 3
-"""Runs of a setting from which on their own scatter says what training again does."""
+"""Runs of a setting from which on their own spread estimates the effect of retraining."""
 
 TRAINING = {"auc": 0.005}
-"""The standard deviation of a utility over trainings, by metric: the largest that was seen on the flights, whose
-settings have 0.001 to 0.005 over three seeds each, so that it may be more. Of accuracies on real texts too few were
-seen to name one."""
+"""Assumed standard deviation of a utility over retrainings, by metric: the largest measured on the flights, whose
+settings have 0.001 to 0.005 over three seeds each, so the true one may be larger. For accuracies on real texts there
+are too few measurements."""
 
 EXPLAINED = (
     "A claim holds, or does not hold, where 95% intervals leave no doubt. The intervals of all settings that a claim "
@@ -92,14 +92,14 @@ class Difference:
         return HOLDS if self.low > least else FAILS if self.high < least else OPEN
 
     def none(self) -> str:
-        """The verdict on the claim that there is no difference to speak of."""
+        """The verdict on the claim that there is no relevant difference."""
         if max(self.high, -self.low) < NEARLY:
             return HOLDS
         return FAILS if max(self.low, -self.high) > NEARLY else OPEN
 
 
 def between(one: Setting, other: Setting, of: int = 1) -> Difference:
-    """Test utility of `one` less that of `other`, which stand for, or were chosen among, `of` settings."""
+    """Test utility of `one` minus that of `other`, which represent, or were chosen among, `of` settings."""
     if min(len(one.runs), len(other.runs)) < ENOUGH:
         return Difference(one.test - other.test, normal(of) * math.hypot(_error(one), _error(other)))
     tests = ([run.test for run in setting.runs] for setting in (one, other))
@@ -115,13 +115,13 @@ def _error(setting: Setting) -> float:
 
 @cache
 def normal(of: int = 1) -> float:
-    """Half of a 95% interval by its known standard error, where `of` intervals are to be right at once."""
+    """Half of a 95% interval in known standard errors, where `of` intervals are to hold simultaneously."""
     return float(stats.norm.ppf(1 - 0.025 / of))
 
 
 @cache
 def student(freedom: int, of: int = 1) -> float:
-    """The same where the standard error is estimated."""
+    """The same for an estimated standard error."""
     return float(stats.t.ppf(1 - 0.025 / of, freedom))
 
 
@@ -140,10 +140,10 @@ def _half(test: Callable[..., Any], *samples: Sequence[float], of: int = 1) -> f
 
 
 def slope(lines: Iterable[Sequence[tuple[float, float]]], of: int = 1) -> Difference | None:
-    """The slope that parallel lines have in common, each through points (x, y) and with a height of its own;
-    one of `of` slopes.
+    """The common slope of parallel lines, each through points (x, y) and with an intercept of its own; one of `of`
+    slopes.
 
-    None where no line has two different x; the half is infinite where nothing is left to judge the scatter by.
+    None where no line has two different x; the half is infinite where no degree of freedom is left.
     """
     centred, count = [], 0
     for points in lines:
@@ -154,9 +154,9 @@ def slope(lines: Iterable[Sequence[tuple[float, float]]], of: int = 1) -> Differ
     width = math.fsum(x * x for x, _ in centred)
     if width < 1e-12:
         return None
-    found = math.fsum(x * y for x, y in centred) / width
+    steepness = math.fsum(x * y for x, y in centred) / width
     freedom = len(centred) - count - 1
     if freedom < 1:
-        return Difference(found, math.inf)
-    left = math.fsum((y - found * x) ** 2 for x, y in centred)
-    return Difference(found, student(freedom, of) * math.sqrt(left / freedom / width))
+        return Difference(steepness, math.inf)
+    left = math.fsum((y - steepness * x) ** 2 for x, y in centred)
+    return Difference(steepness, student(freedom, of) * math.sqrt(left / freedom / width))

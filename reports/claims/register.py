@@ -1,4 +1,4 @@
-"""All claims of the paper that runs can bear out, in its order, and their verdicts on what is at hand."""
+"""All claims of the paper that runs can test, in its order, and their verdicts on these inputs."""
 
 from __future__ import annotations
 

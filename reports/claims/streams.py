@@ -36,7 +36,7 @@ def twice_fest(population: Population) -> Finding:
 
 
 def combined_leads(population: Population) -> Finding:
-    """In the shortest period both rules combined are ahead of either alone."""
+    """In the shortest period DP-AdaFEST+ is ahead of either alone."""
     return leads(by_period(population, population.periods[:1]), "adafest_plus", ("fest/streaming", "adafest"))
 
 
@@ -121,6 +121,6 @@ def _along(population: Population, name: str, epsilon: float | None, of: int = 1
 
 def _but_for_the_source(setting: Setting) -> str:
     """What settings that differ in their source alone have in common."""
-    told = copy.deepcopy(dict(setting.runs[0].hyperparameters))
-    told["algorithm"]["selection"].pop("source", None)
-    return json.dumps([told, setting.epsilon], sort_keys=True, default=str)
+    settings = copy.deepcopy(dict(setting.runs[0].hyperparameters))
+    settings["algorithm"]["selection"].pop("source", None)
+    return json.dumps([settings, setting.epsilon], sort_keys=True, default=str)

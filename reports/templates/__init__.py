@@ -20,6 +20,7 @@ ENVIRONMENT = Environment(
     keep_trailing_newline=True,
 )
 ENVIRONMENT.filters |= {
+    "by_suffix": lambda files: {file.rpartition(".")[2]: file for file in files},
     "code": code,
     "knob": lambda name: algorithm(name).knob,
     "label": label,

@@ -19,8 +19,9 @@ from dpfest.errors import UserError
 from reports.build import build
 from reports.commands import Commands
 from reports.listing import listing
-from reports.pace import PlannedRun, PlannedRuns
+from reports.pace import RunLength
 from reports.registry import ENTRIES
+from reports.text import markdown
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 from tests.reports.synthetic_texts import write_texts
 
@@ -69,7 +70,7 @@ def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_i
         command = entry["variants"][0]["command"]
         assert f"dpfest report --only {artifact.id}" in command
         assert command in (report / "tables" / f"{artifact.id}.md").read_text(encoding="utf-8")
-        assert command in index and entry["variants"][0]["caption"] in index
+        assert command in index and markdown(entry["variants"][0]["caption"]) in index
     assert not [path for path in report.rglob("*") if path.name.endswith(".part")]
 
 
@@ -219,8 +220,8 @@ def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison:
     for each in sorted((runs / "nycflights" / "adafest").iterdir())[3:]:
         shutil.rmtree(each)
     rules = {"nonprivate": 1, "dpsgd": 3, "frozen": 1, "fest": 5, "adafest": 19, "adafest_plus": 5, "exponential": 3}
-    plan = PlannedRuns([PlannedRun("nycflights", "pctr", rule, 128) for rule, n in rules.items() for _ in range(n)])
-    planned = {"comparison": plan.by_algorithm()}
+    plan = [RunLength("nycflights", "pctr", rule, 128) for rule, n in rules.items() for _ in range(n)]
+    planned = {"comparison": rules}
     build(runs, report, only=["fig3", "fig7", "frontier"], planned=planned)
     built = entries(report)
     listed = {line.name: line for line in listing(runs, report, {"comparison": plan}).artifacts}

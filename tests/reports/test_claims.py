@@ -15,6 +15,7 @@ from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
 from reports.entry import Inputs
 from reports.runs import load_runs
+from reports.text import markdown
 from tests.reports.synthetic import PARAMETERS, write_bench, write_comparison, write_run
 from tests.reports.synthetic_texts import write_text_run
 
@@ -342,7 +343,11 @@ def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim
     listed = (report / "tables" / "claims.md").read_text(encoding="utf-8")
     section = (report / "tables" / "fig3.md").read_text(encoding="utf-8")
     (mine,) = [claim for claim in claims if claim["id"] == "exponential_fails"]
-    assert mine["evidence"] in listed and mine["evidence"] in section and "seeds 0, 1" in mine["evidence"]
+    assert (
+        markdown(mine["evidence"]) in listed
+        and markdown(mine["evidence"]) in section
+        and "seeds 0, 1" in mine["evidence"]
+    )
     written = (report / "tables" / "claims.csv").read_bytes()
     assert written.startswith(b"id,statement,where,paper,verdict")
     assert "hold simultaneously (Bonferroni)" in (report / "index.html").read_text(encoding="utf-8")

@@ -43,7 +43,7 @@ def test_the_look_up_is_drawn_without_runs() -> None:
 def test_vocabularies_stand_beside_the_papers_by_their_place(tmp_path: Path) -> None:
     write_run(tmp_path, "nonprivate", test=0.78, epsilon=None)
     content = tab_vocab.content(Inputs(drawn=populations(load_runs(tmp_path)[0])[0]))
-    assert content.table is not None and "by their place alone" in content.caption
+    assert content.table is not None and "paired by position only" in content.caption
     rows = content.table.rows
     assert rows[2][:5] == ("categorical-feature-16", 82_741, "feature_2", BUCKETS[2], BUCKETS[2] - 82_741)
     assert rows[20][:5] == ("categorical-feature-34", 56_473, None, None, None)  # these runs have 13 tables

@@ -13,7 +13,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from reports.artifacts.frontier import in_order
-from reports.claims.estimate import EXPLAINED, FAILS, HOLDS, OPEN, UNTOLD
+from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
 from reports.comparison import Population, heading
 from reports.svg import inline
 from reports.templates import render
@@ -56,7 +56,8 @@ def page(
         claims=[claim | {"evidence": _folded(claim["evidence"])} for claim in claims],
         verdicts=_VERDICTS,
         decisive=(HOLDS, FAILS),
-        explained=EXPLAINED,
+        enough=ENOUGH,
+        retraining=TRAINING["auc"],
         groups=[(group.dataset, described(group)) for group in groups],
         filters=_filters(entries, groups),
         listed=list(_listed(groups, draft.folder)),

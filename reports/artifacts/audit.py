@@ -82,7 +82,10 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
                 look: dict[str, Any] = {"color": algorithm(name).colour, "marker": algorithm(name).marker}
                 (mark,) = axes.plot(place, height, **look, markersize=5, linestyle="none")
                 share = f"{case['tightness']:.0%}"
-                axes.annotate(share, (place, height), xytext=(7, -1), textcoords="offset points", va="top", fontsize=8)
+                upright = "bottom" if height == _LEAST else "top"  # the axis is below
+                axes.annotate(
+                    share, (place, height), xytext=(7, -1), textcoords="offset points", va=upright, fontsize=8
+                )
             else:
                 number = flaws.index(case["sabotage"])
                 (mark,) = axes.plot(

@@ -41,17 +41,6 @@ TRAINING = {"auc": 0.005}
 settings have 0.001 to 0.005 over three seeds each, so the true one may be larger. For accuracies on real texts there
 are too few measurements."""
 
-EXPLAINED = (
-    "A claim holds, or does not hold, where 95% intervals leave no doubt. The intervals of all settings that a claim "
-    f"rests on hold simultaneously (Bonferroni). From {ENOUGH} seeds per setting they are Student's t intervals over "
-    f"seeds; with fewer, retraining is assumed to change an AUC with standard deviation {TRAINING['auc']}, the "
-    "largest seen on the flights, in addition to the standard error of the test rows. One seed can therefore decide "
-    "large differences of AUC only, and no difference of accuracy. Slopes and means of pairs have intervals from their "
-    "residuals. **not enough runs**: more seeds can decide it. **inconclusive**: more seeds would not help; the text "
-    "says which settings or data would."
-)
-"""How verdicts are reached, for the page."""
-
 
 @dataclass(frozen=True)
 class Difference:

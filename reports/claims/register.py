@@ -9,7 +9,6 @@ from reports.claims.accountings import as_good
 from reports.claims.claim import Claim, on
 from reports.claims.knobs import on_grid
 from reports.claims.timing import factor_at
-from reports.comparison import by_epsilon
 from reports.entry import Inputs
 from reports.published import NAMES, TAB_FROZEN, TAB_LARGE_VOCAB, TAB_LORA, TAB_STREAMING, PublishedTable
 from reports.tables import Column, Table
@@ -40,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST cuts the gradient more than DP-FEST at the same level of utility.",
         "§4.2, figure 3",
         ("fig3", "fig8", "frontier"),
-        on(STATIC, lambda population: tradeoff.leads(by_epsilon(population, population.epsilons), "adafest", ["fest"])),
+        on(STATIC, tradeoff.leads_at("adafest", "fest")),
     ),
     Claim(
         "adafest_half_a_million",
@@ -61,12 +60,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST+ outperforms DP-FEST and DP-AdaFEST alone in the trade-off, for different values of ε.",
         "§4.2, figure 4",
         ("fig4", "frontier"),
-        on(
-            STATIC,
-            lambda population: tradeoff.leads(
-                by_epsilon(population, population.epsilons), "adafest_plus", ["fest", "adafest"]
-            ),
-        ),
+        on(STATIC, tradeoff.leads_at("adafest_plus", "fest", "adafest")),
     ),
     Claim(
         "exponential_fails",
@@ -115,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
         "On word embeddings, DP-AdaFEST cuts the gradient more than LoRA at similar levels of utility.",
         "§4.4, table 1",
         ("tab_lora",),
-        on(TEXT, lambda population: tradeoff.leads(by_epsilon(population, [1.0]), "adafest", ["lora_embedding"])),
+        on(TEXT, tradeoff.leads_at("adafest", "lora_embedding", epsilons=[1.0])),
         _within(TAB_LORA, "adafest", "lora_embedding"),
     ),
     Claim(

@@ -94,6 +94,12 @@ def where_told(verdicts: Sequence[str]) -> str:
     return FAILS if FAILS in verdicts else HOLDS if HOLDS in verdicts else OPEN
 
 
+def leads_at(leader: str, *rivals: str, epsilons: Sequence[float] = ()) -> Callable[[Population], Finding]:
+    """At all these ε (by default all there are) and at the same loss, the leader cuts the gradient more than each
+    rival."""
+    return lambda population: leads(by_epsilon(population, epsilons or population.epsilons), leader, rivals)
+
+
 def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: float = 1.0) -> Finding:
     """In every panel and at the same loss, the leader cuts the gradient more than each rival, `factor` times more."""
     of = sum(len(panel.of(name)) for panel in panels for name in ("dpsgd", leader, *rivals))

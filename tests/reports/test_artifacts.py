@@ -153,7 +153,7 @@ def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_marker
     assert min(patch.get_x() for patch in figure.axes[0].patches) == pytest.approx(0.01)
 
 
-def test_settings_in_words_name_what_the_rule_reads_and_what_varies(tmp_path: Path) -> None:
+def test_settings_in_words_name_what_the_algorithm_reads_and_what_varies(tmp_path: Path) -> None:
     selection = {
         "mechanism": "gaussian",
         "rows": 900,

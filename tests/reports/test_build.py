@@ -110,7 +110,7 @@ def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path
     assert chosen["0.01", "frozen"]["reduction"] == "" and chosen["0.02", "frozen"]["reduction"] == "inf"
 
 
-def test_missing_rules_leave_artifacts_visibly_incomplete(tmp_path: Path) -> None:
+def test_missing_algorithms_leave_artifacts_visibly_incomplete(tmp_path: Path) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_run(runs, "dpsgd", test=0.72)
     write_run(runs, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0, "noise_ratio": 5.0})
@@ -213,15 +213,15 @@ def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison:
     """Fewer runs on clicks than on texts: still the clicks, incomplete, on the page as in the list."""
     runs, report = tmp_path / "runs", tmp_path / "report"
     shutil.copytree(comparison, runs)
-    for rule in ("fest", "exponential", "adafest_plus", "dpsgd"):
-        shutil.rmtree(runs / "nycflights" / rule)
+    for name in ("fest", "exponential", "adafest_plus", "dpsgd"):
+        shutil.rmtree(runs / "nycflights" / name)
     texts = sum(1 for _ in (runs / "sst2").glob("*/*"))
     assert sum(1 for _ in (runs / "nycflights").glob("*/*")) < texts
     for each in sorted((runs / "nycflights" / "adafest").iterdir())[3:]:
         shutil.rmtree(each)
-    rules = {"nonprivate": 1, "dpsgd": 3, "frozen": 1, "fest": 5, "adafest": 19, "adafest_plus": 5, "exponential": 3}
-    plan = [RunLength("nycflights", "pctr", rule, 128) for rule, n in rules.items() for _ in range(n)]
-    planned = {"comparison": rules}
+    counts = {"nonprivate": 1, "dpsgd": 3, "frozen": 1, "fest": 5, "adafest": 19, "adafest_plus": 5, "exponential": 3}
+    plan = [RunLength("nycflights", "pctr", name, 128) for name, n in counts.items() for _ in range(n)]
+    planned = {"comparison": counts}
     build(runs, report, only=["fig3", "fig7", "frontier"], planned=planned)
     built = entries(report)
     listed = {line.name: line for line in listing(runs, report, {"comparison": plan}).artifacts}
@@ -238,7 +238,7 @@ def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison:
     assert (report / "figures" / "fig3--sst2.png").exists() and not (report / "tables" / "fig3.csv").exists()
 
 
-def test_a_rule_with_fewer_seeds_than_the_others_is_not_complete(tmp_path: Path) -> None:
+def test_an_algorithm_with_fewer_seeds_than_the_others_is_not_complete(tmp_path: Path) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     for seed in (0, 1, 2):
         write_run(runs, "frozen", test=0.7, coordinates=0.0, seed=seed)

@@ -62,12 +62,12 @@ def write_texts(runs: Path, specs: list[Spec], dataset: str = "sst2", tokens: in
         )  # fmt: skip
 
 
-def write_periods(runs: Path, private: tuple[float, ...], public: tuple[float, ...], rules: list[Spec]) -> None:
-    """Streams of 1, 4 and 18 days: losses of DP-SGD and without privacy by period, and rules against that DP-SGD."""
+def write_periods(runs: Path, private: tuple[float, ...], public: tuple[float, ...], specs: list[Spec]) -> None:
+    """Streams of 1, 4 and 18 days: losses of DP-SGD and without privacy by period, and others against that DP-SGD."""
     for days, lost, unmoved in zip((1, 4, 18), private, public, strict=True):
         shared = {"dataset": "nycflights_stream", "period": days}
         write(runs, [("nonprivate", {}, unmoved - 0.06, 50.0)], **shared)
-        write(runs, [(name, settings, loss + lost, cut) for name, settings, loss, cut in [*BASE, *rules]], **shared)
+        write(runs, [(name, settings, loss + lost, cut) for name, settings, loss, cut in [*BASE, *specs]], **shared)
 
 
 def verdicts(runs: Path, report: Path | None = None) -> dict[str, str]:
@@ -134,7 +134,7 @@ def test_one_seed_decides_no_difference_that_other_test_rows_would_make(claim: s
     assert verdicts(tmp_path)[claim] == OPEN
 
 
-def test_a_rule_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp_path: Path) -> None:
+def test_an_algorithm_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
     assert verdicts(tmp_path)["adafest_ahead_of_fest"] == UNTOLD  # DP-FEST loses nothing yet where its grid ends
     evidence = judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))[0]["evidence"]
@@ -151,7 +151,7 @@ def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> Non
     assert "privacy=paper" in said["corrections_cost_no_utility"]
 
 
-def test_where_untrained_embeddings_do_as_well_no_rule_can_be_ahead(tmp_path: Path) -> None:
+def test_where_untrained_embeddings_do_as_well_no_algorithm_can_be_ahead(tmp_path: Path) -> None:
     write(tmp_path, [BASE[0], ("frozen", {}, -0.01, float("inf")), fest(300, 0.0, 900.0), adafest(5, 0.0, 5e3)])
     claim = judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))[0]
     assert claim["verdict"] == UNTOLD and "on such data none can be ahead" in claim["evidence"]
@@ -269,10 +269,10 @@ def test_single_runs_of_streams_that_scatter_leave_claims_open(tmp_path: Path) -
 
 @pytest.mark.parametrize(("cut", "verdict"), [(5000.0, HOLDS), (5.0, FAILS)])
 def test_claims_of_texts(cut: float, verdict: str, tmp_path: Path) -> None:
-    rules: list[Spec] = [("lora_embedding", {"rank": rank}, 0.032 / rank, 400 / rank) for rank in (1, 16)]
+    specs: list[Spec] = [("lora_embedding", {"rank": rank}, 0.032 / rank, 400 / rank) for rank in (1, 16)]
     base: list[Spec] = [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, 0.02 if verdict == HOLDS else -0.02, float("inf"))]
     sparse = adafest(500, 0.04, 1e6)
-    write_texts(tmp_path, [*base, *rules, adafest(5, 0.002, cut), sparse])
+    write_texts(tmp_path, [*base, *specs, adafest(5, 0.002, cut), sparse])
     write_texts(tmp_path, [base[0], adafest(5, 0.002, 500.0), sparse], dataset="xnli", tokens=250_002)
     found = verdicts(tmp_path)
     assert (found["lora_behind"], found["training_embeddings_helps"]) == (verdict, verdict)

@@ -1,4 +1,4 @@
-"""What `dpfest report --list` says: runs done and needed, and how long the rest takes at this machine's pace."""
+"""What `dpfest report --list` says: runs done and needed, and the time left at this machine's pace."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_run_took_what_its_files_say_unless_they_were_copied(tmp_path: Path) -
         assert seconds(found) == taken
 
 
-def test_before_the_first_run_the_benchmark_foretells(tmp_path: Path) -> None:
+def test_before_the_first_run_the_benchmark_estimates(tmp_path: Path) -> None:
     times = {("adafest", 338_782): 0.5, ("adafest", 1_693_910): 0.9}
     write_bench(tmp_path / "report", "step", times, "adafest")
     plan = {"comparison": [run("adafest", 17_907, "criteo_kaggle")] * 4}

@@ -38,7 +38,7 @@ def test_settings_are_held_against_the_dpsgd_of_their_own_period(population: Pop
     losses = {
         row["period"]: row["test_loss"] for row in rows if row["algorithm"] == "fest/streaming" and row["test_loss"]
     }
-    # The same in each period, though the utility of all rules rises with it.
+    # The same in each period, though the utility of all algorithms rises with it.
     assert losses == pytest.approx({1: 0.0055, 4: 0.0055, 18: 0.0055})
     assert {row["algorithm"] for row in rows} == {
         "adafest",
@@ -49,7 +49,7 @@ def test_settings_are_held_against_the_dpsgd_of_their_own_period(population: Pop
     }
 
 
-def test_periods_without_a_rule_are_named(tmp_path: Path) -> None:
+def test_periods_without_an_algorithm_are_named(tmp_path: Path) -> None:
     for days in (1, 4, 18):
         write_run(tmp_path, "dpsgd", test=0.66, period=days, dataset="nycflights_stream")
     for source in ("first_day", "streaming", "all_days"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -25,38 +26,7 @@ FOOTER_COLOUR = "#555555"
 SHADE = "#EEEEEE"
 SEQUENTIAL = "viridis"
 
-_RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "axes.titlesize": 9,
-    "axes.labelsize": 8.5,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.4,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 5,
-    "hatch.linewidth": 0.4,
-    "figure.dpi": 200,
-    "savefig.dpi": 200,
-    "text.usetex": False,
-    "mathtext.fontset": "dejavusans",
-    "pdf.fonttype": 42,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "dpfest",
-    "path.simplify": False,
-}
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 @contextmanager
@@ -64,7 +34,7 @@ def style() -> Iterator[None]:
     """Draw and save figures inside this: matplotlib's own defaults, then ours, whatever the user has set."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC)
+        matplotlib.rcParams.update(matplotlib.rc_params_from_file(_STYLE, use_default_template=False))
         yield
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from scipy import optimize
+
 from reports.bench import read
 from reports.entry import Content, Inputs, unmeasured
 from reports.tables import Column, Table
@@ -46,13 +48,9 @@ class Inequality:
         """The largest γ, up to 1, for which it holds; None where it holds for none."""
         if self.left(0.0) >= self.right:
             return None
-        low, high = 0.0, 1.0
-        if self.left(high) < self.right:
-            return high
-        for _ in range(100):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.left(middle) < self.right else (low, middle)
-        return low
+        if self.left(1.0) < self.right:
+            return 1.0
+        return float(optimize.brentq(lambda truncated: self.left(truncated) - self.right, 0.0, 1.0, xtol=1e-15))
 
 
 def content(inputs: Inputs) -> Content:

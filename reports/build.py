@@ -28,6 +28,7 @@ from reports.registry import ENTRIES
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
 from reports.templates import render
+from reports.wording import plural
 from reports.write import Draft, put_figure, put_table
 
 # Keys of a variant that earlier versions did not write.
@@ -259,7 +260,7 @@ def _names(id: str, others: list[Population], main: Population | None) -> dict[s
 def _progress(entry: Mapping[str, Any]) -> str:
     planned = f" ({entry['runs_needed']} planned)" if entry["runs_needed"] else ""
     done, lacking = entry["runs_done"], entry["variants"][0]["missing"]
-    return f"{done} run{'s' * (done != 1)}{planned}" + (f"; {lacking[0]}" if lacking else "")
+    return plural(done, "run") + planned + (f"; {lacking[0]}" if lacking else "")
 
 
 def _earlier(report: Path) -> dict[str, dict[str, Any]]:

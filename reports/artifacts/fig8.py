@@ -12,7 +12,7 @@ from reports.artifacts.frontier import in_order, settings_table
 from reports.comparison import Population, Setting, pareto
 from reports.entry import Content, Inputs
 from reports.style import WIDTH, Drawing, dashed, hover, key, log_axis, scale_bar
-from reports.wording import metric, number, tooltip
+from reports.wording import metric, number, plural, tooltip
 
 COMPARED = ("fest", "adafest", "adafest_plus", "exponential")
 """Those of the paper; any other that has runs is drawn beside them."""
@@ -42,10 +42,7 @@ def content(inputs: Inputs) -> Content:
         axes.set_xlabel("gradient size reduction (×)")
         below = sum([_scatter(axes, population, name, epsilon, infinite, bottom) for name in _sparse(population)])
         if below:
-            notes.append(
-                f"ε = {number(epsilon)}: {below} setting{'s' if below > 1 else ''} under the axis, drawn at "
-                "its edge as ▾."
-            )
+            notes.append(f"ε = {number(epsilon)}: {plural(below, 'setting')} under the axis, drawn at its edge as ▾.")
         _references(axes, population, epsilon)
         axes.set_xlim(0.6, max(axes.get_xlim()[1], 20))
         if all(setting.spread is None for setting in population.settings):  # else markers have bars of their own

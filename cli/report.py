@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
@@ -15,7 +16,7 @@ from dpfest.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from reports.pace import PlannedRuns
+    from reports.pace import RunLength
 
 
 def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: str | None, listing: bool) -> None:
@@ -44,7 +45,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     seed = next((text.partition("=")[2] for text in reversed(line.overrides) if text.startswith("seed=")), None)
     moved = elsewhere(cfg)
     runs, planned = Path(cfg.paths.runs), planned_runs(composer, line.overrides)
-    counts = {name: plan.by_algorithm() for name, plan in planned.items()}
+    counts = {name: Counter(run.algorithm for run in lengths) for name, lengths in planned.items()}
     # Listing needs no runs; but a folder that was named must be there.
     if not runs.is_dir() and (not listing or "paths.runs" in moved):
         raise UserError(
@@ -89,7 +90,7 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
     return {f"paths.{name}": str(path) for name, path in cfg.paths.items() if str(path) != default.get(name)}
 
 
-def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, PlannedRuns]:
+def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, list[RunLength]]:
     """The runs that each experiment plans under the chosen profile, or the one that is named; without experiments that
     have none of these data, or whose data are elsewhere: the report then does not know how many runs they lack.
 
@@ -99,7 +100,7 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, Planne
     from pipelines.config.compose import Composer
     from pipelines.runs.estimate import steps
     from pipelines.runs.grid import plan
-    from reports.pace import PlannedRun, PlannedRuns
+    from reports.pace import RunLength
 
     assert isinstance(composer, Composer)
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
@@ -108,7 +109,5 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, Planne
     for name in named or composer.choices("experiment"):
         with nullcontext() if named else suppress(UserError):
             runs = [run.config for run in plan(composer, [*own, f"experiment={name}"]).runs]
-            planned[name] = PlannedRuns(
-                [PlannedRun(run.data.name, run.model.name, run.algorithm.name, steps(run)) for run in runs]
-            )
+            planned[name] = [RunLength(run.data.name, run.model.name, run.algorithm.name, steps(run)) for run in runs]
     return planned

@@ -95,12 +95,12 @@ def grid_table(population: Population, grid: Grid) -> Table:
 
 
 def gaps(grid: Grid) -> list[str]:
-    """What a grid lacks for the effects of σ₁/σ₂ and τ to be seen (it need not be a full product)."""
-    found = []
+    """What a grid lacks to show the effects of σ₁/σ₂ and τ (it need not be a full product)."""
+    sentences = []
     for name, values in (("noise ratio σ₁/σ₂", grid.ratios), ("threshold τ", grid.thresholds)):
         if len(values) < 2:
-            found.append(f"Runs with one {name} only: its effect cannot be seen yet.")
-    return found
+            sentences.append(f"Runs with one {name} only: its effect cannot be seen yet.")
+    return sentences
 
 
 NO_GRID = "No DP-AdaFEST (adafest) runs with a noise ratio and a threshold yet."

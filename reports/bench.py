@@ -1,4 +1,4 @@
-"""What `dpfest bench` left in the report's folder."""
+"""Reading the results of `dpfest bench` from the report's folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.wording import rule
+from reports.algorithms import label
 
 _TIMES = ("median_seconds", "min_seconds", "max_seconds", "ratio")
 _NEEDED = {*_TIMES, "competitor", "case", "reference", "table_rows", "repeats", "working_bytes", "note"}
@@ -30,8 +30,8 @@ class Section:
 
     def at(self, competitor: str) -> dict[int, Mapping[str, Any]]:
         """A competitor's records by table rows; one without a time is left out."""
-        mine = [record for record in self.records if record["competitor"] == competitor]
-        return {record["table_rows"]: record for record in mine if record["median_seconds"] is not None}
+        timed = (record for record in self.records if record["median_seconds"] is not None)
+        return {record["table_rows"]: record for record in timed if record["competitor"] == competitor}
 
 
 def read(report: Path, section: str, values: Collection[str] = ()) -> Section | None:
@@ -39,9 +39,9 @@ def read(report: Path, section: str, values: Collection[str] = ()) -> Section | 
     be read or has none."""
     try:
         text = (report / "bench" / f"{section}.json").read_text(encoding="utf-8")
-        found = json.loads(text)
-        records = [record for record in found["records"] if _whole(record, values)]
-        machine = found["machine"]
+        content = json.loads(text)
+        records = [record for record in content["records"] if _whole(record, values)]
+        machine = content["machine"]
         words = f"{machine['processor']}, {machine['threads']} threads, torch {machine['torch']}"
         if machine["device"] != "cpu":
             words = f"{machine['device']}, torch {machine['torch']}"
@@ -51,15 +51,13 @@ def read(report: Path, section: str, values: Collection[str] = ()) -> Section | 
 
 
 def competitor(name: str) -> str:
-    """What takes turns in a benchmark, in words."""
-    return _NAMES.get(name) or rule(name)
+    """The label of what a benchmark times."""
+    return _NAMES.get(name) or label(name)
 
 
 def _whole(record: Mapping[str, Any], values: Collection[str]) -> bool:
     """Whether a record has its fields, each time a positive number or none, and these `values`, none of them a list."""
     if not record.keys() >= _NEEDED or not (record.get("values") or {}).keys() >= set(values):
         return False
-    told = [record["values"][name] for name in values]
-    return all(record[name] is None or 0 < record[name] < math.inf for name in _TIMES) and not any(
-        isinstance(value, list | dict) for value in told
-    )
+    times = all(record[name] is None or 0 < record[name] < math.inf for name in _TIMES)
+    return times and not any(isinstance(record["values"][name], list | dict) for name in values)

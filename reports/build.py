@@ -1,9 +1,9 @@
 """`dpfest report`: every artifact from the run directories alone, under `<report>`.
 
 Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and `index.html`, the page
-that needs no other file. The plain names stand for an artifact's own kind of data, whatever runs are there; another
-population has `<id>--<dataset>`. Two builds on the same runs give the same bytes, and nothing is written before all is
-made.
+that needs no other file. Plain names are for an artifact's own kind of data, whatever runs there are; another
+population has `<id>--<dataset>`. Two builds on the same runs give the same bytes; nothing is written before all
+is made.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from reports.artifact import TEXTS, Artifact, Content, absent_rules, placeholder, provenance, remake
 from reports.claims import register
-from reports.claims.claim import Evidence
 from reports.commands import Commands
-from reports.comparison import Population, populations
-from reports.heading import heading
-from reports.index import index, section
-from reports.page.document import page
+from reports.comparison import Population, heading, populations
+from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
+from reports.page import page
 from reports.published import other_data
-from reports.registry import ARTIFACTS
+from reports.registry import ENTRIES
 from reports.runs import Run, Skipped, load_runs
 from reports.style import dress, style
-from reports.texts import kind
+from reports.templates import render
+from reports.wording import plural
 from reports.write import Draft, put_figure, put_table
 
-# What a variant has in this version; an earlier one did not know some of it.
+# Keys of a variant that earlier versions did not write.
 _KEYS = {"heading", "values", "claims"}
 
 # Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
@@ -41,7 +39,7 @@ Planned = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class Report:
+class BuiltReport:
     """What was built, what was left out, and the commands that make more runs for what is incomplete."""
 
     folder: Path
@@ -69,12 +67,12 @@ def build(
     dataset: str | None = None,
     planned: Planned | None = None,
     commands: Commands | None = None,
-) -> Report:
+) -> BuiltReport:
     """Build all artifacts, or `only` those named, from the runs under `runs` into `report`.
 
     `dataset` chooses the data that get the plain file names (default: the first of the artifact's own kind). `planned`
-    tells how many runs each experiment has, `commands` what the commands in the report must say. Artifacts that
-    are not built keep what an earlier build made.
+    has the number of runs of each experiment, `commands` the arguments for printed commands. Artifacts that are not
+    built stay as an earlier build made them.
     Raises UserError for an unknown artifact or a dataset without runs, OSError where the folder cannot be written to.
     """
     chosen, commands = _chosen(only), commands or Commands()
@@ -83,33 +81,33 @@ def build(
     entries = _earlier(report) if only else {}
     draft = Draft(report)
     work = _Work(draft, groups, dataset, planned, commands)
-    built = {artifact.id: work.artifact(artifact) for artifact in ARTIFACTS if artifact in chosen}
+    built = {entry.id: work.artifact(entry) for entry in chosen}
     entries |= built
-    ordered = [entries[a.id] for a in ARTIFACTS if a.id in entries]
+    ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
-    claims = register.judge(Evidence(groups, report))
+    claims = register.judge(Inputs(groups, report))
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
     draft.put("tables/claims.md", judged.markdown())
-    made = {"artifacts": ordered, "claims": claims, "skipped": left_out}
-    draft.put("index.md", index(ordered, judged, left_out, draft))
+    content = {"artifacts": ordered, "claims": claims, "skipped": left_out}
+    draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, left_out=left_out, draft=draft))
     draft.put("index.html", page(draft, ordered, claims, left_out, groups))
-    draft.put("report.json", json.dumps(made, indent=2, ensure_ascii=False) + "\n")
+    draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     draft.publish()
-    shown = [(a, work.plain(a)) for a in ARTIFACTS if a.id in built and built[a.id]["status"] != "complete"]
-    incomplete = {a.experiment_on(main): main for a, main in shown}
+    shown = [(entry, work.plain(entry)) for entry in chosen if built[entry.id]["status"] != "complete"]
+    incomplete = {entry.experiment_on(main): main for entry, main in shown}
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
-    return Report(report, list(built.values()), skipped, sweeps, claims)
+    return BuiltReport(report, list(built.values()), skipped, sweeps, claims)
 
 
-def _chosen(only: Sequence[str] | None) -> list[Artifact]:
-    known = {artifact.id: artifact for artifact in ARTIFACTS}
+def _chosen(only: Sequence[str] | None) -> list[Entry]:
+    known = {entry.id: entry for entry in ENTRIES}
     for name in only or ():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}? " if near else ""
             raise UserError(f"There is no artifact {name}; {hint}There are {', '.join(known)}.")
-    return [known[name] for name in only] if only else list(ARTIFACTS)
+    return [entry for entry in ENTRIES if not only or entry.id in only]
 
 
 def _main_first(groups: list[Population], dataset: str | None, profile: str) -> list[Population]:
@@ -130,55 +128,53 @@ class _Work:
     planned: Planned | None
     commands: Commands
 
-    def plain(self, artifact: Artifact) -> Population | None:
+    def plain(self, entry: Entry) -> Population | None:
         """The population that the plain file names stand for: one of the dataset that was named, else of the artifact's
         own kind of data. None where there is none, though there be runs of another kind."""
-        shown = [group for group in self.groups if artifact.shows(group)]
+        shown = [group for group in self.groups if entry.shows(group)]
         if shown and shown[0].dataset == self.dataset:
             return shown[0]
-        return next((group for group in shown if kind(group) == artifact.kind), None)
+        return next((group for group in shown if group.kind == entry.kinds[0]), None)
 
-    def artifact(self, artifact: Artifact) -> dict[str, Any]:
-        main = self.plain(artifact)
-        others = [group for group in self.groups if artifact.shows(group) and group is not main]
-        shown = {artifact.id: main} | _names(artifact.id, others, main)
-        variants = [self._variant(artifact, name, population) for name, population in shown.items()]
+    def artifact(self, entry: Entry) -> dict[str, Any]:
+        main = self.plain(entry)
+        others = [group for group in self.groups if entry.shows(group) and group is not main]
+        shown = {entry.id: main} | _names(entry.id, others, main)
+        variants = [self._variant(entry, name, population) for name, population in shown.items()]
         files = [file for variant in variants for file in variant["files"]]
-        self._remove_stale(artifact.id, files)
+        self._remove_stale(entry.id, files)
         return {
-            "id": artifact.id,
-            "title": artifact.title,
-            "experiment": artifact.experiment,
+            "id": entry.id,
+            "title": entry.title,
+            "experiment": entry.experiment,
             "status": variants[0]["status"],
-            **self._counts(artifact, main),
+            **self._counts(entry, main),
             "files": files,
             "variants": variants,
         }
 
-    def _variant(self, artifact: Artifact, name: str, population: Population | None) -> dict[str, Any]:
-        draft, command = self.draft, remake(artifact, population, self.commands)
+    def _variant(self, entry: Entry, name: str, population: Population | None) -> dict[str, Any]:
+        draft, command = self.draft, remake(entry, population, self.commands)
+        inputs = Inputs(self.groups, draft.folder, population)
         with style():
-            if population is None and artifact.experiment is not None:
-                content = Content("Nothing to show yet.")
-            else:
-                shown: Any = draft.folder if artifact.measured else population
-                beside = [group for group in self.groups if kind(group) in TEXTS and group is not population]
-                content = artifact.content([shown, *beside] if artifact.beside else shown)  # type: ignore[arg-type]
-            content.caption += other_data(artifact.id, population.dataset) if population else ""
-            missing = absent_rules(artifact, population) + content.missing + self._undone(artifact, population)
-            if content.figure is None and artifact.figure:
-                content.figure = placeholder(artifact.title)
+            waiting = population is None and entry.experiment is not None
+            content = Content("Nothing to show yet.") if waiting else entry.content(inputs)
+            content.caption += other_data(entry.id, population.dataset) if population else ""
+            missing = absent(entry, population) + content.missing + self._undone(entry, population)
+            if content.figure is None and entry.figure:
+                content.figure = placeholder(entry.title)
             files: list[str] = []
             where = provenance(population, content) if population is not None else ""
             if content.figure is not None:
                 dress(content.figure, where, [f"Incomplete. {sentence}" for sentence in missing])
                 files += put_figure(draft, name, content.figure)
         if content.table is not None:
-            files += put_table(draft, name, content.table, f"{artifact.id}: {artifact.title}")
-        claims = register.shown_by(artifact.id, Evidence(self.groups, draft.folder, population))
-        text = section(artifact, content, missing, claims, where, command)
+            files += put_table(draft, name, content.table, f"{entry.id}: {entry.title}")
+        claims = register.shown_by(entry.id, inputs)
+        values = {"missing": missing, "claims": claims, "where": where, "command": command}
+        text = render("section.md.jinja", entry=entry, content=content, **values)
         files.append(draft.put(f"tables/{name}.md", text))
-        nothing = content.table is None if artifact.measured else artifact.experiment is not None and population is None
+        nothing = content.table is None if entry.measured else waiting
         return {
             "name": name,
             "dataset": population.dataset if population else None,
@@ -194,36 +190,36 @@ class _Work:
             "files": files,
         }
 
-    def _grid(self, artifact: Artifact, population: Population | None) -> Mapping[str, int] | None:
+    def _grid(self, entry: Entry, population: Population | None) -> Mapping[str, int] | None:
         """Runs by algorithm that the experiment plans, for every seed that is planned or at hand; None where it is not
         known, as of another profile's runs and of all populations but the first that are of one experiment."""
-        name = artifact.experiment_on(population) or ""
+        name = entry.experiment_on(population) or ""
         if population is None:
             return (self.planned or {}).get(name)
-        first = next(g for g in self.groups if artifact.shows(g) and artifact.experiment_on(g) == name)
+        first = next(g for g in self.groups if entry.shows(g) and entry.experiment_on(g) == name)
         if population is not first or population.profile != self.commands.profile:
             return None
         grid = (self.planned or {}).get(name)
         times = 1 if self.commands.seed else len(population.seeds)
-        return None if grid is None else {rule: times * count for rule, count in grid.items()}
+        return None if grid is None else {name: times * count for name, count in grid.items()}
 
-    def _counts(self, artifact: Artifact, population: Population | None) -> dict[str, int | None]:
-        if artifact.experiment is None:
+    def _counts(self, entry: Entry, population: Population | None) -> dict[str, int | None]:
+        if entry.experiment is None:
             return {"runs_done": 0, "runs_needed": 0}
         runs: list[Run] = population.runs if population else []
-        grid = self._grid(artifact, population)
+        grid = self._grid(entry, population)
         return {
-            "runs_done": sum(run.algorithm in artifact.rules for run in runs),
-            "runs_needed": None if grid is None else sum(grid.get(rule, 0) for rule in artifact.rules),
+            "runs_done": sum(run.algorithm in entry.algorithms for run in runs),
+            "runs_needed": None if grid is None else sum(grid.get(name, 0) for name in entry.algorithms),
         }
 
-    def _undone(self, artifact: Artifact, population: Population | None) -> list[str]:
-        """A sentence that names the rules with fewer runs than the experiment plans, where some runs are done."""
-        if population is None or artifact.experiment is None:
+    def _undone(self, entry: Entry, population: Population | None) -> list[str]:
+        """A sentence that names the algorithms with fewer runs than the experiment plans, where some runs are done."""
+        if population is None or entry.experiment is None:
             return []
-        grid, done = self._grid(artifact, population) or {}, Counter(run.algorithm for run in population.runs)
+        grid, done = self._grid(entry, population) or {}, Counter(run.algorithm for run in population.runs)
         short = [
-            f"{done[rule]} of {grid[rule]} {rule}" for rule in artifact.rules if 0 < done[rule] < grid.get(rule, 0)
+            f"{done[name]} of {grid[name]} {name}" for name in entry.algorithms if 0 < done[name] < grid.get(name, 0)
         ]
         return [f"Done so far: {', '.join(short)} runs."] if short else []
 
@@ -255,16 +251,16 @@ def _names(id: str, others: list[Population], main: Population | None) -> dict[s
             label = details(group)[:depth]
             if sum(details(other)[:depth] == label for other in groups) == 1:
                 break
-        # What runs say of themselves must not lead out of the folder.
-        told = re.sub(r"[^\w.+-]+", "_", "-".join(filter(None, label)))
-        named[f"{id}--{told}"] = group
+        # Names in runs must not lead out of the folder.
+        safe = re.sub(r"[^\w.+-]+", "_", "-".join(filter(None, label)))
+        named[f"{id}--{safe}"] = group
     return named
 
 
 def _progress(entry: Mapping[str, Any]) -> str:
     planned = f" ({entry['runs_needed']} planned)" if entry["runs_needed"] else ""
     done, lacking = entry["runs_done"], entry["variants"][0]["missing"]
-    return f"{done} run{'s' * (done != 1)}{planned}" + (f"; {lacking[0]}" if lacking else "")
+    return plural(done, "run") + planned + (f"; {lacking[0]}" if lacking else "")
 
 
 def _earlier(report: Path) -> dict[str, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The commands that a report prints, so that they work as printed: with all that differs from the defaults."""
+"""The commands that a report prints, with every setting that differs from the defaults."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ DEFAULT_PROFILE = "demo"
 
 @dataclass(frozen=True)
 class Commands:
-    """What the command that builds this report was given.
+    """The arguments of the command that builds this report.
 
     Attributes:
-        paths: of runs, data and report those that are not the default, by key (`paths.runs`).
-        profile: under which runs are planned; runs at hand tell their own.
+        paths: those of runs, data and report that are not the default, by key (`paths.runs`).
+        profile: of planned runs; existing runs have their own.
         config_dir: folder given by --config-dir.
         dataset: data given by --dataset.
-        seed: seeds of the planned runs, as the line has them (`range(3)`); runs at hand tell their own.
+        seed: seeds of planned runs, as on the command line (`range(3)`); existing runs have their own.
     """
 
     paths: Mapping[str, str] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Commands:
     seed: str | None = None
 
     def sweep(self, experiment: str, population: Population | None = None) -> str:
-        """The command that makes an experiment's runs: those that stand beside the runs of `population`."""
+        """The command that makes an experiment's runs, comparable with those of `population`."""
         chosen: dict[str, Any] = {"experiment": experiment}
         if population is not None:
             chosen |= {

@@ -5,17 +5,21 @@
 - *Utility loss* is measured against the setting of DP-SGD that is best on the validation split at the same ε.
 - *Reduction* is embedding parameters / mean non-zero coordinates of the noised embedding gradient per step,
   infinite where no coordinate is updated (frozen embeddings).
+- A *panel* is the settings that one DP-SGD is the reference of: those of one ε, and in a stream of one period.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from reports.runs import Run, setting_key
+
+LARGE_VOCABULARY = 200_000
+"""Rows of a word embedding from which on it stands for XLM-R's 250,002 and not for RoBERTa's 50,265."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Setting:
         return self.runs[0].algorithm
 
     @property
-    def rule(self) -> str:
+    def variant(self) -> str:
         """The algorithm; where it selects rows in a stream, with the days that are counted (`fest/all_days`)."""
         selects = self.period is not None and self.parameter("selection") is not None
         return f"{self.algorithm}/{self.parameter('selection.source') or 'streaming'}" if selects else self.algorithm
@@ -122,6 +126,25 @@ class Population:
         return max(sum(table.rows for table in run.tables) for run in self.runs)
 
     @property
+    def vocabulary(self) -> int:
+        """Rows of the largest embedding table; 0 where no run tells."""
+        return max((table.rows for run in self.runs for table in run.tables), default=0)
+
+    @property
+    def kind(self) -> str:
+        """``text``; ``large_text``, of a large vocabulary; ``stream``; or ``clicks``."""
+        if self.metric == "accuracy":
+            return "large_text" if self.vocabulary >= LARGE_VOCABULARY else "text"
+        return "stream" if self.periods else "clicks"
+
+    @property
+    def untestable(self) -> str | None:
+        """Why no claim of the paper can be tested on these runs; None where it can."""
+        if "synthetic" in self.dataset:
+            return "the data are generated, and the claim needs runs on real data"
+        return "the numbers of profile=smoke have no meaning" if self.profile == "smoke" else None
+
+    @property
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
 
@@ -148,18 +171,68 @@ class Population:
         """The settings of one streaming period: what was trained in other periods is no reference for them."""
         return replace(self, settings=tuple(s for s in self.settings if s.period == period))
 
-    def of(self, rule: str, epsilon: float | None) -> list[Setting]:
-        """The settings of an algorithm, or of one of its rules in a stream (see `Setting.rule`)."""
-        return [s for s in self.settings if rule in (s.algorithm, s.rule) and s.epsilon == epsilon]
+    def of(self, name: str, epsilon: float | None) -> list[Setting]:
+        """The settings of an algorithm, or of one of its variants in a stream (see `Setting.variant`)."""
+        return [s for s in self.settings if name in (s.algorithm, s.variant) and s.epsilon == epsilon]
 
-    def best(self, rule: str, epsilon: float | None) -> Setting | None:
+    def best(self, name: str, epsilon: float | None) -> Setting | None:
         """The setting with the highest validation utility (the more reduced one on a tie)."""
-        return max(self.of(rule, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
+        return max(self.of(name, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
 
     def worse_than_frozen(self, setting: Setting) -> bool:
         """Whether frozen embeddings have a higher test utility at this ε: its reduction is worthless."""
         frozen = self.best("frozen", setting.epsilon)
         return frozen is not None and setting.algorithm != "frozen" and setting.test < frozen.test
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Settings that are compared with one DP-SGD: those of one ε, and in a stream of one period.
+
+    `value` tells it from the panels beside it, `where` names it in a sentence.
+    """
+
+    value: float | int
+    where: str
+    population: Population
+    epsilon: float
+
+    @property
+    def reference(self) -> Setting | None:
+        """The best DP-SGD."""
+        return self.population.best("dpsgd", self.epsilon)
+
+    def of(self, name: str) -> list[Setting]:
+        """The settings of an algorithm, or of one of its variants."""
+        return self.population.of(name, self.epsilon)
+
+
+def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:
+    """A panel for each ε."""
+    return [Panel(epsilon, f"ε = {epsilon:g}", population, epsilon) for epsilon in epsilons]
+
+
+def by_period(population: Population, periods: Sequence[int]) -> list[Panel]:
+    """A panel for each streaming period, at the population's main ε."""
+    epsilon = population.main_epsilon
+    return [
+        Panel(days, f"period of {days} day{'s' * (days > 1)}", population.at(days), epsilon)
+        for days in periods
+        if epsilon is not None
+    ]
+
+
+def heading(population: Population, among: Sequence[Population]) -> str:
+    """A name that no other population in `among` has: with the rows of the largest table, the number of examples, or
+    the fingerprint of data and model where the shorter ones are shared."""
+
+    def names(of: Population) -> list[str]:
+        short = ", ".join(filter(None, (of.dataset, of.model, of.fidelity, of.profile)))
+        rows = f"largest table of {of.vocabulary:,} rows"
+        return [short, f"{short}, {rows}", f"{short}, N = {of.examples:,}", f"{short}, data and model {of.material}"]
+
+    own, others = names(population), [names(other) for other in among if other is not population]
+    return next((name for i, name in enumerate(own) if all(other[i] != name for other in others)), own[-1])
 
 
 def populations(runs: Iterable[Run]) -> list[Population]:
@@ -181,11 +254,11 @@ def populations(runs: Iterable[Run]) -> list[Population]:
         keys = [key for key in private if key[:-1] == base] or [(*base, references[0].fidelity)]
         for key in keys:
             private.setdefault(key, []).extend(references)
-    found = [
+    groups = [
         Population(dataset, model, fidelity, profile, material, examples, _settings(members))
         for (dataset, model, profile, material, examples, fidelity), members in private.items()
     ]
-    return sorted(found, key=_rank)
+    return sorted(groups, key=_rank)
 
 
 def _rank(population: Population) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""`dpfest report --list`: of each artifact its experiment, the runs that it needs and has, how long the rest takes."""
+"""`dpfest report --list`: each artifact with its experiment, its runs done and needed, and the time left."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.artifact import Artifact
+from pipelines.system.progress import duration
+
 from reports.bench import read
 from reports.comparison import Population, populations
-from reports.pace import Pace, PlannedRuns, duration
-from reports.registry import ARTIFACTS
+from reports.entry import Entry, Inputs
+from reports.pace import Pace, RunLength
+from reports.registry import ENTRIES
 from reports.runs import load_runs
-from reports.texts import kind
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Line:
         name: the artifact's id, or `experiment=...`.
         source: what makes it: an experiment, or the command that measures it; None where nothing has to be made.
         done, needed: runs; of what is measured, 1 of 1 where it is. `needed` is None where it is not known.
-        left: seconds that the rest takes; None where it is not known.
+        left: estimated seconds until it is done; None where that is not known.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Line:
 
     @property
     def runs(self) -> str:
-        """How far it is, in words."""
+        """Progress, in words."""
         if self.source is None:
             return "needs no runs"
         if self.measured:
@@ -46,9 +47,9 @@ class Line:
 
     @property
     def time(self) -> str:
-        """How long the rest takes, in words; empty where nothing is left."""
+        """Time left, in words; empty where nothing is left."""
         finished = self.source is None or (self.needed is not None and self.done >= self.needed)
-        return "" if finished or self.measured else duration(self.left)
+        return "" if finished or self.measured else "unknown" if self.left is None else duration(self.left)
 
 
 @dataclass(frozen=True)
@@ -63,15 +64,15 @@ class Listing:
         wide = max(len(line.name) for line in self.artifacts)
         source = max(len(line.source or "") for line in self.artifacts if not line.measured)
         lines = [
-            f"{line.name:<{wide}}  {line.runs:<17}  {line.time:>7}  "
+            f"{line.name:<{wide}}  {line.runs:<17}  {line.time:>11}  "
             f"{'' if line.measured else line.source or '':<{source}}  {line.title}"
             + (f" ({line.source})" if line.measured and not line.done else "")
             for line in self.artifacts
         ]
         for line in self.experiments:
-            left = f"; the rest takes {line.time} with {self.jobs} at once" if line.time else ""
+            left = f"; {line.time} left with {self.jobs} at once" if line.time else ""
             if line.time and line.left is None:
-                left = "; how long the rest takes shows once some are done"
+                left = "; time left is known once some are done"
             lines.append(f"{line.name}: {line.done} of {line.needed} runs{left}")
         return "\n".join(lines)
 
@@ -79,7 +80,7 @@ class Listing:
 def listing(
     runs: Path,
     report: Path,
-    planned: Mapping[str, PlannedRuns] | None = None,
+    planned: Mapping[str, Sequence[RunLength]] | None = None,
     jobs: int = 1,
     profile: str | None = None,
     seeded: bool = True,
@@ -93,47 +94,48 @@ def listing(
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
     # Runs of another profile are of another length, and what is not a step weighs differently in them.
     pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))
-    shown = {artifact.experiment: _main(artifact, groups) for artifact in ARTIFACTS if artifact.experiment}
+    shown = {entry.experiment: _main(entry, groups) for entry in ENTRIES if entry.experiment}
     seeds = {name: len(main.seeds) for name, main in shown.items() if main and not seeded}
-    plans = {name: PlannedRuns([*plan.runs] * seeds.get(name, 1)) for name, plan in (planned or {}).items()}
-    lines = [_line(artifact, groups, report, plans, pace, jobs) for artifact in ARTIFACTS]
+    plans = {name: [*plan] * seeds.get(name, 1) for name, plan in (planned or {}).items()}
+    lines = [_line(entry, groups, report, plans, pace, jobs) for entry in ENTRIES]
     experiments = []
     for name, plan in plans.items():
         done = _done(shown.get(name))
-        counted = sum(min(done[algorithm], count) for algorithm, count in plan.by_algorithm().items())
+        counted = sum((done & Counter(run.algorithm for run in plan)).values())
         left = pace.left(plan, done, jobs)
-        experiments.append(Line(f"experiment={name}", "", name, False, counted, len(plan.runs), left))
+        experiments.append(Line(f"experiment={name}", "", name, False, counted, len(plan), left))
     return Listing(lines, experiments, jobs)
 
 
 def _line(
-    artifact: Artifact,
+    entry: Entry,
     groups: Sequence[Population],
     report: Path,
-    planned: Mapping[str, PlannedRuns],
+    planned: Mapping[str, Sequence[RunLength]],
     pace: Pace,
     jobs: int,
 ) -> Line:
-    if artifact.experiment is None:
-        there = artifact.measured is not None and artifact.content(report).table is not None  # type: ignore[arg-type]
-        measured = artifact.measured is not None
-        return Line(artifact.id, artifact.title, artifact.measured, measured, int(there), int(measured), None)
-    done, plan = _done(_main(artifact, groups)), planned.get(artifact.experiment)
-    mine = None if plan is None else PlannedRuns([run for run in plan.runs if run.algorithm in artifact.rules])
+    if entry.experiment is None:
+        measured = bool(entry.measured)
+        there = measured and entry.content(Inputs(report=report)).table is not None
+        source = " && ".join(entry.measured) or None
+        return Line(entry.id, entry.title, source, measured, int(there), int(measured), None)
+    done, plan = _done(_main(entry, groups)), planned.get(entry.experiment)
+    mine = None if plan is None else [run for run in plan if run.algorithm in entry.algorithms]
     return Line(
-        artifact.id,
-        artifact.title,
-        artifact.experiment,
+        entry.id,
+        entry.title,
+        entry.experiment,
         False,
-        sum(done[algorithm] for algorithm in artifact.rules),
-        None if mine is None else len(mine.runs),
+        sum(done[name] for name in entry.algorithms),
+        None if mine is None else len(mine),
         None if mine is None else pace.left(mine, done, jobs),
     )
 
 
-def _main(artifact: Artifact, groups: Sequence[Population]) -> Population | None:
+def _main(entry: Entry, groups: Sequence[Population]) -> Population | None:
     """The population that the artifact's own experiment makes, for which the plain file names stand."""
-    return next((group for group in groups if artifact.shows(group) and kind(group) == artifact.kind), None)
+    return next((group for group in groups if entry.shows(group) and group.kind == entry.kinds[0]), None)
 
 
 def _done(population: Population | None) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""How long the runs that are left will take, at the pace of those that are done here.
+"""Estimated time of the remaining runs, from the speed of those that are done here.
 
 Times of runs are private (they depend on the batches that were drawn): they are for the terminal, and enter no figure,
 table or page.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from reports.bench import Section
@@ -20,11 +19,11 @@ CLICK_MODEL = "pctr"
 
 _ANY = ""
 _LIKELY = 10.0
-"""A run is not believed to have taken more than so many times its training: its files were copied or touched."""
+"""Files that tell more than so many times the training time were copied or touched."""
 
 
-class PlannedRun(NamedTuple):
-    """A run that an experiment plans; its steps are None where they are not known."""
+class RunLength(NamedTuple):
+    """What the time of a planned run depends on; `steps` is None where they are not known."""
 
     data: str
     model: str
@@ -32,20 +31,9 @@ class PlannedRun(NamedTuple):
     steps: int | None
 
 
-@dataclass(frozen=True)
-class PlannedRuns:
-    """All runs that an experiment plans."""
-
-    runs: Sequence[PlannedRun]
-
-    def by_algorithm(self) -> dict[str, int]:
-        """How many runs each algorithm has."""
-        return dict(Counter(run.algorithm for run in self.runs))
-
-
 class Pace:
-    """Seconds a step of each rule: of finished runs on the same data, else of any of the same model; else, of the click
-    model, what `dpfest bench step` measured."""
+    """Seconds per step of each algorithm: from finished runs on the same data, else from any of the same model; else,
+    for the click model, from `dpfest bench step`."""
 
     def __init__(self, runs: Sequence[Run], step: Section | None = None) -> None:
         self._steps: dict[tuple[str, str, str], list[float]] = {}
@@ -61,17 +49,17 @@ class Pace:
             if record["table_rows"] == smallest and record["median_seconds"]
         }
 
-    def step(self, run: PlannedRun) -> float | None:
+    def step(self, run: RunLength) -> float | None:
         """Seconds of a step of it; None where nothing tells."""
         for data in (run.data, _ANY):
-            if found := self._steps.get((data, run.model, run.algorithm)):
-                return statistics.fmean(found)
+            if paces := self._steps.get((data, run.model, run.algorithm)):
+                return statistics.fmean(paces)
         return self._bench.get(run.algorithm) if run.model == CLICK_MODEL else None
 
-    def left(self, planned: PlannedRuns, done: Mapping[str, int], jobs: int) -> float | None:
+    def left(self, planned: Sequence[RunLength], done: Mapping[str, int], jobs: int) -> float | None:
         """Seconds until all planned runs are done, `jobs` at once; None where the pace of one of them is not known."""
         waiting, total = Counter(done), 0.0
-        for run in planned.runs:
+        for run in planned:
             if waiting[run.algorithm] > 0:
                 waiting[run.algorithm] -= 1
                 continue
@@ -93,14 +81,3 @@ def seconds(run: Run) -> float | None:
     except OSError:
         return run.wall_seconds
     return own if run.wall_seconds <= own <= _LIKELY * run.wall_seconds + 60 else run.wall_seconds
-
-
-def duration(seconds: float | None) -> str:
-    """In words: about 40 s, 12 min, 3.5 h, 9 days."""
-    if seconds is None:
-        return "unknown"
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.0f} days"

@@ -175,10 +175,10 @@ def other_data(artifact: str, dataset: str) -> str:
     named = ", ".join(NAMES[name] for name in theirs)
     if artifact in TABLES:
         return (
-            f" The data differ: the paper's numbers are of {named}, ours of {dataset}. How they move can be compared, "
-            "how high they are cannot."
+            f" The data differ: the paper's numbers are of {named}, ours of {dataset}. Trends can be compared, levels "
+            "cannot."
         )
     return (
-        f" The data differ: the paper's figure is of {named}, this one of {dataset}. Shapes can be compared, numbers "
+        f" The data differ: the paper's figure is of {named}, this one of {dataset}. Trends can be compared, levels "
         "cannot."
     )

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from reports.artifact import Artifact
 from reports.artifacts import (
     audit,
+    best_reduction,
     bias_variance,
     contribution,
     corrections,
     fig1a,
     fig1b,
     fig2,
-    fig3,
-    fig4,
-    fig5,
-    fig6,
     fig7,
     fig8,
     fig9,
@@ -27,13 +23,86 @@ from reports.artifacts import (
     tab_vocab,
     tab_wallclock,
 )
+from reports.entry import Entry
 
-ARTIFACTS: tuple[Artifact, ...] = tuple(
-    module.ARTIFACT
-    for module in (
-        # The paper's text, its appendix, and ours.
-        fig1a, fig1b, fig2, fig3, fig4, fig5, fig6, tab_lora, tab_large_vocab, fig7,
-        tab_vocab, fig8, fig9, tab_wallclock, tab_streaming, tab_frozen,
-        frontier, speed, audit, corrections, bias_variance, contribution,
-    )
+_CLICKS_AND_TEXT = ("clicks", "text")
+_CONTROLS = ("dpsgd", "frozen")
+_ALL = ("nonprivate", *_CONTROLS, *fig8.COMPARED)
+
+ENTRIES = (
+    # The paper's text.
+    Entry("fig1a", "An embedding's look-up and its gradient", fig1a.content),
+    Entry(
+        "fig1b", "Gradient sparsity of the largest features", fig1b.content,
+        experiment="comparison", algorithms=("nonprivate",),
+    ),
+    Entry("fig2", "One step of DP-AdaFEST on 20 buckets", fig2.content),
+    Entry(
+        "fig3", "Best reduction at utility-loss thresholds", best_reduction.fig3,
+        experiment="comparison", algorithms=(*_CONTROLS, *best_reduction.FIG3), kinds=_CLICKS_AND_TEXT,
+    ),
+    Entry(
+        "fig4", "DP-AdaFEST+ against DP-FEST and DP-AdaFEST alone", best_reduction.fig4,
+        experiment="comparison", algorithms=(*_CONTROLS, *best_reduction.FIG4),
+    ),
+    Entry(
+        "fig5", "DP-AdaFEST against DP-FEST in streams", best_reduction.fig5,
+        experiment="streaming", algorithms=(*_CONTROLS, "fest", "adafest"), kinds=("stream",),
+    ),
+    Entry(
+        "fig6", "DP-AdaFEST+ in a stream", best_reduction.fig6,
+        experiment="streaming", algorithms=(*_CONTROLS, "fest", "adafest", "adafest_plus"), kinds=("stream",),
+    ),
+    Entry(
+        "tab_lora", "LoRA on the embedding table", tab_lora.content,
+        experiment="text", algorithms=("dpsgd", "adafest", "lora_embedding"), kinds=("text",), figure=False,
+    ),
+    Entry(
+        "tab_large_vocab", "Larger vocabularies", tab_large_vocab.content,
+        experiment="text_large_vocabulary", algorithms=("dpsgd", "adafest"), kinds=("large_text",), figure=False,
+    ),
+    Entry(
+        "fig7", "Effect of σ₁/σ₂ and of τ", fig7.content,
+        experiment="comparison", algorithms=("adafest", *_CONTROLS), kinds=_CLICKS_AND_TEXT,
+    ),
+    # Its appendix.
+    Entry(
+        "tab_vocab", "Vocabulary sizes", tab_vocab.content,
+        experiment="comparison", algorithms=("nonprivate",), figure=False,
+    ),
+    Entry("fig8", "Utility and efficiency of every setting", fig8.content, experiment="comparison", algorithms=_ALL),
+    Entry(
+        "fig9", "Joint effect of σ₁/σ₂ and τ", fig9.content,
+        experiment="comparison", algorithms=("adafest", "frozen"),
+    ),
+    Entry(
+        "tab_wallclock", "Wall-clock time by vocabulary size", tab_wallclock.content,
+        measured=(tab_wallclock.COMMAND,), figure=False,
+    ),
+    Entry(
+        "tab_streaming", "Utility by streaming period", tab_streaming.content,
+        experiment="streaming", algorithms=("nonprivate", "dpsgd"), kinds=("stream",), figure=False,
+    ),
+    Entry(
+        "tab_frozen", "Word embeddings trained and frozen", tab_frozen.content,
+        experiment="text", algorithms=("nonprivate", *_CONTROLS), kinds=("text",), figure=False,
+    ),
+    # Ours.
+    Entry(
+        "frontier", "Every algorithm's frontier", frontier.content,
+        experiment="comparison", algorithms=_ALL, kinds=_CLICKS_AND_TEXT, figure=False,
+    ),
+    Entry(
+        "speed", "Time of a step by vocabulary size", speed.content, measured=(speed.COMMAND, speed.STEP_COMMAND)
+    ),
+    Entry("audit", "Audit: empirical lower bounds and claimed ε", audit.content, measured=(audit.COMMAND,)),
+    Entry(
+        "corrections", "The cost of the corrections", corrections.content,
+        measured=(corrections.COMMAND,), figure=False,
+    ),
+    Entry(
+        "bias_variance", "Bias against variance, measured", bias_variance.content,
+        measured=(bias_variance.COMMAND,), figure=False,
+    ),
+    Entry("contribution", "Contribution clipping of texts", contribution.content, measured=(contribution.COMMAND,)),
 )  # fmt: skip

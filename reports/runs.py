@@ -1,10 +1,9 @@
-"""Reading finished runs from their directories, tolerantly: whatever cannot be used is named, never used.
+"""Reading finished runs from their directories; what cannot be used is left out, with the reason.
 
 A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/config.yaml` and `release/summary.json`.
-Only one whose status is `done` and whose summary is whole and finite becomes a `Run`; every other folder becomes a
-`Skipped` with the reason, so that a report can say what it left out. Two things are read from `private/` where it is
-there: the places of data and weights, which the printed commands need, and how long training took, which only
-`dpfest report --list` shows.
+Only one whose status is `done` and whose summary is complete and finite becomes a `Run`; every other folder becomes a
+`Skipped`, which the report lists. Two things are read from `private/` where it exists: the paths of data and weights,
+which the printed commands need, and the training time, which only `dpfest report --list` shows.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import yaml
 SCHEMA = 2
 """The form of summary.json that this version reads."""
 
-# Settings that say where or how a run is made, not what it computes: they never tell two settings apart.
+# Settings of where and how a run is made, not of what it computes: they do not distinguish two settings.
 INCIDENTAL = frozenset(
     {"seed", "noise_seed", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
     | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model"}
@@ -45,7 +44,7 @@ class TableGradient:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run, as its own folder tells it.
+    """One finished run, as its folder describes it.
 
     `coordinates` is the mean number of non-zero coordinates of the noised embedding gradient per step, out of
     `parameters`. `target_epsilon` is the ε that was asked for (runs are compared at equal target), `epsilon`
@@ -84,8 +83,13 @@ class Run:
     wall_seconds: float | None = field(default=None, compare=False)  # in training steps; private
 
     @property
+    def reduction(self) -> float:
+        """Embedding parameters over mean non-zero coordinates; infinite where no coordinate is updated."""
+        return self.parameters / self.coordinates if self.coordinates > 0 else math.inf
+
+    @property
     def anchor(self) -> str:
-        """Its place in a page: `run-<dataset>-<algorithm>-<hash>`."""
+        """Its id in the page: `run-<dataset>-<algorithm>-<hash>`."""
         return "-".join(("run", *self.path.parts[-3:]))
 
 
@@ -172,7 +176,7 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any], as
 
 def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) -> str | None:
     """Where data or weights lie: all of it where the run's private settings are here, else its last name."""
-    return next((path for told in (asked, config) if (path := (told.get(section) or {}).get("path"))), None)
+    return next((path for settings in (asked, config) if (path := (settings.get(section) or {}).get("path"))), None)
 
 
 def _wall_seconds(timings: Path) -> float | None:
@@ -184,20 +188,20 @@ def _wall_seconds(timings: Path) -> float | None:
 
 def setting_key(run: Run) -> str:
     """What makes runs the same setting: everything but the seed. A run that does not tell stands alone."""
-    told = essential(run.hyperparameters) or {"run": run.path.name}
+    settings = essential(run.hyperparameters) or {"run": run.path.name}
     rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
-    return json.dumps([told, rest], sort_keys=True, default=str)
+    return json.dumps([settings, rest], sort_keys=True, default=str)
 
 
 def _hyperparameters(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
-    told = summary.get("hyperparameters")
-    if not isinstance(told, Mapping):
-        told = {key: config[key] for key in ("algorithm", "optimizer", "train") if key in config}
-    selection = (told.get("algorithm") or {}).get("selection") or {}
-    for name, section in {**told, "selection": selection}.items():
+    settings = summary.get("hyperparameters")
+    if not isinstance(settings, Mapping):
+        settings = {key: config[key] for key in ("algorithm", "optimizer", "train") if key in config}
+    selection = (settings.get("algorithm") or {}).get("selection") or {}
+    for name, section in {**settings, "selection": selection}.items():
         if section is not None and not isinstance(section, Mapping):
             raise Unusable(f"its settings of {name} are {section!r}, not settings by name")
-    return told
+    return settings
 
 
 def _profile(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
@@ -265,15 +269,15 @@ def _finite(value: Any, name: str) -> float:
 
 def _share(value: Any, name: str) -> float:
     """An AUC or an accuracy."""
-    if not 0 <= (found := _finite(value, name)) <= 1:
+    if not 0 <= (number := _finite(value, name)) <= 1:
         raise Unusable(f"{name} in summary.json is {value}, not between 0 and 1")
-    return found
+    return number
 
 
 def _size(value: Any, name: str) -> float:
-    if (found := _finite(value, name)) < 0:
+    if (number := _finite(value, name)) < 0:
         raise Unusable(f"{name} in summary.json is {value}, below 0")
-    return found
+    return number
 
 
 def _count(value: Any, name: str) -> int:

@@ -1,13 +1,11 @@
-"""The one style of all figures: print size, embedded fonts, a colour-blind safe palette, no LaTeX.
-
-Each rule keeps one colour (Okabe-Ito) and one marker in every figure: none relies on colour alone.
-"""
+"""The one style of all figures: print size, embedded fonts, no LaTeX; colours and markers are those of `algorithms`."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -18,77 +16,17 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-# Inches: the text width of a one-column paper, and half of it.
-WIDTH = 6.8
-HALF = 3.4
+from reports.algorithms import algorithm
 
-COLOUR = {
-    "nonprivate": "#444444",
-    "dpsgd": "#000000",
-    "fest": "#0072B2",
-    "adafest": "#D55E00",
-    "adafest_plus": "#009E73",
-    "exponential": "#AA4499",
-    "frozen": "#777777",
-    "lora_embedding": "#E69F00",
-    "fest/first_day": "#E69F00",
-    "fest/all_days": "#56B4E9",
-    "fest/streaming": "#0072B2",
-}
-MARKER = {
-    "nonprivate": "P",
-    "dpsgd": "*",
-    "fest": "s",
-    "adafest": "o",
-    "adafest_plus": "D",
-    "exponential": "^",
-    "frozen": "X",
-    "lora_embedding": "v",
-    "fest/first_day": "v",
-    "fest/all_days": "^",
-    "fest/streaming": "s",
-}
-# Rules that often do exactly alike are nested, the broad below the narrow, so that none hides another.
-BREADTH = {"fest/first_day": 3.4, "fest/all_days": 2.2}
-# Reference lines, which are not rules for sparsity: one dash pattern each.
-DASH: dict[str, Any] = {"nonprivate": ":", "dpsgd": (0, (5, 2)), "frozen": (0, (4, 1.5, 1, 1.5))}
+WIDTH = 6.8
+"""Inches: the text width of a one-column paper."""
+
 NOTE_COLOUR = "#B02A00"
 FOOTER_COLOUR = "#555555"
 SHADE = "#EEEEEE"
 SEQUENTIAL = "viridis"
 
-_RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 8.5,
-    "axes.titlesize": 9,
-    "axes.labelsize": 8.5,
-    "xtick.labelsize": 8,
-    "ytick.labelsize": 8,
-    "legend.fontsize": 8,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#DDDDDD",
-    "grid.linewidth": 0.4,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.minor.width": 0.4,
-    "ytick.minor.width": 0.4,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 5,
-    "hatch.linewidth": 0.4,
-    "figure.dpi": 200,
-    "savefig.dpi": 200,
-    "text.usetex": False,
-    "mathtext.fontset": "dejavusans",
-    "pdf.fonttype": 42,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "dpfest",
-    "path.simplify": False,
-}
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 
 
 @contextmanager
@@ -96,13 +34,13 @@ def style() -> Iterator[None]:
     """Draw and save figures inside this: matplotlib's own defaults, then ours, whatever the user has set."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_RC)
+        matplotlib.rcParams.update(matplotlib.rc_params_from_file(_STYLE, use_default_template=False))
         yield
 
 
 class Drawing(Figure):
-    """A figure that knows the words of its markers, by the id of their artist, its footer's height in inches, and where
-    the values are that it shows, for who cannot see it."""
+    """A figure of so many inches, with the tooltips of its markers by the id of their artist, its footer's height in
+    inches, and a sentence on where its values are, for who cannot see it."""
 
     def __init__(self, width: float, height: float) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
@@ -111,12 +49,8 @@ class Drawing(Figure):
         self.values = "Its values are in the table below."
 
 
-def canvas(width: float, height: float) -> Drawing:
-    return Drawing(width, height)
-
-
 def hover(artist: Artist, words: Sequence[str]) -> None:
-    """Let the markers of an artist, one a word, say their values under the pointer in the SVG."""
+    """Tooltips in the SVG for the markers of an artist, one each."""
     figure = artist.get_figure(root=True)
     assert isinstance(figure, Drawing)
     name = f"values_{len(figure.hovers) + 1}"
@@ -124,16 +58,21 @@ def hover(artist: Artist, words: Sequence[str]) -> None:
     figure.hovers[name] = list(words)
 
 
-def key(label: str, algorithm: str | None = None, **look: Any) -> Line2D:
-    """A legend entry in the look of a rule; without one, the hollow marker of what is worse than frozen."""
+def key(words: str, name: str | None = None, **look: Any) -> Line2D:
+    """A legend entry in the look of an algorithm; without one, the hollow marker of what is worse than frozen."""
     own: dict[str, Any] = {"color": "#333333", "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
-    if algorithm is not None:
-        own = {"color": COLOUR[algorithm], "marker": MARKER[algorithm]}
-    return Line2D([], [], label=label, **({"markersize": 4.6, "linewidth": 1.0} | own | look))
+    if name is not None:
+        own = {"color": algorithm(name).colour, "marker": algorithm(name).marker}
+    return Line2D([], [], label=words, **({"markersize": 4.6, "linewidth": 1.0} | own | look))
+
+
+def dashed(name: str) -> dict[str, Any]:
+    """The look of a reference's line."""
+    return {"color": algorithm(name).colour, "linestyle": algorithm(name).dashes, "linewidth": 1.0}
 
 
 def scale_bar(axes: Axes, half: float | None, words: str) -> None:
-    """A bar of ± `half` at the lower left, for how far apart heights must be to mean anything; None draws nothing."""
+    """A bar of ± `half` at the lower left, the scale on which heights differ; None draws nothing."""
     bottom, top = axes.get_ylim()
     if half is None or 2 * half > 0.8 * (top - bottom):
         return

@@ -1,4 +1,4 @@
-"""SVG figures whose ids are their own, whose markers say their values, and which can stand in a page.
+"""SVG figures with ids of their own and tooltips on their markers, which can be inlined in a page.
 
 Matplotlib makes ids from hashes of coordinates, and two figures share some. Here they are `<name>-<n>` in the order of
 the file: they collide with none in a page, and are the same wherever the picture is the same.
@@ -20,9 +20,9 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def tidy(svg: bytes, name: str, hovers: Mapping[str, Sequence[str]], footer: float) -> str:
-    """The figure that matplotlib wrote, with ids `<name>-<n>` and a title on every marker that has words.
+    """The figure that matplotlib wrote, with ids `<name>-<n>` and a title on every marker that has a tooltip.
 
-    `hovers` holds words by the id of an artist, one for each of its markers; `footer` is in inches.
+    `hovers` holds tooltips by the id of an artist, one for each of its markers; `footer` is in inches.
     """
     root = ElementTree.fromstring(svg)
     for metadata in root.findall(f"{{{_SVG}}}metadata"):
@@ -35,9 +35,9 @@ def tidy(svg: bytes, name: str, hovers: Mapping[str, Sequence[str]], footer: flo
 
 
 def inline(svg: str, label: str, name: str | None = None) -> str:
-    """A tidied figure as an element of a page that says caption, data and command itself: the footer is cut off.
+    """A tidied figure as an element of a page, without its footer: the page has caption, data and command.
 
-    `name` makes its ids `<name>-<n>`, where it stands in the page a second time.
+    `name` makes its ids `<name>-<n>`, for a figure that is in the page twice.
     """
     root = ElementTree.fromstring(svg)
     if name:
@@ -51,8 +51,8 @@ def inline(svg: str, label: str, name: str | None = None) -> str:
     root.set("role", "img")
     root.set("aria-label", label)
     for definitions in root.findall(f"{{{_SVG}}}defs"):
-        for rules in definitions.findall(f"{{{_SVG}}}style"):  # they would style the page
-            definitions.remove(rules)
+        for sheet in definitions.findall(f"{{{_SVG}}}style"):  # they would style the page
+            definitions.remove(sheet)
     for parent in list(root.iter()):
         for child in list(parent):
             if child.get("class") == "footer":
@@ -61,7 +61,7 @@ def inline(svg: str, label: str, name: str | None = None) -> str:
 
 
 def _say(group: ElementTree.Element, words: Sequence[str]) -> None:
-    """Titles, which browsers show under the pointer. None where markers and words do not pair up."""
+    """Titles, which browsers show as tooltips. None where markers and words do not pair up."""
     markers = [*group.iter(f"{{{_SVG}}}use")] or [group]
     if len(markers) == len(words):
         for marker, text in zip(markers, words, strict=True):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import Any
 
-from reports.latex import latex
-from reports.markup import markup
+from reports.templates import render
+from reports.text import latex, markdown
 
 
 @dataclass(frozen=True)
@@ -40,25 +40,21 @@ class Table:
         return out.getvalue()
 
     def markdown(self) -> str:
-        lines = [_line(column.heading for column in self.columns), _line("---" for _ in self.columns)]
-        return "\n".join([*lines, *(_line(words) for words in self._worded())]) + "\n"
+        lines = [[column.heading for column in self.columns], ["---"] * len(self.columns), *self._worded()]
+        return "".join("| " + " | ".join(map(_cell, cells)) + " |\n" for cells in lines)
 
     def html(self, caption: str) -> str:
-        """A `<table>`; a row of one target ε says so in `data-epsilon`, for a page that filters, and one of a run in
-        `data-run`, for a page that holds it."""
-        head = "".join(f'<th scope="col"{self._kind(i)}>{escape(c.heading)}</th>' for i, c in enumerate(self.columns))
-        lines = [f"<table><caption>{escape(caption)}</caption>", f"<thead><tr>{head}</tr></thead>", "<tbody>"]
+        """A `<table>`."""
+        kinds = [self._kind(place) for place in range(len(self.columns))]
+        heads = [place < self.heads for place in range(len(self.columns))]
         runs = self.runs or [""] * len(self.rows)
-        for row, words, run in zip(self.rows, self._worded(), runs, strict=True):
-            cells = "".join(self._cell(i, word) for i, word in enumerate(words))
-            link = f' data-run="{escape(run)}"' if run else ""
-            lines.append(f"<tr{self._epsilon(row)}{link}>{cells}</tr>")
-        if not self.rows:
-            lines.append(f'<tr><td colspan="{len(self.columns)}">No rows yet.</td></tr>')
-        return "\n".join([*lines, "</tbody></table>"]) + "\n"
+        cells = [list(zip(words, kinds, heads, strict=True)) for words in self._worded()]
+        rows = zip(map(self._epsilon, self.rows), runs, cells, strict=True)
+        columns = list(zip(self.columns, kinds, strict=True))
+        return render("table.html.jinja", caption=caption, columns=columns, rows=list(rows))
 
     def latex(self) -> str:
-        """A `tabular` of plain ASCII that needs no package."""
+        """A `tabular` in ASCII that needs no package."""
         kinds = "".join("r" if "number" in self._kind(i) else "l" for i in range(len(self.columns)))
         rows = [[latex(column.heading) for column in self.columns]]
         rows += [[latex(word) for word in words] for words in self._worded()]
@@ -66,31 +62,28 @@ class Table:
         opening, rule, closing = rf"\begin{{tabular}}{{{kinds}}}", r"\hline", r"\end{tabular}"
         return "\n".join([opening, rule, head, rule, *body, rule, closing, ""])
 
-    def _cell(self, column: int, word: str) -> str:
-        name, scope = ("th", ' scope="row"') if column < self.heads else ("td", "")
-        return f"<{name}{scope}{self._kind(column)}>{markup(word)}</{name}>"
-
     def _worded(self) -> list[list[str]]:
         """Every cell in words."""
         pairs = [zip(self.columns, row, strict=True) for row in self.rows]
         return [["—" if value is None else str(column.word(value)) for column, value in cells] for cells in pairs]
 
-    def _kind(self, column: int) -> str:
-        """The attribute of a column of numbers, which are set to the right, or of long texts."""
-        values = [row[column] for row in self.rows if row[column] is not None]
-        numbers = values and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
-        if numbers:
-            return ' class="number"'
-        return ' class="long"' if any(len(str(value)) > 30 for value in values) else ""
+    def _kind(self, place: int) -> str:
+        """`number` for a column of numbers, which are set to the right, `long` for one of long texts."""
+        values = [row[place] for row in self.rows if row[place] is not None]
+        if values and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            return "number"
+        return "long" if any(len(str(value)) > 30 for value in values) else ""
 
     def _epsilon(self, row: Sequence[Any]) -> str:
+        """The target ε of a row, of a table that has them."""
         values = dict(zip((column.name for column in self.columns), row, strict=True))
         epsilon = values.get("epsilon")
-        return f' data-epsilon="{epsilon:g}"' if isinstance(epsilon, int | float) else ""
+        return f"{epsilon:g}" if isinstance(epsilon, int | float) else ""
 
 
-def _line(cells: Any) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+def _cell(words: str) -> str:
+    """Markdown in a table, where a bar in code has to be escaped, too."""
+    return re.sub(r"(?<!\\)\|", r"\|", markdown(words))
 
 
 def _raw(value: Any) -> Any:

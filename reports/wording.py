@@ -1,4 +1,4 @@
-"""Settings, rules and numbers in words, the way the tables and figures print them."""
+"""Settings and numbers in words, the way the tables and figures print them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from reports.algorithms import algorithm, label
 from reports.comparison import Population, Setting
 from reports.runs import Run, essential
-
-RULE = {
-    "nonprivate": "Non-private",
-    "dpsgd": "DP-SGD",
-    "fest": "DP-FEST",
-    "adafest": "DP-AdaFEST",
-    "adafest_plus": "DP-AdaFEST+",
-    "exponential": "Exponential selection",
-    "frozen": "Frozen embeddings",
-    "lora_embedding": "LoRA on embeddings",
-    "fest/first_day": "DP-FEST (first day)",
-    "fest/all_days": "DP-FEST (all days)",
-    "fest/streaming": "DP-FEST (streaming)",
-}
 
 METRIC = {"auc": "AUC", "accuracy": "accuracy"}
 
@@ -46,22 +33,19 @@ SYMBOL = {
     "optimizer.tables.name": "table optimizer",
 }
 
+GENERATED = "text_synthetic"
 
-# Settings of the selection that only some of its mechanisms read.
+# Settings of the selection that only these mechanisms use.
 SELECTION_COST = {
     "algorithm.selection.noise_multiplier": ("gaussian",),
     "algorithm.selection.epsilon": ("laplace", "gumbel"),
 }
 
 
-def rule(algorithm: str) -> str:
-    return RULE.get(algorithm) or RULE.get(algorithm.partition("/")[0], algorithm)
-
-
 def seeds(runs: Iterable[Run]) -> str:
     """Which seeds: seed 0 alone; seeds 0, 1, 2."""
-    found = sorted({run.seed for run in runs})
-    return f"seeds {', '.join(map(str, found))}" if len(found) > 1 else f"seed {found[0]} alone"
+    numbers = sorted({run.seed for run in runs})
+    return f"seeds {', '.join(map(str, numbers))}" if len(numbers) > 1 else f"seed {numbers[0]} alone"
 
 
 def seeds_of(population: Population) -> str:
@@ -71,6 +55,31 @@ def seeds_of(population: Population) -> str:
     return seeds(population.runs) + (few if len(population.seeds) > 1 else "")
 
 
+def generated(population: Population) -> str:
+    """A sentence for the caption where the texts are generated; empty elsewhere."""
+    if population.dataset != GENERATED:
+        return ""
+    return (
+        " These texts are generated and the encoder's weights are random: the run shows that the path works, but the "
+        "paper's claim, which is of pretrained encoders on real texts, cannot be tested here."
+    )
+
+
+def described(population: Population) -> str:
+    """What was run, after the name of the data."""
+    epsilons = ", ".join(number(epsilon) for epsilon in population.epsilons)
+    rows = population.embedding_rows
+    parts = (
+        f"{plural(len(population.runs), 'run')} of {population.model}",
+        f"N = {population.examples:,}",
+        f"{rows:,} embedding rows" if rows else "",
+        f"ε = {epsilons} ({population.fidelity} accounting)" if epsilons else "no privacy",
+        seeds_of(population),
+        population.profile and f"profile {population.profile}",
+    )
+    return ", ".join(filter(None, parts))
+
+
 def metric(population: Population) -> str:
     return METRIC.get(population.metric, population.metric)
 
@@ -78,39 +87,39 @@ def metric(population: Population) -> str:
 def settings_text(setting: Setting, population: Population) -> str:
     """The algorithm's own settings, and any other hyper-parameter that varies in the population.
 
-    What private settings have in common they need not say because training without privacy does otherwise.
+    A value that all private settings share is not shown just because training without privacy has another.
     """
-    mine = _flat(essential(setting.runs[0].hyperparameters))
+    own_values = _flat(essential(setting.runs[0].hyperparameters))
     beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
     others = [_flat(essential(s.runs[0].hyperparameters)) for s in beside]
-    algorithm = setting.algorithm
-    mechanism = mine.get("algorithm.selection.mechanism")
+    mechanism = own_values.get("algorithm.selection.mechanism")
     shown = []
-    for key, value in mine.items():
+    for key, value in own_values.items():
         if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
             continue
         usual = key == "algorithm.name" or (key, value) == ("algorithm.noise", "dense")
         own = key.startswith("algorithm.") and not usual
         varies = any(key in other and other[key] != value for other in others) and key != "algorithm.name"
         if value is not None and (own or varies):
-            shown.append(f"{_symbol(algorithm, key)}={number(value)}")
+            shown.append(f"{_symbol(setting.algorithm, key)}={number(value)}")
     return ", ".join(shown) or "—"
 
 
-def said(setting: Setting, population: Population) -> str:
-    """A setting with its values, as a marker says it under the pointer."""
+def tooltip(setting: Setting, population: Population) -> str:
+    """A setting with its values, shown when the pointer is on its marker."""
     return (
-        f"{rule(setting.rule)}: test {metric(population)} {utility(setting.test, setting.spread)}, "
+        f"{label(setting.variant)}: test {metric(population)} {utility(setting.test, setting.spread)}, "
         f"reduction {multiple(setting.reduction)} ({settings_text(setting, population)})"
     )
 
 
-def _symbol(algorithm: str, key: str) -> str:
-    if algorithm == "exponential":
-        key = {"algorithm.clipping_norm": "S₂", "algorithm.noise_ratio": "noise ratio"}.get(key, key)
-    if key == "algorithm.clipping_norm" and not algorithm.startswith("adafest"):
-        key = "C"
-    return SYMBOL.get(key, key)
+def _symbol(name: str, key: str) -> str:
+    return algorithm(name).symbols.get(key) or SYMBOL.get(key, key)
+
+
+def plural(count: int, noun: str) -> str:
+    """1 setting, 2 settings."""
+    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def number(value: Any) -> str:
@@ -123,7 +132,7 @@ def multiple(reduction: float) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, which is more than runs or turns agree in: 0.324, 69,300, 3.65·10⁵."""
+    """Three significant digits: 0.324, 69,300, 3.65·10⁵."""
     rounded = float(f"{value:.3g}")
     if rounded >= 1e5:
         return power_of_ten(value, 2)
@@ -141,7 +150,7 @@ def signed(value: float, word: Callable[[float], str] = "{:.4f}".format) -> str:
 
 
 def flag(value: bool) -> str:
-    """A yes that stands out."""
+    """Yes, in bold, or no."""
     return "**yes**" if value else "no"
 
 
@@ -150,7 +159,7 @@ def utility(value: float, spread: float | None = None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """An ε that was spent: four significant digits, however small it is; None is one that is not known."""
+    """An ε spent, to four significant digits; None is unknown."""
     return "unknown" if value is None else f"{value:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""Writing outputs: all at once, and the same bytes whenever the content is the same."""
+"""Writing outputs: all at once, and the same bytes for the same content."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 class Draft:
-    """The files of a report as they are going to be: all are made before the first is written.
+    """The files of a report, all made before the first is written.
 
-    What kills the making of a report leaves the old one whole. Publishing lays every file beside its place, then
-    renames them in the order in which they were put: milliseconds in which files of two reports lie side by side.
+    A build that is killed leaves the old report intact. Publishing writes every file under a temporary name, then
+    renames them in the order of `put`: for milliseconds, files of two reports are side by side.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -31,12 +31,12 @@ class Draft:
         self._removed: list[Path] = []
 
     def put(self, name: str, content: bytes | str) -> str:
-        """Hold what is to stand in the file `name` of the folder (`figures/fig8.svg`); returns the name."""
+        """Set the content of the file `name` of the folder (`figures/fig8.svg`); returns the name."""
         self._files[name] = content.encode("utf-8") if isinstance(content, str) else content
         return name
 
     def text(self, name: str) -> str:
-        """What is going to stand in a file, whether it is made now or was left by an earlier report."""
+        """The content that a file will have, whether it is made now or was left by an earlier report."""
         content = self._files.get(name)
         return (content if content is not None else (self.folder / name).read_bytes()).decode("utf-8")
 

@@ -1,4 +1,4 @@
-"""audit: what an attacker's tests refute of each rule's ε, the engine as it is and sabotaged, beside the claim."""
+"""audit: the empirical lower bound on ε of each algorithm, engine intact and sabotaged, beside the claimed ε."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports.artifact import Artifact, Content
-from reports.style import COLOUR, MARKER, NOTE_COLOUR, WIDTH, Drawing, canvas, hover, key, log_axis
+from reports.algorithms import algorithm, label
+from reports.entry import Content, Inputs, unmeasured
+from reports.style import NOTE_COLOUR, WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import delta, rule
+from reports.wording import delta
 
 FILE = Path("audit") / "audit.json"
 COMMAND = "dpfest audit"
@@ -18,27 +19,27 @@ _SABOTAGE_MARKERS = ("v", "s", "D", "^", "P", "X")
 _LEAST = 0.1  # bounds below this are drawn there: the axis is logarithmic
 
 
-def content(report: Path) -> Content:
-    audits = _read(report / FILE)
+def content(inputs: Inputs) -> Content:
+    audits = _read(inputs.report / FILE)
     if not audits:
-        return Content("Nothing to show yet.", missing=[f"No audit yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     first = audits[0]
     alike = all(audit[name] == first[name] for audit in audits for name in ("delta", "draws", "confidence"))
     about = (
         f"at δ = {delta(first['delta'])}, from {first['draws']:,} draws of one step on the whole batch in each world, "
         f"with {first['confidence']:.0%} confidence (Clopper and Pearson)"
         if alike
-        else "with the confidence, draws and δ of each rule's own audit"
+        else "with the confidence, draws and δ of each algorithm's own audit"
     )
     caption = (
-        f"Lower bounds on the ε of the engine {about}: the test is chosen on half of the draws and carried out on the "
-        "other half, map and gradient released together. The engine as it is must stay below its claim, and how near "
-        "it comes is how much the audit sees; every sabotage must rise above it. A bound cannot exceed what so many "
-        f"draws can show, about log(draws / 8). Remade by `{COMMAND}`."
+        f"Empirical lower bounds on the ε of the engine {about}: the test is chosen on one half of the draws and "
+        "evaluated on the other, on map and gradient together. The intact engine must stay below its claimed ε; the "
+        "share that its bound reaches measures the power of the audit. Every sabotaged engine must exceed it. No "
+        f"bound exceeds about log(draws / 8). Remade by `{COMMAND}`."
     )
     table = Table(
         [
-            Column("algorithm", "rule", rule),
+            Column("algorithm", "algorithm", label),
             Column("engine", "engine"),
             Column("claim", "claimed ε", lambda value: f"{value:.3f}"),
             Column("bound", "bound on ε", lambda value: f"{value:.3f}"),
@@ -66,8 +67,8 @@ def content(report: Path) -> Content:
 
 
 def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
-    """Claims as lines, the engine's bounds in the rules' own colours, sabotages hollow."""
-    figure = canvas(WIDTH, 3.3)
+    """Claims as lines, the engine's bounds in the algorithms' own colours, sabotages hollow."""
+    figure = Drawing(WIDTH, 3.3)
     axes = figure.subplots()
     longest_first = sorted(audits, key=lambda audit: -len(audit["cases"]))
     flaws = list(dict.fromkeys(c["sabotage"] for audit in longest_first for c in audit["cases"] if c["sabotage"]))
@@ -78,9 +79,13 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
             height = max(case["bound"], _LEAST)
             if case["sabotage"] is None:
                 name = audit["algorithm"]
-                (mark,) = axes.plot(place, height, MARKER[name], color=COLOUR[name], markersize=5, linestyle="none")
+                look: dict[str, Any] = {"color": algorithm(name).colour, "marker": algorithm(name).marker}
+                (mark,) = axes.plot(place, height, **look, markersize=5, linestyle="none")
                 share = f"{case['tightness']:.0%}"
-                axes.annotate(share, (place, height), xytext=(7, -1), textcoords="offset points", va="top", fontsize=8)
+                upright = "bottom" if height == _LEAST else "top"  # the axis is below
+                axes.annotate(
+                    share, (place, height), xytext=(7, -1), textcoords="offset points", va=upright, fontsize=8
+                )
             else:
                 number = flaws.index(case["sabotage"])
                 (mark,) = axes.plot(
@@ -92,19 +97,19 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
                     markersize=5,
                 )
             engine = case["sabotage"] or "as it is"
-            words = f"{rule(audit['algorithm'])}, {engine}: bound {case['bound']:.3f}, claim {audit['claim']:.3f}"
+            words = f"{label(audit['algorithm'])}, {engine}: bound {case['bound']:.3f}, claim {audit['claim']:.3f}"
             hover(mark, [words])
     log_axis(axes, "y")
     axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], ["0.1", "0.2", "0.5", "1", "2", "5", "10", "20"])
     heights = [case["bound"] for audit in audits for case in audit["cases"]] + [a["claim"] for a in audits]
     axes.set_ylim(max(_LEAST, 0.6 * min(heights)), 1.4 * max(heights))
     axes.set_xlim(-0.6, len(audits) - 0.4)
-    axes.set_xticks(range(len(audits)), [rule(a["algorithm"]).replace(" ", "\n", 1) for a in audits])
+    axes.set_xticks(range(len(audits)), [label(a["algorithm"]).replace(" ", "\n", 1) for a in audits])
     axes.grid(False, axis="x")
     axes.set_ylabel("ε of one step" + (f" at δ = {deltas.pop():g}" if len(deltas) == 1 else ""))
     handles = [
         key("claim", color="black", marker="", linestyle="-"),
-        key("bound, engine as it is (share of claim)", color="black", marker="o", markerfacecolor="black"),
+        key("bound, intact engine (share of claim)", color="black", marker="o", markerfacecolor="black"),
         *(
             key(f"bound, {flaw}", color=NOTE_COLOUR, marker=marker, markerfacecolor="white")
             for flaw, marker in zip(flaws, _SABOTAGE_MARKERS, strict=False)
@@ -115,13 +120,10 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:
-    """The audits of a file, of rules that are known here; none where it is not there or is not what an audit writes."""
+    """The audits of a file, none where it is not there or is not what an audit writes."""
     try:
         audits = json.loads(path.read_text(encoding="utf-8"))["audits"]
         needed = {"algorithm", "claim", "delta", "draws", "confidence", "cases"}
-        return [a for a in audits if needed <= a.keys() and a["cases"] and a["algorithm"] in MARKER]
+        return [a for a in audits if needed <= a.keys() and a["cases"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-
-
-ARTIFACT = Artifact("audit", "The audit: what is refuted, and what is claimed", content, measured=COMMAND)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 
-from reports.artifact import Artifact, Content
+from scipy import optimize
+
 from reports.bench import read
+from reports.entry import Content, Inputs, unmeasured
 from reports.tables import Column, Table
 from reports.wording import flag, number
 
@@ -47,29 +48,26 @@ class Inequality:
         """The largest γ, up to 1, for which it holds; None where it holds for none."""
         if self.left(0.0) >= self.right:
             return None
-        low, high = 0.0, 1.0
-        if self.left(high) < self.right:
-            return high
-        for _ in range(100):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self.left(middle) < self.right else (low, middle)
-        return low
+        if self.left(1.0) < self.right:
+            return 1.0
+        return float(optimize.brentq(lambda truncated: self.left(truncated) - self.right, 0.0, 1.0, xtol=1e-15))
 
 
-def content(report: Path) -> Content:
-    section = read(report, "bias", {"truncated", "coordinates", "parameters", "gradient_norm", "steps", "epsilon"})
+def content(inputs: Inputs) -> Content:
+    needed = {"truncated", "coordinates", "parameters", "gradient_norm", "steps", "epsilon"}
+    section = read(inputs.report, "bias", needed)
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"Nothing measured yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     first = section.records[0]
     caption = (
         "When is a gradient that is truncated and noised in h coordinates better than one noised in all D? The paper: "
         "when √(L²(1 + γ)² + hσ²) + γL√T < √(L² + Dσ²). Measured on "
         f"{first['case']} of DP-AdaFEST at ε = {number(first['values']['epsilon'])}, σ₁/σ₂ = "
         f"{number(first['values']['noise_ratio'])}, C₂ = {number(first['values']['clipping_norm'])}: γ is the norm of "
-        "what the mask takes from the mean clipped gradient, a fraction of it; σ each rule's own. Sides are in units "
-        "of C₂, for L = C₂, which is what clipping guarantees, and for L = the norm of the mean clipped gradient, "
-        "which is what training meets. 'γ up to': the largest fraction for which the inequality holds. It is of convex "
-        "losses, an explanation and not a guarantee."
+        "what the mask removes from the mean clipped gradient, over that gradient's norm; σ is each algorithm's own. "
+        "Sides are in units of C₂, for L = C₂, which clipping guarantees, and for L = the norm of the mean clipped "
+        "gradient, as measured. 'γ up to': the largest γ for which the inequality holds. It is derived for convex "
+        "losses: here it explains, and guarantees nothing."
     )
     side, share = "{:.3f}".format, "{:.4f}".format
     table = Table(
@@ -107,6 +105,3 @@ def content(report: Path) -> Content:
         measured = [values[name] for name in ("threshold", "truncated", "coordinates", "parameters")]
         table.rows.append((*measured, *cells))
     return Content(caption, table=table)
-
-
-ARTIFACT = Artifact("bias_variance", "Bias against variance, measured", content, figure=False, measured=COMMAND)

@@ -1,16 +1,15 @@
-"""contribution: what clipping the contribution maps of texts leaves of a batch's look-ups, at every C₁."""
+"""contribution: share of a batch's look-ups whose rows survive, by C₁, on texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 
-from reports.artifact import Artifact, Content
 from reports.bench import read
-from reports.style import FOOTER_COLOUR, SEQUENTIAL, WIDTH, Drawing, canvas, hover, key, log_axis
+from reports.entry import Content, Inputs, unmeasured
+from reports.style import FOOTER_COLOUR, SEQUENTIAL, WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import flag, number
 
@@ -20,10 +19,10 @@ _IN_TABLE = (10, 50, 500)
 _MOST = 1000  # the axis ends there
 
 
-def content(report: Path) -> Content:
-    section = read(report, "contribution", _VALUES)
+def content(inputs: Inputs) -> Content:
+    section = read(inputs.report, "contribution", _VALUES)
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"Nothing measured yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     records = [(record, record["values"]) for record in section.records]
     first, at = records[0]
     caption = (
@@ -33,7 +32,7 @@ def content(report: Path) -> Content:
         "look-ups whose row survives, by how many of all rows do: expectations at "
         f"{first['batch_size']:,} texts, {at['steps']} steps, ε = {number(at['epsilon'])}, σ₁/σ₂ = "
         f"{number(at['noise_ratio'])}. Circles are settings of the paper's grid (C₁ of 50, 100 and 500, τ of 50 to "
-        "1,000) as printed, those beyond the axis in the table; dotted, rows that survive whatever the batch has."
+        "1,000) as printed, those beyond the axis in the table; dotted, rows that survive at random."
     )
     table = Table(
         [
@@ -55,33 +54,27 @@ def content(report: Path) -> Content:
     return Content(caption, _figure([values for _, values in records]), table)
 
 
-def _figure(found: list[Mapping[str, Any]]) -> Drawing:
-    figure = canvas(WIDTH, 3.4)
+def _figure(measured: list[Mapping[str, Any]]) -> Drawing:
+    figure = Drawing(WIDTH, 3.4)
     axes = figure.subplots()
-    norms = sorted({values["contribution_clipping_norm"] for values in found})
+    norms = sorted({values["contribution_clipping_norm"] for values in measured})
     colours = matplotlib.colormaps[SEQUENTIAL]
     handles = []
     for place, norm in enumerate(norms):
         colour = colours(0.92 * place / max(len(norms) - 1, 1))
-        mine = [values for values in found if values["contribution_clipping_norm"] == norm]
-        line = sorted((v["reduction"], v["kept"]) for v in mine if not v["in_papers_grid"])
+        same_norm = [values for values in measured if values["contribution_clipping_norm"] == norm]
+        line = sorted((v["reduction"], v["kept"]) for v in same_norm if not v["in_papers_grid"])
         # The broad below the narrow: small C1 do alike.
         (drawn,) = axes.plot(
             *zip(*line, strict=True), color=colour, linewidth=3.2 - 0.3 * place, marker=".", markersize=4
         )
         hover(drawn, [f"C₁ = {number(norm)}, {x:,.0f}×: {y:.3f} of look-ups" for x, y in line])
-        grid = [values for values in mine if values["in_papers_grid"] and (values["reduction"] or _MOST + 1) <= _MOST]
-        circles = axes.scatter(
-            [values["reduction"] for values in grid],
-            [values["kept"] for values in grid],
-            s=26,
-            facecolors="white",
-            edgecolors=[colour],
-            zorder=3,
-        )
+        grid = [v for v in same_norm if v["in_papers_grid"] and (v["reduction"] or _MOST + 1) <= _MOST]
+        places = [v["reduction"] for v in grid], [v["kept"] for v in grid]
+        circles = axes.scatter(*places, s=26, facecolors="white", edgecolors=[colour], zorder=3)
         hover(circles, [f"paper: C₁ = {number(norm)}, τ = {number(v['threshold'])}: {v['kept']:.3f}" for v in grid])
         handles.append(key(f"C₁ = {number(norm)}", marker="", color=colour, linestyle="-", linewidth=2))
-    reductions = sorted({values["reduction"] for values in found if not values["in_papers_grid"]})
+    reductions = sorted({values["reduction"] for values in measured if not values["in_papers_grid"]})
     axes.plot(reductions, [1 / reduction for reduction in reductions], color=FOOTER_COLOUR, linestyle=":")
     handles += [key("rows at random", marker="", color=FOOTER_COLOUR, linestyle=":"), key("paper's grid")]
     log_axis(axes, "x")
@@ -91,6 +84,3 @@ def _figure(found: list[Mapping[str, Any]]) -> Drawing:
     axes.set_ylabel("look-ups whose row survives")
     figure.legend(handles=handles, loc="outside upper center", ncols=5)
     return figure
-
-
-ARTIFACT = Artifact("contribution", "Contribution clipping of texts", content, measured=COMMAND)

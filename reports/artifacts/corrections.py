@@ -1,35 +1,33 @@
-"""corrections: what it costs to do rightly what the paper does not, by accounting at the size of Criteo Kaggle."""
+"""corrections: the noise that each correction of the paper costs, by accounting at the size of Criteo-Kaggle."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from reports.artifact import Artifact, Content
+from reports.algorithms import label
 from reports.bench import read
+from reports.entry import Content, Inputs, unmeasured
 from reports.tables import Column, Table
-from reports.wording import number, rule
+from reports.wording import number
 
 COMMAND = "dpfest bench corrections"
 
 
-def content(report: Path) -> Content:
-    section = read(report, "corrections", {"examples", "epsilon", "setting", "paper_noise", "noise"})
+def content(inputs: Inputs) -> Content:
+    section = read(inputs.report, "corrections", {"examples", "epsilon", "setting", "paper_noise", "noise"})
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"No accounting yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     first = section.records[0]
     at = first["values"]
     caption = (
-        "What is done otherwise than in the paper, and what it costs, by accounting alone: one epoch of "
+        "What dpfest does differently from the paper, and its cost in noise, by accounting alone: one epoch of "
         f"{at['examples']:,} examples (Criteo Kaggle has 45,840,617), batch size {first['batch_size']:,}, ε = "
-        f"{number(at['epsilon'])}, δ = 1/N. Of the paper's way, its noise on the gradient (σ₂), the ε that it claims "
-        "with it and the ε that can be proven of it; of the corrected way, which proves what it claims, its noise and "
-        "how much more that is."
+        f"{number(at['epsilon'])}, δ = 1/N. For the paper's way: its gradient noise (σ₂), the ε that it claims and the "
+        "ε that can be proven. For the corrected way, which proves what it claims: its noise, and the increase."
     )
     noise, epsilon = "{:.4f}".format, "{:.3f}".format
     table = Table(
         [
             Column("correction", "correction"),
-            Column("rule", "rule", rule),
+            Column("algorithm", "algorithm", label),
             Column("setting", "at"),
             Column("paper_noise", "σ₂, paper", noise),
             Column("claimed", "ε claimed", epsilon),
@@ -56,6 +54,3 @@ def content(report: Path) -> Content:
             )
         )
     return Content(caption, table=table)
-
-
-ARTIFACT = Artifact("corrections", "The cost of the corrections", content, figure=False, measured=COMMAND)

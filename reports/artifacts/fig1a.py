@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from reports.artifact import Artifact, Content
-from reports.style import WIDTH, canvas
+from reports.entry import Content, Inputs
+from reports.style import WIDTH, Drawing
 from reports.tables import Column, Table
 
 BUCKETS, DIMENSION = 12, 4
@@ -35,16 +35,16 @@ def lookup() -> dict[str, np.ndarray]:
     }
 
 
-def content(population: None) -> Content:
-    found = lookup()
-    figure = canvas(WIDTH, 2.7)
+def content(inputs: Inputs) -> Content:
+    arrays = lookup()
+    figure = Drawing(WIDTH, 2.7)
     panels = figure.subplots(1, 5, width_ratios=[len(IDS), *[DIMENSION] * 4])
     shown = [
-        ("inputs x", found["inputs"].T, "example"),
-        ("table W", found["table"], "coordinate"),
-        ("z = Wᵀx", found["output"], "coordinate"),
-        ("gradient of W", found["gradient"], "coordinate"),
-        ("with DP-SGD's noise", found["noised"], "coordinate"),
+        ("inputs x", arrays["inputs"].T, "example"),
+        ("table W", arrays["table"], "coordinate"),
+        ("z = Wᵀx", arrays["output"], "coordinate"),
+        ("gradient of W", arrays["gradient"], "coordinate"),
+        ("with DP-SGD's noise", arrays["noised"], "coordinate"),
     ]
     for axes, (title, values, along) in zip(panels, shown, strict=True):
         # Zero is white: what is coloured is what a step has to touch.
@@ -65,7 +65,7 @@ def content(population: None) -> Content:
         "makes all rows non-zero. Synthetic by design; no run is needed."
     )
     rows: list[Sequence[Any]] = [
-        (bucket + 1, IDS.count(bucket), bucket in touched, bool(found["noised"][bucket].all()))
+        (bucket + 1, IDS.count(bucket), bucket in touched, bool(arrays["noised"][bucket].all()))
         for bucket in range(BUCKETS)
     ]
     yes = lambda value: "yes" if value else "no"  # noqa: E731
@@ -79,6 +79,3 @@ def content(population: None) -> Content:
         rows,
     )
     return Content(caption, figure, table)
-
-
-ARTIFACT = Artifact("fig1a", "An embedding's look-up and its gradient", content)

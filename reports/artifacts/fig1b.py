@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 
-from reports.artifact import Artifact, Content
-from reports.comparison import Population, Setting
-from reports.style import COLOUR, WIDTH, canvas
+from reports.algorithms import algorithm
+from reports.comparison import Setting
+from reports.entry import Content, Inputs
+from reports.style import WIDTH, Drawing
 from reports.tables import Column, Table
 
 LARGEST = 5
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     caption = (
         "Gradient sparsity (the fraction of embedding gradient coordinates that are zero, mean over all "
         f"steps of non-private training) of the {LARGEST} categorical features with the most buckets, and of "
@@ -34,15 +36,15 @@ def content(population: Population) -> Content:
         ],
         list(rows),
     )
-    figure = canvas(0.72 * WIDTH, 2.2)
+    figure = Drawing(0.72 * WIDTH, 2.2)
     axes = figure.subplots()
     labels = [f"{name} ({buckets:,})" for name, buckets, *_ in rows]
     # On a linear axis 0.99 and 0.9999 look alike: the axis is the logarithm of the distance from 1.
     dense = [max(1 - sparsity, 1e-7) for *_, sparsity in rows]
     places = range(len(rows))
     start = 10.0 ** (math.ceil(math.log10(max(dense))))
-    axes.hlines(places, start, dense, color=COLOUR["fest"], linewidth=1.6)
-    axes.plot(dense, places, "o", color=COLOUR["fest"], markersize=5.5)
+    axes.hlines(places, start, dense, color=algorithm("fest").colour, linewidth=1.6)
+    axes.plot(dense, places, "o", color=algorithm("fest").colour, markersize=5.5)
     for place, value, (*_, sparsity) in zip(places, dense, rows, strict=True):
         axes.annotate(
             _percent(sparsity, 1),
@@ -83,12 +85,3 @@ def _percent(sparsity: float, extra: int = 0) -> str:
     """A percentage with the digits that tell it from 100%, and `extra` ones: 90%, 99.9%."""
     digits = max(0, math.ceil(-math.log10(max(1 - sparsity, 1e-9)) - 1e-9) - 2)
     return f"{100 * sparsity:.{digits + extra}f}%"
-
-
-ARTIFACT = Artifact(
-    "fig1b",
-    "Gradient sparsity of the largest features",
-    content,
-    experiment="comparison",
-    rules=("nonprivate",),
-)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.artifact import Artifact, Content
-from reports.style import COLOUR, WIDTH, canvas
+from reports.algorithms import algorithm
+from reports.entry import Content, Inputs
+from reports.style import WIDTH, Drawing
 from reports.tables import Column, Table
 
 BUCKETS = 20
@@ -47,12 +48,12 @@ def pipeline() -> Step:
     return Step(counts, clipped, noisy, noisy >= THRESHOLD)
 
 
-def content(population: None) -> Content:
+def content(inputs: Inputs) -> Content:
     step = pipeline()
-    figure = canvas(WIDTH, 2.1)
+    figure = Drawing(WIDTH, 2.1)
     panels = figure.subplots(1, 4, sharex=True)
     places = np.arange(1, BUCKETS + 1)
-    plain, kept = COLOUR["fest"], COLOUR["adafest"]
+    plain, kept = algorithm("fest").colour, algorithm("adafest").colour
     stages = [
         ("1. examples a bucket", step.counts, plain),
         ("2. clipped (C₁)", step.clipped, plain),
@@ -104,6 +105,3 @@ def content(population: None) -> Content:
         ],
     )
     return Content(caption, figure, table)
-
-
-ARTIFACT = Artifact("fig2", "One step of DP-AdaFEST on 20 buckets", content)

@@ -1,4 +1,4 @@
-"""fig7: what σ₁/σ₂ and τ do to the utility and to the size of the embedding gradient (AdaFEST)."""
+"""fig7: effect of σ₁/σ₂ and τ of DP-AdaFEST on utility and embedding gradient size."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
-from reports.artifact import Artifact, Content
+from reports.algorithms import label
 from reports.comparison import Population, Setting
-from reports.style import COLOUR, DASH, SEQUENTIAL, WIDTH, canvas, decade, hover, key, log_axis
-from reports.texts import generated
-from reports.wording import metric, number, rule, said
+from reports.entry import Content, Inputs
+from reports.style import SEQUENTIAL, WIDTH, Drawing, dashed, decade, hover, key, log_axis
+from reports.wording import generated, metric, number, tooltip
 
 MARKERS = "osD^vPX"
-REFERENCES = ("dpsgd", "frozen")
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     epsilon = population.main_epsilon
     grid = largest_grid(population, epsilon)
     if grid is None or epsilon is None:
@@ -30,21 +30,20 @@ def content(population: Population) -> Content:
     caption = (
         "The effect of the noise ratio σ₁/σ₂ (left) and of the threshold τ (right) of DP-AdaFEST on test "
         f"{metric(population)} and on the mean number of non-zero embedding gradient coordinates a step, all "
-        f"else held fixed ({held_fixed(grid)}). Bars: standard deviation over seeds. Lines across: DP-SGD and frozen "
-        "embeddings at their best on validation."
+        f"else held fixed ({held_fixed(grid)}). Bars: standard deviation over seeds. Horizontal lines: the "
+        "settings of DP-SGD and frozen embeddings that are best on validation."
     )
-    figure = canvas(WIDTH, 4.5)
+    figure = Drawing(WIDTH, 4.5)
     panels = figure.subplots(2, 2, sharex="col", sharey="row")
     _column(panels[:, 0], population, grid, grid.ratios, grid.thresholds, swap=False)
     _column(panels[:, 1], population, grid, grid.thresholds, grid.ratios, swap=True)
-    references = [best for name in REFERENCES if (best := population.best(name, epsilon)) is not None]
+    references = [best for name in ("dpsgd", "frozen") if (best := population.best(name, epsilon)) is not None]
     for axes in panels[0]:
         for best in references:
-            look = {"color": COLOUR[best.algorithm], "linestyle": DASH[best.algorithm], "linewidth": 1.0}
-            axes.axhline(best.test, zorder=1, **look)
+            axes.axhline(best.test, zorder=1, **dashed(best.algorithm))
         axes.margins(y=0.08)
-    # Named here and not beside the lines, where settings lie.
-    names = [key(rule(s.algorithm), s.algorithm, linestyle=DASH[s.algorithm], marker="") for s in references]
+    # In a legend: beside the lines there are settings.
+    names = [key(label(s.algorithm), s.algorithm, **dashed(s.algorithm), marker="") for s in references]
     if names:
         figure.legend(handles=names, loc="outside upper center", ncols=len(names))
     panels[0, 0].set_ylabel(f"test {metric(population)}")
@@ -53,7 +52,7 @@ def content(population: Population) -> Content:
     panels[1, 1].set_xlabel("threshold τ")
     keys = (("line: threshold τ", grid.thresholds), ("line: noise ratio σ₁/σ₂", grid.ratios))
     for axes, (symbol, values) in zip(panels[0], keys, strict=True):
-        lines = [Line2D([], [], **look, label=label) for label, look in _looks(values)]
+        lines = [Line2D([], [], **look, label=words) for words, look in _looks(values)]
         rows = 1 + (len(lines) > 6)
         axes.legend(
             handles=lines, title=symbol, loc="lower center", bbox_to_anchor=(0.5, 1.01),
@@ -76,7 +75,7 @@ def _column(
             [x for x, _ in present], [s.test for _, s in present], yerr=_spreads([s for _, s in present]),
             elinewidth=0.8, **look,
         )  # fmt: skip
-        hover(marks.lines[0], [said(setting, population) for _, setting in present])
+        hover(marks.lines[0], [tooltip(setting, population) for _, setting in present])
         sized = [(x, setting.coordinates) for x, setting in present if setting.coordinates > 0]
         marks = panels[1].errorbar(
             [x for x, _ in sized], [size for _, size in sized],
@@ -109,16 +108,6 @@ def _spreads(settings: list[Setting]) -> list[float] | None:
 
 def _sizes(settings: list[Setting]) -> list[list[float]] | None:
     """Standard deviations of the gradient's size over seeds, below and above: a logarithmic axis ends above zero."""
-    found = [statistics.stdev(r.coordinates for r in s.runs) if len(s.runs) > 1 else 0.0 for s in settings]
-    below = [min(spread, 0.9 * s.coordinates) for spread, s in zip(found, settings, strict=True)]
-    return [below, found] if any(found) else None
-
-
-ARTIFACT = Artifact(
-    "fig7",
-    "Effect of σ₁/σ₂ and of τ",
-    content,
-    experiment="comparison",
-    rules=("adafest", "dpsgd", "frozen"),
-    texts=("text",),
-)
+    spreads = [statistics.stdev(r.coordinates for r in s.runs) if len(s.runs) > 1 else 0.0 for s in settings]
+    below = [min(spread, 0.9 * s.coordinates) for spread, s in zip(spreads, settings, strict=True)]
+    return [below, spreads] if any(spreads) else None

@@ -1,4 +1,4 @@
-"""fig8: the utility/efficiency scatter, every setting of every rule, one panel an ε."""
+"""fig8: the utility/efficiency scatter, every setting of every algorithm, one panel an ε."""
 
 from __future__ import annotations
 
@@ -7,44 +7,42 @@ import math
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from reports.artifact import Artifact, Content
+from reports.algorithms import REFERENCES, algorithm, label, ordered
+from reports.artifacts.frontier import in_order, settings_table
 from reports.comparison import Population, Setting, pareto
-from reports.settings_table import in_order, settings_table
-from reports.style import COLOUR, DASH, MARKER, WIDTH, canvas, hover, key, log_axis, scale_bar
-from reports.wording import metric, number, rule, said
+from reports.entry import Content, Inputs
+from reports.style import WIDTH, Drawing, dashed, hover, key, log_axis, scale_bar
+from reports.wording import metric, number, plural, tooltip
 
-SPARSE = ("fest", "adafest", "adafest_plus", "exponential")
+COMPARED = ("fest", "adafest", "adafest_plus", "exponential")
+"""Those of the paper; any other that has runs is drawn beside them."""
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     caption = (
         f"Test {metric(population)} against the reduction of the embedding gradient: each marker is one "
         "setting, its mean over seeds (bars: standard deviation, of the gradient's size across). Lines join "
-        "each rule's frontier as chosen on the validation split. Hollow markers are below frozen embeddings, which "
-        "update no embedding at all: such a reduction is worth nothing. Reference lines are the settings of DP-SGD, "
-        "frozen embeddings and non-private training that are best on validation."
+        "each algorithm's frontier as chosen on the validation split. Hollow markers are below frozen "
+        "embeddings, which update no embedding at all: such a reduction is worth nothing. Reference lines are the "
+        "settings of DP-SGD, frozen embeddings and non-private training that are best on validation."
     )
-    drawn = [e for e in population.epsilons if any(population.of(a, e) for a in (*SPARSE, "dpsgd", "frozen"))]
-    everything = [s for epsilon, name in in_order(population) for s in population.of(name, epsilon)]
-    table = settings_table(population, everything)
-    if not drawn:
+    table = settings_table(population, in_order(population))
+    if not population.epsilons:
         return Content(caption, table=table)
-    figure = canvas(WIDTH, 3.1)
-    panels = figure.subplots(1, len(drawn), sharey=True, squeeze=False)[0]
+    figure = Drawing(WIDTH, 3.1)
+    panels = figure.subplots(1, len(population.epsilons), sharey=True, squeeze=False)[0]
     infinite = 10 * max((s.reduction for s in population.settings if math.isfinite(s.reduction)), default=1.0)
     bottom, top = _limits(population)
     notes = []
-    for axes, epsilon in zip(panels, drawn, strict=True):
+    for axes, epsilon in zip(panels, population.epsilons, strict=True):
         log_axis(axes, "x")
         axes.set_title(f"ε = {number(epsilon)}")
         axes.set_ylim(bottom, top)
         axes.set_xlabel("gradient size reduction (×)")
-        below = sum([_scatter(axes, population, algorithm, epsilon, infinite, bottom) for algorithm in SPARSE])
+        below = sum([_scatter(axes, population, name, epsilon, infinite, bottom) for name in _sparse(population)])
         if below:
-            notes.append(
-                f"ε = {number(epsilon)}: {below} setting{'s' if below > 1 else ''} under the axis, drawn at "
-                "its edge as ▾."
-            )
+            notes.append(f"ε = {number(epsilon)}: {plural(below, 'setting')} under the axis, drawn at its edge as ▾.")
         _references(axes, population, epsilon)
         axes.set_xlim(0.6, max(axes.get_xlim()[1], 20))
         if all(setting.spread is None for setting in population.settings):  # else markers have bars of their own
@@ -81,10 +79,10 @@ def _limits(population: Population) -> tuple[float, float]:
     return bottom - margin, top + margin
 
 
-def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float, infinite: float, bottom: float) -> int:
-    """Draw one rule's settings and frontier; returns how many lie under the axis."""
-    colour, marker = COLOUR[algorithm], MARKER[algorithm]
-    settings = population.of(algorithm, epsilon)
+def _scatter(axes: Axes, population: Population, name: str, epsilon: float, infinite: float, bottom: float) -> int:
+    """Draw one algorithm's settings and frontier; returns how many lie under the axis."""
+    colour, marker = algorithm(name).colour, algorithm(name).marker
+    settings = population.of(name, epsilon)
     inside = [s for s in settings if s.test >= bottom]
     below = [s for s in settings if s.test < bottom]
     for setting in inside:
@@ -94,7 +92,7 @@ def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float,
             color=colour,
             markerfacecolor=face, markeredgewidth=0.9, markersize=4.6, elinewidth=0.8, alpha=0.9, zorder=3,
         )  # fmt: skip
-        hover(marks.lines[0], [said(setting, population)])
+        hover(marks.lines[0], [tooltip(setting, population)])
     frontier = [s for s in pareto(settings) if s.test >= bottom]
     axes.plot(
         [min(s.reduction, infinite) for s in frontier], [s.test for s in frontier],
@@ -111,32 +109,32 @@ def _scatter(axes: Axes, population: Population, algorithm: str, epsilon: float,
             clip_on=False,
             zorder=3,
         )
-        hover(marks_below, [said(setting, population) for setting in below])
+        hover(marks_below, [tooltip(setting, population) for setting in below])
     return len(below)
 
 
 def _references(axes: Axes, population: Population, epsilon: float) -> None:
     """A line for each reference; an arrow and the value at the edge for one that lies outside the limits."""
     bottom, top = axes.get_ylim()
-    for algorithm, dashes in DASH.items():
-        best = population.best(algorithm, None if algorithm == "nonprivate" else epsilon)
+    for name in REFERENCES:
+        best = population.best(name, None if name == "nonprivate" else epsilon)
         if best is None:
             continue
         if not bottom <= best.test <= top:
             above = best.test > top
             axes.text(
-                0.98, 0.985 if above else 0.05, f"{rule(algorithm).lower()} {best.test:.3f} {'↑' if above else '↓'}",
+                0.98, 0.985 if above else 0.05, f"{label(name).lower()} {best.test:.3f} {'↑' if above else '↓'}",
                 transform=axes.transAxes, ha="right", va="top" if above else "bottom", fontsize=8,
-                color=COLOUR[algorithm], bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+                color=algorithm(name).colour, bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
             )  # fmt: skip
             continue
-        axes.axhline(best.test, color=COLOUR[algorithm], linestyle=dashes, linewidth=1.0, zorder=1)
-        if algorithm == "dpsgd":
+        axes.axhline(best.test, zorder=1, **dashed(name))
+        if name == "dpsgd":
             marks = axes.errorbar(
-                best.reduction, best.test, yerr=best.spread, fmt=MARKER[algorithm], color=COLOUR[algorithm],
+                best.reduction, best.test, yerr=best.spread, fmt=algorithm(name).marker, color=algorithm(name).colour,
                 markersize=9, elinewidth=0.8, zorder=4,
             )  # fmt: skip
-            hover(marks.lines[0], [said(best, population)])
+            hover(marks.lines[0], [tooltip(best, population)])
 
 
 def _across(setting: Setting) -> list[list[float]] | None:
@@ -145,22 +143,18 @@ def _across(setting: Setting) -> list[list[float]] | None:
     return None if reach is None else [[reach[0]], [min(reach[1], 9 * setting.reduction)]]
 
 
+def _sparse(population: Population) -> list[str]:
+    """The algorithms that choose rows, of those with runs."""
+    return ordered({setting.algorithm for setting in population.settings} - set(REFERENCES))
+
+
 def _legend(population: Population) -> list[Line2D]:
-    present = {s.algorithm for s in population.settings}
-    handles = [key(rule(algorithm), algorithm) for algorithm in SPARSE if algorithm in present]
+    present = {setting.algorithm for setting in population.settings}
+    handles = [key(label(name), name) for name in _sparse(population)]
     if "dpsgd" in present:
-        handles.append(key("DP-SGD (best)", "dpsgd", linestyle=DASH["dpsgd"], markersize=8))
-    lines = [algorithm for algorithm in ("nonprivate", "frozen") if algorithm in present]
-    handles += [key(rule(a), a, linestyle=DASH[a], marker="") for a in lines]
-    if any(population.worse_than_frozen(s) for s in population.settings):
+        handles.append(key("DP-SGD (best)", "dpsgd", linestyle=algorithm("dpsgd").dashes, markersize=8))
+    lines = [name for name in ("nonprivate", "frozen") if name in present]
+    handles += [key(label(name), name, linestyle=algorithm(name).dashes, marker="") for name in lines]
+    if any(population.worse_than_frozen(setting) for setting in population.settings):
         handles.append(key("worse than frozen"))
     return handles
-
-
-ARTIFACT = Artifact(
-    "fig8",
-    "Utility and efficiency of every setting",
-    content,
-    experiment="comparison",
-    rules=("nonprivate", "dpsgd", "frozen", *SPARSE),
-)

@@ -11,13 +11,14 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
 from reports.ablation import NO_GRID, Grid, gaps, grid_table, held_fixed, largest_grid
-from reports.artifact import Artifact, Content
 from reports.comparison import Population
-from reports.style import SEQUENTIAL, WIDTH, canvas
+from reports.entry import Content, Inputs
+from reports.style import SEQUENTIAL, WIDTH, Drawing
 from reports.wording import metric, number
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     epsilon = population.main_epsilon
     grid = largest_grid(population, epsilon)
     if grid is None or epsilon is None:
@@ -39,7 +40,7 @@ def content(population: Population) -> Content:
         caption += f" {len(grid.cells)} of {cells} cells were run; hatched and not run: {'; '.join(empty)}."
     utilities, sizes = _matrices(grid)
     # Height follows the rows, so that cells keep room for their numbers.
-    figure = canvas(WIDTH, 1.5 + 0.34 * len(grid.ratios))
+    figure = Drawing(WIDTH, 1.5 + 0.34 * len(grid.ratios))
     left, right = figure.subplots(1, 2)
     worse = {cell for cell, setting in grid.cells.items() if population.worse_than_frozen(setting)}
     _heatmap(
@@ -120,12 +121,3 @@ def _size(value: float) -> str:
             scaled = value / unit
             return f"{scaled:.1f}{suffix}" if scaled < 9.95 else f"{scaled:.0f}{suffix}"
     return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
-
-
-ARTIFACT = Artifact(
-    "fig9",
-    "Joint effect of σ₁/σ₂ and τ",
-    content,
-    experiment="comparison",
-    rules=("adafest", "frozen"),
-)

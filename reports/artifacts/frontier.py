@@ -1,19 +1,25 @@
-"""frontier: every rule's whole frontier at every ε, with what each setting spent and scored."""
+"""frontier: each algorithm's whole frontier at every ε, with what each setting spent and scored."""
 
 from __future__ import annotations
 
-from reports.artifact import Artifact, Content
-from reports.comparison import Population, pareto
-from reports.settings_table import RULES, in_order, settings_table
-from reports.texts import generated
-from reports.wording import metric
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from reports.algorithms import label, ordered
+from reports.comparison import Population, Setting, pareto
+from reports.entry import Content, Inputs
+from reports.tables import Column, Table
+from reports.wording import delta, epsilon, flag, generated, metric, multiple, number, settings_text, signed, utility
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     name = metric(population)
-    frontier = [s for epsilon, rule in in_order(population) for s in pareto(population.of(rule, epsilon))]
+    groups = itertools.groupby(in_order(population), key=lambda setting: (setting.epsilon, setting.algorithm))
+    frontier = [setting for _, settings in groups for setting in pareto(settings)]
     caption = (
-        "The frontier of every rule: the settings that no other setting of the rule beats in both "
+        "The frontier of each algorithm: the settings that no other setting of the algorithm beats in both "
         f"validation {name} and reduction. Settings are chosen on the validation split; test {name} is only "
         "reported (mean over seeds). Losses are against the DP-SGD setting that is best on validation at "
         "the same ε. Reduction is embedding parameters over mean non-zero coordinates of the noised "
@@ -22,12 +28,58 @@ def content(population: Population) -> Content:
     return Content(caption + generated(population), table=settings_table(population, frontier))
 
 
-ARTIFACT = Artifact(
-    "frontier",
-    "Every rule's frontier",
-    content,
-    experiment="comparison",
-    rules=RULES,
-    figure=False,
-    texts=("text",),
-)
+def settings_table(population: Population, settings: Iterable[Setting]) -> Table:
+    """One row a setting: test utility beside the validation utility that it was chosen by."""
+    name = metric(population)
+    columns = [
+        Column("epsilon", "target ε", number),
+        Column("algorithm", "algorithm", label),
+        Column("settings", "settings"),
+        Column("validation", f"validation {name}", utility),
+        Column("test", f"test {name}", utility),
+        Column("test_spread", "± over seeds", utility),
+        Column("seeds", "seeds"),
+        Column("reduction", "reduction", multiple),
+        Column("validation_loss", "validation loss vs DP-SGD", signed),
+        Column("test_loss", "test loss vs DP-SGD", signed),
+        Column("worse_than_frozen", "worse than frozen", flag),
+        Column("epsilon_spent", "ε spent", epsilon),
+        Column("delta", "δ", delta),
+        Column("noise_multiplier", "σ₂", lambda value: f"{value:.4g}"),
+        Column("fidelity", "fidelity"),
+        Column("sampling", "sampling"),
+    ]
+    settings = list(settings)
+    rows = [_row(population, setting) for setting in settings]
+    return Table(columns, rows, heads=3, runs=[setting.runs[0].anchor for setting in settings])
+
+
+def in_order(population: Population) -> list[Setting]:
+    """All settings by ε, those without privacy first, and by algorithm."""
+    names = ordered(setting.algorithm for setting in population.settings)
+    return [s for epsilon in (None, *population.epsilons) for name in names for s in population.of(name, epsilon)]
+
+
+def _row(population: Population, setting: Setting) -> Sequence[Any]:
+    private = setting.epsilon is not None
+    reference = population.best("dpsgd", setting.epsilon) if private else None
+    controlled = private and setting.algorithm != "frozen" and population.best("frozen", setting.epsilon) is not None
+    first = setting.runs[0]
+    return (
+        setting.epsilon,
+        setting.algorithm,
+        settings_text(setting, population),
+        setting.validation,
+        setting.test,
+        setting.spread,
+        len(setting.runs),
+        setting.reduction,
+        None if reference is None else reference.validation - setting.validation,
+        None if reference is None else reference.test - setting.test,
+        population.worse_than_frozen(setting) if controlled else None,
+        max((run.epsilon for run in setting.runs if run.epsilon is not None), default=None),
+        first.delta,
+        first.noise_multiplier,
+        first.fidelity if private else None,
+        first.sampling or None,
+    )

@@ -1,21 +1,21 @@
-"""speed: 100 steps of an embedding against its rows, ours and the paper's; and the whole pCTR step of every rule."""
+"""speed: time of 100 steps by rows of the embedding, ours and the paper's, and of the whole pCTR step."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from reports.artifact import Artifact, Content
+from reports.algorithms import algorithm, label
 from reports.artifacts.tab_wallclock import hundred
 from reports.bench import Section, competitor, read
+from reports.entry import Content, Inputs, unmeasured
 from reports.published import TAB_WALLCLOCK
-from reports.style import COLOUR, MARKER, WIDTH, Drawing, canvas, hover, key, log_axis
+from reports.style import WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import rule, significant
+from reports.wording import significant
 
 COMMAND = "dpfest bench embedding"
 STEP_COMMAND = "dpfest bench step"
-# Competitor -> the rule whose look it has, and its line.
+# Competitor -> the algorithm whose look it has, and its line.
 _LOOK: dict[str, tuple[str, str]] = {
     "dpsgd": ("dpsgd", "-"),
     "dpsgd lazy": ("dpsgd", "--"),
@@ -25,36 +25,34 @@ _LOOK: dict[str, tuple[str, str]] = {
     "pytorch sparse": ("nonprivate", "-"),
 }
 
-_SIZE = {"dpsgd": 7.5}  # of a marker: a smaller star is not seen to be hollow
+_SIZE = {"dpsgd": 7.5}  # of a marker: a smaller star does not look hollow
 
 
-def content(report: Path) -> Content:
-    embedding, step = read(report, "embedding"), read(report, "step")
-    missing = [
-        f"No benchmark yet: {command}"
-        for section, command in ((embedding, COMMAND), (step, STEP_COMMAND))
-        if section is None
-    ]
+def content(inputs: Inputs) -> Content:
+    embedding, step = read(inputs.report, "embedding"), read(inputs.report, "step")
+    missing = [command for section, command in ((embedding, COMMAND), (step, STEP_COMMAND)) if section is None]
     machine = next((section.machine for section in (embedding, step) if section), None)
     if machine is None:
-        return Content("Nothing to show yet.", missing=missing)
+        return unmeasured(*missing)
     caption = (
         "Time of 100 steps of an embedding (dimension 64, batch size 1,024) against its rows: medians on "
-        f"{machine}, and the paper's own figures, hollow. The table is of the whole training step of the pCTR model: "
+        f"{machine}, and the paper's own numbers, hollow. The table is of the whole training step of the pCTR model: "
         "its time over that of the same model's ordinary step (plain PyTorch, sparse gradients, not private), the "
         "median over turns."
     )
-    return Content(caption, None if embedding is None else _figure(embedding), _table(step), missing)
+    return Content(
+        caption, None if embedding is None else _figure(embedding), _table(step), unmeasured(*missing).missing
+    )
 
 
 def _table(step: Section | None) -> Table:
     records = step.records if step else []
     cases = list(dict.fromkeys(record["case"] for record in records))
     names = list(dict.fromkeys(record["competitor"] for record in records))
-    found = {(record["competitor"], record["case"]): record for record in records}
+    by_step = {(record["competitor"], record["case"]): record for record in records}
 
     def cell(name: str, case: str) -> Any:
-        return found[name, case]["ratio"] if (name, case) in found else None
+        return by_step[name, case]["ratio"] if (name, case) in by_step else None
 
     return Table(
         [
@@ -66,22 +64,23 @@ def _table(step: Section | None) -> Table:
 
 
 def _figure(section: Section) -> Drawing:
-    figure = canvas(WIDTH, 3.4)
+    figure = Drawing(WIDTH, 3.4)
     axes = figure.subplots()
     handles = []
     for name, (look, line) in _LOOK.items():
-        if found := section.at(name):
-            sizes = sorted(found)
+        if records := section.at(name):
+            sizes = sorted(records)
             (line_of,) = axes.plot(
                 sizes,
-                [hundred(found[rows]) for rows in sizes],
+                [hundred(records[rows]) for rows in sizes],
                 linestyle=line,
-                color=COLOUR[look],
-                marker=MARKER[look],
+                color=algorithm(look).colour,
+                marker=algorithm(look).marker,
                 markersize=_SIZE.get(look, 4.6),
             )
             hover(
-                line_of, [f"{competitor(name)}, {rows:,} rows: {significant(hundred(found[rows]))} s" for rows in sizes]
+                line_of,
+                [f"{competitor(name)}, {rows:,} rows: {significant(hundred(records[rows]))} s" for rows in sizes],
             )
             handles.append(key(competitor(name), look, linestyle=line, markersize=_SIZE.get(look, 4.6)))
     for place, name in ((0, "dpsgd"), (1, "adafest")):
@@ -89,14 +88,14 @@ def _figure(section: Section) -> Drawing:
             list(TAB_WALLCLOCK.rows),
             [values[place] for values in TAB_WALLCLOCK.rows.values()],
             linestyle=":",
-            color=COLOUR[name],
-            marker=MARKER[name],
+            color=algorithm(name).colour,
+            marker=algorithm(name).marker,
             markersize=_SIZE.get(name, 4.6),
             markerfacecolor="white",
         )
         handles.append(
             key(
-                f"{rule(name)}, the paper",
+                f"{label(name)}, the paper",
                 name,
                 linestyle=":",
                 markerfacecolor="white",
@@ -110,6 +109,3 @@ def _figure(section: Section) -> Drawing:
     figure.legend(handles=handles, loc="outside upper center", ncols=3)
     figure.values = "Its values are in the table of tab_wallclock; the table below is of whole steps."
     return figure
-
-
-ARTIFACT = Artifact("speed", "Time of a step by vocabulary size", content, measured=f"{COMMAND} && {STEP_COMMAND}")

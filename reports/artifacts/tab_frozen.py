@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.artifact import Artifact, Content
-from reports.comparison import Population, Setting
+from reports.algorithms import label
+from reports.comparison import Setting
+from reports.entry import Content, Inputs
 from reports.published import NAMES, TAB_FROZEN
 from reports.tables import Column, Table
-from reports.texts import generated
-from reports.wording import metric, number, rule, signed, utility
+from reports.wording import generated, metric, number, signed, utility
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     name = metric(population)
     # Beside the paper's numbers of its own task, or else beside all of them.
     tasks = [task for task in TAB_FROZEN.columns if task == population.dataset] or TAB_FROZEN.columns
     table = Table(
         [
-            Column("rule", "rule", rule),
+            Column("algorithm", "algorithm", label),
             Column("epsilon", "ε", number),
             Column("test", f"test {name}", utility),
             Column("error", "± (standard error)", utility),
@@ -39,11 +40,11 @@ def content(population: Population) -> Content:
         for algorithm, best in pair.items():
             table.rows.append(_row(algorithm, epsilon, best, tasks))
             if best is None:
-                missing.append(f"No {rule(algorithm)} run at ε = {number(epsilon)} yet.")
+                missing.append(f"No {label(algorithm)} run at ε = {number(epsilon)} yet.")
     table.rows.insert(0, _row("nonprivate", None, population.best("nonprivate", None), tasks))
     caption = (
         f"Test {name} of DP-SGD with the word embeddings trained, and frozen (LoRA and classifier are trained in "
-        f"both): of the setting that is best on validation.{generated(population)}"
+        f"both), of the setting that is best on validation.{generated(population)}"
     )
     return Content(caption, table=table, missing=missing)
 
@@ -57,15 +58,3 @@ def _row(
         paper, _, difference = TAB_FROZEN.beside((algorithm, epsilon), task, ours[0])
         row += [paper, difference]
     return row
-
-
-ARTIFACT = Artifact(
-    "tab_frozen",
-    "Word embeddings trained and frozen",
-    content,
-    experiment="text",
-    rules=("nonprivate", "dpsgd", "frozen"),
-    figure=False,
-    texts=("text",),
-    clicks=False,
-)

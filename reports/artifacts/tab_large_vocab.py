@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reports.artifact import Artifact, Content
 from reports.comparison import Population, best_reduction
+from reports.entry import Content, Inputs
 from reports.published import TAB_LARGE_VOCAB, beside
 from reports.tables import Column, Table
-from reports.texts import generated, kind, vocabulary
-from reports.wording import metric, multiple, number
+from reports.wording import generated, metric, multiple, number
 
 PAPER = {"roberta": "RoBERTa on SST-2, 50,265 rows", "xlm_r": "XLM-R on XNLI, about 250,000 rows"}
 
 
-def content(populations: list[Population]) -> Content:
-    """Of the population of the largest vocabulary, which comes first, beside the others of its kind of texts."""
-    main = populations[0]
+def content(inputs: Inputs) -> Content:
+    """The population of a large vocabulary beside the others of texts."""
+    main = inputs.population
     epsilon = main.main_epsilon
-    alike = [p for p in populations if (p.fidelity, p.profile) == (main.fidelity, main.profile)]
+    alike = [p for p in inputs.of("text", "large_text") if (p.fidelity, p.profile) == (main.fidelity, main.profile)]
     alike = [p for p in alike if p.best("dpsgd", epsilon) and p.of("adafest", epsilon)]
     caption = (
         "DP-AdaFEST's best embedding gradient size reduction whose loss of validation "
@@ -27,11 +26,11 @@ def content(populations: list[Population]) -> Content:
     )
     pairs: list[tuple[str, Population | None]] = []
     for name, size in (("roberta", "text"), ("xlm_r", "large_text")):
-        ours = sorted((p for p in alike if kind(p) == size), key=vocabulary)
+        ours = sorted((p for p in alike if p.kind == size), key=lambda p: p.vocabulary)
         pairs += [(name, p) for p in ours] or [(name, None)]
     columns = [Column("loss", "loss ≤", number)]
     for place, (name, population) in enumerate(pairs):
-        about = "no runs yet" if population is None else f"{population.dataset}, {vocabulary(population):,} rows"
+        about = "no runs yet" if population is None else f"{population.dataset}, {population.vocabulary:,} rows"
         paper, own, difference = beside(f"{name}_{place}", "", multiple)
         columns += [
             replace(paper, heading=f"paper, {PAPER[name]}"),
@@ -53,16 +52,3 @@ def _reduction(population: Population, epsilon: float | None, loss: float) -> fl
     reference = population.best("dpsgd", epsilon)
     best = best_reduction(population.of("adafest", epsilon), reference, loss) if reference else None
     return best.reduction if best else None
-
-
-ARTIFACT = Artifact(
-    "tab_large_vocab",
-    "Larger vocabularies",
-    content,
-    experiment="text_large_vocabulary",
-    rules=("dpsgd", "adafest"),
-    figure=False,
-    texts=("large_text",),
-    clicks=False,
-    beside=True,
-)

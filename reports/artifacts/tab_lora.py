@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from reports.artifact import Artifact, Content
-from reports.comparison import Population, best_reduction
+from reports.algorithms import label
+from reports.artifacts.best_reduction import without_reference
+from reports.comparison import best_reduction, by_epsilon
+from reports.entry import Content, Inputs
 from reports.published import TAB_LORA, beside
-from reports.reduction_curve import by_epsilon, without_reference
 from reports.tables import Column, Table
-from reports.texts import generated
-from reports.wording import metric, multiple, number, rule, settings_text
-
-RULES = TAB_LORA.columns
+from reports.wording import generated, metric, multiple, number, settings_text
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     epsilon = population.main_epsilon
     caption = (
         f"The best embedding gradient size reduction whose loss of validation {metric(population)} against the best "
@@ -24,26 +23,14 @@ def content(population: Population) -> Content:
     panels = by_epsilon(population, epsilons)
     reference = panels[0].reference if panels else None
     columns = [Column("loss", "loss ≤", number)]
-    for name in RULES:
-        columns += [*beside(name, rule(name), multiple), Column(f"{name}_settings", f"{rule(name)}, settings")]
+    for name in TAB_LORA.columns:
+        columns += [*beside(name, label(name), multiple), Column(f"{name}_settings", f"{label(name)}, settings")]
     table = Table(columns)
     for loss in TAB_LORA.rows:
         row: list[float | str | None] = [loss]
-        for name in RULES:
+        for name in TAB_LORA.columns:
             best = best_reduction(population.of(name, epsilon), reference, loss) if reference else None
             row += TAB_LORA.beside(loss, name, best.reduction if best else None)
             row.append(settings_text(best, population) if best else None)
         table.rows.append(row)
     return Content(caption, table=table, missing=without_reference(panels), epsilons=epsilons)
-
-
-ARTIFACT = Artifact(
-    "tab_lora",
-    "LoRA on the embedding table",
-    content,
-    experiment="text",
-    rules=("dpsgd", *RULES),
-    figure=False,
-    texts=("text",),
-    clicks=False,
-)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from reports.artifact import Artifact, Content
-from reports.comparison import Population
+from reports.algorithms import label
+from reports.entry import Content, Inputs
 from reports.published import TAB_STREAMING, beside
 from reports.tables import Column, Table
-from reports.wording import metric, number, rule, utility
+from reports.wording import metric, number, utility
 
 EPSILONS = (1.0, 3.0, 8.0)  # the paper's
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     name = metric(population)
     epsilons = sorted({*EPSILONS, *population.epsilons})
     columns, missing = [Column("period", "period (days)")], []
     for epsilon in (*epsilons, None):
-        label = "non-private" if epsilon is None else f"ε = {number(epsilon)}"
+        at = "non-private" if epsilon is None else f"ε = {number(epsilon)}"
         short = _name(epsilon)
         columns += [
-            *beside(short, label, utility),
-            Column(f"{short}_error", f"{label}, standard error of ours", utility),
+            *beside(short, at, utility),
+            Column(f"{short}_error", f"{at}, standard error of ours", utility),
         ]
     table = Table(columns)
     for days in sorted({*TAB_STREAMING.rows, *population.periods}):
@@ -32,11 +33,11 @@ def content(population: Population) -> Content:
             row.append(best.error if best else None)
             if best is None and days in population.periods and epsilon in (None, *population.epsilons):
                 at = "" if epsilon is None else f" at ε = {number(epsilon)}"
-                missing.append(f"No {rule(algorithm)} run{at} with a period of {days} days yet.")
+                missing.append(f"No {label(algorithm)} run{at} with a period of {days} days yet.")
         table.rows.append(row)
     caption = (
-        f"Test {name} on the held-out days after training on a stream in periods of so many days, for DP-SGD and "
-        f"without privacy: of the setting that is best on validation."
+        f"Test {name} on the held-out days after training on a stream in periods of the given length, for DP-SGD "
+        "and without privacy, of the setting that is best on validation."
     )
     return Content(caption, table=table, missing=missing)
 
@@ -44,14 +45,3 @@ def content(population: Population) -> Content:
 def _name(epsilon: float | None) -> str:
     """The column of an ε, as the paper's table has it."""
     return "nonprivate" if epsilon is None else f"epsilon_{number(epsilon)}"
-
-
-ARTIFACT = Artifact(
-    "tab_streaming",
-    "Utility by streaming period",
-    content,
-    experiment="streaming",
-    rules=("nonprivate", "dpsgd"),
-    figure=False,
-    streams=True,
-)

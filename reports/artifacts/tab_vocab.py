@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
-from reports.artifact import Artifact, Content
-from reports.comparison import Population
+from reports.entry import Content, Inputs
 from reports.published import TAB_VOCAB
 from reports.tables import Column, Table
 
 
-def content(population: Population) -> Content:
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
     tables = next((run.tables for run in population.runs if run.tables), ())
     same = tuple(table.rows for table in tables) == tuple(size for (size,) in TAB_VOCAB.rows.values())
     caption = (
@@ -19,8 +19,7 @@ def content(population: Population) -> Content:
         + (
             "Categories are hashed into the published sizes, so nothing about the data leaks through them."
             if same
-            else "Features stand beside each other by their place alone, and a difference says how much larger or "
-            "smaller our tables are."
+            else "Features are paired by position only; a difference is how much larger or smaller our table is."
         )
     )
     size = "{:,}".format
@@ -48,13 +47,3 @@ def content(population: Population) -> Content:
     theirs, mine = sum(int(size) for (size,) in TAB_VOCAB.rows.values()), sum(table.rows for table in tables)
     rows.append(("all", theirs, f"all {len(tables)}", mine, mine - theirs, None))
     return Content(caption, table=Table(columns, list(rows)), epsilons=[])
-
-
-ARTIFACT = Artifact(
-    "tab_vocab",
-    "Vocabulary sizes",
-    content,
-    experiment="comparison",
-    rules=("nonprivate",),
-    figure=False,
-)

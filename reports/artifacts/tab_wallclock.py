@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from reports.artifact import Artifact, Content
 from reports.bench import Section, competitor, read
 from reports.claims.timing import factor
+from reports.entry import Content, Inputs, unmeasured
 from reports.published import TAB_WALLCLOCK, beside
 from reports.tables import Column, Table
 from reports.wording import significant
@@ -20,18 +18,18 @@ SMALLEST = "adafest, smallest table"
 OTHERS = ("dpsgd lazy", "fest", "adafest_plus", "pytorch sparse")
 
 
-def content(report: Path) -> Content:
-    section = read(report, "embedding")
+def content(inputs: Inputs) -> Content:
+    section = read(inputs.report, "embedding")
     if section is None:
-        return Content("Nothing to show yet.", missing=[f"No benchmark yet: {COMMAND}"])
+        return unmeasured(COMMAND)
     others = [name for name in OTHERS if section.at(name)]
     caption = (
         "Seconds of 100 steps of an embedding of dimension 64 at batch size 1,024 by its rows, and how many times as "
         "long DP-SGD takes as DP-AdaFEST (factor), with a 95% interval from the scatter of its turns. The machines "
         f"differ: the paper's figures are of TensorFlow on its own, ours of {section.machine} (medians; ratios within "
-        "a turn), so factors can be compared and seconds cannot. DP-AdaFEST is at its dearest: every touched row "
-        "survives, and half an untouched one is expected to. 'To the smallest': its time over that on the smallest "
-        "table, in the same turns. 'Working': memory on top of the table."
+        "a turn), so factors can be compared and seconds cannot. DP-AdaFEST is timed in its worst case: every "
+        "touched row survives, and half an untouched row on average. 'To the smallest': its time over that on the "
+        "smallest table, in the same turns. 'Working': memory in addition to the table."
     )
     sizes = sorted(section.at("adafest").keys() | TAB_WALLCLOCK.rows.keys())
     table = Table(
@@ -57,9 +55,9 @@ def hundred(record: Mapping[str, Any]) -> float:
 
 def _row(section: Section, rows: int, others: list[str]) -> tuple[Any, ...]:
     dense, ours, small = (section.at(name).get(rows) for name in ("dpsgd", "adafest", SMALLEST))
-    found = factor(section, rows)
+    ratio = factor(section, rows)
     measured = {
-        "factor": math.exp(found.value) if found else None,
+        "factor": ratio.factor if ratio else None,
         "dpsgd": hundred(dense) if dense else None,
         "adafest": hundred(ours) if ours else None,
     }
@@ -67,12 +65,12 @@ def _row(section: Section, rows: int, others: list[str]) -> tuple[Any, ...]:
     return (
         rows,
         *cells["factor"],
-        found.factors if found else None,
+        ratio.factors if ratio else None,
         *cells["dpsgd"],
         *cells["adafest"],
         1 / small["ratio"] if small and small["ratio"] else None,
         ours["working_bytes"] / 1e6 if ours and ours["working_bytes"] is not None else None,
-        *(hundred(found[rows]) if rows in found else None for found in map(section.at, others)),
+        *(hundred(timed[rows]) if rows in timed else None for timed in map(section.at, others)),
     )
 
 
@@ -80,6 +78,3 @@ def _missing(section: Section) -> list[str]:
     timed = {name: section.at(name) for name in ("dpsgd", "adafest")}
     absent = [f"{rows:,}" for rows in TAB_WALLCLOCK.rows if any(rows not in sizes for sizes in timed.values())]
     return [f"Not timed at {', '.join(absent)} rows: raise bench.largest_rows."] if absent else []
-
-
-ARTIFACT = Artifact("tab_wallclock", "Wall-clock time by vocabulary size", content, figure=False, measured=COMMAND)

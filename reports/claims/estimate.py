@@ -1,23 +1,25 @@
-"""Differences with their 95% intervals, and what an interval says of a claim.
+"""Differences with their 95% intervals, and the verdict that an interval implies.
 
-Two settings with ENOUGH runs each are compared over these (Student's t, pooled variance): what is asked is whether
-training again would show the same on the same test rows. Fewer runs tell too little of that. Then training again is
-taken to move a utility by TRAINING, or by what these runs show where that is more, in quadrature with the standard
-error of the test rows. One run can so decide a large difference and never a small one, and nothing at all of a metric
-that TRAINING does not know.
+Two settings with ENOUGH runs each are compared over these (Student's t, pooled variance): the question is whether
+retraining would give the same result on the same test rows. Fewer runs do not tell. Then retraining is assumed to
+change a utility with standard deviation TRAINING, or that of these runs where it is larger, in quadrature with the
+standard error of the test rows. So one run can decide a large difference but never a small one, and nothing at all of
+a metric that TRAINING does not have.
 
-A claim that rests on several settings, or on one that was chosen among several, counts them: its intervals are so wide
-that all of them are right at once in 95% of cases (Bonferroni). A choice on validation is no way around that, since
-what training did to the validation rows it did to the test rows, too.
+A claim that rests on several settings, or on one that was chosen among several, counts them: its intervals hold
+simultaneously with 95% confidence (Bonferroni). Choosing on validation is no way around that, since retraining moves
+validation and test utility together.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from typing import Any
 
 from scipy import stats
 
@@ -25,30 +27,19 @@ from reports.comparison import Setting
 from reports.wording import signed, significant
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
-UNTOLD = "cannot be told here"
-"""By what is seen, more seeds would not decide it: these settings or data leave it open, and the evidence says why."""
+UNTOLD = "inconclusive"
+"""More seeds would not help: other settings or data would, and the evidence says which."""
 
 NEARLY = 0.005
-"""A difference of utility that the paper would call none: its own thresholds begin there."""
+"""A difference of utility below this counts as none: the paper's own thresholds begin there."""
 
 ENOUGH = 3
-"""Runs of a setting from which on their own scatter says what training again does."""
+"""Runs of a setting from which on their own spread estimates the effect of retraining."""
 
 TRAINING = {"auc": 0.005}
-"""The standard deviation of a utility over trainings, by metric: the largest that was seen on the flights, whose
-settings have 0.001 to 0.005 over three seeds each, so that it may be more. Of accuracies on real texts too few were
-seen to name one."""
-
-EXPLAINED = (
-    "A claim holds, or does not, where 95% intervals leave no doubt. All settings that it rests on are counted: their "
-    f"intervals are right at once (Bonferroni). From {ENOUGH} seeds a setting on they come from the scatter over seeds "
-    f"(Student's t); with fewer, training again is taken to move an AUC by {TRAINING['auc']} (standard deviation, the "
-    "largest seen on the flights), besides the error of the test rows, so that one seed decides large differences "
-    "only, and none of accuracies; slopes and means of pairs have theirs from how the runs scatter about them. "
-    "**not enough runs**: more seeds can decide it. **cannot be told here**: by what is "
-    "seen they would not; these data or settings leave it open, and the text says what it would take."
-)
-"""How verdicts are reached, for the page."""
+"""Assumed standard deviation of a utility over retrainings, by metric: the largest measured on the flights, whose
+settings have 0.001 to 0.005 over three seeds each, so the true one may be larger. For accuracies on real texts there
+are too few measurements."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +61,11 @@ class Difference:
         return self.value + self.half
 
     @property
+    def factor(self) -> float:
+        """The factor whose logarithm this is."""
+        return math.exp(self.value)
+
+    @property
     def factors(self) -> str:
         """The interval of the factor whose logarithm this is, in words."""
         if math.isinf(self.half):
@@ -85,27 +81,22 @@ class Difference:
         return HOLDS if self.low > least else FAILS if self.high < least else OPEN
 
     def none(self) -> str:
-        """The verdict on the claim that there is no difference to speak of."""
+        """The verdict on the claim that there is no relevant difference."""
         if max(self.high, -self.low) < NEARLY:
             return HOLDS
         return FAILS if max(self.low, -self.high) > NEARLY else OPEN
 
 
 def between(one: Setting, other: Setting, of: int = 1) -> Difference:
-    """Test utility of `one` less that of `other`, which stand for, or were chosen among, `of` settings."""
-    value = one.test - other.test
-    counts = len(one.runs), len(other.runs)
-    if min(counts) < ENOUGH:
-        error = math.hypot(_taken(one), _taken(other))
-        return Difference(value, normal(of) * error)
-    freedom = sum(counts) - 2
-    squares = sum((count - 1) * (s.spread or 0.0) ** 2 for count, s in zip(counts, (one, other), strict=True))
-    error = math.sqrt(squares / freedom * sum(1 / count for count in counts))
-    return Difference(value, student(freedom, of) * error)
+    """Test utility of `one` minus that of `other`, which represent, or were chosen among, `of` settings."""
+    if min(len(one.runs), len(other.runs)) < ENOUGH:
+        return Difference(one.test - other.test, normal(of) * math.hypot(_error(one), _error(other)))
+    tests = ([run.test for run in setting.runs] for setting in (one, other))
+    return Difference(one.test - other.test, _half(stats.ttest_ind, *tests, of=of))
 
 
-def _taken(setting: Setting) -> float:
-    """What the error of a setting's utility is taken to be that has few runs; infinite where nothing is known."""
+def _error(setting: Setting) -> float:
+    """The assumed standard error of a setting's utility over few runs; infinite where nothing is known."""
     rows = [math.inf if run.test_error is None else run.test_error for run in setting.runs]
     training = max(TRAINING.get(setting.runs[0].metric, math.inf), setting.spread or 0.0)
     return math.hypot(training / math.sqrt(len(rows)), max(rows))
@@ -113,29 +104,35 @@ def _taken(setting: Setting) -> float:
 
 @cache
 def normal(of: int = 1) -> float:
-    """Half of a 95% interval by its known standard error, where `of` intervals are to be right at once."""
+    """Half of a 95% interval in known standard errors, where `of` intervals are to hold simultaneously."""
     return float(stats.norm.ppf(1 - 0.025 / of))
 
 
 @cache
 def student(freedom: int, of: int = 1) -> float:
-    """The same where the standard error is estimated."""
+    """The same for an estimated standard error."""
     return float(stats.t.ppf(1 - 0.025 / of, freedom))
 
 
 def mean(values: Sequence[float]) -> Difference:
     """Of differences that are independent."""
-    count = len(values)
-    if count < 2:
-        return Difference(statistics.fmean(values), math.inf)
-    return Difference(statistics.fmean(values), student(count - 1) * statistics.stdev(values) / math.sqrt(count))
+    half = _half(partial(stats.ttest_1samp, popmean=0), values) if len(values) > 1 else math.inf
+    return Difference(statistics.fmean(values), half)
+
+
+def _half(test: Callable[..., Any], *samples: Sequence[float], of: int = 1) -> float:
+    """Half of the interval of one of `of` t-tests; zero where nothing scatters, of which scipy warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        low, high = test(*samples).confidence_interval(1 - 0.05 / of)
+    return float(high - low) / 2
 
 
 def slope(lines: Iterable[Sequence[tuple[float, float]]], of: int = 1) -> Difference | None:
-    """The slope that parallel lines have in common, each through points (x, y) and with a height of its own;
-    one of `of` slopes.
+    """The common slope of parallel lines, each through points (x, y) and with an intercept of its own; one of `of`
+    slopes.
 
-    None where no line has two different x; the half is infinite where nothing is left to judge the scatter by.
+    None where no line has two different x; the half is infinite where no degree of freedom is left.
     """
     centred, count = [], 0
     for points in lines:
@@ -146,9 +143,9 @@ def slope(lines: Iterable[Sequence[tuple[float, float]]], of: int = 1) -> Differ
     width = math.fsum(x * x for x, _ in centred)
     if width < 1e-12:
         return None
-    found = math.fsum(x * y for x, y in centred) / width
+    steepness = math.fsum(x * y for x, y in centred) / width
     freedom = len(centred) - count - 1
     if freedom < 1:
-        return Difference(found, math.inf)
-    left = math.fsum((y - found * x) ** 2 for x, y in centred)
-    return Difference(found, student(freedom, of) * math.sqrt(left / freedom / width))
+        return Difference(steepness, math.inf)
+    left = math.fsum((y - steepness * x) ** 2 for x, y in centred)
+    return Difference(steepness, student(freedom, of) * math.sqrt(left / freedom / width))

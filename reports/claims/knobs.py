@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Callable
 
 from reports.ablation import Grid, largest_grid
-from reports.claims.claim import Finding, all_of
+from reports.claims.claim import Finding, all_of, finding
 from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD, Difference, between, normal, slope
-from reports.claims.tradeoff import TOLERABLE, sparser
+from reports.claims.tradeoff import TOLERABLE
 from reports.comparison import Population, Setting
-from reports.wording import metric, number, significant
+from reports.wording import metric
 
 BEST_RATIOS = (5.0, 10.0)
 
@@ -20,24 +20,30 @@ BEST_RATIOS = (5.0, 10.0)
 def on_grid(test: Callable[[Population, Grid], Finding]) -> Callable[[Population], Finding]:
     """A test of the fullest grid at the main ε."""
 
-    def made(population: Population) -> Finding:
+    def test_grid(population: Population) -> Finding:
         grid = largest_grid(population, population.main_epsilon)
-        return Finding(OPEN, "No DP-AdaFEST runs yet.") if grid is None else test(population, grid)
+        return finding(OPEN, "missing", what="DP-AdaFEST runs") if grid is None else test(population, grid)
 
-    return made
+    return test_grid
 
 
 def larger_ratio_better(population: Population, grid: Grid) -> Finding:
     """At the same τ, utility rises with the logarithm of σ₁/σ₂."""
-    lines = {
-        threshold: [(math.log10(ratio), run.test) for ratio, setting in line for run in setting.runs]
-        for threshold, line in _lines(grid, across=True).items()
-    }
-    gained = slope(lines.values()) if lines else None
+    lines = [
+        [(math.log10(ratio), run.test) for ratio, setting in line for run in setting.runs]
+        for line in _lines(grid, across=True).values()
+    ]
+    gained = slope(lines) if lines else None
     if gained is None:
-        return Finding(OPEN, "No two noise ratios at the same τ yet.")
-    said = f"Test {metric(population)} moves by {gained} with a tenfold σ₁/σ₂ at the same τ ({_shape(lines)})."
-    return Finding(gained.above(0), said)
+        return finding(OPEN, "missing", what="two noise ratios at the same τ")
+    return finding(
+        gained.above(0),
+        "tenfold_ratio",
+        moved=gained,
+        metric=metric(population),
+        runs=sum(map(len, lines)),
+        thresholds=len(lines),
+    )
 
 
 def five_or_ten_best(population: Population, grid: Grid) -> Finding:
@@ -45,14 +51,17 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
     named = [setting for (ratio, _), setting in grid.cells.items() if ratio in BEST_RATIOS]
     others = [setting for (ratio, _), setting in grid.cells.items() if ratio not in BEST_RATIOS]
     if not named or not others:
-        return Finding(OPEN, "No runs with a ratio of 5 or 10 and with another one yet.")
+        return finding(OPEN, "missing", what="runs with a ratio of 5 or 10 and with another one")
     best, other = (max(settings, key=lambda s: (s.validation, s.key)) for settings in (named, others))
     gained = between(best, other, of=len(grid.cells))
-    ratios = [number(setting.parameter("noise_ratio")) for setting in (best, other)]
-    return Finding(
+    return finding(
         gained.above(0),
-        f"The best on validation with σ₁/σ₂ of 5 or 10 (it is {ratios[0]}) gains {gained} test {metric(population)} "
-        f"over the best with another (it is {ratios[1]}), chosen among {len(grid.cells)} settings.",
+        "best_ratio",
+        gained=gained,
+        ratio=best.parameter("noise_ratio"),
+        other=other.parameter("noise_ratio"),
+        of=len(grid.cells),
+        metric=metric(population),
     )
 
 
@@ -67,12 +76,9 @@ def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
         (low, first), (high, last) = line[0], line[-1]
         grown = _denser(first, last, of)
         thinner = any(_denser(one, other, of).above(0) == FAILS for (_, one), (_, other) in itertools.pairwise(line))
-        said = (
-            f"At τ = {number(threshold)}, the gradient has {significant(math.exp(grown.value))} times as many "
-            f"coordinates with σ₁/σ₂ = {number(high)} as with {number(low)} (95% interval {grown.factors})."
-        )
-        findings.append(Finding(FAILS if thinner else grown.above(0), said))
-    return all_of(findings) if findings else Finding(OPEN, "No two noise ratios at the same τ yet.")
+        verdict = FAILS if thinner else grown.above(0)
+        findings.append(finding(verdict, "denser", threshold=threshold, grown=grown, low=low, high=high))
+    return all_of(findings) if findings else finding(OPEN, "missing", what="two noise ratios at the same τ")
 
 
 def _denser(one: Setting, other: Setting, of: int) -> Difference:
@@ -92,43 +98,40 @@ def small_threshold_harmless(population: Population, grid: Grid) -> Finding:
     lines = [[cell for cell in line if cell[0] <= limit] for line in _lines(grid, across=False).values()]
     lines = [line for line in lines if len(line) > 1]
     if not lines:
-        return Finding(OPEN, "No two small τ at the same σ₁/σ₂ yet.")
+        return finding(OPEN, "missing", what="two small τ at the same σ₁/σ₂")
     line = max(lines, key=lambda cells: (len(cells), cells[-1][1].validation))
     (low, first), (high, last) = line[0], line[-1]
     moved = between(last, first, of=len(lines))
-    said = f"From τ = {number(low)} to {number(high)}, test {metric(population)} moves by {moved}."
-    return Finding(moved.none(), said)
+    return finding(moved.none(), "small_thresholds", moved=moved, low=low, high=high, metric=metric(population))
 
 
 def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
     """Utility drops at the largest τ; where it does not, that decides only if τ came to half the batch (in the
     paper, 500 of 1,024)."""
-    drops: dict[float, tuple[float, Difference]] = {}
+    drops: list[tuple[float, float, Difference]] = []
     lines = _lines(grid, across=False)
     of = sum(map(len, lines.values()))
     for ratio, line in lines.items():
         best = max((setting for _, setting in line[:-1]), key=lambda s: (s.validation, s.key))
-        drops[ratio] = line[-1][0], between(best, line[-1][1], of)
+        drops.append((ratio, line[-1][0], between(best, line[-1][1], of)))
     if not drops:
-        return Finding(OPEN, "No two τ at the same σ₁/σ₂ yet.")
-    verdicts = [drop.above(TOLERABLE) for _, drop in drops.values()]
+        return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
+    verdicts = [drop.above(TOLERABLE) for *_, drop in drops]
     batch = population.of("adafest", population.main_epsilon)[0].runs[0].batch_size
-    reached = max(threshold for threshold, _ in drops.values())
-    verdict, why = HOLDS if HOLDS in verdicts else OPEN, ""
+    reached = max(threshold for _, threshold, _ in drops)
+    verdict = HOLDS if HOLDS in verdicts else OPEN
     if set(verdicts) == {FAILS} and reached >= batch / 2:
         verdict = FAILS
-    elif verdict == OPEN and reached < batch / 2 and all(drop.value <= TOLERABLE for _, drop in drops.values()):
-        verdict, why = (
-            UNTOLD,
-            f" The settings end at τ = {number(reached)} before there is one: sweep {sparser('adafest')}.",
-        )
-    told = "; ".join(
-        f"{drop} at τ = {number(threshold)} with σ₁/σ₂ = {number(ratio)}" for ratio, (threshold, drop) in drops.items()
-    )
-    return Finding(
+    elif verdict == OPEN and reached < batch / 2 and all(drop.value <= TOLERABLE for *_, drop in drops):
+        verdict = UNTOLD
+    return finding(
         verdict,
-        f"Loss of test {metric(population)} from the best smaller τ to the largest: {told}; beyond "
-        f"{number(TOLERABLE)} is sharp. The batch size is {batch:,}.{why}",
+        "largest_threshold",
+        drops=drops,
+        tolerable=TOLERABLE,
+        batch_size=batch,
+        ended=reached if verdict == UNTOLD else None,
+        metric=metric(population),
     )
 
 
@@ -139,8 +142,3 @@ def _lines(grid: Grid, across: bool) -> dict[float, list[tuple[float, Setting]]]
         line, place = (threshold, ratio) if across else (ratio, threshold)
         lines.setdefault(line, []).append((place, setting))
     return {line: cells for line, cells in sorted(lines.items()) if len(cells) > 1}
-
-
-def _shape(lines: dict[float, list[tuple[float, float]]]) -> str:
-    count = sum(len(points) for points in lines.values())
-    return f"{count} runs at {len(lines)} τ"

@@ -1,17 +1,16 @@
-"""All claims of the paper that runs can bear out, in its order, and their verdicts on what is at hand."""
+"""All claims of the paper that runs can test, in its order, and their verdicts on these inputs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from reports.claims import knobs, streams, tradeoff
-from reports.claims.claim import Claim, Evidence, on
-from reports.claims.fidelities import as_good
+from reports.claims.accountings import as_good
+from reports.claims.claim import Claim, on
 from reports.claims.knobs import on_grid
-from reports.claims.texts import larger_vocabulary_gains
 from reports.claims.timing import factor_at
+from reports.entry import Inputs
 from reports.published import NAMES, TAB_FROZEN, TAB_LARGE_VOCAB, TAB_LORA, TAB_STREAMING, PublishedTable
-from reports.reduction_curve import by_epsilon
 from reports.tables import Column, Table
 from reports.wording import number
 
@@ -40,7 +39,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST cuts the gradient more than DP-FEST at the same level of utility.",
         "§4.2, figure 3",
         ("fig3", "fig8", "frontier"),
-        on(STATIC, lambda population: tradeoff.leads(by_epsilon(population, population.epsilons), "adafest", ["fest"])),
+        on(STATIC, tradeoff.leads_at("adafest", "fest")),
     ),
     Claim(
         "adafest_half_a_million",
@@ -61,12 +60,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST+ outperforms DP-FEST and DP-AdaFEST alone in the trade-off, for different values of ε.",
         "§4.2, figure 4",
         ("fig4", "frontier"),
-        on(
-            STATIC,
-            lambda population: tradeoff.leads(
-                by_epsilon(population, population.epsilons), "adafest_plus", ["fest", "adafest"]
-            ),
-        ),
+        on(STATIC, tradeoff.leads_at("adafest_plus", "fest", "adafest")),
     ),
     Claim(
         "exponential_fails",
@@ -115,7 +109,7 @@ CLAIMS: tuple[Claim, ...] = (
         "On word embeddings, DP-AdaFEST cuts the gradient more than LoRA at similar levels of utility.",
         "§4.4, table 1",
         ("tab_lora",),
-        on(TEXT, lambda population: tradeoff.leads(by_epsilon(population, [1.0]), "adafest", ["lora_embedding"])),
+        on(TEXT, tradeoff.leads_at("adafest", "lora_embedding", epsilons=[1.0])),
         _within(TAB_LORA, "adafest", "lora_embedding"),
     ),
     Claim(
@@ -123,7 +117,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST cuts the gradient more where the vocabulary is larger.",
         "§4.4, table 2",
         ("tab_large_vocab",),
-        larger_vocabulary_gains,
+        tradeoff.larger_vocabulary_gains,
         _within(TAB_LARGE_VOCAB, "xlm_r", "roberta"),
     ),
     Claim(
@@ -214,19 +208,19 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(
         "corrections_cost_no_utility",
         "What is corrected in the paper's accounting costs no utility to speak of.",
-        "not in the paper: its fidelity and the rigorous one side by side",
+        "not in the paper: its accounting and the rigorous one side by side",
         ("corrections",),
         as_good,
     ),
 )
 
 
-def judge(evidence: Evidence) -> list[dict[str, Any]]:
+def judge(evidence: Inputs) -> list[dict[str, Any]]:
     """Every claim with its verdict, as report.json has them."""
     return [claim.judged(evidence) for claim in CLAIMS]
 
 
-def shown_by(artifact: str, evidence: Evidence) -> list[dict[str, Any]]:
+def shown_by(artifact: str, evidence: Inputs) -> list[dict[str, Any]]:
     """The claims that an artifact shows, judged on this evidence."""
     return [claim.judged(evidence) for claim in CLAIMS if artifact in claim.artifacts]
 

@@ -15,10 +15,10 @@ from typing import Any
 from scipy import stats
 
 from reports.bench import Section, read
-from reports.claims.claim import Evidence, Finding, Test
+from reports.claims.claim import Finding, Test, finding
 from reports.claims.estimate import OPEN, Difference
+from reports.entry import Inputs
 from reports.published import TAB_WALLCLOCK
-from reports.wording import significant
 
 
 def factor(section: Section, rows: int) -> Difference | None:
@@ -42,17 +42,19 @@ def _error(record: Mapping[str, Any]) -> float:
 def factor_at(rows: int, least: float) -> Test:
     """At so many rows, a step of DP-AdaFEST takes more than `least` times less than one of DP-SGD."""
 
-    def test(evidence: Evidence) -> Finding:
-        section = read(evidence.report, "embedding")
-        found = factor(section, rows) if section else None
-        if section is None or found is None:
-            return Finding(OPEN, f"An embedding of {rows:,} rows has not been timed yet: dpfest bench embedding.")
-        turns = section.at("dpsgd")[rows]["repeats"]
-        return Finding(
-            found.above(math.log(least)),
-            f"At {rows:,} rows DP-SGD takes {significant(math.exp(found.value))} times as long (median within "
-            f"{turns} turn{'s' * (turns != 1)}; 95% interval {found.factors}), in the paper "
-            f"{significant(TAB_WALLCLOCK.rows[rows][2])} on another machine. Measured on {section.machine}.",
+    def test(inputs: Inputs) -> Finding:
+        section = read(inputs.report, "embedding")
+        measured = factor(section, rows) if section else None
+        if section is None or measured is None:
+            return finding(OPEN, "not_timed", rows=rows)
+        return finding(
+            measured.above(math.log(least)),
+            "timed",
+            rows=rows,
+            factor=measured,
+            turns=section.at("dpsgd")[rows]["repeats"],
+            paper=TAB_WALLCLOCK.rows[rows][2],
+            machine=section.machine,
         )
 
     return test

@@ -1,21 +1,22 @@
 """Tests of what the paper says of utility against reduction, at one ε or in one streaming period.
 
-Which settings lie within a loss is known only as well as their utilities are. So a rule's best reduction within a loss
-has two bounds: over the settings that surely lie within it, and over those that may; they are right for all settings
-at once. And the upper one is a bound only where a sparser setting was tried that lost more; otherwise the grid ended
-before the rule did. One rule is ahead of another where its lower bound passes the other's upper one.
+Which settings lie within a loss is known only as well as their utilities are. So an algorithm's best reduction within
+a loss has two bounds: over the settings that surely lie within it, and over those that may; they hold for all settings
+simultaneously. The upper one is a bound only where a sparser setting was tried that lost more; otherwise the grid
+ended too early. One algorithm is ahead of another where its lower bound exceeds the other's upper one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-from reports.claims.claim import Finding, all_of
+from reports.claims.claim import Finding, all_of, finding
 from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, UNTOLD, Difference, between
-from reports.comparison import Population, Setting, best_reduction
-from reports.reduction_curve import Panel, by_epsilon
-from reports.wording import metric, multiple, number, rule, settings_text
+from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon
+from reports.entry import Inputs
+from reports.wording import metric, multiple, settings_text
 
 LOSSES = (0.001, 0.005, 0.01)
 """The losses at which the paper's tables give reductions."""
@@ -32,7 +33,7 @@ OPPOSITE = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}
 @dataclass(frozen=True)
 class Reach:
     """Best reduction within a loss: chosen on validation, and its 95% bounds; 1 is DP-SGD's own. `ended` says that no
-    setting surely lost more: the rule might go further than it was tried."""
+    setting surely lost more: sparser settings might do better."""
 
     chosen: float
     surely: float
@@ -81,7 +82,8 @@ def ahead(mine: Reach, other: Reach, factor: float = 1.0) -> str:
 
 def ahead_of_all(mine: Reach, *others: Reach, factor: float = 1.0) -> str:
     """The verdict on the claim that `mine` is more than `factor` times each of the others."""
-    return all_of([Finding(ahead(mine, other, factor), "") for other in others]).verdict
+    verdicts = [ahead(mine, other, factor) for other in others]
+    return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
 
 
 def where_told(verdicts: Sequence[str]) -> str:
@@ -92,79 +94,58 @@ def where_told(verdicts: Sequence[str]) -> str:
     return FAILS if FAILS in verdicts else HOLDS if HOLDS in verdicts else OPEN
 
 
+def leads_at(leader: str, *rivals: str, epsilons: Sequence[float] = ()) -> Callable[[Population], Finding]:
+    """At all these ε (by default all there are) and at the same loss, the leader cuts the gradient more than each
+    rival."""
+    return lambda population: leads(by_epsilon(population, epsilons or population.epsilons), leader, rivals)
+
+
 def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: float = 1.0) -> Finding:
     """In every panel and at the same loss, the leader cuts the gradient more than each rival, `factor` times more."""
-    of = sum(len(panel.population.of(name, panel.epsilon)) for panel in panels for name in ("dpsgd", leader, *rivals))
-    found = all_of([_leads(panel, leader, rivals, factor, of) for panel in panels])
-    if "×" not in found.evidence:
-        return found
-    return replace(
-        found,
-        evidence=f"{found.evidence} In brackets, bounds of the best reduction within a loss of utility, at 95% for all "
-        f"{of} settings at once; 'or more' where nothing sparser was tried that surely lost more.",
-    )
+    of = sum(len(panel.of(name)) for panel in panels for name in ("dpsgd", leader, *rivals))
+    return all_of([_leads(panel, leader, rivals, factor, of) for panel in panels], "leads", of=of)
 
 
 def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, of: int) -> Finding:
-    reference = panel.reference
-    settings = {name: panel.population.of(name, panel.epsilon) for name in (leader, *rivals)}
-    lacking = [rule(name) for name in ("dpsgd", *settings) if not panel.population.of(name, panel.epsilon)]
+    reference, where = panel.reference, panel.where
+    settings = {name: panel.of(name) for name in (leader, *rivals)}
+    lacking = [name for name in ("dpsgd", *settings) if not panel.of(name)]
     if reference is None or lacking:
-        return Finding(OPEN, f"No {' and no '.join(lacking)} runs at {panel.where}.")
-
-    lost = losses([setting for found in settings.values() for setting in found], reference, of)
+        return finding(OPEN, "lacking", names=lacking, where=where)
+    lost = losses([setting for tried in settings.values() for setting in tried], reference, of)
 
     def reaches_within(loss: float, lost: Losses) -> list[Reach]:
-        return [reach(found, reference, lost, loss) for found in settings.values()]
+        return [reach(tried, reference, lost, loss) for tried in settings.values()]
 
     def verdict(lost: Losses) -> str:
         return where_told([ahead_of_all(*reaches_within(loss, lost), factor=factor) for loss in LOSSES])
 
     frozen = panel.population.best("frozen", panel.epsilon)
     if verdict(lost) == OPEN and frozen is not None and reference.test - frozen.test <= LOSSES[0]:
-        return Finding(
-            UNTOLD,
-            f"At {panel.where}, embeddings that are never trained have {between(frozen, reference, of)} test "
-            f"{metric(panel.population)} over DP-SGD: by these runs no rule needs to lose anything, however much it "
-            "cuts, and on such data none can be ahead.",
-        )
-    found = UNTOLD if verdict(lost) == verdict(settled(lost)) == OPEN else verdict(lost)
-    told = []
-    for loss in LOSSES:
-        mine, *others = map(str, reaches_within(loss, lost))
-        against = f"{others[0]} each" if len(others) > len(set(others)) == 1 else " and ".join(others)
-        told.append(f"within {number(loss)} {mine} against {against}")
-    why = _ends(panel, settings, settled(lost)) if found == UNTOLD else ""
-    rivals_named = " and ".join(map(rule, rivals))
-    return Finding(
-        found,
-        f"{why}At {panel.where}, {rule(leader)} against {rivals_named}: {'; '.join(told)}.{control(panel)}",
+        gained = between(frozen, reference, of)
+        return finding(UNTOLD, "nothing_to_lose", where=where, gained=gained, metric=metric(panel.population))
+    untold = verdict(lost) == verdict(settled(lost)) == OPEN
+    return finding(
+        UNTOLD if untold else verdict(lost),
+        "best_reductions",
+        where=where,
+        leader=leader,
+        rivals=rivals,
+        reached=[(loss, mine, others) for loss in LOSSES for mine, *others in [reaches_within(loss, lost)]],
+        ends=_ends(settings, settled(lost)) if untold else None,
+        frozen=frozen_loss(panel),
     )
 
 
-def _ends(panel: Panel, rules: Mapping[str, Sequence[Setting]], lost: Losses) -> str:
-    """Which rules were not tried so sparse that they lose, and what to sweep."""
-    sparsest = {name: max(settings, key=lambda s: (s.reduction, s.key)) for name, settings in rules.items()}
+def _ends(tried: Mapping[str, Sequence[Setting]], lost: Losses) -> Mapping[str, Any]:
+    """The smallest loss that some algorithm was never tried so sparse as to have, and those algorithms with their
+    largest reductions."""
+    sparsest = {name: max(settings, key=lambda s: (s.reduction, s.key)) for name, settings in tried.items()}
     for loss in LOSSES:
-        ended = [
-            f"{rule(name)} (at most {multiple(setting.reduction)}; sweep {sparser(name)})"
-            for name, setting in sparsest.items()
-            if lost[setting.key].low <= loss
-        ]
+        ended = [(name, setting.reduction) for name, setting in sparsest.items() if lost[setting.key].low <= loss]
         if ended:
-            return f"At {panel.where}, settings end before the rule loses {number(loss)}: {', '.join(ended)}. "
-    return f"At {panel.where}, none of these rules cuts anything within a loss of {number(TOLERABLE)}. "
-
-
-def sparser(name: str) -> str:
-    """What to sweep for a rule's settings to cut more."""
-    algorithm = name.partition("/")[0]
-    knobs = {
-        "fest": "smaller algorithm.selection.rows",
-        "adafest_plus": "larger algorithm.threshold or smaller algorithm.selection.rows",
-        "lora_embedding": "smaller algorithm.rank",
-    }
-    return knobs.get(algorithm, "larger algorithm.threshold")
+            return {"loss": loss, "sparsest": ended}
+    return {"loss": TOLERABLE, "sparsest": []}
 
 
 def some_within(lost: Sequence[Difference], loss: float) -> str:
@@ -178,21 +159,23 @@ def reaches(leader: str, factor: float) -> Callable[[Population], Finding]:
 
     def test(population: Population) -> Finding:
         panel = main_panel(population)
-        settings = population.of(leader, panel.epsilon) if panel else []
-        reference = panel.reference if panel else None
+        reference, settings = (panel.reference, panel.of(leader)) if panel else (None, [])
         if panel is None or reference is None or not settings:
-            return Finding(OPEN, f"No {rule(leader)} and DP-SGD runs to compare yet.")
+            return finding(OPEN, "not_compared", names=[leader, "dpsgd"])
         far = [setting for setting in settings if setting.reduction > factor]
         if not far:
             most = max(setting.reduction for setting in settings)
-            said = f"None of {len(settings)} settings cuts so much; the sparsest cuts {multiple(most)}"
-            return Finding(UNTOLD, f"{said} (sweep {sparser(leader)}).")
-        lost, best = _judged(far, reference, len(population.of("dpsgd", panel.epsilon)))
-        return Finding(
+            return finding(UNTOLD, "none_sparse", count=len(settings), most=most, name=leader)
+        lost, best = _judged(far, reference, len(panel.of("dpsgd")))
+        return finding(
             some_within(list(lost.values()), NEARLY),
-            f"Of {_settings(far)} beyond that, the best cuts {multiple(best.reduction)} "
-            f"({settings_text(best, population)}) and loses {lost[best.key]} test {metric(population)}."
-            f"{control(panel)}",
+            "sparse_enough",
+            count=len(far),
+            reduction=best.reduction,
+            settings=settings_text(best, population),
+            lost=lost[best.key],
+            metric=metric(population),
+            frozen=frozen_loss(panel),
         )
 
     return test
@@ -204,66 +187,100 @@ def _judged(settings: Sequence[Setting], reference: Setting, rivals: int) -> tup
     return lost, min(settings, key=lambda s: (lost[s.key].high, s.key))
 
 
-def _settings(settings: Sequence[Setting]) -> str:
-    return f"{len(settings)} setting{'s' * (len(settings) > 1)}"
-
-
 def exponential_loses(population: Population) -> Finding:
     """No setting of exponential selection has a tolerable loss."""
     panels = by_epsilon(population, population.epsilons)
-    of = sum(len(population.of(name, panel.epsilon)) for panel in panels for name in ("exponential", "dpsgd"))
-    findings = []
-    for panel in panels:
-        reference, settings = panel.reference, population.of("exponential", panel.epsilon)
-        if reference is None or not settings:
-            findings.append(Finding(OPEN, f"No exponential selection and DP-SGD runs at {panel.where}."))
-            continue
-        lost = list(losses(settings, reference, of).values())
-        findings.append(
-            Finding(
-                OPPOSITE[some_within(lost, TOLERABLE)],
-                f"At {panel.where}, the least of {len(settings)} settings' losses of test {metric(population)} is "
-                f"{min(lost, key=lambda difference: difference.value)}; beyond {number(TOLERABLE)}, the largest loss "
-                f"in the paper's tables, none is tolerable.{control(panel)}",
-            )
-        )
-    return all_of(findings)
+    of = sum(len(panel.of(name)) for panel in panels for name in ("exponential", "dpsgd"))
+    return all_of([_exponential_loses(panel, of) for panel in panels])
+
+
+def _exponential_loses(panel: Panel, of: int) -> Finding:
+    lacking = [name for name in ("exponential", "dpsgd") if not panel.of(name)]
+    if panel.reference is None or lacking:
+        return finding(OPEN, "lacking", names=lacking, where=panel.where)
+    lost = list(losses(panel.of("exponential"), panel.reference, of).values())
+    return finding(
+        OPPOSITE[some_within(lost, TOLERABLE)],
+        "least_loss",
+        where=panel.where,
+        count=len(lost),
+        least=min(lost, key=lambda difference: difference.value),
+        tolerable=TOLERABLE,
+        metric=metric(panel.population),
+        frozen=frozen_loss(panel),
+    )
 
 
 def beats_dpsgd(population: Population) -> Finding:
     """One of the AdaFEST settings that cut little is above DP-SGD."""
     panel = main_panel(population)
-    reference = panel.reference if panel else None
-    settings = population.of("adafest", panel.epsilon) if panel else []
+    reference, settings = (panel.reference, panel.of("adafest")) if panel else (None, [])
     if panel is None or reference is None or not settings:
-        return Finding(OPEN, "No DP-AdaFEST and DP-SGD runs to compare yet.")
-    little = [setting for setting in settings if setting.reduction < LITTLE]
-    if not little:
-        least = multiple(min(setting.reduction for setting in settings))
-        said = f"None of {len(settings)} settings cuts less than {LITTLE} times; one cuts {least}"
-        return Finding(UNTOLD, f"{said} (sweep smaller algorithm.threshold).")
-    lost, best = _judged(little, reference, len(population.of("dpsgd", panel.epsilon)))
-    return Finding(
+        return finding(OPEN, "not_compared", names=["adafest", "dpsgd"])
+    dense = [setting for setting in settings if setting.reduction < LITTLE]
+    if not dense:
+        least = min(setting.reduction for setting in settings)
+        return finding(UNTOLD, "none_dense", count=len(settings), little=LITTLE, least=least)
+    lost, best = _judged(dense, reference, len(panel.of("dpsgd")))
+    return finding(
         some_within(list(lost.values()), 0),
-        f"Of {_settings(little)} below {LITTLE} times, the best cuts {multiple(best.reduction)} and gains "
-        f"{lost[best.key].times(-1)} test {metric(population)} over the best DP-SGD.",
+        "dense_enough",
+        count=len(dense),
+        little=LITTLE,
+        reduction=best.reduction,
+        gained=lost[best.key].times(-1),
+        metric=metric(population),
     )
 
 
 def embeddings_help(population: Population) -> Finding:
     """DP-SGD that trains the embeddings is above frozen ones at every ε."""
     panels = by_epsilon(population, population.epsilons)
-    of = sum(len(population.of(name, panel.epsilon)) for panel in panels for name in ("dpsgd", "frozen"))
-    findings = []
-    for panel in panels:
-        reference, frozen = panel.reference, population.best("frozen", panel.epsilon)
-        if reference is None or frozen is None:
-            findings.append(Finding(OPEN, f"No DP-SGD with and without frozen embeddings at {panel.where}."))
-            continue
-        gained = between(reference, frozen, of)
-        said = f"At {panel.where}, training them gains {gained} test {metric(population)}."
-        findings.append(Finding(gained.above(0), said))
-    return all_of(findings)
+    of = sum(len(panel.of(name)) for panel in panels for name in ("dpsgd", "frozen"))
+    return all_of([_embeddings_help(panel, of) for panel in panels])
+
+
+def _embeddings_help(panel: Panel, of: int) -> Finding:
+    reference, frozen = panel.reference, panel.population.best("frozen", panel.epsilon)
+    if reference is None or frozen is None:
+        lacking = [name for name in ("dpsgd", "frozen") if not panel.of(name)]
+        return finding(OPEN, "lacking", names=lacking, where=panel.where)
+    gained = between(reference, frozen, of)
+    return finding(gained.above(0), "trained", where=panel.where, gained=gained, metric=metric(panel.population))
+
+
+def larger_vocabulary_gains(inputs: Inputs) -> Finding:
+    """At the same loss, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
+    texts = inputs.of("text", "large_text")
+    if texts and texts[0].untestable:
+        return finding(UNTOLD, "untestable", population=texts[0])
+    trained = [p for p in texts if p.vocabulary and any(s.algorithm == "adafest" for s in p.settings)]
+    by_size = {population.vocabulary: population for population in reversed(trained)}
+    panels = [panel for size in sorted(by_size) if (panel := main_panel(by_size[size])) and panel.reference]
+    if len(panels) < 2:
+        return finding(OPEN, "missing", what="runs of DP-AdaFEST and DP-SGD on texts with two vocabularies")
+    small, large = panels[0], panels[-1]
+    of = sum(len(panel.of(name)) for panel in (small, large) for name in ("dpsgd", "adafest"))
+    references = [(panel, panel.reference) for panel in (large, small) if panel.reference]
+    lost = [losses(panel.of("adafest"), best, of) for panel, best in references]
+
+    def reaches_within(loss: float, lost: Sequence[Losses]) -> list[Reach]:
+        pairs = zip(references, lost, strict=True)
+        return [reach(panel.of("adafest"), best, own, loss) for (panel, best), own in pairs]
+
+    def verdict(lost: Sequence[Losses]) -> str:
+        return where_told([ahead_of_all(*reaches_within(loss, lost)) for loss in LOSSES])
+
+    untold = verdict(lost) == verdict([settled(own) for own in lost]) == OPEN
+    return finding(
+        UNTOLD if untold else verdict(lost),
+        "vocabularies",
+        large=large.population,
+        small=small.population,
+        reached=[(loss, *reaches_within(loss, lost)) for loss in LOSSES],
+        of=of,
+        ended=untold,
+    )
 
 
 def main_panel(population: Population) -> Panel | None:
@@ -272,14 +289,9 @@ def main_panel(population: Population) -> Panel | None:
     return None if epsilon is None else by_epsilon(population, [epsilon])[0]
 
 
-def control(panel: Panel) -> str:
-    """What frozen embeddings lose, in a sentence: a reduction bought with as much is worth nothing."""
-    population, reference = panel.population, panel.reference
-    frozen = population.best("frozen", panel.epsilon)
+def frozen_loss(panel: Panel) -> Difference | None:
+    """What frozen embeddings lose: a reduction bought with as much is worth nothing."""
+    frozen, reference = panel.population.best("frozen", panel.epsilon), panel.reference
     if frozen is None or reference is None:
-        return ""
-    of = len(population.of("frozen", panel.epsilon)) + len(population.of("dpsgd", panel.epsilon))
-    lost = between(reference, frozen, of)
-    if lost.low > 0:
-        return f" Frozen embeddings lose {lost}."
-    return f" Embeddings that are never trained lose {lost}: whether any reduction here is worth its loss is open."
+        return None
+    return between(reference, frozen, len(panel.of("frozen")) + len(panel.of("dpsgd")))

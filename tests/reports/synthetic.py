@@ -108,7 +108,7 @@ def write_run(
 def write_comparison(
     runs: Path, epsilons: tuple[float, ...] = (1.0, 3.0, 8.0), seeds: tuple[int, ...] = (0, 1), **shared: Any
 ) -> None:
-    """A whole comparison: every rule over its grid, utility falling as reduction rises."""
+    """A whole comparison: every algorithm over its grid, utility falling as reduction rises."""
 
     def wobble(*key: object) -> float:
         return (int(hashlib.sha256(repr(key).encode()).hexdigest()[:6], 16) / 2**24 - 0.5) * 0.002
@@ -192,7 +192,7 @@ def write_streaming(runs: Path, periods: tuple[int, ...] = (1, 4, 18), dataset: 
 
 
 def write_audit(report: Path, **changed: Any) -> None:
-    """An audit of two rules as `dpfest audit` leaves it; `changed` keys are those of the first rule's entry."""
+    """An audit of two algorithms as `dpfest audit` leaves it; `changed` are keys of the first one's entry."""
 
     def entry(algorithm: str, bounds: dict[str | None, float]) -> dict[str, Any]:
         cases = [

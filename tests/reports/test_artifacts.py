@@ -9,9 +9,10 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from reports.ablation import largest_grid
-from reports.artifact import absent_rules
-from reports.artifacts import audit, fig1b, fig2, fig3, fig7, fig8, tab_frozen
+from reports.artifacts import audit, best_reduction, fig1b, fig2, fig7, fig8
 from reports.comparison import Population, populations
+from reports.entry import Inputs, absent
+from reports.registry import ENTRIES
 from reports.runs import load_runs
 from reports.style import dress, style
 from reports.wording import multiple, power_of_ten, settings_text
@@ -26,7 +27,7 @@ def only_population(runs: Path) -> Population:
 def test_fig1b_shows_the_five_largest_features_and_weighs_all_by_coordinates(tmp_path: Path) -> None:
     write_run(tmp_path, "nonprivate", test=0.78, epsilon=None)
     with style():
-        table = fig1b.content(only_population(tmp_path)).table
+        table = fig1b.content(Inputs(drawn=only_population(tmp_path))).table
     assert table is not None
     features = [row[0] for row in table.rows]
     assert features == [
@@ -74,7 +75,7 @@ def test_fig8_shows_how_far_apart_single_runs_must_lie(tmp_path: Path) -> None:
     drawn = []
     for seed in (1, None):
         with style():
-            figure = fig8.content(only_population(tmp_path)).figure
+            figure = fig8.content(Inputs(drawn=only_population(tmp_path))).figure
         assert figure is not None
         drawn.append([text.get_text() for text in figure.axes[0].texts])
         if seed:
@@ -87,7 +88,7 @@ def test_fig8_says_how_many_settings_lie_under_its_axis(tmp_path: Path) -> None:
     write_run(tmp_path, "frozen", test=0.70, coordinates=0.0)
     write_run(tmp_path, "exponential", test=0.50, coordinates=100.0)
     with style():
-        content = fig8.content(only_population(tmp_path))
+        content = fig8.content(Inputs(drawn=only_population(tmp_path)))
     assert "1 setting under the axis" in content.caption
     assert content.table is not None and len(content.table.rows) == 3
 
@@ -99,7 +100,7 @@ def test_fig8_shows_every_reference_however_far_from_the_settings_it_lies(tmp_pa
     write_run(tmp_path, "frozen", test=0.559, coordinates=0.0)
     write_run(tmp_path, "exponential", test=0.560, coordinates=100.0)
     with style():
-        figure = fig8.content(only_population(tmp_path)).figure
+        figure = fig8.content(Inputs(drawn=only_population(tmp_path))).figure
     assert figure is not None
     (axes,) = figure.axes
     bottom, top = axes.get_ylim()
@@ -117,7 +118,7 @@ def test_fig7_names_its_reference_lines_where_no_setting_lies(tmp_path: Path) ->
     for ratio in (1.0, 5.0):
         write_run(tmp_path, "adafest", test=0.71, coordinates=50.0, settings={"noise_ratio": ratio, "threshold": 5.0})
     with style():
-        figure = fig7.content(only_population(tmp_path)).figure
+        figure = fig7.content(Inputs(drawn=only_population(tmp_path))).figure
     assert figure is not None
     assert [text.get_text() for legend in figure.legends for text in legend.texts] == ["DP-SGD", "Frozen embeddings"]
     assert [text for axes in figure.axes for text in axes.texts] == []
@@ -125,7 +126,7 @@ def test_fig7_names_its_reference_lines_where_no_setting_lies(tmp_path: Path) ->
 
 def test_notes_and_footer_stay_on_the_page() -> None:
     with style():
-        figure = fig2.content(None).figure
+        figure = fig2.content(Inputs()).figure
         assert figure is not None
         note = "Incomplete. Runs with one noise ratio σ₁/σ₂ only: its effect cannot be seen yet: "
         dress(
@@ -143,7 +144,7 @@ def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_marker
     write_run(tmp_path, "fest", test=0.715, coordinates=1000.0, settings={"selection": {"rows": 100}})
     write_run(tmp_path, "fest", test=0.705, coordinates=10.0, settings={"selection": {"rows": 1}})
     with style():
-        figure = fig3.content(only_population(tmp_path)).figure
+        figure = best_reduction.fig3(Inputs(drawn=only_population(tmp_path))).figure
     assert figure is not None
     markers = [line for line in figure.axes[0].lines if line.get_marker() == "s" and line.get_linestyle() == "None"]
     faces = {round(float(line.get_xdata()[0]), 6): line.get_markerfacecolor() for line in markers}
@@ -152,7 +153,7 @@ def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_marker
     assert min(patch.get_x() for patch in figure.axes[0].patches) == pytest.approx(0.01)
 
 
-def test_settings_in_words_name_what_the_rule_reads_and_what_varies(tmp_path: Path) -> None:
+def test_settings_in_words_name_what_the_algorithm_reads_and_what_varies(tmp_path: Path) -> None:
     selection = {
         "mechanism": "gaussian",
         "rows": 900,
@@ -198,7 +199,7 @@ def test_reductions_in_words() -> None:
 def test_the_audit_shows_claims_bounds_and_sabotages(tmp_path: Path) -> None:
     write_audit(tmp_path)
     with style():
-        content = audit.content(tmp_path)
+        content = audit.content(Inputs(report=tmp_path))
     assert content.table is not None and content.figure is not None and content.missing == []
     assert [row[0] for row in content.table.rows].count("adafest") == 4
     assert "from 500,000 draws" in content.caption and "95% confidence" in content.caption
@@ -212,8 +213,8 @@ def test_the_audit_shows_claims_bounds_and_sabotages(tmp_path: Path) -> None:
 def test_audits_of_different_settings_are_not_said_to_be_alike(tmp_path: Path) -> None:
     write_audit(tmp_path, delta=0.02, draws=1000)
     with style():
-        content = audit.content(tmp_path)
-    assert "each rule's own audit" in content.caption and content.table is not None
+        content = audit.content(Inputs(report=tmp_path))
+    assert "each algorithm's own audit" in content.caption and content.table is not None
     assert {row[5] for row in content.table.rows} == {0.02, 0.01}
 
 
@@ -221,7 +222,7 @@ def test_audits_of_different_settings_are_not_said_to_be_alike(tmp_path: Path) -
 def test_an_audit_that_cannot_be_read_is_asked_for(tmp_path: Path, text: str) -> None:
     write_audit(tmp_path)
     (tmp_path / audit.FILE).write_text(text, encoding="utf-8")
-    assert audit.content(tmp_path).missing == ["No audit yet: dpfest audit"]
+    assert audit.content(Inputs(report=tmp_path)).missing == ["Not measured yet: dpfest audit"]
 
 
 def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_comparison(tmp_path: Path) -> None:
@@ -232,10 +233,11 @@ def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_compa
         write_run(tmp_path, "frozen", test=0.70, coordinates=0.0, epsilon=epsilon)
     for name in ("fest", "adafest", "exponential"):
         write_run(tmp_path, name, test=0.71, coordinates=100.0, epsilon=1.0)
-    for artifact in (fig3.ARTIFACT, tab_frozen.ARTIFACT):
-        assert absent_rules(artifact, only_population(tmp_path)) == []
+    entries = {entry.id: entry for entry in ENTRIES}
+    for name in ("fig3", "tab_frozen"):
+        assert absent(entries[name], only_population(tmp_path)) == []
     write_run(tmp_path, "fest", test=0.71, coordinates=100.0, epsilon=8.0)
-    assert absent_rules(fig3.ARTIFACT, only_population(tmp_path)) == [
+    assert absent(entries["fig3"], only_population(tmp_path)) == [
         "No DP-AdaFEST (adafest) runs at ε = 8 yet.",
         "No Exponential selection (exponential) runs at ε = 8 yet.",
     ]
@@ -251,7 +253,7 @@ def test_curves_have_bars_over_seeds_where_there_are_several(tmp_path: Path) -> 
                 write_run(runs, rule, test=test, coordinates=size, seed=seed, settings={"threshold": 1.0})
         (population,) = populations(load_runs(runs)[0])
         with style():
-            content = fig3.content(population)
+            content = best_reduction.fig3(Inputs(drawn=population))
         assert content.figure is not None
         return content.caption, [c for c in content.figure.axes[0].containers if isinstance(c, ErrorbarContainer)]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from reports.artifacts import speed, tab_wallclock
+from reports.entry import Inputs
 from reports.published import TAB_WALLCLOCK
 from reports.style import dress, style
 from tests.reports.synthetic import write_bench, write_benches
@@ -14,7 +15,7 @@ from tests.reports.synthetic import write_bench, write_benches
 
 def test_the_paper_stands_beside_ours_at_each_of_its_sizes(tmp_path: Path) -> None:
     write_benches(tmp_path)
-    content = tab_wallclock.content(tmp_path)
+    content = tab_wallclock.content(Inputs(report=tmp_path))
     assert content.table is not None and content.missing == []
     names = [column.name for column in content.table.columns]
     rows = {row[0]: dict(zip(names, row, strict=True)) for row in content.table.rows}
@@ -30,7 +31,7 @@ def test_the_paper_stands_beside_ours_at_each_of_its_sizes(tmp_path: Path) -> No
 
 def test_sizes_of_the_paper_that_were_not_timed_are_named(tmp_path: Path) -> None:
     write_bench(tmp_path, "embedding", {("dpsgd", 100_000): 0.01, ("adafest", 100_000): 0.002}, "adafest")
-    content = tab_wallclock.content(tmp_path)
+    content = tab_wallclock.content(Inputs(report=tmp_path))
     assert content.missing == [
         "Not timed at 200,000, 1,000,000, 2,000,000, 5,000,000, 10,000,000 rows: raise bench.largest_rows."
     ]
@@ -40,7 +41,7 @@ def test_sizes_of_the_paper_that_were_not_timed_are_named(tmp_path: Path) -> Non
 def test_the_figure_of_speed_draws_ours_and_the_papers_and_tables_the_steps(tmp_path: Path) -> None:
     write_benches(tmp_path)
     with style():
-        content = speed.content(tmp_path)
+        content = speed.content(Inputs(report=tmp_path))
         assert content.figure is not None and content.table is not None and content.missing == []
         lines = content.figure.axes[0].lines
         dress(content.figure, "", [])
@@ -53,8 +54,8 @@ def test_the_figure_of_speed_draws_ours_and_the_papers_and_tables_the_steps(tmp_
 def test_a_benchmark_that_cannot_be_read_is_asked_for(tmp_path: Path, text: str) -> None:
     write_benches(tmp_path)
     (tmp_path / "bench" / "embedding.json").write_text(text, encoding="utf-8")
-    assert tab_wallclock.content(tmp_path).missing == ["No benchmark yet: dpfest bench embedding"]
+    assert tab_wallclock.content(Inputs(report=tmp_path)).missing == ["Not measured yet: dpfest bench embedding"]
     with style():
-        content = speed.content(tmp_path)
-    assert content.missing == ["No benchmark yet: dpfest bench embedding"]
+        content = speed.content(Inputs(report=tmp_path))
+    assert content.missing == ["Not measured yet: dpfest bench embedding"]
     assert content.figure is None and content.table is not None

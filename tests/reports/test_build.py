@@ -19,8 +19,9 @@ from dpfest.errors import UserError
 from reports.build import build
 from reports.commands import Commands
 from reports.listing import listing
-from reports.pace import PlannedRun, PlannedRuns
-from reports.registry import ARTIFACTS
+from reports.pace import RunLength
+from reports.registry import ENTRIES
+from reports.text import markdown
 from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
 from tests.reports.synthetic_texts import write_texts
 
@@ -58,8 +59,8 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_it(report: Path) -> None:
     built = entries(report)
     index = (report / "index.md").read_text(encoding="utf-8")
-    assert list(built) == [artifact.id for artifact in ARTIFACTS]
-    for artifact in ARTIFACTS:
+    assert list(built) == [entry.id for entry in ENTRIES]
+    for artifact in ENTRIES:
         entry = built[artifact.id]
         expected = {f"tables/{artifact.id}.{kind}" for kind in ("md", "csv", "html", "tex")}
         if artifact.figure:
@@ -69,7 +70,7 @@ def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_i
         command = entry["variants"][0]["command"]
         assert f"dpfest report --only {artifact.id}" in command
         assert command in (report / "tables" / f"{artifact.id}.md").read_text(encoding="utf-8")
-        assert command in index and entry["variants"][0]["caption"] in index
+        assert command in index and markdown(entry["variants"][0]["caption"]) in index
     assert not [path for path in report.rglob("*") if path.name.endswith(".part")]
 
 
@@ -99,7 +100,7 @@ def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path
     write_run(runs, "adafest", validation=0.690, test=0.730, coordinates=1, settings={"threshold": 9.0})
     build(runs, tmp_path / "report", only=["fig3"])
     table = rows(tmp_path / "report" / "tables" / "fig3.csv")
-    chosen = {(row["loss_threshold"], row["rule"]): row for row in table}
+    chosen = {(row["loss_threshold"], row["algorithm"]): row for row in table}
     assert {loss for loss, _ in chosen} == {"0.001", "0.005", "0.01", "0.02"}
     adafest = chosen["0.005", "adafest"]
     assert float(adafest["validation_loss"]) == pytest.approx(0.004)
@@ -109,7 +110,7 @@ def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path
     assert chosen["0.01", "frozen"]["reduction"] == "" and chosen["0.02", "frozen"]["reduction"] == "inf"
 
 
-def test_missing_rules_leave_artifacts_visibly_incomplete(tmp_path: Path) -> None:
+def test_missing_algorithms_leave_artifacts_visibly_incomplete(tmp_path: Path) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_run(runs, "dpsgd", test=0.72)
     write_run(runs, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0, "noise_ratio": 5.0})
@@ -139,7 +140,7 @@ def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path) -> No
     statuses = {name: entry["status"] for name, entry in entries(tmp_path / "report").items()}
     assert {statuses.pop(name) for name in ("fig1a", "fig2")} == {"complete"}  # these need no runs
     assert set(statuses.values()) == {"missing"}
-    assert entries(tmp_path / "report")["audit"]["variants"][0]["missing"] == ["No audit yet: dpfest audit"]
+    assert entries(tmp_path / "report")["audit"]["variants"][0]["missing"] == ["Not measured yet: dpfest audit"]
     assert (tmp_path / "report" / "figures" / "fig8.png").exists()
     assert "No runs yet." in str(built)
     assert "dpfest sweep experiment=comparison" in str(built)
@@ -212,15 +213,15 @@ def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison:
     """Fewer runs on clicks than on texts: still the clicks, incomplete, on the page as in the list."""
     runs, report = tmp_path / "runs", tmp_path / "report"
     shutil.copytree(comparison, runs)
-    for rule in ("fest", "exponential", "adafest_plus", "dpsgd"):
-        shutil.rmtree(runs / "nycflights" / rule)
+    for name in ("fest", "exponential", "adafest_plus", "dpsgd"):
+        shutil.rmtree(runs / "nycflights" / name)
     texts = sum(1 for _ in (runs / "sst2").glob("*/*"))
     assert sum(1 for _ in (runs / "nycflights").glob("*/*")) < texts
     for each in sorted((runs / "nycflights" / "adafest").iterdir())[3:]:
         shutil.rmtree(each)
-    rules = {"nonprivate": 1, "dpsgd": 3, "frozen": 1, "fest": 5, "adafest": 19, "adafest_plus": 5, "exponential": 3}
-    plan = PlannedRuns([PlannedRun("nycflights", "pctr", rule, 128) for rule, n in rules.items() for _ in range(n)])
-    planned = {"comparison": plan.by_algorithm()}
+    counts = {"nonprivate": 1, "dpsgd": 3, "frozen": 1, "fest": 5, "adafest": 19, "adafest_plus": 5, "exponential": 3}
+    plan = [RunLength("nycflights", "pctr", name, 128) for name, n in counts.items() for _ in range(n)]
+    planned = {"comparison": counts}
     build(runs, report, only=["fig3", "fig7", "frontier"], planned=planned)
     built = entries(report)
     listed = {line.name: line for line in listing(runs, report, {"comparison": plan}).artifacts}
@@ -237,7 +238,7 @@ def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison:
     assert (report / "figures" / "fig3--sst2.png").exists() and not (report / "tables" / "fig3.csv").exists()
 
 
-def test_a_rule_with_fewer_seeds_than_the_others_is_not_complete(tmp_path: Path) -> None:
+def test_an_algorithm_with_fewer_seeds_than_the_others_is_not_complete(tmp_path: Path) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     for seed in (0, 1, 2):
         write_run(runs, "frozen", test=0.7, coordinates=0.0, seed=seed)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from reports.build import build
-from reports.claims.claim import Evidence
 from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD, Difference, mean, slope
 from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
+from reports.entry import Inputs
 from reports.runs import load_runs
+from reports.text import markdown
 from tests.reports.synthetic import PARAMETERS, write_bench, write_comparison, write_run
 from tests.reports.synthetic_texts import write_text_run
 
@@ -61,16 +62,16 @@ def write_texts(runs: Path, specs: list[Spec], dataset: str = "sst2", tokens: in
         )  # fmt: skip
 
 
-def write_periods(runs: Path, private: tuple[float, ...], public: tuple[float, ...], rules: list[Spec]) -> None:
-    """Streams of 1, 4 and 18 days: losses of DP-SGD and without privacy by period, and rules against that DP-SGD."""
+def write_periods(runs: Path, private: tuple[float, ...], public: tuple[float, ...], specs: list[Spec]) -> None:
+    """Streams of 1, 4 and 18 days: losses of DP-SGD and without privacy by period, and others against that DP-SGD."""
     for days, lost, unmoved in zip((1, 4, 18), private, public, strict=True):
         shared = {"dataset": "nycflights_stream", "period": days}
         write(runs, [("nonprivate", {}, unmoved - 0.06, 50.0)], **shared)
-        write(runs, [(name, settings, loss + lost, cut) for name, settings, loss, cut in [*BASE, *rules]], **shared)
+        write(runs, [(name, settings, loss + lost, cut) for name, settings, loss, cut in [*BASE, *specs]], **shared)
 
 
 def verdicts(runs: Path, report: Path | None = None) -> dict[str, str]:
-    judged = judge(Evidence(populations(load_runs(runs)[0]), report or runs))
+    judged = judge(Inputs(populations(load_runs(runs)[0]), report or runs))
     assert all(claim["evidence"].endswith(".") for claim in judged)
     return {claim["id"]: claim["verdict"] for claim in judged}
 
@@ -133,10 +134,10 @@ def test_one_seed_decides_no_difference_that_other_test_rows_would_make(claim: s
     assert verdicts(tmp_path)[claim] == OPEN
 
 
-def test_a_rule_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp_path: Path) -> None:
+def test_an_algorithm_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
     assert verdicts(tmp_path)["adafest_ahead_of_fest"] == UNTOLD  # DP-FEST loses nothing yet where its grid ends
-    evidence = judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))[0]["evidence"]
+    evidence = judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))[0]["evidence"]
     assert "DP-FEST (at most 90×; sweep smaller algorithm.selection.rows)" in evidence
     write(tmp_path, [fest(300, 0.03, 900.0)])
     assert verdicts(tmp_path)["adafest_ahead_of_fest"] == HOLDS
@@ -144,22 +145,22 @@ def test_a_rule_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp_path:
 
 def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
-    said = {claim["id"]: claim["evidence"] for claim in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))}
+    said = {claim["id"]: claim["evidence"] for claim in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))}
     assert "None of 2 settings cuts less than 100 times; one cuts 5,000×" in said["adafest_beats_dpsgd"]
     assert "the sparsest cuts 50,000× (sweep larger algorithm.threshold)" in said["adafest_half_a_million"]
     assert "privacy=paper" in said["corrections_cost_no_utility"]
 
 
-def test_where_untrained_embeddings_do_as_well_no_rule_can_be_ahead(tmp_path: Path) -> None:
+def test_where_untrained_embeddings_do_as_well_no_algorithm_can_be_ahead(tmp_path: Path) -> None:
     write(tmp_path, [BASE[0], ("frozen", {}, -0.01, float("inf")), fest(300, 0.0, 900.0), adafest(5, 0.0, 5e3)])
-    claim = judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))[0]
+    claim = judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))[0]
     assert claim["verdict"] == UNTOLD and "on such data none can be ahead" in claim["evidence"]
 
 
 def test_seeds_are_named_only_where_all_settings_have_them(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *FEW])
     write(tmp_path, list(MANY), seeds=(0,))
-    claim = judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))[0]
+    claim = judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))[0]
     assert "1 to 3 seeds a setting" in claim["evidence"] and "seeds 0, 1, 2" not in claim["evidence"]
 
 
@@ -189,7 +190,7 @@ def test_the_two_fidelities_are_held_against_each_other_on_all_data_that_have_bo
         write(tmp_path, [("dpsgd", {}, lost, 1.0)], dataset=dataset, fidelity="paper")
     (found,) = [
         claim
-        for claim in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))
+        for claim in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))
         if claim["id"] == "corrections_cost_no_utility"
     ]
     assert found["verdict"] == FAILS
@@ -249,7 +250,7 @@ def test_streams_in_which_training_without_privacy_is_behind_say_so(tmp_path: Pa
     write_periods(tmp_path, (0.002, 0.0015, 0.0), (0.07, 0.0, 0.0), [])
     (found,) = [
         claim["evidence"]
-        for claim in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))
+        for claim in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))
         if claim["id"] == "nonprivate_unmoved_by_period"
     ]
     assert "Non-private training has a lower test AUC than DP-SGD with a period of 1 day:" in found
@@ -268,10 +269,10 @@ def test_single_runs_of_streams_that_scatter_leave_claims_open(tmp_path: Path) -
 
 @pytest.mark.parametrize(("cut", "verdict"), [(5000.0, HOLDS), (5.0, FAILS)])
 def test_claims_of_texts(cut: float, verdict: str, tmp_path: Path) -> None:
-    rules: list[Spec] = [("lora_embedding", {"rank": rank}, 0.032 / rank, 400 / rank) for rank in (1, 16)]
+    specs: list[Spec] = [("lora_embedding", {"rank": rank}, 0.032 / rank, 400 / rank) for rank in (1, 16)]
     base: list[Spec] = [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, 0.02 if verdict == HOLDS else -0.02, float("inf"))]
     sparse = adafest(500, 0.04, 1e6)
-    write_texts(tmp_path, [*base, *rules, adafest(5, 0.002, cut), sparse])
+    write_texts(tmp_path, [*base, *specs, adafest(5, 0.002, cut), sparse])
     write_texts(tmp_path, [base[0], adafest(5, 0.002, 500.0), sparse], dataset="xnli", tokens=250_002)
     found = verdicts(tmp_path)
     assert (found["lora_behind"], found["training_embeddings_helps"]) == (verdict, verdict)
@@ -281,7 +282,7 @@ def test_claims_of_texts(cut: float, verdict: str, tmp_path: Path) -> None:
 
 def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     write_texts(tmp_path, [*BASE, *MANY, ("lora_embedding", {"rank": 4}, 0.03, 2.0)], dataset="text_synthetic")
-    judged = {c["id"]: c for c in judge(Evidence(populations(load_runs(tmp_path)[0]), tmp_path))}
+    judged = {c["id"]: c for c in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))}
     for claim in ("lora_behind", "training_embeddings_helps", "larger_vocabulary_gains_more"):
         assert judged[claim]["verdict"] == UNTOLD and "generated" in judged[claim]["evidence"]
 
@@ -290,10 +291,10 @@ def test_under_an_artifact_stands_what_its_own_runs_say(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *FEW, *MANY])
     write_texts(tmp_path, [*BASE, *FEW, *MANY], dataset="text_synthetic")
     everything = populations(load_runs(tmp_path)[0])
-    said = {p.dataset: shown_by("fig3", Evidence(everything, tmp_path, p))[0] for p in everything}
+    said = {p.dataset: shown_by("fig3", Inputs(everything, tmp_path, p))[0] for p in everything}
     assert said["nycflights"]["verdict"] == HOLDS and said["nycflights"]["evidence"].startswith("nycflights, ")
     assert "generated" in said["text_synthetic"]["evidence"]
-    assert judge(Evidence(everything, tmp_path))[0]["verdict"] == HOLDS
+    assert judge(Inputs(everything, tmp_path))[0]["verdict"] == HOLDS
 
 
 def test_runs_whose_numbers_have_no_meaning_test_no_claim(tmp_path: Path) -> None:
@@ -328,7 +329,7 @@ def test_an_unsteady_turn_leaves_a_claim_of_time_open(
     written = json.loads(path.read_text())
     written["records"][0] |= {"min_seconds": fastest, "repeats": turns}
     path.write_text(json.dumps(written))
-    (found,) = [claim for claim in judge(Evidence([], tmp_path)) if claim["id"] == "wallclock_ten_million"]
+    (found,) = [claim for claim in judge(Inputs([], tmp_path)) if claim["id"] == "wallclock_ten_million"]
     assert found["verdict"] == verdict and said in found["evidence"]
 
 
@@ -342,10 +343,14 @@ def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim
     listed = (report / "tables" / "claims.md").read_text(encoding="utf-8")
     section = (report / "tables" / "fig3.md").read_text(encoding="utf-8")
     (mine,) = [claim for claim in claims if claim["id"] == "exponential_fails"]
-    assert mine["evidence"] in listed and mine["evidence"] in section and "seeds 0, 1" in mine["evidence"]
+    assert (
+        markdown(mine["evidence"]) in listed
+        and markdown(mine["evidence"]) in section
+        and "seeds 0, 1" in mine["evidence"]
+    )
     written = (report / "tables" / "claims.csv").read_bytes()
     assert written.startswith(b"id,statement,where,paper,verdict")
-    assert "right at once (Bonferroni)" in (report / "index.html").read_text(encoding="utf-8")
+    assert "hold simultaneously (Bonferroni)" in (report / "index.html").read_text(encoding="utf-8")
     build(runs, report, only=["fig8"])
     assert (report / "tables" / "claims.csv").read_bytes() == written
 

@@ -12,8 +12,7 @@ from scipy import stats
 
 from reports.claims.estimate import FAILS, HOLDS, OPEN, between
 from reports.claims.tradeoff import beats_dpsgd, exponential_loses, leads, reaches
-from reports.comparison import Population, Setting
-from reports.reduction_curve import by_epsilon
+from reports.comparison import Population, Setting, by_epsilon
 from reports.runs import Run, load_runs
 from tests.reports.synthetic import write_run
 

@@ -12,6 +12,7 @@ import pytest
 from reports.artifacts import bias_variance, contribution, corrections, fig1a, tab_vocab
 from reports.artifacts.bias_variance import Inequality
 from reports.comparison import populations
+from reports.entry import Inputs
 from reports.runs import load_runs
 from reports.style import dress, style
 from tests.reports.synthetic import BUCKETS, bias, kept, write_benches, write_findings, write_run
@@ -33,7 +34,7 @@ def test_a_look_up_has_the_gradient_that_autograd_gives_it() -> None:
 
 def test_the_look_up_is_drawn_without_runs() -> None:
     with style():
-        content = fig1a.content(None)
+        content = fig1a.content(Inputs())
         assert content.figure is not None and content.table is not None
         dress(content.figure, "", [])
     assert [row[:3] for row in content.table.rows if row[1]] == [(3, 2, True), (8, 1, True)]
@@ -41,8 +42,8 @@ def test_the_look_up_is_drawn_without_runs() -> None:
 
 def test_vocabularies_stand_beside_the_papers_by_their_place(tmp_path: Path) -> None:
     write_run(tmp_path, "nonprivate", test=0.78, epsilon=None)
-    content = tab_vocab.content(populations(load_runs(tmp_path)[0])[0])
-    assert content.table is not None and "by their place alone" in content.caption
+    content = tab_vocab.content(Inputs(drawn=populations(load_runs(tmp_path)[0])[0]))
+    assert content.table is not None and "paired by position only" in content.caption
     rows = content.table.rows
     assert rows[2][:5] == ("categorical-feature-16", 82_741, "feature_2", BUCKETS[2], BUCKETS[2] - 82_741)
     assert rows[20][:5] == ("categorical-feature-34", 56_473, None, None, None)  # these runs have 13 tables
@@ -52,13 +53,13 @@ def test_vocabularies_stand_beside_the_papers_by_their_place(tmp_path: Path) -> 
 def test_runs_that_do_not_tell_their_tables_leave_vocabularies_incomplete(tmp_path: Path) -> None:
     gradient = {"parameters": 10, "coordinates_mean": 1.0}
     write_run(tmp_path, "nonprivate", test=0.78, epsilon=None, embedding_gradient=gradient)
-    content = tab_vocab.content(populations(load_runs(tmp_path)[0])[0])
+    content = tab_vocab.content(Inputs(drawn=populations(load_runs(tmp_path)[0])[0]))
     assert content.missing == ["The runs do not tell their tables."]
 
 
 def test_corrections_say_how_much_more_noise_they_take(tmp_path: Path) -> None:
     write_benches(tmp_path)
-    content = corrections.content(tmp_path)
+    content = corrections.content(Inputs(report=tmp_path))
     assert content.table is not None
     (row,) = content.table.rows
     assert row[3:7] == (0.5, 1.0, 2.0, 0.6) and row[7] == pytest.approx(0.2)
@@ -69,7 +70,7 @@ def test_what_was_not_measured_names_the_command_that_measures_it(artifact: obje
     write_benches(tmp_path)
     for section in ("bias", "corrections", "contribution"):
         write_findings(tmp_path, section, [{"setting": "of an earlier version"}])
-    content = artifact.content(tmp_path)  # type: ignore[attr-defined]
+    content = artifact.content(Inputs(report=tmp_path))  # type: ignore[attr-defined]
     assert content.table is None and content.missing[0].endswith(artifact.COMMAND)  # type: ignore[attr-defined]
 
 
@@ -85,7 +86,7 @@ def test_the_inequality_is_the_papers() -> None:
 
 def test_bias_and_variance_are_weighed_in_units_of_the_clipping_norm(tmp_path: Path) -> None:
     write_findings(tmp_path, "bias", [bias(20.0), bias(80.0, truncated=0.9)])
-    content = bias_variance.content(tmp_path)
+    content = bias_variance.content(Inputs(report=tmp_path))
     assert content.table is not None and content.missing == []
     names = [column.name for column in content.table.columns]
     kept, cut = (dict(zip(names, row, strict=True)) for row in content.table.rows)
@@ -100,12 +101,12 @@ def test_bias_and_variance_are_weighed_in_units_of_the_clipping_norm(tmp_path: P
 def test_maps_that_are_clipped_stand_beside_the_papers_grid(tmp_path: Path) -> None:
     write_findings(tmp_path, "contribution", [kept(4.0, 10.0, 0.4), kept(4.0, 20.0, 0.3), kept(50.0, 10.0, 0.2)])
     with style():
-        content = contribution.content(tmp_path)
+        content = contribution.content(Inputs(report=tmp_path))
         assert content.figure is not None and content.table is not None
         dress(content.figure, "", [])
     assert "2.0 to 6.9 long (median 3.3)" in content.caption
     assert [row[:2] + row[3:5] for row in content.table.rows] == [(False, 4.0, 10.0, 0.4), (False, 50.0, 10.0, 0.2)]
     # Of the paper's grid every setting is in the table, also where nothing survives and the axis has ended.
     write_findings(tmp_path, "contribution", [kept(50.0, 10.0, 0.2), kept(50.0, None, 0.0, grid=True)])
-    content = contribution.content(tmp_path)
+    content = contribution.content(Inputs(report=tmp_path))
     assert content.table is not None and len(content.table.rows) == 2

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from reports.artifacts import fig5, tab_streaming
+from reports.artifacts import best_reduction, tab_streaming
 from reports.build import build
 from reports.comparison import Population, populations
+from reports.entry import Inputs
 from reports.runs import load_runs
 from reports.style import style
 from tests.reports.synthetic import write_comparison, write_run, write_streaming
@@ -28,33 +29,41 @@ def only(runs: Path) -> Population:
 
 def test_settings_are_held_against_the_dpsgd_of_their_own_period(population: Population) -> None:
     with style():
-        content = fig5.content(population)
+        content = best_reduction.fig5(Inputs(drawn=population))
     assert content.figure is not None and content.table is not None and not content.missing
     titles = [axes.get_title() for axes in content.figure.axes]
     assert titles == ["period of 1 day", "period of 4 days", "period of 18 days"]
     names = [column.name for column in content.table.columns]
     rows = [dict(zip(names, row, strict=True)) for row in content.table.rows]
-    losses = {row["period"]: row["test_loss"] for row in rows if row["rule"] == "fest/streaming" and row["test_loss"]}
-    # The same in each period, though the utility of all rules rises with it.
+    losses = {
+        row["period"]: row["test_loss"] for row in rows if row["algorithm"] == "fest/streaming" and row["test_loss"]
+    }
+    # The same in each period, though the utility of all algorithms rises with it.
     assert losses == pytest.approx({1: 0.0055, 4: 0.0055, 18: 0.0055})
-    assert {row["rule"] for row in rows} == {"adafest", "frozen", "fest/first_day", "fest/streaming", "fest/all_days"}
+    assert {row["algorithm"] for row in rows} == {
+        "adafest",
+        "frozen",
+        "fest/first_day",
+        "fest/streaming",
+        "fest/all_days",
+    }
 
 
-def test_periods_without_a_rule_are_named(tmp_path: Path) -> None:
+def test_periods_without_an_algorithm_are_named(tmp_path: Path) -> None:
     for days in (1, 4, 18):
         write_run(tmp_path, "dpsgd", test=0.66, period=days, dataset="nycflights_stream")
     for source in ("first_day", "streaming", "all_days"):
         settings = {"selection": {"mechanism": "gaussian", "rows": 300, "source": source}}
         write_run(tmp_path, "fest", test=0.7, coordinates=9.0, settings=settings, period=1, dataset="nycflights_stream")
     with style():
-        content = fig5.content(only(tmp_path))
+        content = best_reduction.fig5(Inputs(drawn=only(tmp_path)))
     assert "No DP-FEST (streaming) runs at period of 4 days, period of 18 days yet." in content.missing
 
 
 def test_the_table_stands_beside_the_papers_and_names_the_runs_that_it_lacks(tmp_path: Path) -> None:
     write_streaming(tmp_path)
     write_run(tmp_path, "dpsgd", test=0.75, epsilon=3.0, period=4, dataset="nycflights_stream")
-    content = tab_streaming.content(only(tmp_path))
+    content = tab_streaming.content(Inputs(drawn=only(tmp_path)))
     assert content.table is not None
     names = [column.name for column in content.table.columns]
     rows = {row[0]: dict(zip(names, row, strict=True)) for row in content.table.rows}

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from reports.style import canvas, dress, hover, style
+from reports.style import Drawing, dress, hover, style
 from reports.svg import inline
 from reports.write import Draft, put_figure
 
@@ -18,7 +18,7 @@ from reports.write import Draft, put_figure
 @pytest.fixture
 def svg(tmp_path: Path) -> Path:
     with style():
-        figure = canvas(4, 3)
+        figure = Drawing(4, 3)
         axes = figure.subplots()
         (line,) = axes.plot([1, 2, 3], [3, 1, 2], "o-")
         hover(line, ["first", "2 < 3 & so on", "third"])
@@ -72,7 +72,7 @@ def test_the_last_bits_of_the_layout_do_not_show(tmp_path: Path) -> None:
 
     def drawn(shift: float) -> list[bytes]:
         with style():
-            figure = canvas(4, 3)
+            figure = Drawing(4, 3)
             figure.set_layout_engine(engine := Shaky())
             engine.shift = shift
             panels = figure.subplots(2, 2, sharex="col", sharey="row")

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from reports.artifact import Content
-from reports.artifacts import fig3, tab_frozen, tab_large_vocab, tab_lora
+from reports.artifacts import tab_frozen, tab_large_vocab, tab_lora
+from reports.artifacts.best_reduction import fig3
 from reports.build import build
 from reports.comparison import Population, populations
+from reports.entry import Content, Inputs
 from reports.published import TAB_FROZEN
 from reports.runs import load_runs
 from reports.style import style
@@ -32,7 +33,7 @@ def cells(content: Content) -> list[dict[str, Any]]:
 
 def test_lora_stands_beside_adafest_and_the_paper(tmp_path: Path) -> None:
     write_texts(tmp_path)
-    content = tab_lora.content(population(tmp_path))
+    content = tab_lora.content(Inputs(drawn=population(tmp_path)))
     rows = cells(content)
     assert [row["loss"] for row in rows] == [0.001, 0.005, 0.01]
     assert [row["adafest_paper"] for row in rows] == [14.59, 53.90, 53.90]
@@ -45,8 +46,8 @@ def test_lora_stands_beside_adafest_and_the_paper(tmp_path: Path) -> None:
 
 def test_frozen_embeddings_stand_beside_trained_ones_and_the_papers(tmp_path: Path) -> None:
     write_texts(tmp_path)
-    content = tab_frozen.content(population(tmp_path))
-    rows = {(row["rule"], row["epsilon"]): row for row in cells(content)}
+    content = tab_frozen.content(Inputs(drawn=population(tmp_path)))
+    rows = {(row["algorithm"], row["epsilon"]): row for row in cells(content)}
     assert rows.keys() == TAB_FROZEN.rows.keys()
     assert rows["dpsgd", 3.0]["test"] == pytest.approx(0.928) and rows["dpsgd", 3.0]["sst2_paper"] == 0.9243
     assert "qnli_paper" not in rows["dpsgd", 3.0]
@@ -55,10 +56,10 @@ def test_frozen_embeddings_stand_beside_trained_ones_and_the_papers(tmp_path: Pa
 
 def test_a_large_vocabulary_stands_beside_a_smaller_one(tmp_path: Path) -> None:
     write_texts(tmp_path, "xnli", 250_002)
-    alone = tab_large_vocab.content([population(tmp_path, "xnli")])
+    alone = tab_large_vocab.content(Inputs([large := population(tmp_path, "xnli")], drawn=large))
     assert alone.missing == ["No runs on a smaller vocabulary yet: dpfest sweep experiment=text"]
     write_texts(tmp_path)
-    content = tab_large_vocab.content([population(tmp_path, "xnli"), population(tmp_path)])
+    content = tab_large_vocab.content(Inputs([large, population(tmp_path)], drawn=large))
     assert not content.missing and content.table is not None
     headings = [column.heading for column in content.table.columns]
     assert [headings[2], headings[5]] == ["ours, sst2, 50,265 rows", "ours, xnli, 250,002 rows"]
@@ -73,7 +74,7 @@ def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     write_texts(tmp_path, "text_synthetic")
     generated = population(tmp_path, "text_synthetic")
     with style():
-        contents = [artifact.content(generated) for artifact in (fig3, tab_lora, tab_frozen)]
+        contents = [draw(Inputs(drawn=generated)) for draw in (fig3, tab_lora.content, tab_frozen.content)]
     assert all("cannot be tested here" in content.caption for content in contents)
 
 

@@ -1,6 +1,6 @@
-"""Best reduction at utility-loss thresholds: the curve and the table that fig3 and fig4 share.
+"""fig3, fig4, fig5, fig6: the best reduction at utility-loss thresholds.
 
-For a rule and a threshold x: among its settings whose validation loss against the best DP-SGD is at most x,
+For an algorithm and a threshold x: among its settings whose validation loss against the best DP-SGD is at most x,
 the one with the largest reduction. Beside it stand frozen embeddings: from their loss on, none counts.
 """
 
@@ -8,61 +8,99 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from reports.comparison import Population, Setting, best_reduction, pareto
-from reports.style import BREADTH, COLOUR, DASH, MARKER, SHADE, WIDTH, Drawing, canvas, hover, key, log_axis
+from reports.algorithms import algorithm, label
+from reports.claims.streams import SOURCES, nonprivate_below
+from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, pareto
+from reports.entry import Content, Inputs
+from reports.style import SHADE, WIDTH, Drawing, dashed, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import flag, metric, multiple, number, rule, said, settings_text, signed, utility
+from reports.wording import flag, generated, metric, multiple, number, settings_text, signed, tooltip, utility
 
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02)
+FIG3 = ("fest", "adafest", "exponential")
+FIG4 = ("fest", "adafest", "adafest_plus")
+FIG5 = ("adafest", *SOURCES)
+FIG6 = ("fest/streaming", "adafest", "adafest_plus")
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Settings that are held against one DP-SGD: those of one ε, and in a stream of one period.
-
-    `value` tells it from the panels beside it, `where` names it in a sentence.
-    """
-
-    value: float | int
-    where: str
-    population: Population
-    epsilon: float
-
-    @property
-    def reference(self) -> Setting | None:
-        """The best DP-SGD."""
-        return self.population.best("dpsgd", self.epsilon)
+def fig3(inputs: Inputs) -> Content:
+    """At the main ε (in the paper 1)."""
+    population = inputs.population
+    epsilons = [population.main_epsilon] if population.main_epsilon is not None else []
+    return _content(population, by_epsilon(population, epsilons), FIG3, generated(population))
 
 
-def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:
-    """A panel an ε."""
-    return [Panel(epsilon, f"ε = {number(epsilon)}", population, epsilon) for epsilon in epsilons]
+def fig4(inputs: Inputs) -> Content:
+    """DP-FEST, DP-AdaFEST and both combined, a panel for each ε."""
+    population = inputs.population
+    return _content(population, by_epsilon(population, population.epsilons), FIG4)
 
 
-def by_period(population: Population, periods: Sequence[int]) -> list[Panel]:
-    """A panel a streaming period, at the population's main ε."""
-    epsilon = population.main_epsilon
+def fig5(inputs: Inputs) -> Content:
+    """DP-AdaFEST and DP-FEST with frequencies of the first day, of all days and of the stream, a panel for each
+    period."""
+    population = inputs.population
+    about = (
+        " Each panel is a streaming period: the model is trained on that many days at a time, in order, and evaluated "
+        f"on the held-out days.{nonprivate_below(population)}"
+    )
+    return _content(population, by_period(population, population.periods), FIG5, about, PERIOD)
+
+
+def fig6(inputs: Inputs) -> Content:
+    """Both combined against either alone, in the shortest period (in the paper one day)."""
+    population = inputs.population
+    shortest = population.periods[:1]
+    about = (
+        " The model is trained on the days of one streaming period at a time; frequencies are those of the days so "
+        f"far.{nonprivate_below(population.at(shortest[0]))}"
+    )
+    return _content(population, by_period(population, shortest), FIG6, about, PERIOD)
+
+
+EPSILON = Column("epsilon", "ε", number)
+PERIOD = Column("period", "period (days)")
+
+
+def without_reference(panels: Sequence[Panel]) -> list[str]:
+    """A sentence for every panel in which no loss can be measured."""
     return [
-        Panel(days, f"period of {days} day{'s' * (days > 1)}", population.at(days), epsilon)
-        for days in periods
-        if epsilon is not None
+        f"No utility loss at {panel.where}: there is no DP-SGD run to measure it against."
+        for panel in panels
+        if panel.reference is None
     ]
 
 
-def curve_figure(panels: Sequence[Panel], rules: Sequence[str]) -> Drawing | None:
+def _content(
+    population: Population, panels: list[Panel], names: Sequence[str], about: str = "", first: Column = EPSILON
+) -> Content:
+    """The content of all four; `about` ends the caption, `first` is the column that tells panels apart."""
+    missing = without_reference(panels)
+    if first is PERIOD:
+        lacking = {name: [panel.where for panel in panels if not panel.of(name)] for name in names}
+        missing += [f"No {label(name)} runs at {', '.join(where)} yet." for name, where in lacking.items() if where]
+    return Content(
+        curve_caption(population) + about,
+        curve_figure(panels, names),
+        threshold_table(panels, names, metric(population), first),
+        missing,
+        sorted({panel.epsilon for panel in panels}),
+    )
+
+
+def curve_figure(panels: Sequence[Panel], names: Sequence[str]) -> Drawing | None:
     """The panels in rows of three, those without a DP-SGD run left out; None where none is left."""
     drawn = [panel for panel in panels if panel.reference is not None]
     if not drawn:
         return None
     columns, lines = min(len(drawn), 3), math.ceil(len(drawn) / 3)
-    figure = canvas(WIDTH if columns > 1 else 4.8, 0.5 + 2.5 * lines)
+    figure = Drawing(WIDTH if columns > 1 else 4.8, 0.5 + 2.5 * lines)
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     right = 1.1 * THRESHOLDS[-1]
     for axes in grid.flat[len(drawn) :]:
@@ -71,41 +109,41 @@ def curve_figure(panels: Sequence[Panel], rules: Sequence[str]) -> Drawing | Non
         population, epsilon = panel.population, panel.epsilon
         log_axis(axes, "y")
         axes.set_title(panel.where)
-        for algorithm in rules:
-            _curve(axes, population, algorithm, epsilon, right)
+        for name in names:
+            _curve(axes, population, name, epsilon, right)
         axes.set_xlim(-0.02 * right, right)
         axes.set_xticks((0, *THRESHOLDS[1:]), [number(x) for x in (0, *THRESHOLDS[1:])])
         axes.set_xlabel(f"loss of validation {metric(population)} ≤")
         axes.set_ylim(0.7, max(axes.get_ylim()[1], 100))
-        axes.axhline(1, color=COLOUR["dpsgd"], linestyle=DASH["dpsgd"], linewidth=1.0)
+        axes.axhline(1, **dashed("dpsgd"))
         _frozen(axes, population, epsilon, right)
     for axes in grid[:, 0]:
         axes.set_ylabel("best gradient size reduction (×)")
     figure.legend(
-        handles=_legend(drawn, rules, right), loc="outside upper center",
+        handles=_legend(drawn, names, right), loc="outside upper center",
         ncols=3 if columns > 1 else 2, columnspacing=1.2,
     )  # fmt: skip
-    figure.values = "What each rule reaches at four thresholds of the loss is in the table below."
+    figure.values = "What each algorithm reaches at four thresholds of the loss is in the table below."
     return figure
 
 
-def _legend(panels: Sequence[Panel], rules: Sequence[str], right: float) -> list[Line2D | Patch]:
+def _legend(panels: Sequence[Panel], names: Sequence[str], right: float) -> list[Line2D | Patch]:
     handles: list[Line2D | Patch] = []
 
     def pairs(name: str) -> list[tuple[Population, Setting]]:
-        return [(panel.population, s) for panel in panels for s in panel.population.of(name, panel.epsilon)]
+        return [(panel.population, s) for panel in panels for s in panel.of(name)]
 
-    for algorithm in rules:
-        if settings := pairs(algorithm):
+    for name in names:
+        if settings := pairs(name):
             drawn = any(_loss_of(population, setting) <= right for population, setting in settings)
-            label = rule(algorithm) + ("" if drawn else f" (none within {THRESHOLDS[-1]:g})")
-            handles.append(key(label, algorithm))
-    handles.append(key(rule("dpsgd"), "dpsgd", linestyle=DASH["dpsgd"], marker=""))
+            words = label(name) + ("" if drawn else f" (none within {THRESHOLDS[-1]:g})")
+            handles.append(key(words, name))
+    handles.append(key(label("dpsgd"), "dpsgd", linestyle=algorithm("dpsgd").dashes, marker=""))
     frozen = [(panel.population, s) for panel in panels if (s := panel.population.best("frozen", panel.epsilon))]
     if any(_loss_of(population, setting) < right for population, setting in frozen):
-        shade = Patch(label="frozen embeddings do as well", facecolor=SHADE, edgecolor=COLOUR["frozen"])
+        shade = Patch(label="frozen embeddings do as well", facecolor=SHADE, edgecolor=algorithm("frozen").colour)
         handles.append(shade)
-    if any(population.worse_than_frozen(s) for a in rules for population, s in pairs(a)):
+    if any(population.worse_than_frozen(s) for a in names for population, s in pairs(a)):
         handles.append(key("test worse than frozen"))
     return handles
 
@@ -117,9 +155,9 @@ def _loss_of(population: Population, setting: Setting) -> float:
     return max(reference.validation - setting.validation, 0.0)
 
 
-def _curve(axes: Axes, population: Population, algorithm: str, epsilon: float, right: float) -> None:
+def _curve(axes: Axes, population: Population, name: str, epsilon: float, right: float) -> None:
     """The staircase of best reductions, a marker where a new setting takes over."""
-    settings = population.of(algorithm, epsilon)
+    settings = population.of(name, epsilon)
     # From the most reduced setting, hence from the largest loss.
     steps = [(_loss_of(population, setting), setting) for setting in reversed(pareto(settings))]
     # Of several that are no worse than DP-SGD only the most reduced one is ever best.
@@ -127,18 +165,17 @@ def _curve(axes: Axes, population: Population, algorithm: str, epsilon: float, r
     stairs = free + sorted((step for step in steps if 0.0 < step[0] <= right), key=lambda step: step[0])
     if not stairs:
         return
-    colour, marker = COLOUR[algorithm], MARKER[algorithm]
+    colour, marker, breadth = algorithm(name).colour, algorithm(name).marker, algorithm(name).breadth
     ceiling = 10 * max([s.reduction for _, s in stairs if math.isfinite(s.reduction)] or [1.0])
     losses = [loss for loss, _ in stairs]
     heights = [min(setting.reduction, ceiling) for _, setting in stairs]
-    breadth = BREADTH.get(algorithm, 1.0)
     look: dict[str, Any] = {"color": colour, "linewidth": 1.3 * breadth, "zorder": 2.4 - breadth / 10}
     axes.step([*losses, right], [*heights, heights[-1]], where="post", **look)
     for loss, height, (_, setting) in zip(losses, heights, stairs, strict=True):
         face = "white" if population.worse_than_frozen(setting) else colour
         (mark,) = axes.plot(loss, height, marker, color=colour, zorder=3.4 - breadth / 10, clip_on=False)
         mark.set(markerfacecolor=face, markersize=4.6 + 2 * (breadth - 1))
-        hover(mark, [said(setting, population)])
+        hover(mark, [tooltip(setting, population)])
         _bars(axes, setting, loss, height)
 
 
@@ -161,18 +198,18 @@ def _frozen(axes: Axes, population: Population, epsilon: float, right: float) ->
     loss = _loss_of(population, frozen)
     if loss >= right:
         text = f"frozen: loss {loss:.3f} →"
-        axes.text(0.99, 0.1, text, transform=axes.transAxes, ha="right", fontsize=8, color=COLOUR["frozen"])
+        axes.text(0.99, 0.1, text, transform=axes.transAxes, ha="right", fontsize=8, color=algorithm("frozen").colour)
         return
     axes.axvspan(loss, right, color=SHADE, zorder=0, linewidth=0)
-    axes.axvline(loss, color=COLOUR["frozen"], linestyle=DASH["frozen"], linewidth=1.0, zorder=1)
+    axes.axvline(loss, **dashed("frozen"), zorder=1)
 
 
 def curve_caption(population: Population) -> str:
     return (
         f"The best embedding gradient size reduction whose loss of validation {metric(population)} against "
         "the best DP-SGD stays within a threshold; a higher curve is a better trade-off. The shaded region "
-        "starts at the loss of frozen embeddings, which have no embedding gradient at all: a reduction in "
-        f"it buys nothing. Hollow markers are settings whose test {metric(population)} is below that of "
+        "starts at the loss of frozen embeddings, which have no embedding gradient at all: a reduction there "
+        f"is worth nothing. Hollow markers are settings whose test {metric(population)} is below that of "
         f"frozen embeddings.{bars(population)}"
     )
 
@@ -187,23 +224,20 @@ def bars(population: Population) -> str:
     )
 
 
-EPSILON = Column("epsilon", "ε", number)
+def threshold_table(panels: Sequence[Panel], names: Sequence[str], metric_name: str, first: Column = EPSILON) -> Table:
+    """The chosen setting of each algorithm at each threshold, chosen on validation, with its test loss.
 
-
-def threshold_table(panels: Sequence[Panel], rules: Sequence[str], name: str, first: Column = EPSILON) -> Table:
-    """The chosen setting of each rule at each threshold, chosen on validation, with its test loss.
-
-    `name` is the metric's, `first` the column that tells one panel from another.
+    `first` is the column that tells one panel from another.
     """
     table = Table(
         [
             first,
             Column("loss_threshold", "loss ≤", number),
-            Column("rule", "rule", rule),
+            Column("algorithm", "algorithm", label),
             Column("reduction", "best reduction", multiple),
             Column("validation_loss", "validation loss", signed),
             Column("test_loss", "test loss", signed),
-            Column("test", f"test {name}", utility),
+            Column("test", f"test {metric_name}", utility),
             Column("test_spread", "± over seeds", utility),
             Column("seeds", "seeds"),
             Column("worse_than_frozen", "worse than frozen", flag),
@@ -216,24 +250,23 @@ def threshold_table(panels: Sequence[Panel], rules: Sequence[str], name: str, fi
         if reference is None:
             continue
         for threshold in THRESHOLDS:
-            for algorithm in (*rules, "frozen"):
-                settings = panel.population.of(algorithm, panel.epsilon)
-                if settings:
+            for name in (*names, "frozen"):
+                if settings := panel.of(name):
                     chosen = best_reduction(settings, reference, threshold)
                     table.runs.append(chosen.runs[0].anchor if chosen else "")
-                    table.rows.append(_row(panel, threshold, algorithm, reference, chosen))
+                    table.rows.append(_row(panel, threshold, name, reference, chosen))
     return table
 
 
-def _row(panel: Panel, threshold: float, algorithm: str, reference: Setting, chosen: Setting | None) -> Sequence[Any]:
+def _row(panel: Panel, threshold: float, name: str, reference: Setting, chosen: Setting | None) -> Sequence[Any]:
     if chosen is None:
-        return (panel.value, threshold, algorithm, *[None] * 7, "no setting within this loss")
+        return (panel.value, threshold, name, *[None] * 7, "no setting within this loss")
     population = panel.population
     worse = None if population.best("frozen", panel.epsilon) is None else population.worse_than_frozen(chosen)
     return (
         panel.value,
         threshold,
-        algorithm,
+        name,
         chosen.reduction,
         reference.validation - chosen.validation,
         reference.test - chosen.test,
@@ -243,12 +276,3 @@ def _row(panel: Panel, threshold: float, algorithm: str, reference: Setting, cho
         worse,
         settings_text(chosen, population),
     )
-
-
-def without_reference(panels: Sequence[Panel]) -> list[str]:
-    """A sentence for every panel in which no loss can be measured."""
-    return [
-        f"No utility loss at {panel.where}: there is no DP-SGD run to measure it against."
-        for panel in panels
-        if panel.reference is None
-    ]

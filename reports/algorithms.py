@@ -1,0 +1,95 @@
+"""What reports know of each algorithm: label, colour, marker, order, line, symbols and knob.
+
+The library's registry says which algorithms there are. Those of the paper look as they do here, in every figure; one
+that the library has and this file does not gets a label from its name, a colour and a marker that are free, and its
+own settings as its knob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any
+
+from dpfest.algorithms import ALGORITHMS, PrivateAlgorithm
+
+NORM = "algorithm.clipping_norm"
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How an algorithm, or one of its variants in a stream, is named and drawn.
+
+    Attributes:
+        name: as in the configuration; of a variant `<algorithm>/<days whose frequencies it selects by>`.
+        colour, marker: the same in every figure, so that none relies on colour alone.
+        knob: what to sweep for it to cut the gradient more.
+        dashes: the line of a reference, which sparsifies nothing.
+        breadth: of a curve; of variants that often coincide, the broad one lies below the narrow one.
+        symbols: of its settings, where they are not the usual ones.
+    """
+
+    name: str
+    label: str
+    colour: str
+    marker: str
+    knob: str = ""
+    dashes: Any = "-"
+    breadth: float = 1.0
+    symbols: Mapping[str, str] = field(default_factory=lambda: {NORM: "C"})
+
+
+_ROWS = "smaller algorithm.selection.rows"
+_THRESHOLD = "larger algorithm.threshold"
+
+# In the order of tables and legends; colours are Okabe and Ito's, which colour-blind readers tell apart.
+_KNOWN = {
+    known.name: known
+    for known in (
+        Algorithm("nonprivate", "Non-private", "#444444", "P", dashes=":"),
+        Algorithm("dpsgd", "DP-SGD", "#000000", "*", dashes=(0, (5, 2))),
+        Algorithm("fest", "DP-FEST", "#0072B2", "s", _ROWS),
+        Algorithm("adafest", "DP-AdaFEST", "#D55E00", "o", _THRESHOLD, symbols={}),
+        Algorithm("adafest_plus", "DP-AdaFEST+", "#009E73", "D", f"{_THRESHOLD} or {_ROWS}", symbols={}),
+        Algorithm(
+            "exponential", "Exponential selection", "#AA4499", "^", "smaller algorithm.rows_per_step",
+            symbols={NORM: "S₂", "algorithm.noise_ratio": "noise ratio"},
+        ),
+        Algorithm("frozen", "Frozen embeddings", "#777777", "X", dashes=(0, (4, 1.5, 1, 1.5))),
+        Algorithm("lora_embedding", "LoRA on embeddings", "#E69F00", "v", "smaller algorithm.rank"),
+        Algorithm("fest/first_day", "DP-FEST (first day)", "#E69F00", "v", _ROWS, breadth=3.4),
+        Algorithm("fest/all_days", "DP-FEST (all days)", "#56B4E9", "^", _ROWS, breadth=2.2),
+        Algorithm("fest/streaming", "DP-FEST (streaming)", "#0072B2", "s", _ROWS),
+    )
+}  # fmt: skip
+_FREE = (("#CC79A7", "p"), ("#8C510A", "h"), ("#56B4E9", "<"), ("#B2182B", ">"), ("#35978F", "d"))
+
+REFERENCES = ("nonprivate", "dpsgd", "frozen")
+"""What the others are compared with: they choose no rows."""
+
+
+def algorithm(name: str) -> Algorithm:
+    """The facts of an algorithm or of a variant; those of its algorithm for a variant that has none of its own."""
+    return _KNOWN.get(name) or _KNOWN.get(name.partition("/")[0]) or _unknown(name.partition("/")[0])
+
+
+def label(name: str) -> str:
+    """What readers call an algorithm."""
+    return algorithm(name).label
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Names without repetition, in the order of tables and legends; new ones last."""
+    places = list(_KNOWN)
+    return sorted(set(names), key=lambda name: (places.index(name) if name in places else len(places), name))
+
+
+@cache
+def _unknown(name: str) -> Algorithm:
+    new = [known for known in ALGORITHMS if known not in _KNOWN]
+    colour, marker = _FREE[new.index(name) % len(_FREE) if name in new else -1]
+    inherited = {setting.name for setting in fields(PrivateAlgorithm)}
+    own = fields(ALGORITHMS[name]) if name in new else ()
+    knob = " or ".join(f"algorithm.{setting.name}" for setting in own if setting.name not in inherited)
+    return Algorithm(name, name.replace("_", " ").capitalize() if name in new else name, colour, marker, knob)

@@ -1,0 +1,154 @@
+"""What an artifact is: an id, the experiment that makes its runs, a function from inputs to its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reports.algorithms import REFERENCES, label
+from reports.commands import Commands
+from reports.comparison import Population
+from reports.style import NOTE_COLOUR, WIDTH, Drawing
+from reports.tables import Table
+from reports.wording import delta, metric, number, seeds_of
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What artifacts are drawn from, and claims judged on.
+
+    Attributes:
+        populations: all that there are, the preferred ones first.
+        report: the report's folder, where `dpfest bench` and `dpfest audit` leave what they measure.
+        drawn: the one that an artifact is drawn from; it is preferred to all.
+    """
+
+    populations: Sequence[Population] = ()
+    report: Path = Path()
+    drawn: Population | None = None
+
+    @property
+    def population(self) -> Population:
+        """The one that an artifact is drawn from, of an artifact that is drawn from one."""
+        assert self.drawn is not None
+        return self.drawn
+
+    def of(self, *kinds: str) -> list[Population]:
+        """The populations of these kinds (`Population.kind`), those that no claim can be tested on last."""
+        alike = [population for population in self.populations if population.kind in kinds]
+        return sorted(alike, key=lambda population: (population is not self.drawn, population.untestable is not None))
+
+
+@dataclass
+class Content:
+    """What an artifact shows of one population. `missing`: what it could not show, a sentence an item."""
+
+    caption: str
+    figure: Drawing | None = None
+    table: Table | None = None
+    missing: list[str] = field(default_factory=list)
+    epsilons: list[float] | None = None  # those shown, for the footer; None: all of the population
+
+
+def unmeasured(*commands: str) -> Content:
+    """What an artifact shows before these commands have measured anything."""
+    return Content("Nothing to show yet.", missing=[f"Not measured yet: {command}" for command in commands])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure or table.
+
+    Attributes:
+        content: draws it; an artifact with an experiment is given a population (`Inputs.population`).
+        experiment: what makes its runs; None where it needs none.
+        algorithms: those that it compares; without a run of each it is marked incomplete.
+        kinds: of data (`Population.kind`) that it is drawn from; its plain file names stand for the first.
+        measured: commands that measure what it shows into the report's own folder.
+        figure: whether it has one, and so needs a placeholder while there is nothing to draw.
+    """
+
+    id: str
+    title: str
+    content: Callable[[Inputs], Content]
+    experiment: str | None = None
+    algorithms: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ("clicks",)
+    measured: tuple[str, ...] = ()
+    figure: bool = True
+
+    def shows(self, population: Population) -> bool:
+        """Whether it can be drawn from this population."""
+        return self.experiment is not None and population.kind in self.kinds
+
+    def experiment_on(self, population: Population | None) -> str | None:
+        """The experiment that makes its runs on the population's kind of data."""
+        return self.experiment if population is None else TEXTS.get(population.kind, self.experiment)
+
+
+TEXTS = {"text": "text", "large_text": "text_large_vocabulary"}
+"""The experiment of each kind of texts."""
+
+
+def remake(entry: Entry, population: Population | None, commands: Commands) -> str:
+    """The command that makes the artifact's runs or measurements, and then the artifact."""
+    experiment = entry.experiment_on(population)
+    runs = [commands.sweep(experiment, population)] if experiment else map(commands.measured, entry.measured)
+    return " && ".join([*runs, commands.report(entry.id, population)])
+
+
+def provenance(population: Population, content: Content) -> str:
+    """On which data, at which ε and δ, how accounted, over how many seeds: the first line of every footer."""
+    epsilons = population.epsilons if content.epsilons is None else content.epsilons
+    private = [run for run in population.runs if run.epsilon is not None]
+    deltas = sorted({run.delta for run in private if run.delta is not None})
+    samplings = sorted({run.sampling for run in private if run.sampling})
+    parts = [f"{population.dataset}, {population.model}, N = {population.examples:,}"]
+    if epsilons and private:
+        parts.append("ε = " + ", ".join(number(epsilon) for epsilon in epsilons))
+        parts.append("δ = " + ", ".join(map(delta, deltas)))
+        parts.append(f"{population.fidelity} accounting" + "".join(f", {s} sampling" for s in samplings))
+    parts.append(seeds_of(population))
+    if resolution := _resolution(population):
+        parts.append(resolution)
+    return " · ".join(parts)
+
+
+def _resolution(population: Population) -> str:
+    """How finely utilities can be told apart: the largest standard error of each split's utility."""
+    errors = {
+        "test": [run.test_error for run in population.runs if run.test_error is not None],
+        "validation": [run.validation_error for run in population.runs if run.validation_error is not None],
+    }
+    largest = [f"{max(known):.4f} ({split})" for split, known in errors.items() if known]
+    return f"standard error of one {metric(population)} " + ", ".join(largest) if largest else ""
+
+
+def absent(entry: Entry, population: Population | None) -> list[str]:
+    """A sentence for every algorithm that the artifact compares and that has no run at some ε.
+
+    An ε at which only the references were trained, as for another artifact, has nothing to compare.
+    """
+    if population is None:
+        return ["No runs yet."] if entry.experiment else []
+    compared = set(entry.algorithms) - set(REFERENCES) or set(entry.algorithms)
+    trained = {name: {s.epsilon for s in population.settings if s.algorithm == name} for name in entry.algorithms}
+    epsilons = [e for e in population.epsilons if any(e in trained[name] for name in compared)]
+    sentences = []
+    for name, present in trained.items():
+        lacking = [number(e) for e in epsilons if e not in present]
+        if not present:
+            sentences.append(f"No {label(name)} ({name}) runs yet.")
+        elif lacking and name != "nonprivate":
+            sentences.append(f"No {label(name)} ({name}) runs at ε = {', '.join(lacking)} yet.")
+    return sentences
+
+
+def placeholder(title: str) -> Drawing:
+    """The figure of an artifact that has nothing to show: it says so, and cannot be taken for a result."""
+    figure = Drawing(WIDTH, 1.2)
+    axes = figure.add_subplot()
+    axes.axis("off")
+    axes.text(0.5, 0.5, f"{title}\nnothing to show yet", ha="center", va="center", color=NOTE_COLOUR, fontsize=10)
+    return figure

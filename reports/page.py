@@ -1,0 +1,154 @@
+"""index.html: one document with its style, script and figures inside, from report.json, the files beside it and the
+runs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from reports.artifacts.frontier import in_order
+from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
+from reports.comparison import Population, heading
+from reports.svg import inline
+from reports.templates import render
+from reports.wording import described, metric, number, settings_text
+from reports.write import Draft
+
+CENTRAL = "fig8"
+"""The artifact that the page begins with."""
+
+EMBEDDED = 8_000_000
+"""Beyond so many characters of configurations and ledgers the page links to the files of further runs."""
+
+_VERDICTS = {
+    HOLDS: "hold",
+    FAILS: "do not hold",
+    OPEN: "need more runs",
+    UNTOLD: "are inconclusive on these data and settings",
+}
+_LONG = 400  # characters of evidence that are shown at once
+
+
+def page(
+    draft: Draft,
+    entries: Sequence[dict[str, Any]],
+    claims: Sequence[dict[str, Any]],
+    left_out: Sequence[Mapping[str, str]],
+    groups: Sequence[Population],
+) -> str:
+    """`entries`, `claims` and `left_out` are those of `report.json`; `groups` holds the runs that are shown one by
+    one."""
+    anchors = {run.anchor for group in groups for run in group.runs}
+    shown = [entry | {"variants": [_variant(entry, v, draft, anchors) for v in entry["variants"]]} for entry in entries]
+    central = next((entry for entry in shown if entry["id"] == CENTRAL and _drawn(entry)), None)
+    return render(
+        "page.html.jinja",
+        entries=shown,
+        ids={entry["id"] for entry in entries},
+        central=central,
+        glance=_glance(central, draft) if central else None,
+        claims=[claim | {"evidence": _folded(claim["evidence"])} for claim in claims],
+        verdicts=_VERDICTS,
+        decisive=(HOLDS, FAILS),
+        enough=ENOUGH,
+        retraining=TRAINING["auc"],
+        groups=[(group.dataset, described(group)) for group in groups],
+        filters=_filters(entries, groups),
+        listed=list(_listed(groups, draft.folder)),
+        left_out=left_out,
+    )
+
+
+def _drawn(entry: Mapping[str, Any]) -> bool:
+    return bool(entry["variants"]) and entry["status"] != "missing"
+
+
+def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
+    """The central figure, before all that stands in the paper's order."""
+    file = next(file for file in entry["variants"][0]["files"] if file.endswith(".svg"))
+    label = f"{entry['title']}. Its values are in the table of {CENTRAL}."
+    return Markup(inline(draft.text(file), label, "glance"))
+
+
+def _variant(
+    entry: Mapping[str, Any], variant: dict[str, Any], draft: Draft, anchors: Collection[str]
+) -> dict[str, Any]:
+    """What one population shows, with the figure and the table themselves."""
+    files = {Path(file).suffix: file for file in variant["files"]}
+    picture = table = None
+    if ".svg" in files and variant["status"] != "missing":
+        picture = Markup(inline(draft.text(files[".svg"]), f"{entry['title']}. {variant['values']}"))
+    if ".html" in files:
+        table = Markup(_linked(draft.text(files[".html"]), anchors))
+    return variant | {"picture": picture, "table": table}
+
+
+def _linked(table: str, anchors: Collection[str]) -> str:
+    """A table whose rows lead to their runs, from the last of the cells that say what they are of."""
+
+    def link(row: re.Match[str]) -> str:
+        if unescape(row[2]) not in anchors:
+            return row[0]
+        return f'{row[1]}{row[3]}<a href="#{row[2]}">{row[4]}</a></th><td'
+
+    return re.sub(r'(<tr[^>]* data-run="([^"]*)">)((?:<th[^>]*>.*?</th>)*<th[^>]*>)(.*?)</th><td', link, table)
+
+
+def _folded(evidence: str) -> tuple[str, str]:
+    """What is shown at once, and the rest: a long text is folded where its first sentence ends."""
+    end = evidence.find(". ", 60)
+    return (evidence, "") if len(evidence) <= _LONG or end < 0 else (evidence[: end + 1], evidence[end + 2 :])
+
+
+def _filters(entries: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> list[tuple[str, str, list[str]]]:
+    """Two choices, of what there is to choose from."""
+    shown = {variant["dataset"] for entry in entries for variant in entry["variants"]} - {None}
+    epsilons = [number(epsilon) for epsilon in sorted({e for group in groups for e in group.epsilons})]
+    return [
+        ("dataset", "Data", sorted(shown | {group.dataset for group in groups})),
+        ("epsilon", "ε", epsilons),
+    ]
+
+
+def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """All runs, by what they are compared with; a run without privacy that stands in two groups is listed once."""
+    seen, room = set[Path](), EMBEDDED
+    for group in groups:
+        items = []
+        for setting, run in ((of, run) for of in in_order(group) for run in of.runs):
+            if run.path in seen:
+                continue
+            seen.add(run.path)
+            files = [_file(run.path / "release" / name, report, room) for name in ("config.yaml", "ledger.json")]
+            room -= sum(len(file["text"] or "") for file in files)
+            items.append(
+                {
+                    "run": run,
+                    "variant": setting.variant,
+                    "settings": settings_text(setting, group),
+                    "metric": metric(group),
+                    "place": "/".join(run.path.parts[-3:]),
+                    "files": files,
+                }
+            )
+        if items:
+            yield heading(group, groups), items
+
+
+def _file(path: Path, report: Path, room: int) -> dict[str, Any]:
+    """A file's text where there is room for it, else a link; neither where there is none."""
+    if not path.exists():
+        return {"name": path.name, "text": None, "link": None}
+    text = escape(path.read_text(encoding="utf-8", errors="replace").rstrip())
+    fits = len(text) <= room
+    return {
+        "name": path.name,
+        "text": text if fits else None,
+        "link": None if fits else Path(os.path.relpath(path, report)).as_posix(),
+    }

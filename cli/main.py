@@ -144,10 +144,10 @@ def budget(ctx: typer.Context) -> None:
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["audit"])
 def audit(ctx: typer.Context) -> None:
-    """Attack every private algorithm's step (or algorithm=...), and hold what leaks against what is claimed.
+    """Attack every private algorithm's step (or algorithm=...): compare the empirical lower bound on ε with the claim.
 
-    An ε that the step costs beyond its claim ends with status 1. Unless the line says otherwise,
-    algorithm.threshold is 0.5 and algorithm.noise_ratio 1: there, a flaw in the choice of rows shows.
+    A bound above the claim ends with status 1. Unless set on the command line, algorithm.threshold is 0.5 and
+    algorithm.noise_ratio 1, where a flaw in the choice of rows shows.
     """
     from cli.audit import run_audit
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from scipy import special
 
@@ -53,19 +54,19 @@ class Correction:
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Every correction; there is nothing to repeat."""
-    found = []
+    records = []
     with progress("corrections") as report:
         for number, each in enumerate(corrections(config), 1):
             report(number, 3 + len(SELECTED) + len(RATIOS), each.what)
             values = {name: value for name, value in asdict(each).items() if name not in ("what", "algorithm", "note")}
             values |= {"examples": config.budget.examples or EXAMPLES, "epsilon": config.privacy.epsilon}
-            found.append(
+            records.append(
                 Record(
                     section="corrections", case=each.what, competitor=each.algorithm, reference="the paper",
                     batch_size=config.train.batch_size, values=values, note=each.note,
                 )
             )  # fmt: skip
-    return found
+    return records
 
 
 def corrections(config: Config) -> Iterator[Correction]:
@@ -144,7 +145,7 @@ class _Work:
 
     @property
     def calibrate(self) -> Callable[..., float]:
-        return remembered_calibration(self.config)
+        return remembered_calibration(Path(self.config.paths.runs))
 
     def plan(self, algorithm: Algorithm, fidelity: str, days: Sequence[int] | None = None) -> PrivacyPlan:
         """One epoch of them, or of a stream of these days, a period each."""

@@ -160,9 +160,9 @@ def write(report: Path, audits: list[Audit]) -> Path:
         UserError: the folder cannot be written to.
     """
     path = report / "audit" / "audit.json"
-    found = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
+    by_algorithm = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
     try:
-        write_json(path, {"schema": 1, "audits": [found[name] for name in PRIVATE if name in found]})
+        write_json(path, {"schema": 1, "audits": [by_algorithm[name] for name in PRIVATE if name in by_algorithm]})
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}): choose another folder with paths.report."

@@ -26,12 +26,12 @@ _REPEATS = 3
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Cold and cached calibration of each algorithm; cold is the reference."""
-    found = []
+    measured = []
     with progress("accounting") as report:
         for number, name in enumerate(ALGORITHM_NAMES):
             report(number, len(ALGORITHM_NAMES), name)
-            found += _of(name, config, min(repeats, _REPEATS))
-    return found
+            measured += _of(name, config, min(repeats, _REPEATS))
+    return measured
 
 
 def _of(name: str, config: Config, repeats: int) -> list[Record]:

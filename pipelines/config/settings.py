@@ -89,10 +89,9 @@ class TrainConfig:
         micro_batch_size: examples in memory at once; null for the whole batch.
         epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given; in a stream, of each period.
         evaluate_every: null for at the end only.
-        log_every: after so many steps a line goes to metrics.jsonl, and what the run says of itself (loss, reduction,
-            epsilon so far) is said anew: under the bar on a terminal, elsewhere as a line of the log. The last step
-            always does both.
-        save_model: whether a run that is done leaves its weights.
+        log_every: steps between lines of metrics.jsonl, and between updates of the progress (loss, reduction, epsilon
+            so far): under the bar on a terminal, elsewhere a line of the log. The last step always does both.
+        save_model: whether the weights are released.
     """
 
     batch_size: int = 2048

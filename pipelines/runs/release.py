@@ -322,8 +322,8 @@ def _refuse_contradictions(
             f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}: make the run "
             "anew."
         )
-    told = summary["hyperparameters"]
-    if not isinstance(told, Mapping) or told != {name: settings.get(name) for name in told}:
+    listed = summary["hyperparameters"]
+    if not isinstance(listed, Mapping) or listed != {name: settings.get(name) for name in listed}:
         raise UserError(f"{folder / SUMMARY} has other hyperparameters than {CONFIG}: they are not of one run.")
     run = ledger["run"] or {}
     _refuse_keys(folder / LEDGER, run, list(_LEDGER["run"]))

@@ -54,7 +54,7 @@ def summarize(
         "schema": SUMMARY_SCHEMA,
         "dataset": config.data.name,
         "model": config.model.name,
-        "weights": _weights(config),
+        "weights": _weights(config.model.identity()),
         "algorithm": config.algorithm.name,
         "seed": config.seed,
         "profile": config.profile,
@@ -83,9 +83,9 @@ def summarize(
     }
 
 
-def _weights(config: Config) -> str | None:
+def _weights(model: Mapping[str, Any]) -> str | None:
     """Eight hexadecimal digits for the content of pretrained weights, wherever they lie; None of random ones."""
-    files = config.model.identity().get("path")
+    files = model.get("path")
     return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
 
 

@@ -62,15 +62,15 @@ class ClickConfig(DataConfig):
 
     def warnings(self, day: Dataset) -> list[str]:
         """An AUC needs a row of each label; a share of 0 is a wish, and needs no warning."""
-        said = []
+        warnings = []
         for part in ("validation", "test"):
             share, counts = self.split.shares.get(part), day.description["splits"].get(part)
             if self.is_stream or not share or 0 < counts["positives"] < counts["rows"]:
                 continue
             rows, positives = counts["rows"], counts["positives"]
             held = f"too few rows ({rows:,}, of which {positives:,} have label 1)" if rows else "no row"
-            said.append(
+            warnings.append(
                 f"{part} holds {held}: its AUC will be unknown. Use more data, or raise data.split.{part} "
                 f"(now {share:g})."
             )
-        return said
+        return warnings

@@ -85,9 +85,9 @@ class OfficialConfig(TextConfig):
         names = [tuple(name for name, _ in parts.values()) for parts in layouts]
         folder = local_folder(self.path, Wanted("dataset", (names[1], names[0]), " ".join(names[1])), self.hub)
         for parts in layouts:
-            found = {part: (folder / name, columns) for part, (name, columns) in parts.items()}
-            if all(path.is_file() for path, _ in found.values()):
-                return found
+            paths = {part: (folder / name, columns) for part, (name, columns) in parts.items()}
+            if all(path.is_file() for path, _ in paths.values()):
+                return paths
         lacking = next(path for name in names[0] if not (path := folder / name).is_file())
         kinds = ", or of ".join(" and ".join(each) for each in names)
         raise UserError(

@@ -97,8 +97,7 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, Planne
         UserError: the one that is named is among those.
     """
     from pipelines.config.compose import Composer
-    from pipelines.runs.estimate import steps
-    from pipelines.runs.grid import plan
+    from pipelines.runs.grid import plan, steps
     from reports.pace import PlannedRun, PlannedRuns
 
     assert isinstance(composer, Composer)

@@ -37,8 +37,8 @@ from pipelines.runs.summary import summarize
 from pipelines.select import Selection
 from pipelines.system.hub import pinned
 from pipelines.system.memory import keep_freed_memory
+from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
-from pipelines.system.signals import StopRequest, stop_requests
 from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import TaskReader, device_of, task_of
 

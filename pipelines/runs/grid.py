@@ -1,7 +1,8 @@
-"""What a sweep consists of: the runs of an experiment's grid, or of a multirun line, each once."""
+"""What a sweep consists of: the runs of an experiment's grid, or of a multirun line, each once, and their steps."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,3 +111,12 @@ def products(config: Config) -> list[dict[str, list[Any]]]:
             f"{', '.join(config.experiment.grids)}."
         )
     return config.experiment.grids[config.profile]
+
+
+def steps(config: Config) -> int | None:
+    """Steps of a run, to a step a period, estimated before its data are made; None where nothing is known of them."""
+    if config.train.steps is not None:
+        periods = math.ceil(config.stream.train_days / config.stream.period) if config.data.is_stream else 1
+        return periods * config.train.steps
+    examples = config.data.expected_examples(config.stream.train_days)
+    return None if examples is None else math.ceil(config.train.epochs * examples / config.train.batch_size)

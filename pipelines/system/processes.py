@@ -2,7 +2,7 @@
 
 Each process is forked from a server that holds none of this one's threads and memory. It is out of the terminal's
 reach: this process passes an interrupt on once, as SIGTERM, which ends a process as an exception would, so that what
-is half made is removed.
+is half made is removed; or, where a :class:`StopRequest` takes it, at the next safe place.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
 from pipelines.system.files import OWNER_ONLY, private_folder
@@ -130,6 +131,46 @@ class Pool(Generic[Job], Iterator[tuple[Job, Child]]):
         self.stop()
         for _, child in self._under_way.values():
             child.join()
+
+
+class StopRequest:
+    """Whether somebody asked the process to stop; a second request stops it at once."""
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """True from the first signal on."""
+        return self._signal is not None
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler."""
+        if self._signal is not None:
+            raise SystemExit(128 + number)
+        self._signal = number
+        print("Stopping after this step; once more to stop at once.", file=sys.stderr, flush=True)
+
+    def exit_if_requested(self) -> None:
+        """Raise SystemExit with the shell's code for the signal, if there was one."""
+        if self._signal is not None:
+            raise SystemExit(128 + self._signal)
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Turn SIGINT and SIGTERM into a :class:`StopRequest` while the block runs; elsewhere than in the main thread,
+    where Python delivers no signals, the request never comes."""
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop.receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

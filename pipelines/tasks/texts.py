@@ -45,7 +45,6 @@ class TextTask:
         self._separator = data.description["text"].get("separator")
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
-        """See :class:`pipelines.tasks.task.Task`."""
         table = self.model.get_input_embeddings()  # type: ignore[operator]
         return table.size(layout) if isinstance(table, LowRankTable) else EmbeddingSize(layout, layout.coordinates)
 

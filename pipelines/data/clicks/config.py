@@ -46,16 +46,13 @@ class ClickConfig(DataConfig):
         """The rows of a day; ``scratch`` is a folder that it may make for files of its own, removed afterwards."""
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
-        """See :meth:`DataConfig.write`."""
         source = self.source(day, folder / SCRATCH)
         write_dataset(folder, source, self.name, self.vocabulary, self.split, made_with, progress)
 
     def features(self) -> list[int] | int:
-        """See :meth:`DataConfig.features`."""
         return self.vocabulary.sizes or CATEGORICAL_FEATURES
 
     def expected_examples(self, train_days: int) -> float | None:
-        """See :meth:`DataConfig.expected_examples`."""
         if self.rows_of_a_day is None:
             return None
         return self.rows_of_a_day * self.split.shares["train"] * (train_days if self.is_stream else 1)

@@ -35,7 +35,6 @@ class SplitConfig:
 
     @property
     def shares(self) -> dict[str, float]:
-        """See :class:`Split`."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     def check(self) -> None:
@@ -63,7 +62,6 @@ class DaySplitConfig:
 
     @property
     def shares(self) -> dict[str, float]:
-        """See :class:`Split`."""
         return {"train": 1 - self.held_out, "validation": self.held_out}
 
     def check(self) -> None:

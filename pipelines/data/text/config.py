@@ -58,7 +58,6 @@ class TextConfig(DataConfig):
         """What cuts the texts into tokens."""
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
-        """See :meth:`DataConfig.write`."""
         write_text_dataset(folder, self, made_with, progress)
 
     def features(self) -> int:

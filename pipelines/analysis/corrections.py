@@ -7,7 +7,7 @@ claims, the ε that can be proven of it, and the noise of the corrected way. Not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -139,14 +139,6 @@ class _Work:
     def examples(self) -> int:
         return self.config.budget.examples or EXAMPLES
 
-    @property
-    def batch_size(self) -> int:
-        return self.config.train.batch_size
-
-    @property
-    def calibrate(self) -> Callable[..., float]:
-        return remembered_calibration(Path(self.config.paths.runs))
-
     def plan(self, algorithm: Algorithm, fidelity: str, days: Sequence[int] | None = None) -> PrivacyPlan:
         """One epoch of them, or of a stream of these days, a period each."""
         return plan(
@@ -154,11 +146,11 @@ class _Work:
             epsilon=self.config.privacy.epsilon,
             delta=self.config.privacy.delta,
             examples=days or self.examples,
-            batch_size=self.batch_size,
+            batch_size=self.config.train.batch_size,
             epochs=1.0,
             features=PUBLISHED_SIZES,
             fidelity=fidelity,
-            calibrate=self.calibrate,
+            calibrate=remembered_calibration(Path(self.config.paths.runs)),
         )
 
     def stream(self, algorithm: Algorithm) -> Correction:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowSource
-from pipelines.data.clicks.split import DaySplitConfig, SplitConfig
+from pipelines.data.clicks.split import Split
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.clicks.writer import write_dataset
 from pipelines.data.dataset import Dataset
@@ -28,7 +28,7 @@ class ClickConfig(DataConfig):
     task: ClassVar[str] = "clicks"
     rows_of_a_day: ClassVar[float | None] = None
     vocabulary: VocabularyConfig
-    split: SplitConfig | DaySplitConfig
+    split: Split
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +11,6 @@ from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowBlock
 from pipelines.data.hashing import content_uniforms, line_content
 from pipelines.data.rows import Rows
-
-
-class Split(Protocol):
-    """Into which splits lines are divided, and the seed that decides which goes where."""
-
-    seed: int
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Share of each split by its name, in order, ``train`` first; they add up to 1."""
 
 
 @dataclass
@@ -35,6 +24,7 @@ class SplitConfig:
 
     @property
     def shares(self) -> dict[str, float]:
+        """Share of each split by its name, in order, ``train`` first; they add up to 1."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     def check(self) -> None:
@@ -72,6 +62,9 @@ class DaySplitConfig:
                 "that are never trained on, by which a stream is judged as it goes."
             )
         _check_seed(self.seed)
+
+
+Split = SplitConfig | DaySplitConfig
 
 
 def _check_seed(seed: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,19 +53,6 @@ class VocabularyConfig:
             raise UserError(f"data.vocabulary.min_count must be 1 or more, but it is {self.min_count}.")
 
 
-class Vocabulary(Protocol):
-    """A map from keys to table rows."""
-
-    data_dependent: bool
-
-    @property
-    def sizes(self) -> list[int]:
-        """Rows of each of the 26 tables."""
-
-    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Table rows of keys, both of shape [n, 26]; row ids count from 0 in each feature's own table."""
-
-
 @dataclass(frozen=True)
 class HashedVocabulary:
     """Tables of fixed sizes; values that collide share a row."""
@@ -103,6 +89,9 @@ class LearnedVocabulary:
                 place[place == len(known)] = 0
                 rows[:, feature] = np.where(known[place] == keys[:, feature], place + 1, 0)
         return rows
+
+
+Vocabulary = HashedVocabulary | LearnedVocabulary
 
 
 @dataclass

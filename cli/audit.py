@@ -1,4 +1,4 @@
-"""`dpfest audit`: audits the private algorithms, one after another, and prints what each release gives away."""
+"""`dpfest audit`: audit the private algorithms one after another and print the bounds."""
 
 from __future__ import annotations
 

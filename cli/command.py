@@ -1,4 +1,4 @@
-"""A Typer command whose line belongs to Hydra: it takes what it does not know, and completes by Hydra."""
+"""A Typer command followed by Hydra overrides: it passes on options it does not know, and completes through Hydra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hands a command line to Hydra: everything after the subcommand is Hydra's own, flags and overrides."""
+"""Pass a command line to Hydra: everything after the subcommand, flags and overrides."""
 
 from __future__ import annotations
 

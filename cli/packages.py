@@ -1,4 +1,4 @@
-"""Five plain package names make up dpfest; this finds out whether another distribution has taken one."""
+"""Check that no other distribution shadows one of the five packages of dpfest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpfest preprocess`: here, or, for a stream and with a Hydra launcher, each missing day as a task of its own."""
+"""`dpfest preprocess`: on this machine or, for a stream under a Hydra launcher, each missing day as a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dpfest release`: holds runs against the list of what may leave, packs that, and says what it cost."""
+"""`dpfest release`: check runs against the allow-list, pack them, and print what they cost."""
 
 from __future__ import annotations
 

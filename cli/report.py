@@ -1,4 +1,4 @@
-"""`dpfest report`: figures and tables from the runs at hand, counted against what the experiments plan."""
+"""`dpfest report`: figures and tables from finished runs, counted against what the experiments plan."""
 
 from __future__ import annotations
 

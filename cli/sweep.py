@@ -1,4 +1,4 @@
-"""`dpfest sweep`: plans the runs, has them made here or by a Hydra launcher, and prints how each ended."""
+"""`dpfest sweep`: plan the runs, run them here or through a Hydra launcher, and print how each ended."""
 
 from __future__ import annotations
 

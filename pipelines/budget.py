@@ -1,6 +1,6 @@
-"""`dpfest budget`: the noise that a privacy budget asks for, without training; a reader of configurations.
+"""`dpfest budget`: the noise that a privacy budget asks for, without training.
 
-The reckoning is in `dpfest.privacy_plan`, which `train` calls too.
+The calculation is that of `dpfest.privacy_plan`, which `train` calls, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The preprocess stage: from a data configuration to a dataset or stream, made once and then found again."""
+"""The preprocess stage: make the dataset or stream of a configuration, or find it made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The train stage: from a configuration to a finished run directory, however often it is killed on the way.
+"""The train stage: from a configuration to a finished run directory, resumable after any kill.
 
 Batches, noise and initial weights are functions of (key, step) and the seed, so a run that is resumed from its last
 checkpoint does again exactly what it would have done: under a fixed ``privacy.noise_seed`` on the CPU it ends with

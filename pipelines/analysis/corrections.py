@@ -1,4 +1,4 @@
-"""Section `corrections`: what it costs to do rightly what the paper does not, by accounting alone.
+"""Section `corrections`: the privacy cost of correcting each error of the paper, by accounting alone.
 
 One epoch at `privacy.epsilon` and δ = 1/N on as many examples as Criteo Kaggle has (or `budget.examples`), in batches
 of `train.batch_size`. For each correction: the noise that the paper's way comes to (σ₂, on the gradient), the ε that it

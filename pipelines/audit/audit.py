@@ -1,4 +1,4 @@
-"""The audit of one algorithm: its claim, and what draws of it refute, sound and sabotaged."""
+"""The audit of one algorithm: its claim, and the bound from draws of the engine, intact and sabotaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section `accounting`: the calibration of a run's noise at the size of Criteo Kaggle, cold, and when it is remembered.
+"""Section `accounting`: noise calibration at the size of Criteo Kaggle, computed and from the cache.
 
 Each time is that of a fresh process: what counts is how long a command waits for its noise.
 """

@@ -1,4 +1,4 @@
-"""The pCTR model as a benchmark trains it, at any number of rows, and the competitors that are plain PyTorch or ours.
+"""The pCTR model at any number of rows, and its competitors: plain PyTorch and our algorithms.
 
 The embedding dimensions, and with them the network, stay those of the published vocabularies at every size: what grows
 is the tables alone.

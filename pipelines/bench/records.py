@@ -1,4 +1,4 @@
-"""What a benchmark leaves: the machine, and one record for each competitor at each size: one schema."""
+"""The results of a benchmark: the machine, and a record for each competitor at each size."""
 
 from __future__ import annotations
 

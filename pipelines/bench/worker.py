@@ -1,4 +1,4 @@
-"""A competitor in a process of its own: its memory can be measured and limited, and nothing else dies with it."""
+"""A competitor in its own process, so that its memory can be measured and limited."""
 
 from __future__ import annotations
 

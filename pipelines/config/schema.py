@@ -1,4 +1,4 @@
-"""Plain configuration values become the dataclasses that they configure, or a sentence names the wrong key.
+"""Convert plain configuration values to dataclasses, or name the wrong key.
 
 A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the
 types, its `__post_init__` the ranges. (A library's validation of dataclasses says less of a wrong key, and its errors

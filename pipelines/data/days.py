@@ -1,4 +1,4 @@
-"""Making the days of a dataset or stream, each whole or not at all; a day that is there is left alone.
+"""Make the days of a dataset or stream, each atomically; existing days are kept.
 
 A folder is named by the hashes of its days, so that it never changes. Where a source file changes, or other days of a
 stream are asked for, there is a new folder, and it shares the files of the days that stay (hard links: no row is

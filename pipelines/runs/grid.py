@@ -1,4 +1,4 @@
-"""What a sweep consists of: the runs of an experiment's grid, or of a multirun line, each once, and their steps."""
+"""The runs of a sweep, from an experiment's grid or a multirun line, and the steps of each."""
 
 from __future__ import annotations
 

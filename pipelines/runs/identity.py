@@ -1,4 +1,4 @@
-"""What names a run: a hash of the settings that can change its result, and of those alone."""
+"""The run hash: over the settings that can change the result, and no others."""
 
 from __future__ import annotations
 

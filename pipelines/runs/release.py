@@ -1,4 +1,4 @@
-"""What of a run may leave: a list, held against the folder before it is packed.
+"""The allow-list of a run's release, its check before packing, and the archive.
 
 ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/`` may leave, with the
 keys that are listed here and no others.  Each is a function of the settings, of the number of examples, of what was

@@ -1,4 +1,4 @@
-"""What a run trains on and is judged by, period by period. A run on an ordinary dataset has one period."""
+"""The rows that a run trains on and is evaluated on, period by period; one period for an ordinary dataset."""
 
 from __future__ import annotations
 

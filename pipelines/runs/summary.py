@@ -1,4 +1,4 @@
-"""summary.json: what a run was, what came of it, and what it cost; the contract that reports read.
+"""summary.json: settings, utility and privacy cost of a run; the contract that reports read.
 
 It may leave, so it holds what :mod:`pipelines.runs.release` lists: functions of the settings, of the number of
 examples, of released quantities and of rows that are never trained on.  Times depend on the batches that were drawn,

@@ -1,4 +1,4 @@
-"""What a file is: the SHA-256 of all of it, remembered, so that a file that stays as it is is read once.
+"""SHA-256 of whole files, cached while a file stays unchanged.
 
 What is known of a file lies in a small JSON file of its own in ``$DPFEST_CACHE`` (``~/.cache/dpfest``), under the
 file's place, and is believed while size, inode and both times (of its content and of its status) are what they were.

@@ -1,4 +1,4 @@
-"""Models and texts by their name on the Hugging Face hub: found in its local cache, and fetched only where permitted.
+"""Models and texts by their name on the Hugging Face hub: from the local cache, downloaded only where permitted.
 
 A folder that exists is itself, whatever it is called.  A name is looked up in the cache that all programs of the hub
 share (``HF_HUB_CACHE``), without a request to anyone; what is there is used as it is, so that the same command trains

@@ -1,4 +1,4 @@
-"""One repository of the Hugging Face hub through the hub's own client: what is cached of it, and what is fetched."""
+"""A repository of the Hugging Face hub, through the hub's own client: what is cached, and what is downloaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions in processes of their own: one that crashes or runs out of memory takes no other with it.
+"""Functions in their own processes: one that crashes or runs out of memory ends no other.
 
 Each process is forked from a server that holds none of this one's threads and memory. It is out of the terminal's
 reach: this process passes an interrupt on once, as SIGTERM, which ends a process as an exception would, so that what

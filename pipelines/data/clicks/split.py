@@ -1,4 +1,4 @@
-"""The random split of lines, decided line by line from what the line says (see :mod:`pipelines.data.hashing`)."""
+"""The random split of lines, a function of each line's content (see :mod:`pipelines.data.hashing`)."""
 
 from __future__ import annotations
 

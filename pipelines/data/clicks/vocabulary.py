@@ -1,4 +1,4 @@
-"""From keys to table rows: which of three vocabularies, and what each means for the guarantee.
+"""Vocabularies, from keys to table rows: three policies, and what each means for the guarantee.
 
 ``hash`` sends every value into tables of fixed, published sizes: nothing about the data leaks through it.
 ``threshold`` and ``all`` read the vocabulary off the training rows. That is a release about those rows which

@@ -1,4 +1,4 @@
-"""What all datasets of labelled texts have."""
+"""Settings and methods that all datasets of labelled texts share."""
 
 from __future__ import annotations
 

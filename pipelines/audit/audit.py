@@ -57,8 +57,8 @@ class Audit:
     Attributes:
         algorithm: its name.
         settings: its settings.
-        claim: epsilon that one step on the whole data is said to cost at `delta`.
-        draws: draws in each world, about; half of them choose the test, half carry it out.
+        claim: the claimed epsilon of one step on the whole data at `delta`.
+        draws: about so many in each world; half of them choose the test, half carry it out.
         cases: the engine as it is, then each sabotage of it.
     """
 

@@ -72,7 +72,9 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._child.stop()  # it may be in the middle of a turn
         self.close()
 
     def _asked(self, *question: Any) -> Any:

@@ -173,7 +173,7 @@ def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
 
 
 def _attempt(to_make: DaysToMake, day: int, progress: Progress) -> None:
-    """Make a day of a stream; where that fails, record why, since the next one has a file of its own."""
+    """Make a day of a stream; record why where that fails, and raise nothing: the other days do not depend on it."""
     failed = failure_file(to_make.folder, day)
     try:
         _make(to_make, day, progress)
@@ -187,12 +187,12 @@ def _attempt(to_make: DaysToMake, day: int, progress: Progress) -> None:
 
 
 def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
-    told = time.monotonic()
+    reported = time.monotonic()
 
     def tell(done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > 0.2:
-            told = time.monotonic()
+        nonlocal reported
+        if time.monotonic() - reported > 0.2:
+            reported = time.monotonic()
             try:
                 parent.send(done / max(1, total))
             except BrokenPipeError:
@@ -240,7 +240,7 @@ def _gigabytes(count: float) -> str:
 
 
 class _Follower:
-    """Turns the progress of days into one of rows: rate, time left, and which days are in the making."""
+    """Reports the progress of days in rows: rate, time left, and which days are being made."""
 
     def __init__(self, report: Reporter, estimates: Mapping[int, Estimate]) -> None:
         self._report = report

@@ -125,7 +125,7 @@ def config_text(settings: Mapping[str, Any]) -> str:
 
 
 def checked(run: Path) -> Release:
-    """The release of a run that is done, held against the list of what may leave.
+    """The release of a run that is done, checked against the allow-list.
 
     Args:
         run: the run's folder, ``<paths.runs>/<dataset>/<algorithm>/<hash>``.

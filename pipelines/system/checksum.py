@@ -20,7 +20,7 @@ from pipelines.system.files import locked, write_json
 from pipelines.system.progress import progress
 
 _TOLD_BYTES = 1 << 28
-"""Files from this size on take a second or more: it is said how far their reading is."""
+"""Files from this size on take a second or more: their reading shows its progress."""
 
 _SETTLED = 1_000_000_000
 """Nanoseconds after a file's last change from which on a further change is sure to move its times."""

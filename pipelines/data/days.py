@@ -87,9 +87,7 @@ def days_to_make(folder: Path, data: DataConfig, only: int | None = None) -> Day
         write_stream_record(folder, data.name, hashes, dataclasses.asdict(data))  # type: ignore[call-overload]
     asked = DaysToMake(folder, data, {day: each for day, each in hashes.items() if only in (None, day)})
     missing = {
-        day: each
-        for day, each in asked.hashes.items()
-        if not asked.place(day).exists() and not (data.is_stream and _shared(asked, day))
+        day: each for day, each in asked.hashes.items() if not asked.place(day).exists() and not _shared(asked, day)
     }
     return dataclasses.replace(asked, hashes=missing)
 
@@ -165,10 +163,9 @@ def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
             data.write(day, partial, made_with, progress)
             shutil.rmtree(partial / SCRATCH, ignore_errors=True)
             if content_hash(data, data.identity(day)) != made_from:
-                name = f"day {day} of {data.name}" if data.is_stream else data.name
                 raise UserError(
-                    f"The source of {name} has changed while it was read: wait until whoever writes it is done, then "
-                    "preprocess again."
+                    f"The source of {to_make.place(day)} has changed while it was read: wait until whoever writes it "
+                    "is done, then preprocess again."
                 )
 
 

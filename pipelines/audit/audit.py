@@ -27,7 +27,7 @@ CONFIDENCE = 0.95
 DELTA = 0.01
 """delta where privacy.delta is null: an epsilon is claimed at every delta, and at a large one few draws refute much."""
 
-PRIVATE = tuple(ALGORITHMS)
+PRIVATE_ALGORITHMS = tuple(ALGORITHMS)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def refuse_without_guarantee(config: Config) -> None:
     if not config.algorithm.private:
         raise UserError(
             f"algorithm={config.algorithm.name} guarantees nothing, so there is nothing to audit: choose one of "
-            f"{', '.join(PRIVATE)}."
+            f"{', '.join(PRIVATE_ALGORITHMS)}."
         )
 
 
@@ -162,7 +162,9 @@ def write(report: Path, audits: list[Audit]) -> Path:
     path = report / "audit" / "audit.json"
     by_algorithm = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
     try:
-        write_json(path, {"schema": 1, "audits": [by_algorithm[name] for name in PRIVATE if name in by_algorithm]})
+        write_json(
+            path, {"schema": 1, "audits": [by_algorithm[name] for name in PRIVATE_ALGORITHMS if name in by_algorithm]}
+        )
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}): choose another folder with paths.report."

@@ -33,7 +33,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     if line.only_shows:
         launch(tasks.nothing, arguments)
         return 0
-    from pipelines.audit.audit import PRIVATE, audit, refuse_without_guarantee, write
+    from pipelines.audit.audit import PRIVATE_ALGORITHMS, audit, refuse_without_guarantee, write
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
 
@@ -41,7 +41,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     chosen = [text.partition("=")[2].split(",") for text in line.overrides if text.startswith("algorithm=")]
     others = [text for text in line.overrides if not text.startswith("algorithm=")]
     configs = []
-    for name in chosen[-1] if chosen else PRIVATE:
+    for name in chosen[-1] if chosen else PRIVATE_ALGORITHMS:
         try:
             configs.append(typed(composer.compose([f"algorithm={name}", *SETTINGS.get(name, ()), *others])))
         except UserError as error:

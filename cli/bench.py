@@ -1,4 +1,4 @@
-"""`dpfest bench`: runs a section and prints its table."""
+"""`dpfest bench`: run a section and print its table."""
 
 from __future__ import annotations
 

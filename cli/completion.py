@@ -1,4 +1,4 @@
-"""Shell completion of what follows a subcommand, by Hydra's own completion, inside Typer's."""
+"""Shell completion of what follows a subcommand: Hydra's own completion within Typer's."""
 
 from __future__ import annotations
 

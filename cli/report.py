@@ -98,8 +98,7 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, list[R
         UserError: the one that is named is among those.
     """
     from pipelines.config.compose import Composer
-    from pipelines.runs.estimate import steps
-    from pipelines.runs.grid import plan
+    from pipelines.runs.grid import plan, steps
     from reports.pace import RunLength
 
     assert isinstance(composer, Composer)

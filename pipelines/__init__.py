@@ -1,1 +1,1 @@
-"""The stages of an experiment (preprocess, select, train, sweep), and the datasets and models they use."""
+"""Commands (preprocess, select, train, sweep, budget, bench, audit) and the datasets, models and runs beneath them."""

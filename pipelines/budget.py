@@ -1,6 +1,6 @@
-"""`dpfest budget`: the noise that a privacy budget asks for, without training; a reader of configurations.
+"""`dpfest budget`: the noise that a privacy budget asks for, without training.
 
-The reckoning is in `dpfest.privacy_plan`, which `train` calls too.
+The calculation is that of `dpfest.privacy_plan`, which `train` calls, too.
 """
 
 from __future__ import annotations
@@ -122,16 +122,16 @@ def planned(config: Config, examples: int | Sequence[int], features: int | Seque
         features=features,
         fidelity=privacy.fidelity,
         fixed_noise_seed=privacy.noise_seed is not None,
-        calibrate=remembered_calibration(config),
+        calibrate=remembered_calibration(Path(config.paths.runs)),
     )
 
 
-def remembered_calibration(config: Config) -> Callable[..., float]:
-    """`accounting.calibrate` that keeps its answers in `paths.runs`, where later runs and commands find them.
+def remembered_calibration(runs: Path) -> Callable[..., float]:
+    """`accounting.calibrate` that keeps its answers in `runs`, where later runs and commands find them.
 
     An answer is believed only if it meets the target; one that cannot be read, or does not, is computed again.
     """
-    folder = Path(config.paths.runs) / ".calibration"
+    folder = runs / ".calibration"
 
     def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
         probes = [[to_record(event) for event in make_events(sigma)] for sigma in (1.0, 2.0)]

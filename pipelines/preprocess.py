@@ -1,27 +1,19 @@
-"""The preprocess stage: from a data configuration to a dataset or stream, made once and then found again."""
+"""The preprocess stage: make the dataset or stream of a configuration, or find it made."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, Protocol
 
 from dpfest.errors import UserError
+from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.days import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
 from pipelines.data.identity import data_hash
 from pipelines.data.stream import Stream, day_folder
 
 
-class PreprocessConfig(Protocol):
-    """The part of a configuration that this stage reads."""
-
-    data: Any
-    paths: Any
-    preprocess: Any
-
-
-def preprocess(config: PreprocessConfig) -> Path:
+def preprocess(config: Config) -> Path:
     """Make the dataset or stream that ``config.data`` describes, unless it is there, and say which.
 
     Returns:
@@ -39,7 +31,7 @@ def preprocess(config: PreprocessConfig) -> Path:
     return finished(to_make)
 
 
-def preprocess_day(config: PreprocessConfig) -> Path:
+def preprocess_day(config: Config) -> Path:
     """Make the one day ``config.preprocess.day`` of a stream, unless it is there: a task of its own on a cluster.
 
     Returns:
@@ -51,11 +43,12 @@ def preprocess_day(config: PreprocessConfig) -> Path:
     if not config.data.is_stream:
         raise UserError(f"preprocess.day has a meaning for streams, and data={config.data.name} is none.")
     stream, day = dataset_folder(config), config.preprocess.day
+    assert day is not None
     _make(days_to_make(stream, config.data, day), at_once=1)
     return Dataset.open(day_folder(stream, day)).folder
 
 
-def dataset_folder(config: PreprocessConfig) -> Path:
+def dataset_folder(config: Config) -> Path:
     """Where the dataset or stream of a configuration lies, made already or not."""
     config.data.check()
     return Path(config.paths.data) / f"{config.data.name}-{data_hash(config.data)}"

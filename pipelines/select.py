@@ -1,4 +1,4 @@
-"""The rows that DP-FEST and DP-AdaFEST+ train within: a stage of its own, released once and shared by runs.
+"""The select stage: the rows that DP-FEST and DP-AdaFEST+ train within, released once and shared by runs.
 
 A selection is a folder like a run's, ``<paths.runs>/.selections/<dataset>/<hash>/``.  ``release/`` may leave:
 ``rows.npy`` (sorted global rows, int64), or of a day of a stream ``counts.npy`` (its noised counts of all rows, end to

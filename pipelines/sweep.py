@@ -1,4 +1,4 @@
-"""Runs many trainings, several at once, and says at the end which failed and why.
+"""Train many runs, several at once, and report which failed and why.
 
 Every run has a process of its own, so that one that crashes or runs out of memory takes no other with it, and a log
 under `<paths.runs>/.sweep/`, which is for its owner alone: it tells losses and errors. A run that is done is not

@@ -1,4 +1,4 @@
-"""The train stage: from a configuration to a finished run directory, however often it is killed on the way.
+"""The train stage: from a configuration to a finished run directory, resumable after any kill.
 
 Batches, noise and initial weights are functions of (key, step) and the seed, so a run that is resumed from its last
 checkpoint does again exactly what it would have done: under a fixed ``privacy.noise_seed`` on the CPU it ends with
@@ -37,8 +37,8 @@ from pipelines.runs.summary import summarize
 from pipelines.select import Selection
 from pipelines.system.hub import pinned
 from pipelines.system.memory import keep_freed_memory
+from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
-from pipelines.system.signals import StopRequest, stop_requests
 from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import TaskReader, device_of, task_of
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.system.progress import duration
-
 from reports.bench import read
 from reports.comparison import Population, populations
 from reports.entry import Entry, Inputs

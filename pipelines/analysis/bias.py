@@ -155,15 +155,15 @@ def _look(
 
 def _flat(engine: PrivateEngine, batch: list, number: int) -> tuple[Tensor, int]:
     """A step's gradient as one vector over all parameters, and how many coordinates would be noised."""
-    found, parts = engine.gradient(batch, number)[0], []
-    noised = sum(gradient.numel() for gradient in found.dense.values())
-    for rows, dim, table in zip(engine.layout.rows, engine.layout.dims, found.tables, strict=True):
+    released, parts = engine.gradient(batch, number)[0], []
+    noised = sum(gradient.numel() for gradient in released.dense.values())
+    for rows, dim, table in zip(engine.layout.rows, engine.layout.dims, released.tables, strict=True):
         noised += table.values.numel()
         values = table.values
         if table.rows is not None:
             values = values.new_zeros(rows, dim).index_copy_(0, table.rows, values)
         parts.append(values.flatten())
-    return torch.cat([*parts, *(gradient.flatten() for gradient in found.dense.values())]).cpu(), noised
+    return torch.cat([*parts, *(gradient.flatten() for gradient in released.dense.values())]).cpu(), noised
 
 
 def _mean(of_moments: Sequence[Measured]) -> Measured:

@@ -123,7 +123,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
     norms = np.quantile(np.concatenate([each.norms for each in maps]), [0.0, 0.5, 1.0])
     settings = [(AT_REDUCTION, norm, reduction) for reduction in REDUCTIONS for norm in CLIPPING_NORMS]
     settings += [(AS_PRINTED, norm, threshold) for norm in PAPER_CLIPPING_NORMS for threshold in PAPER_THRESHOLDS]
-    found = []
+    records = []
     with progress("contribution") as report:
         for place, (way, norm, value) in enumerate(settings, 1):
             at = [
@@ -135,7 +135,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
                 for each in maps
             ]
             mean = _mean(at)
-            found.append(
+            records.append(
                 Record(
                     section="contribution",
                     case=f"{config.data.name}, {plan.steps} steps at epsilon {plan.target_epsilon:g}: {way}",
@@ -164,7 +164,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
                 )
             )
             report(place, len(settings), "")
-    return found
+    return records
 
 
 def _mean(found: Sequence[Expected]) -> Expected:

@@ -1,4 +1,4 @@
-"""Section `corrections`: what it costs to do rightly what the paper does not, by accounting alone.
+"""Section `corrections`: the privacy cost of correcting each error of the paper, by accounting alone.
 
 One epoch at `privacy.epsilon` and δ = 1/N on as many examples as Criteo Kaggle has (or `budget.examples`), in batches
 of `train.batch_size`. For each correction: the noise that the paper's way comes to (σ₂, on the gradient), the ε that it
@@ -7,8 +7,9 @@ claims, the ε that can be proven of it, and the noise of the corrected way. Not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 from scipy import special
 
@@ -53,19 +54,19 @@ class Correction:
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Every correction; there is nothing to repeat."""
-    found = []
+    records = []
     with progress("corrections") as report:
         for number, each in enumerate(corrections(config), 1):
             report(number, 3 + len(SELECTED) + len(RATIOS), each.what)
             values = {name: value for name, value in asdict(each).items() if name not in ("what", "algorithm", "note")}
             values |= {"examples": config.budget.examples or EXAMPLES, "epsilon": config.privacy.epsilon}
-            found.append(
+            records.append(
                 Record(
                     section="corrections", case=each.what, competitor=each.algorithm, reference="the paper",
                     batch_size=config.train.batch_size, values=values, note=each.note,
                 )
             )  # fmt: skip
-    return found
+    return records
 
 
 def corrections(config: Config) -> Iterator[Correction]:
@@ -138,14 +139,6 @@ class _Work:
     def examples(self) -> int:
         return self.config.budget.examples or EXAMPLES
 
-    @property
-    def batch_size(self) -> int:
-        return self.config.train.batch_size
-
-    @property
-    def calibrate(self) -> Callable[..., float]:
-        return remembered_calibration(self.config)
-
     def plan(self, algorithm: Algorithm, fidelity: str, days: Sequence[int] | None = None) -> PrivacyPlan:
         """One epoch of them, or of a stream of these days, a period each."""
         return plan(
@@ -153,11 +146,11 @@ class _Work:
             epsilon=self.config.privacy.epsilon,
             delta=self.config.privacy.delta,
             examples=days or self.examples,
-            batch_size=self.batch_size,
+            batch_size=self.config.train.batch_size,
             epochs=1.0,
             features=PUBLISHED_SIZES,
             fidelity=fidelity,
-            calibrate=self.calibrate,
+            calibrate=remembered_calibration(Path(self.config.paths.runs)),
         )
 
     def stream(self, algorithm: Algorithm) -> Correction:

@@ -1,4 +1,4 @@
-"""`dpfest audit`: what an attacker who knows the worst case really learns from a step, against what is claimed.
+"""`dpfest audit`: an empirical lower bound on the ε of a step, compared with the claimed ε.
 
 An audit runs the real engine on neighbouring batches, many times, guesses from each release which batch it was, and
 turns the guesses' error rates into a lower bound on epsilon (Jagielski, Ullman and Oprea, 2020; Nasr et al., 2023).

@@ -1,4 +1,4 @@
-"""The audit of one algorithm: its claim, and what draws of it refute, sound and sabotaged."""
+"""The audit of one algorithm: its claim, and the bound from draws of the engine, intact and sabotaged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CONFIDENCE = 0.95
 DELTA = 0.01
 """delta where privacy.delta is null: an epsilon is claimed at every delta, and at a large one few draws refute much."""
 
-PRIVATE = tuple(ALGORITHMS)
+PRIVATE_ALGORITHMS = tuple(ALGORITHMS)
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Audit:
     Attributes:
         algorithm: its name.
         settings: its settings.
-        claim: epsilon that one step on the whole data is said to cost at `delta`.
-        draws: draws in each world, about; half of them choose the test, half carry it out.
+        claim: the claimed epsilon of one step on the whole data at `delta`.
+        draws: about so many in each world; half of them choose the test, half carry it out.
         cases: the engine as it is, then each sabotage of it.
     """
 
@@ -114,7 +114,7 @@ def refuse_without_guarantee(config: Config) -> None:
     if not config.algorithm.private:
         raise UserError(
             f"algorithm={config.algorithm.name} guarantees nothing, so there is nothing to audit: choose one of "
-            f"{', '.join(PRIVATE)}."
+            f"{', '.join(PRIVATE_ALGORITHMS)}."
         )
 
 
@@ -160,9 +160,11 @@ def write(report: Path, audits: list[Audit]) -> Path:
         UserError: the folder cannot be written to.
     """
     path = report / "audit" / "audit.json"
-    found = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
+    by_algorithm = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
     try:
-        write_json(path, {"schema": 1, "audits": [found[name] for name in PRIVATE if name in found]})
+        write_json(
+            path, {"schema": 1, "audits": [by_algorithm[name] for name in PRIVATE_ALGORITHMS if name in by_algorithm]}
+        )
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}): choose another folder with paths.report."

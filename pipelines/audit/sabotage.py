@@ -1,4 +1,4 @@
-"""Flaws that an audit must find: each spoils the noise of an engine from outside, while the claim stays.
+"""Flaws that an audit must find: each changes an engine's noise and leaves the claim.
 
 Nothing in dpfest/ knows of them: they change the arguments that an engine is built with, or what it has released.
 """

@@ -1,4 +1,4 @@
-"""`dpfest bench`: what private training costs, against competitors that take turns with it in the same run.
+"""`dpfest bench`: times of private training and of its competitors, in turns within one run.
 
 Machines are shared and drift, so what counts is the ratio to a named reference within a turn.
 """

@@ -1,4 +1,4 @@
-"""Section `accounting`: the calibration of a run's noise at the size of Criteo Kaggle, cold, and when it is remembered.
+"""Section `accounting`: noise calibration at the size of Criteo Kaggle, computed and from the cache.
 
 Each time is that of a fresh process: what counts is how long a command waits for its noise.
 """
@@ -26,12 +26,12 @@ _REPEATS = 3
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Cold and cached calibration of each algorithm; cold is the reference."""
-    found = []
+    measured = []
     with progress("accounting") as report:
         for number, name in enumerate(ALGORITHM_NAMES):
             report(number, len(ALGORITHM_NAMES), name)
-            found += _of(name, config, min(repeats, _REPEATS))
-    return found
+            measured += _of(name, config, min(repeats, _REPEATS))
+    return measured
 
 
 def _of(name: str, config: Config, repeats: int) -> list[Record]:

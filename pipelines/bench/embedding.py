@@ -147,11 +147,11 @@ def competitor(name: str, weight: Tensor) -> Turn:
         selected=torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None,
     )
     optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
-    given = [[MicroBatch(np.arange(BATCH), batch)] for batch in ids]
+    batches = [[MicroBatch(np.arange(BATCH), batch)] for batch in ids]
 
     def private_step(number: int) -> None:
         with engine.lazy.private() if engine.lazy else nullcontext():
-            release, _ = engine.gradient(given[number % _BATCHES], number)
+            release, _ = engine.gradient(batches[number % _BATCHES], number)
             engine.update(release, [optimizer])
 
     return steps(private_step, device)

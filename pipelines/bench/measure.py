@@ -1,4 +1,4 @@
-"""Turns: every competitor once, then every one again, so that a machine that drifts drifts for all of them."""
+"""Turns: each competitor once, then each again, so that a drift of the machine affects all alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one would write with pandas to make the same rows: vectorised, in chunks, nothing a row.
+"""The same preprocessing in pandas: vectorised, in chunks, no loop over rows.
 
 A fair rival: it checks nothing, hashes each category to its bucket, transforms the counts, splits and writes records.
 """

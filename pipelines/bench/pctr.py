@@ -1,4 +1,4 @@
-"""The pCTR model as a benchmark trains it, at any number of rows, and the competitors that are plain PyTorch or ours.
+"""The pCTR model at any number of rows, and its competitors: plain PyTorch and our algorithms.
 
 The embedding dimensions, and with them the network, stay those of the published vocabularies at every size: what grows
 is the tables alone.
@@ -83,16 +83,16 @@ def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: Pc
     if name == PRODUCTS:
         return steps(_products(batch_size, config, device), device)
     model = model_on(weights, config, sparse=name in (ORDINARY, FUSED))
-    given = batches([len(weight) for weight in weights], batch_size, device)
+    data = batches([len(weight) for weight in weights], batch_size, device)
 
     def losses(model: nn.Module, batch: Batch) -> Tensor:
         return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none")
 
     examples = np.arange(batch_size)
     if name in (ORDINARY, FUSED):
-        return steps(_ordinary(model, losses, given, fused=name == FUSED), device)
+        return steps(_ordinary(model, losses, data, fused=name == FUSED), device)
     return steps(
-        private_step(name, model, losses, [[MicroBatch(examples, batch)] for batch in given], batch_size), device
+        private_step(name, model, losses, [[MicroBatch(examples, batch)] for batch in data], batch_size), device
     )
 
 

@@ -35,12 +35,12 @@ _SIZES = 2  # per-example gradients do not fit at the first already; the largest
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Ours and Opacus at the two smaller sizes."""
-    found = []
+    measured = []
     with progress("peers") as report:
         for number, rows in enumerate(sizes(config)[:_SIZES]):
             report(number, _SIZES, f"{rows:,} rows")
-            found += _at(rows, config, repeats)
-    return found
+            measured += _at(rows, config, repeats)
+    return measured
 
 
 def _at(rows: int, config: Config, repeats: int) -> list[Record]:

@@ -36,12 +36,12 @@ _REPEATS, _PIECE = 3, 1 << 20
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Every competitor on a plain and a gzipped file of each size."""
-    found = []
+    measured = []
     for rows in config.bench.preprocess_rows:
         for path in files(Path(config.paths.data), rows):
             with progress(f"preprocess {path.parent.name}/{path.name}"):
-                found += _of(path, rows, config, min(repeats, _REPEATS))
-    return found
+                measured += _of(path, rows, config, min(repeats, _REPEATS))
+    return measured
 
 
 def files(data: Path, rows: int) -> tuple[Path, Path]:

@@ -1,4 +1,4 @@
-"""What a benchmark leaves: the machine, and one record for each competitor at each size: one schema."""
+"""The results of a benchmark: the machine, and a record for each competitor at each size."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def records(
     **common: Any,
 ) -> list[Record]:
     """A record of each competitor in `times` or `notes`; `common` are the fields that all share."""
-    found, peaks, notes = [], peaks or {}, notes or {}
+    results, peaks, notes = [], peaks or {}, notes or {}
     for name in [*times, *(name for name in notes if name not in times)]:
         taken = times.get(name, {})
         shared = [seconds / times[reference][turn] for turn, seconds in taken.items() if turn in times[reference]]
         peak = peaks.get(name)
-        found.append(
+        results.append(
             Record(
                 competitor=name,
                 reference=reference,
@@ -81,7 +81,7 @@ def records(
                 **common,
             )
         )
-    return found
+    return results
 
 
 def write(report: Path, section: str, found: Sequence[Record], device: torch.device) -> Path:

@@ -41,5 +41,5 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
             f"dpfest bench {section} is of clicks, and model={config.model.name} reads none: use model=pctr."
         )
     keep_freed_memory()
-    found = import_module(SECTIONS[section]).bench(config, repeats)
-    return write(Path(config.paths.report), section, found, device_of(config.device)), found
+    measured = import_module(SECTIONS[section]).bench(config, repeats)
+    return write(Path(config.paths.report), section, measured, device_of(config.device)), measured

@@ -56,10 +56,10 @@ def competitor(name: str, config: Config, folder: Path, device: str) -> Turn:
     task = TextTask(data, config.model, config.seed, on)
     order = np.random.default_rng(0).permutation(data.examples)[: _BATCHES * size]
     parts = (order[start : start + size] for start in range(0, len(order), size))
-    given = [task.batches(data.split("train"), part, config.train.micro_batch_size) for part in parts]
+    batches = [task.batches(data.split("train"), part, config.train.micro_batch_size) for part in parts]
     if name == ORDINARY:
-        return steps(_ordinary(task, given, size), on)
-    return steps(private_step(name, task.model, task.losses, given, size), on)
+        return steps(_ordinary(task, batches, size), on)
+    return steps(private_step(name, task.model, task.losses, batches, size), on)
 
 
 def _ordinary(task: TextTask, given: Sequence[Sequence[MicroBatch]], size: int) -> Callable[[int], None]:

@@ -1,4 +1,4 @@
-"""A competitor in a process of its own: its memory can be measured and limited, and nothing else dies with it."""
+"""A competitor in its own process, so that its memory can be measured and limited."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._child.stop()  # it may be in the middle of a turn
         self.close()
 
     def _asked(self, *question: Any) -> Any:

@@ -1,1 +1,1 @@
-"""From the command line to typed settings: composing, checking, naming the nearest right key."""
+"""Typed settings: composed by Hydra, checked, wrong keys answered with the nearest right one."""

@@ -1,4 +1,4 @@
-"""Configurations composed outside a Hydra run: to plan a sweep, check a multirun, explain a wrong key."""
+"""Compose configurations outside a Hydra run: to plan a sweep, check a multirun, explain a wrong key."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Plain configuration values become the dataclasses that they configure, or a sentence names the wrong key.
+"""Convert plain configuration values to dataclasses, or name the wrong key.
 
 A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the types,
-`Annotated[int, Within(1, 10**9)]` the range of a number, its `__post_init__` what settings ask of one another. Every
+`Annotated[int, Within(1, 10**9)]` the range of a number, its `__post_init__` what settings ask of one another. (A
+library's validation of dataclasses says less of a wrong key.) Every
 number is finite, and a whole one fits in 64 bits, so that JSON can hold it. Nothing is dropped, nothing is guessed: a
 key without a field, a value of another type or out of range, and a mandatory value left as `???` each end with a
 UserError before any work has started.
@@ -47,8 +48,8 @@ def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """An instance of the dataclass `schema` from `values`, a tree of dicts, lists and scalars.
 
     Args:
-        schema: a dataclass; its fields may be int, float, bool, str, None, Literal, lists, tuples, dicts,
-            dataclasses and unions of these.
+        schema: a dataclass; its fields may be int, float, bool, str, None, lists, dicts, dataclasses and unions of
+            these.
         values: one entry a field; fields with defaults may be left out.
         where: dotted key of `values` in the whole configuration.
 
@@ -103,21 +104,12 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         return number
     if origin in (typing.Union, types.UnionType):
         return _convert_union(hint, options, value, key)
-    if origin is typing.Literal:
-        if value not in options:
-            raise _wrong(hint, value, key)
-        return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return build(hint, value, key)
-    if origin in (list, tuple):
+    if origin is list:
         if not isinstance(value, list | tuple):
             raise _wrong(hint, value, key)
-        if origin is tuple and options[-1:] != (Ellipsis,) and len(options) != len(value):
-            raise _wrong(hint, value, key)
-        kinds = options if origin is tuple and options[-1:] != (Ellipsis,) else [options[0]] * len(value)
-        return origin(
-            _convert(kind, item, f"{key}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
-        )
+        return [_convert(options[0], item, f"{key}[{place}]") for place, item in enumerate(value)]
     if origin is dict:
         if not isinstance(value, Mapping):
             raise _wrong(hint, value, key)
@@ -166,9 +158,7 @@ def describe(hint: Any) -> str:
         return " ".join([describe(options[0]), *(str(limit) for limit in options[1:] if isinstance(limit, Within))])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(describe(option) for option in options)
-    if origin is typing.Literal:
-        return "one of " + ", ".join(map(str, options))
-    if origin in (list, tuple):
+    if origin is list:
         return f"a list, each item {describe(options[0])}"
     if origin is dict or dataclasses.is_dataclass(hint):
         return "a group of keys"

@@ -1,4 +1,4 @@
-"""The typed configuration: one dataclass a section, each beside the code that it configures.
+"""The typed configuration: one dataclass for each section.
 
 `typed` turns what Hydra composed into a `Config`, or says which key is wrong.
 """

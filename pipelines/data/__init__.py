@@ -1,1 +1,1 @@
-"""Datasets: what reads them, how their values become table rows, and the files that training gathers from."""
+"""Datasets: readers, vocabularies, and the files that training gathers rows from."""

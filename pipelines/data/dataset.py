@@ -57,10 +57,10 @@ class Dataset:
             raise UserError(f"There is no dataset in {folder} (no dataset.json): {left}.") from error
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read ({error}): delete {folder} and preprocess again.") from error
-        found = description.get("schema") if isinstance(description, dict) else None
-        if found != SCHEMA:
+        schema = description.get("schema") if isinstance(description, dict) else None
+        if schema != SCHEMA:
             raise UserError(
-                f"{path} has schema {found!r}, but this version reads schema {SCHEMA}: "
+                f"{path} has schema {schema!r}, but this version reads schema {SCHEMA}: "
                 f"delete {folder} and preprocess again."
             )
         dataset = cls(Path(folder), description)
@@ -98,11 +98,11 @@ class Dataset:
 
     def _verify(self, split: str, checksum: Callable[[Path], str]) -> None:
         file, written = self.folder / f"{split}.rows", self.description["splits"][split]["sha256"]
-        found = checksum(file)
-        if found != written:
+        actual = checksum(file)
+        if actual != written:
             raise UserError(
-                f"{file} is not what was written (sha256 {found[:12]}…, and dataset.json says {written[:12]}…): delete "
-                f"{self.folder} and preprocess again."
+                f"{file} is not what was written (sha256 {actual[:12]}…, and dataset.json says {written[:12]}…): "
+                f"delete {self.folder} and preprocess again."
             )
 
     @property

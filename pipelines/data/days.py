@@ -1,4 +1,4 @@
-"""Making the days of a dataset or stream, each whole or not at all; a day that is there is left alone.
+"""Make the days of a dataset or stream, each atomically; existing days are kept.
 
 A folder is named by the hashes of its days, so that it never changes. Where a source file changes, or other days of a
 stream are asked for, there is a new folder, and it shares the files of the days that stay (hard links: no row is
@@ -87,9 +87,7 @@ def days_to_make(folder: Path, data: DataConfig, only: int | None = None) -> Day
         write_stream_record(folder, data.name, hashes, dataclasses.asdict(data))  # type: ignore[call-overload]
     asked = DaysToMake(folder, data, {day: each for day, each in hashes.items() if only in (None, day)})
     missing = {
-        day: each
-        for day, each in asked.hashes.items()
-        if not asked.place(day).exists() and not (data.is_stream and _shared(asked, day))
+        day: each for day, each in asked.hashes.items() if not asked.place(day).exists() and not _shared(asked, day)
     }
     return dataclasses.replace(asked, hashes=missing)
 
@@ -165,15 +163,14 @@ def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
             data.write(day, partial, made_with, progress)
             shutil.rmtree(partial / SCRATCH, ignore_errors=True)
             if content_hash(data, data.identity(day)) != made_from:
-                name = f"day {day} of {data.name}" if data.is_stream else data.name
                 raise UserError(
-                    f"The source of {name} has changed while it was read: wait until whoever writes it is done, then "
-                    "preprocess again."
+                    f"The source of {to_make.place(day)} has changed while it was read: wait until whoever writes it "
+                    "is done, then preprocess again."
                 )
 
 
 def _attempt(to_make: DaysToMake, day: int, progress: Progress) -> None:
-    """Make a day of a stream; where that fails, record why, since the next one has a file of its own."""
+    """Make a day of a stream; record why where that fails, and raise nothing: the other days do not depend on it."""
     failed = failure_file(to_make.folder, day)
     try:
         _make(to_make, day, progress)
@@ -187,12 +184,12 @@ def _attempt(to_make: DaysToMake, day: int, progress: Progress) -> None:
 
 
 def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
-    told = time.monotonic()
+    reported = time.monotonic()
 
     def tell(done: int, total: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > 0.2:
-            told = time.monotonic()
+        nonlocal reported
+        if time.monotonic() - reported > 0.2:
+            reported = time.monotonic()
             try:
                 parent.send(done / max(1, total))
             except BrokenPipeError:
@@ -240,7 +237,7 @@ def _gigabytes(count: float) -> str:
 
 
 class _Follower:
-    """Turns the progress of days into one of rows: rate, time left, and which days are in the making."""
+    """Reports the progress of days in rows: rate, time left, and which days are being made."""
 
     def __init__(self, report: Reporter, estimates: Mapping[int, Estimate]) -> None:
         self._report = report

@@ -1,4 +1,4 @@
-"""What making days will take, estimated before it starts: rows, disk and time."""
+"""Estimates, before days are made, of their rows, disk and time."""
 
 from __future__ import annotations
 

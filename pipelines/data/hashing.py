@@ -1,4 +1,4 @@
-"""The one hash of the project: from a categorical value to a table row, and from what a line says to a split.
+"""The hash of categorical values to table rows, and of line contents to splits.
 
 Both are SplitMix64 (Steele, Lea and Flood, 2014), stated in full here and in every dataset.json, so that a
 dataset can be remade, or a new row looked up, by any program in any language:

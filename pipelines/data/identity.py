@@ -1,4 +1,4 @@
-"""What the rows of a dataset are made from, as a hash: equal hashes, equal rows, wherever the files lie."""
+"""Hashes of what the rows of a dataset are made from: equal hashes, equal rows, wherever the files lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a Parquet file, a bounded number at a time."""
+"""Read rows of a Parquet file in blocks of bounded size."""
 
 from __future__ import annotations
 

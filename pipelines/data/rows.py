@@ -166,7 +166,6 @@ class JoinedRows:
         return concatenated([file.gather(part - start) for file, part, start in parts if len(part)] or [self._none()])
 
     def chunks(self, size: int) -> Iterator[Rows]:
-        """See :class:`ChunkedRows`."""
         for file in self._files:
             yield from file.chunks(size)
 

@@ -1,4 +1,4 @@
-"""What every dataset offers, whatever it holds: a stream of days, of one day unless it says otherwise."""
+"""The interface of a dataset's configuration: a stream of days, of one day by default."""
 
 from __future__ import annotations
 

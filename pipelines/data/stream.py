@@ -121,10 +121,10 @@ def _read_record(folder: Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): delete it and preprocess again.") from error
-    found = description.get("schema") if isinstance(description, dict) else None
-    if found != STREAM_SCHEMA:
+    schema = description.get("schema") if isinstance(description, dict) else None
+    if schema != STREAM_SCHEMA:
         raise UserError(
-            f"{path} has schema {found!r}, but this version reads schema {STREAM_SCHEMA}: delete {folder} and "
+            f"{path} has schema {schema!r}, but this version reads schema {STREAM_SCHEMA}: delete {folder} and "
             "preprocess again."
         )
     return dict(description)

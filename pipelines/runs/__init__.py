@@ -1,1 +1,1 @@
-"""One run: its folder and hash, what it trains on, its summary, and what of it may leave."""
+"""A run: its folder and hash, its schedule, its summary, and its release."""

@@ -1,4 +1,4 @@
-"""The folder of one run: how it stands, what of it may leave, and what may not.
+"""The run directory: status, release and private files.
 
 ::
 

@@ -1,7 +1,8 @@
-"""What a sweep consists of: the runs of an experiment's grid, or of a multirun line, each once."""
+"""The runs of a sweep, from an experiment's grid or a multirun line, and the steps of each."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,29 +65,29 @@ def plan(composer: Composer, overrides: Sequence[str]) -> Plan:
 
 
 def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
-    given: dict[str, tuple[str, list[str]]] = {}
+    asked_for: dict[str, tuple[str, list[str]]] = {}
     for override in composer.parse(overrides):
         sweeps = override.is_sweep_override() and override.is_discrete_sweep()
         values = composer.values(override) if sweeps else [override.get_value_element_as_str()]
-        given[override.get_key_element()] = str(override.input_line), values
-    first = [f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in given.items()]
+        asked_for[override.get_key_element()] = str(override.input_line), values
+    first = [f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in asked_for.items()]
     composed = typed(composer.compose([text for text in first if not text.startswith("hydra")]))
     if composed.experiment is None:
-        return [[text for text, _ in given.values()]]
+        return [[text for text, _ in asked_for.values()]]
     lines = []
     for product in products(composed):
         chosen = {key: [override_text(value) for value in values] for key, values in product.items()}
-        for key in chosen.keys() & given.keys():
-            asked = given[key][1]
+        for key in chosen.keys() & asked_for.keys():
+            asked = asked_for[key][1]
             chosen[key] = [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
         if all(chosen.values()):
             # A run of an experiment is an ordinary run: its overrides make it without the experiment.
-            rest = [text for key, (text, _) in given.items() if key not in chosen and key != "experiment"]
+            rest = [text for key, (text, _) in asked_for.items() if key not in chosen and key != "experiment"]
             lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
     if not lines:
         axes: dict[str, dict[str, None]] = {}
         for product in products(composed):
-            for key in product.keys() & given.keys():
+            for key in product.keys() & asked_for.keys():
                 axes.setdefault(key, {}).update(dict.fromkeys(map(override_text, product[key])))
         has = "; ".join(f"{key}={','.join(values)}" for key, values in sorted(axes.items()))
         raise UserError(
@@ -110,3 +111,12 @@ def products(config: Config) -> list[dict[str, list[Any]]]:
             f"{', '.join(config.experiment.grids)}."
         )
     return config.experiment.grids[config.profile]
+
+
+def steps(config: Config) -> int | None:
+    """Steps of a run, to a step a period, estimated before its data are made; None where nothing is known of them."""
+    if config.train.steps is not None:
+        periods = math.ceil(config.stream.train_days / config.stream.period) if config.data.is_stream else 1
+        return periods * config.train.steps
+    examples = config.data.expected_examples(config.stream.train_days)
+    return None if examples is None else math.ceil(config.train.epochs * examples / config.train.batch_size)

@@ -1,4 +1,4 @@
-"""What names a run: a hash of the settings that can change its result, and of those alone."""
+"""The run hash: over the settings that can change the result, and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run_hash(config: Config) -> str:
 
     Left out are paths, hub, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, what
     only says when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under
-    lazy noise evaluate_every enters: an evaluation draws what is owed until then); `stream`, where the data are none.
+    lazy noise evaluate_every enters: an evaluation draws the pending noise); `stream`, where the data are none.
     Data enter as `pipelines.data.identity.data_hash` sees them and a model as its `identity` says, so source files and
     weights may move.
     """

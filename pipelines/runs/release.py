@@ -1,4 +1,4 @@
-"""What of a run may leave: a list, held against the folder before it is packed.
+"""The allow-list of a run's release, its check before packing, and the archive.
 
 ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/`` may leave, with the
 keys that are listed here and no others.  Each is a function of the settings, of the number of examples, of what was
@@ -125,7 +125,7 @@ def config_text(settings: Mapping[str, Any]) -> str:
 
 
 def checked(run: Path) -> Release:
-    """The release of a run that is done, held against the list of what may leave.
+    """The release of a run that is done, checked against the allow-list.
 
     Args:
         run: the run's folder, ``<paths.runs>/<dataset>/<algorithm>/<hash>``.
@@ -322,8 +322,8 @@ def _refuse_contradictions(
             f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}: make the run "
             "anew."
         )
-    told = summary["hyperparameters"]
-    if not isinstance(told, Mapping) or told != {name: settings.get(name) for name in told}:
+    listed = summary["hyperparameters"]
+    if not isinstance(listed, Mapping) or listed != {name: settings.get(name) for name in listed}:
         raise UserError(f"{folder / SUMMARY} has other hyperparameters than {CONFIG}: they are not of one run.")
     run = ledger["run"] or {}
     _refuse_keys(folder / LEDGER, run, list(_LEDGER["run"]))

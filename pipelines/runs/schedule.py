@@ -1,4 +1,4 @@
-"""What a run trains on and is judged by, period by period. A run on an ordinary dataset has one period."""
+"""The rows that a run trains on and is evaluated on, period by period; one period for an ordinary dataset."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class Schedule:
     Attributes:
         days: those that are trained on.
         plan: what the run may spend, in its periods.
-        is_stream: whether its periods are days of a stream.
         rows: the examples of each period.
         held_out: the rows of each period's days that are never trained on.
         validation, test: rows that settings are chosen on, and rows that are only reported.
@@ -36,12 +35,16 @@ class Schedule:
 
     days: Sequence[Dataset]
     plan: PrivacyPlan
-    is_stream: bool
     rows: Sequence[RowReader]
     held_out: Sequence[ChunkedRows]
     validation: ChunkedRows
     test: ChunkedRows
     selection: Callable[[range], NDArray[np.int64]] | None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its periods are days of a stream."""
+        return self.plan.periods[0].days is not None
 
     def selected(self, period: int) -> NDArray[np.int64] | None:
         """The rows that a period (from 0) trains within, or None; periods are asked for in their order."""
@@ -88,13 +91,13 @@ def schedule(
     )
     validation: ChunkedRows
     test: ChunkedRows
-    if stream.is_stream:
+    if last:
         judging = JoinedRows([day.split(part) for day in last for part in day.rows])
         validation = PartOfRows(judging, lambda rows: _chooses(rows, config.data.split.seed))
         test = PartOfRows(judging, lambda rows: ~_chooses(rows, config.data.split.seed))
     else:
         validation, test = (training[0].split(part) for part in ("validation", "test"))
-    return Schedule(training, plan, stream.is_stream, rows, held_out, validation, test, selection)
+    return Schedule(training, plan, rows, held_out, validation, test, selection)
 
 
 def _chooses(rows: Rows, seed: int) -> NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""summary.json: what a run was, what came of it, and what it cost; the contract that reports read.
+"""summary.json: settings, utility and privacy cost of a run; the contract that reports read.
 
 It may leave, so it holds what :mod:`pipelines.runs.release` lists: functions of the settings, of the number of
 examples, of released quantities and of rows that are never trained on.  Times depend on the batches that were drawn,
@@ -54,7 +54,7 @@ def summarize(
         "schema": SUMMARY_SCHEMA,
         "dataset": config.data.name,
         "model": config.model.name,
-        "weights": _weights(config),
+        "weights": _weights(config.model.identity()),
         "algorithm": config.algorithm.name,
         "seed": config.seed,
         "profile": config.profile,
@@ -83,9 +83,9 @@ def summarize(
     }
 
 
-def _weights(config: Config) -> str | None:
+def _weights(model: Mapping[str, Any]) -> str | None:
     """Eight hexadecimal digits for the content of pretrained weights, wherever they lie; None of random ones."""
-    files = config.model.identity().get("path")
+    files = model.get("path")
     return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""What a file is: the SHA-256 of all of it, remembered, so that a file that stays as it is is read once.
+"""SHA-256 of whole files, cached while a file stays unchanged.
 
 What is known of a file lies in a small JSON file of its own in ``$DPFEST_CACHE`` (``~/.cache/dpfest``), under the
 file's place, and is believed while size, inode and both times (of its content and of its status) are what they were.
@@ -20,7 +20,7 @@ from pipelines.system.files import locked, write_json
 from pipelines.system.progress import progress
 
 _TOLD_BYTES = 1 << 28
-"""Files from this size on take a second or more: it is said how far their reading is."""
+"""Files from this size on take a second or more: their reading shows its progress."""
 
 _SETTLED = 1_000_000_000
 """Nanoseconds after a file's last change from which on a further change is sure to move its times."""

@@ -1,4 +1,4 @@
-"""Files and folders that are whole or not there: written beside their place, then renamed into it."""
+"""Atomic files and folders: written beside their place, then renamed into it; locks."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ def locked(path: Path) -> Iterator[bool]:
 def made_once(final: Path) -> Iterator[Path | None]:
     """A folder to fill, renamed to ``final`` when the block ends well, removed when it fails.
 
-    Gives None where another process has made ``final`` in the meantime: there is nothing left to do.
+    A lock, which the system drops with its holder, makes a second process wait for the first; what dead processes left
+    behind is removed under it. Yields None where another process has made ``final`` in the meantime.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     with locked(final.with_name(f".{final.name}.lock")) as alone:

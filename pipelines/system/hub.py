@@ -1,4 +1,4 @@
-"""Models and texts by their name on the Hugging Face hub: found in its local cache, and fetched only where permitted.
+"""Models and texts by their name on the Hugging Face hub: from the local cache, downloaded only where permitted.
 
 A folder that exists is itself, whatever it is called.  A name is looked up in the cache that all programs of the hub
 share (``HF_HUB_CACHE``), without a request to anyone; what is there is used as it is, so that the same command trains
@@ -96,10 +96,10 @@ def pinned(section: Mapping[str, Any], path: Kind) -> dict[str, Any]:
 
 def _named(place: str, kind: Kind) -> Repository | None:
     """The repository that a place names; None where it is a path that exists, or can be nothing but a path."""
-    found = _NAME.fullmatch(place)
-    if found is None or Path(place).exists():
+    match = _NAME.fullmatch(place)
+    if match is None or Path(place).exists():
         return None
-    return Repository(kind, found["repository"], found["revision"] or "main")
+    return Repository(kind, match["repository"], match["revision"] or "main")
 
 
 def _fetched(repository: Repository, folder: Path | None, wanted: Wanted) -> Path:

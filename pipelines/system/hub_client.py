@@ -1,4 +1,4 @@
-"""One repository of the Hugging Face hub through the hub's own client: what is cached of it, and what is fetched."""
+"""A repository of the Hugging Face hub, through the hub's own client: what is cached, and what is downloaded."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class Repository:
             return f"there is no {self.kind} of that name (or it is private, and needs `hf auth login`)"
         if isinstance(error, errors.RevisionNotFoundError):
             return f"it has no revision {revision}"
-        said = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        return f"{said}; files that have arrived whole are kept, and the same command goes on with the others"
+        reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+        return f"{reason}; files that have arrived whole are kept, and the same command goes on with the others"
 
 
 def _bar(report: Reporter) -> type[Any]:

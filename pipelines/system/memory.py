@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next step: given back to the system, every page of it has to be asked for again."""
+"""Keep freed memory for the next step: memory given back to the system must be faulted in again, page by page."""
 
 from __future__ import annotations
 

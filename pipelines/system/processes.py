@@ -1,8 +1,8 @@
-"""Functions in processes of their own: one that crashes or runs out of memory takes no other with it.
+"""Functions in their own processes: one that crashes or runs out of memory ends no other.
 
 Each process is forked from a server that holds none of this one's threads and memory. It is out of the terminal's
 reach: this process passes an interrupt on once, as SIGTERM, which ends a process as an exception would, so that what
-is half made is removed.
+is half made is removed; or, where a :class:`StopRequest` takes it, at the next safe place.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Generic, TypeVar
 
 from pipelines.system.files import OWNER_ONLY, private_folder
@@ -132,14 +133,63 @@ class Pool(Generic[Job], Iterator[tuple[Job, Child]]):
             child.join()
 
 
+class StopRequest:
+    """Whether somebody asked the process to stop; a second request stops it at once."""
+
+    def __init__(self) -> None:
+        self._signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """True from the first signal on."""
+        return self._signal is not None
+
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler."""
+        if self._signal is not None:
+            raise SystemExit(128 + number)
+        self._signal = number
+        print("Stopping after this step; once more to stop at once.", file=sys.stderr, flush=True)
+
+    def exit_if_requested(self) -> None:
+        """Raise SystemExit with the shell's code for the signal, if there was one."""
+        if self._signal is not None:
+            raise SystemExit(128 + self._signal)
+
+
+@contextmanager
+def stop_requests() -> Iterator[StopRequest]:
+    """Turn SIGINT, SIGTERM and SIGHUP (a closed terminal) into a :class:`StopRequest` while the block runs.
+
+    Outside of the main thread, where Python delivers no signals, the request never comes.  A SIGHUP that is ignored,
+    as under nohup, stays ignored.
+    """
+    stop = StopRequest()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, stop.receive) for number in (signal.SIGINT, *_ends())}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt while the block runs."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM, and SIGHUP of a closed terminal, raise KeyboardInterrupt while the block runs."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _ends()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ends() -> list[signal.Signals]:
+    """Return the signals that ask a process to end; not one that is ignored, as SIGHUP is under nohup."""
+    return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
 
 
 def _main(

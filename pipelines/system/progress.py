@@ -1,4 +1,4 @@
-"""What long work says of itself: a live bar on a terminal, lines in a log."""
+"""Progress of long work: a live bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 

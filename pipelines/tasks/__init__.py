@@ -1,1 +1,1 @@
-"""What is learnt: models, losses and metrics of clicks and of texts, and their optimisers."""
+"""Learning tasks, clicks and texts: models, losses, metrics and optimisers."""

@@ -39,7 +39,6 @@ class ClickTask:
         self.table_names = data.categorical_names
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
-        """See :class:`pipelines.tasks.task.Task`."""
         return EmbeddingSize(layout, layout.coordinates)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:

@@ -1,4 +1,4 @@
-"""LoRA on the embedding table: what the paper holds DP-AdaFEST against.
+"""LoRA on the embedding table, the baseline that the paper compares DP-AdaFEST with.
 
 The table is frozen and what a row learns is ``a_row B``: the factor A ``[rows, r]`` is a table of its own, B
 ``[r, dim]`` a linear layer, and both are trained by plain DP-SGD.  The algorithm lives here and not with the others:

@@ -96,7 +96,6 @@ class RowAdagrad(RowOptimizer):
     epsilon = 1e-8
 
     def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
-        """See :meth:`RowOptimizer.apply`."""
         state = self.state[table]
         if not state:
             state["sum"] = table.new_zeros(len(table))
@@ -111,7 +110,6 @@ class RowAdam(RowOptimizer):
     betas, epsilon = (0.9, 0.999), 1e-8
 
     def apply(self, table: Tensor, rows: Any, values: Tensor, lr: float) -> None:
-        """See :meth:`RowOptimizer.apply`."""
         state, (first, second) = self.state[table], self.betas
         if not state:
             state.update(

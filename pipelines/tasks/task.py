@@ -1,4 +1,4 @@
-"""What is learnt from a dataset: a configuration's data and its model name one task, and must name the same."""
+"""The interface of a learning task; a configuration's data and model must name the same."""
 
 from __future__ import annotations
 

@@ -45,15 +45,14 @@ class TextTask:
         self._separator = data.description["text"].get("separator")
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
-        """See :class:`pipelines.tasks.task.Task`."""
         table = self.model.get_input_embeddings()  # type: ignore[operator]
         return table.size(layout) if isinstance(table, LowRankTable) else EmbeddingSize(layout, layout.coordinates)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``: short texts first, so that a
         micro-batch is only as long as the longest text in it."""
-        found = self._batches(rows.gather(indices), size or max(len(indices), 1))
-        return [MicroBatch(indices[part], batch) for part, batch in found]
+        parts = self._batches(rows.gather(indices), size or max(len(indices), 1))
+        return [MicroBatch(indices[part], batch) for part, batch in parts]
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross-entropy of each example, ``[b]``."""
@@ -78,12 +77,12 @@ class TextTask:
         return {"accuracy": accuracy, "standard_error": error, "loss": loss / examples}
 
     def _logits(self, model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
-        given = {"input_ids": ids, "attention_mask": mask}
+        inputs = {"input_ids": ids, "attention_mask": mask}
         if self._separator is not None:  # of a pair: which tokens are the second text's
             ends = ids == self._separator
-            given["token_type_ids"] = ((ends.cumsum(1) - ends.long()) > 0).long() * mask
+            inputs["token_type_ids"] = ((ends.cumsum(1) - ends.long()) > 0).long() * mask
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self._half):
-            logits = model(**given).logits
+            logits = model(**inputs).logits
         return logits.float() if self._half else logits
 
     def _batches(self, rows: TextRows, size: int) -> list[tuple[NDArray[np.int64], Batch]]:
@@ -96,5 +95,5 @@ class TextTask:
         ids = rows.ids[chosen, : lengths.max()].astype(np.int64)
         mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
         labels = rows.labels[chosen].astype(np.int64)
-        found = [torch.from_numpy(part).to(self.device) for part in (ids, mask, labels)]
-        return found[0], found[1], found[2]
+        tensors = [torch.from_numpy(part).to(self.device) for part in (ids, mask, labels)]
+        return tensors[0], tensors[1], tensors[2]

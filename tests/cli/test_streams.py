@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pipelines.system.signals import stop_requests
+from pipelines.system.processes import stop_requests
 
 SCRIPT = """
 import sys, pathlib

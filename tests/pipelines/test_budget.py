@@ -91,7 +91,7 @@ def steps(count):
 
 
 def test_calibrations_are_kept_and_believed_only_if_they_meet_the_target(config, tmp_path, monkeypatch):
-    calibrate, folder = stage.remembered_calibration(config), tmp_path / "runs" / ".calibration"
+    calibrate, folder = stage.remembered_calibration(tmp_path / "runs"), tmp_path / "runs" / ".calibration"
     sigma = calibrate(steps(1000), 1.0, 1e-5)
     (entry,) = folder.iterdir()
     with monkeypatch.context() as patch:
@@ -105,7 +105,7 @@ def test_calibrations_are_kept_and_believed_only_if_they_meet_the_target(config,
 
 
 def test_another_question_has_another_entry(config, tmp_path):
-    calibrate = stage.remembered_calibration(config)
+    calibrate = stage.remembered_calibration(tmp_path / "runs")
     for epsilon, delta, count in [(1.0, 1e-5, 900), (2.0, 1e-5, 900), (1.0, 1e-6, 900), (1.0, 1e-5, 800)]:
         calibrate(steps(count), epsilon, delta)
     assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 4

@@ -1,4 +1,4 @@
-"""Whole lines of a text file, plain or gzipped, a bounded number of bytes at a time.
+"""Read whole lines of a text file, plain or gzipped, in blocks of bounded size.
 
 Reading and decompressing run one block ahead in a thread, beside the parsing of the block before.
 """

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowSource
-from pipelines.data.clicks.split import DaySplitConfig, SplitConfig
+from pipelines.data.clicks.split import Split
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.clicks.writer import write_dataset
 from pipelines.data.dataset import Dataset
@@ -28,7 +28,7 @@ class ClickConfig(DataConfig):
     task: ClassVar[str] = "clicks"
     rows_of_a_day: ClassVar[float | None] = None
     vocabulary: VocabularyConfig
-    split: SplitConfig | DaySplitConfig
+    split: Split
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
@@ -46,31 +46,28 @@ class ClickConfig(DataConfig):
         """The rows of a day; ``scratch`` is a folder that it may make for files of its own, removed afterwards."""
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
-        """See :meth:`DataConfig.write`."""
         source = self.source(day, folder / SCRATCH)
         write_dataset(folder, source, self.name, self.vocabulary, self.split, made_with, progress)
 
     def features(self) -> list[int] | int:
-        """See :meth:`DataConfig.features`."""
         return self.vocabulary.sizes or CATEGORICAL_FEATURES
 
     def expected_examples(self, train_days: int) -> float | None:
-        """See :meth:`DataConfig.expected_examples`."""
         if self.rows_of_a_day is None:
             return None
         return self.rows_of_a_day * self.split.shares["train"] * (train_days if self.is_stream else 1)
 
     def warnings(self, day: Dataset) -> list[str]:
         """An AUC needs a row of each label; a share of 0 is a wish, and needs no warning."""
-        said = []
+        warnings = []
         for part in ("validation", "test"):
             share, counts = self.split.shares.get(part), day.description["splits"].get(part)
             if self.is_stream or not share or 0 < counts["positives"] < counts["rows"]:
                 continue
             rows, positives = counts["rows"], counts["positives"]
             held = f"too few rows ({rows:,}, of which {positives:,} have label 1)" if rows else "no row"
-            said.append(
+            warnings.append(
                 f"{part} holds {held}: its AUC will be unknown. Use more data, or raise data.split.{part} "
                 f"(now {share:g})."
             )
-        return said
+        return warnings

@@ -143,8 +143,8 @@ class CriteoFiles:
 
 def _guess(path: Path) -> str:
     """The file that was probably meant by a folder, as the end of a sentence."""
-    found = [path / name for name in ("train.txt", "train.txt.gz") if (path / name).is_file()]
-    return f", here data.path={found[0]}" if found else ""
+    inside = [path / name for name in ("train.txt", "train.txt.gz") if (path / name).is_file()]
+    return f", here data.path={inside[0]}" if inside else ""
 
 
 def transform(integers: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -82,16 +82,16 @@ class Criteo1TBConfig(ClickConfig):
 
     def _file(self, day: int) -> Path:
         """The one file of a day."""
-        found = self._files()
-        if day not in found:
-            missing = [number for number in self.day_numbers() if number not in found]
-            there = [number for number in self.day_numbers() if number in found]
+        files = self._files()
+        if day not in files:
+            missing = [number for number in self.day_numbers() if number not in files]
+            there = [number for number in self.day_numbers() if number in files]
             raise UserError(
                 f"{self.path} has no file for day {', '.join(map(str, missing))}: each needs day_N.gz, day_N.tsv or "
                 f"day_N.parquet. Fetch what is missing"
                 + (f", or leave it out: data.days=[{','.join(map(str, there))}]." if there else ".")
             )
-        return found[day]
+        return files[day]
 
     def _files(self) -> dict[int, Path]:
         folder = Path(self.path)

@@ -1,4 +1,4 @@
-"""Lines of Criteo's text format to numbers: ``parse_line`` says what is right, ``parse_block`` does it fast.
+"""Parse lines of Criteo's text format: ``parse_line`` defines the format, ``parse_block`` parses it fast.
 
 A line is 40 fields between tabs: a label 0 or 1, 13 counts (decimal integers, negative ones too, or blank)
 and 26 categories (8 hexadecimal digits in either case, or blank). Lines may end in CR LF: some tools rewrite

@@ -1,4 +1,4 @@
-"""Gzip, a piece at a time: all that can be unpacked is given out before anything is said to be wrong.
+"""Decompress gzip in pieces: all that can be decompressed is yielded before an error is raised.
 
 ``gzip.GzipFile`` loses what it had unpacked of a read when it meets a break, and with it the place of the break.
 """

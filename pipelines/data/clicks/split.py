@@ -1,9 +1,8 @@
-"""The random split of lines, decided line by line from what the line says (see :mod:`pipelines.data.hashing`)."""
+"""The random split of lines, a function of each line's content (see :mod:`pipelines.data.hashing`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +12,6 @@ from pipelines.data.clicks.source import RowBlock
 from pipelines.data.hashing import content_uniforms, line_content
 from pipelines.data.rows import Rows
 from pipelines.system.ranges import Seed, Share
-
-
-class Split(Protocol):
-    """Into which splits lines are divided, and the seed that decides which goes where."""
-
-    seed: int
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """Share of each split by its name, in order, ``train`` first; they add up to 1."""
 
 
 @dataclass
@@ -43,7 +32,7 @@ class SplitConfig:
 
     @property
     def shares(self) -> dict[str, float]:
-        """See :class:`Split`."""
+        """Share of each split by its name, in order, ``train`` first; they add up to 1."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     def check(self) -> None:
@@ -71,7 +60,6 @@ class DaySplitConfig:
 
     @property
     def shares(self) -> dict[str, float]:
-        """See :class:`Split`."""
         return {"train": 1 - self.held_out, "validation": self.held_out}
 
     def check(self) -> None:
@@ -82,6 +70,9 @@ class DaySplitConfig:
                 "that are never trained on, by which a stream is judged as it goes."
             )
         _check_seed(self.seed)
+
+
+Split = SplitConfig | DaySplitConfig
 
 
 def _check_seed(seed: int) -> None:

@@ -101,7 +101,6 @@ class CriteoSyntheticConfig(GeneratorConfig):
         return GeneratedFiles(scratch, self, self.rows_of_days())
 
     def expected_examples(self, train_days: int) -> float:
-        """See :meth:`DataConfig.expected_examples`."""
         return self.rows * self.split.train
 
 
@@ -142,7 +141,6 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
         return GeneratedFiles(scratch, self, {day: self.rows_per_day})
 
     def expected_examples(self, train_days: int) -> float:
-        """See :meth:`DataConfig.expected_examples`."""
         return self.rows_per_day * self.split.shares["train"] * train_days
 
     def estimates(self, days: list[int]) -> dict[int, Estimate]:

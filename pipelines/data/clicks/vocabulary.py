@@ -1,4 +1,4 @@
-"""From keys to table rows: which of three vocabularies, and what each means for the guarantee.
+"""Vocabularies, from keys to table rows: three policies, and what each means for the guarantee.
 
 ``hash`` sends every value into tables of fixed, published sizes: nothing about the data leaks through it.
 ``threshold`` and ``all`` read the vocabulary off the training rows. That is a release about those rows which
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,19 +55,6 @@ class VocabularyConfig:
             raise UserError(f"data.vocabulary.min_count must be 1 or more, but it is {self.min_count}.")
 
 
-class Vocabulary(Protocol):
-    """A map from keys to table rows."""
-
-    data_dependent: bool
-
-    @property
-    def sizes(self) -> list[int]:
-        """Rows of each of the 26 tables."""
-
-    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Table rows of keys, both of shape [n, 26]; row ids count from 0 in each feature's own table."""
-
-
 @dataclass(frozen=True)
 class HashedVocabulary:
     """Tables of fixed sizes; values that collide share a row."""
@@ -104,6 +91,9 @@ class LearnedVocabulary:
                 place[place == len(known)] = 0
                 rows[:, feature] = np.where(known[place] == keys[:, feature], place + 1, 0)
         return rows
+
+
+Vocabulary = HashedVocabulary | LearnedVocabulary
 
 
 @dataclass

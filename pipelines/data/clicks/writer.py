@@ -1,9 +1,4 @@
-"""Writing a dataset: whole or not at all.
-
-A killed run leaves nothing that looks whole (see :mod:`pipelines.system.files`). A lock, which the system drops with
-its holder, keeps a second process that wants the same dataset waiting for the first one's; what dead processes left
-behind is removed under it.
-"""
+"""Write a dataset of clicks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all datasets of labelled texts have."""
+"""Settings and methods that all datasets of labelled texts share."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class TextConfig(DataConfig):
         """What cuts the texts into tokens."""
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
-        """See :meth:`DataConfig.write`."""
         write_text_dataset(folder, self, made_with, progress)
 
     def features(self) -> int:

@@ -1,4 +1,4 @@
-"""A file of labelled texts, whatever its format: what is read of it, and what becomes of its malformed rows."""
+"""A file of labelled texts in any format: the columns read, and the handling of malformed rows."""
 
 from __future__ import annotations
 

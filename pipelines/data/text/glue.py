@@ -52,7 +52,6 @@ class OfficialConfig(TextConfig):
         """The files of the dataset ``on_hub``."""
 
     def expected_examples(self, train_days: int) -> float:
-        """See :meth:`DataConfig.expected_examples`."""
         return self.training_examples
 
     def identity(self, day: int) -> dict[str, Any]:
@@ -61,14 +60,12 @@ class OfficialConfig(TextConfig):
         return {"files": files, **folder_identity(self._folder())}
 
     def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
-        """See :meth:`TextConfig.files`."""
         kinds: dict[str, type[TextFile[Any]]] = {".parquet": ParquetFile, ".tsv": TsvFile}
         return {
             part: kinds[path.suffix](path, columns, self.on_bad_row) for part, (path, columns) in self._found().items()
         }
 
     def tokens(self) -> TextTokenizer:
-        """See :meth:`TextConfig.tokens`."""
         return folder_tokenizer(self._folder())
 
     def _folder(self) -> Path:
@@ -85,9 +82,9 @@ class OfficialConfig(TextConfig):
         names = [tuple(name for name, _ in parts.values()) for parts in layouts]
         folder = local_folder(self.path, Wanted("dataset", (names[1], names[0]), " ".join(names[1])), self.hub)
         for parts in layouts:
-            found = {part: (folder / name, columns) for part, (name, columns) in parts.items()}
-            if all(path.is_file() for path, _ in found.values()):
-                return found
+            paths = {part: (folder / name, columns) for part, (name, columns) in parts.items()}
+            if all(path.is_file() for path, _ in paths.values()):
+                return paths
         lacking = next(path for name in names[0] if not (path := folder / name).is_file())
         kinds = ", or of ".join(" and ".join(each) for each in names)
         raise UserError(
@@ -106,11 +103,9 @@ class GlueConfig(OfficialConfig):
     on_hub: ClassVar[str] = "nyu-mll/glue"
 
     def official(self) -> Parts:
-        """See :meth:`OfficialConfig.official`."""
         return {"train": ("train.tsv", self.columns), "test": ("dev.tsv", self.columns)}
 
     def converted(self) -> Parts:
-        """See :meth:`OfficialConfig.converted`."""
         return _converted(self.name, "validation", dataclasses.replace(self.columns, label="label"))
 
 
@@ -174,14 +169,12 @@ class XnliConfig(OfficialConfig):
             raise UserError(f"data.language={self.language} is none of XNLI's: {', '.join(XNLI_LANGUAGES)}.")
 
     def official(self) -> Parts:
-        """See :meth:`OfficialConfig.official`."""
         labels = (*self.columns.labels[:2], "contradiction")  # the two files name the third class differently
         judged = TextColumns(("sentence1", "sentence2"), "gold_label", labels, only=("language", self.language))
         training = f"XNLI-MT-1.0/multinli/multinli.train.{self.language}.tsv"
         return {"train": (training, self.columns), "test": ("XNLI-1.0/xnli.test.tsv", judged)}
 
     def converted(self) -> Parts:
-        """See :meth:`OfficialConfig.converted`."""
         return _converted(self.language, "test", dataclasses.replace(self.columns, texts=("premise", "hypothesis")))
 
 

@@ -45,7 +45,7 @@ class ParquetFile(TextFile[tuple[Any, ...]]):
         if None in texts:
             raise BadLineError("empty text", "a text is null")
         if label is None or not 0 <= label < len(self.columns.labels):
-            said = "null" if label is None else label
+            shown = "null" if label is None else label
             classes = ", ".join(map(str, range(len(self.columns.labels))))
-            raise BadLineError("unknown label", f"label {said}, one of {classes} wanted")
+            raise BadLineError("unknown label", f"label {shown}, one of {classes} wanted")
         return tuple(texts), label

@@ -66,7 +66,6 @@ class TextSyntheticConfig(TextConfig):
         return {"generator": GENERATOR_VERSION}
 
     def expected_examples(self, train_days: int) -> float:
-        """See :meth:`DataConfig.expected_examples`."""
         return self.rows
 
     def files(self, scratch: Path) -> dict[str, TsvFile]:

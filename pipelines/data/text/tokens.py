@@ -63,8 +63,8 @@ class TextTokenizer:
     def encode(self, texts: Sequence[tuple[str, ...]], max_length: int) -> Tokens:
         """Ids of single texts or pairs, with the model's own marks around them; longer ones are cut."""
         self._tokenizer.enable_truncation(max_length)
-        found = self._tokenizer.encode_batch([text[0] if len(text) == 1 else text for text in texts])
-        return Tokens([one.ids for one in found], [bool(one.overflowing) for one in found])
+        encodings = self._tokenizer.encode_batch([text[0] if len(text) == 1 else text for text in texts])
+        return Tokens([one.ids for one in encodings], [bool(one.overflowing) for one in encodings])
 
     def prior(self) -> NDArray[np.float64]:
         """For each row, how frequent the tokenizer alone lets us think its token is; shape [rows].

@@ -1,4 +1,4 @@
-"""Writing a dataset of texts: every text is cut into tokens here, once."""
+"""Write a dataset of texts, tokenized once."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from dpfest.algorithms import ALGORITHMS, Algorithm
 from dpfest.engine import RowGradient
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from pipelines.audit.audit import PRIVATE, audit, read, write
+from pipelines.audit.audit import PRIVATE_ALGORITHMS, audit, read, write
 from pipelines.audit.bound import Draws, lower_bound, refuted
 from pipelines.audit.pair import DROPPED, NOISED, REPLICAS, Pair
 from pipelines.audit.sabotage import SABOTAGES
@@ -94,7 +94,7 @@ def noise(**multipliers: float) -> dict[str, float]:
     return {"gradient_noise_multiplier": 1e-9, "map_noise_multiplier": 1.0, "epsilon_per_row": 1.0} | multipliers
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", PRIVATE_ALGORITHMS)
 def test_the_canary_moves_the_release_by_its_whole_clipping_norm(name: str) -> None:
     algorithm: Algorithm = configured(name, "algorithm.clipping_norm=3").algorithm
     draws = Pair(algorithm, noise() | {"expected_batch_size": 1.0}, NoiseKey.from_seed(0)).draws(4 * REPLICAS)
@@ -164,7 +164,7 @@ def test_untouched_rows_are_silenced_and_touched_ones_are_not(rows: torch.Tensor
 
 
 def test_every_rule_meets_the_sabotages_that_it_can_have() -> None:
-    found = {name: {s.name for s in SABOTAGES if s.applies(ALGORITHMS[name]())} for name in PRIVATE}
+    found = {name: {s.name for s in SABOTAGES if s.applies(ALGORITHMS[name]())} for name in PRIVATE_ALGORITHMS}
     everywhere = {"gradient noise halved", "no noise"}
     assert found["frozen"] == everywhere
     assert found["dpsgd"] == found["fest"] == everywhere | {"no noise on untouched rows"}
@@ -184,7 +184,7 @@ def test_too_few_draws_are_refused_by_their_key() -> None:
         configured("dpsgd", "audit.draws=10")
 
 
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", PRIVATE_ALGORITHMS)
 def test_an_audit_reports_every_case_and_its_claim(name: str) -> None:
     reported = []
     config = configured(name, "audit.draws=2000", "privacy.epsilon=3", "privacy.delta=0.02")
@@ -216,7 +216,7 @@ def test_results_are_plain_json_and_keep_what_was_audited_before(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRIVATE)
+@pytest.mark.parametrize("name", PRIVATE_ALGORITHMS)
 def test_the_audit_separates_the_engine_from_every_sabotage_of_it(name: str) -> None:
     """At 2 * 10^5 draws in each world; about half a minute.
 

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -176,16 +176,16 @@ class Inner:
 
 @dataclass
 class Outer:
-    kind: Literal["a", "b"]
+    kind: str
     inner: Inner = field(default_factory=Inner)
-    pair: tuple[int, float] = (1, 2.0)
+    pair: list[float] = field(default_factory=list)
     named: dict[str, list[float]] = field(default_factory=dict)
     either: int | str | None = None
 
 
 def test_nested_values_take_their_types() -> None:
     built = build(Outer, {"kind": "b", "inner": {"width": 2e1}, "pair": [3, 4], "named": {"x": [1]}, "either": "7"})
-    assert built == Outer("b", Inner(20), (3, 4.0), {"x": [1.0]}, "7")
+    assert built == Outer("b", Inner(20), [3.0, 4.0], {"x": [1.0]}, "7")
     assert isinstance(built.pair[1], float) and isinstance(built.inner.width, int)
 
 
@@ -194,8 +194,8 @@ def test_nested_values_take_their_types() -> None:
     [
         ({}, "top.kind must be set: add top.kind=... to the command."),
         ({"kind": "???"}, "top.kind must be set"),
-        ({"kind": "c"}, "top.kind must be one of a, b, not 'c'."),
-        ({"kind": "a", "pair": [1]}, "top.pair must be a list"),
+        ({"kind": 3}, "top.kind must be text, not 3."),
+        ({"kind": "a", "pair": 1}, "top.pair must be a list, each item a number, not 1."),
         ({"kind": "a", "pair": [1, True]}, "top.pair[1] must be a number, not True."),
         ({"kind": "a", "named": {"x": 1}}, "top.named.x must be a list"),
         ({"kind": "a", "either": 1.5}, "top.either must be a whole number or text or null, not 1.5."),

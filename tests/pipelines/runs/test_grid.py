@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
-from pipelines.runs.estimate import steps
+from pipelines.runs.grid import steps
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,6 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             "negatives, draws shared by the batch, a collate_fn that reorders, a data set whose items depend "
             "on what was read before). Make them depend on the example alone, in the order in which it was read."
         )
-    _check_gradient(engine, parts[-1], batch.step)
     for norm, sums in all_sums.items():
         if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm, sums[0].norms):
             raise UserError(
@@ -86,6 +85,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
                 "counters that the forward pass advances, hooks that rescale gradients, items that depend on what was "
                 "read before."
             )
+    _check_gradient(engine, parts[-1], batch.step)
 
 
 def _sums(

@@ -33,7 +33,7 @@ class Reader(nn.Module):
         torch.manual_seed(0)
         self.table = nn.Embedding(ROWS, DIM, padding_idx=padding_idx)
         self.head = nn.Linear(1, 1)
-        self.read: list[tuple[Tensor, Tensor]] = []
+        self._read: list[tuple[Tensor, Tensor]] = []
         with torch.no_grad():
             self.table.weight.zero_()
 
@@ -41,7 +41,7 @@ class Reader(nn.Module):
 def read_and_keep(model: Any, batch: Any) -> Tensor:
     ids, x = batch
     found = model.table(ids)
-    model.read.append((ids.clone(), found.detach().clone()))
+    model._read.append((ids.clone(), found.detach().clone()))
     return model.head(x).squeeze(1) + 0.0 * found.flatten(1).sum(1)
 
 
@@ -86,9 +86,9 @@ def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
     for step, batch in enumerate(run):
         rate = 0.5 / (1 + step)  # a schedule
         run.optimizers[0].param_groups[0]["lr"] = rate
-        model.read.clear()
+        model._read.clear()
         run.step(batch)
-        for ids, found in model.read:
+        for ids, found in model._read:
             if owed:
                 rows = {int(row): found.reshape(-1, DIM)[place] for place, row in enumerate(ids.flatten())}
                 for value in rows.values():

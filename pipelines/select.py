@@ -40,6 +40,7 @@ from pipelines.data.text.writer import PRIOR_FILE
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import selection_settings
 from pipelines.runs.release import PRIVATE, RELEASE
+from pipelines.system.checksum import check_sums, write_sums
 from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_json
 
 Counts = Sequence[NDArray[np.integer]]
@@ -199,6 +200,11 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
     folder = Path(config.paths.runs) / ".selections" / config.data.name / name
     released = folder / RELEASE
     if released.exists():
+        check_sums(
+            released,
+            f"Restore it. Deleting {folder} selects anew: a second release unless under a noise seed, which no ledger "
+            "counts.",
+        )
         return released
     if folder.exists():
         raise UserError(
@@ -213,6 +219,7 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
         record = fill(partial / RELEASE, key.stream("selection"))
         public = {name: setting for name, setting in settings.items() if name != "data"}
         write_json(partial / RELEASE / "selection.json", {**public, **record})
+        write_sums(partial / RELEASE)
     return released
 
 

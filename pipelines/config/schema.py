@@ -104,6 +104,10 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
         return number
     if origin in (typing.Union, types.UnionType):
         return _convert_union(hint, options, value, key)
+    if origin is typing.Literal:
+        if value not in options:
+            raise _wrong(hint, value, key)
+        return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return build(hint, value, key)
     if origin is list:
@@ -158,6 +162,8 @@ def describe(hint: Any) -> str:
         return " ".join([describe(options[0]), *(str(limit) for limit in options[1:] if isinstance(limit, Within))])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(describe(option) for option in options)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(map(str, options))
     if origin is list:
         return f"a list, each item {describe(options[0])}"
     if origin is dict or dataclasses.is_dataclass(hint):

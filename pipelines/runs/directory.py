@@ -3,8 +3,8 @@
 ::
 
     status.json        running, stopped, done or failed; tells nothing of the data
-    release/           there, whole, exactly when the run is done: config.yaml, ledger.json, summary.json, and
-                       model.safetensors unless train.save_model is false; see pipelines.runs.release
+    release/           there, whole, exactly when the run is done: config.yaml, ledger.json, summary.json, SHA256SUMS,
+                       and model.safetensors unless train.save_model is false; see pipelines.runs.release
     private/           for its owner alone (0700, files 0600): config.yaml as it was asked, the noise seed among it;
                        state.pt, which holds the noise key until the run is done; metrics.jsonl (losses and batch
                        sizes); timings.json; failure.txt
@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ from safetensors.torch import save_file
 
 from dpfest.errors import UserError
 from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS, config_text
+from pipelines.system.checksum import check_sums, write_sums
 from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
 
 _REASONS = {
@@ -104,9 +106,10 @@ class RunDirectory:
         path = self.path / RELEASE / SUMMARY
         if not path.parent.exists():
             return None
+        check_sums(path.parent, f"Restore it, or delete {self.path}: the same command makes the run anew.")
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read ({error}): delete {self.path}.") from error
         if not isinstance(summary, dict):
             raise UserError(f"{path} is no summary: delete {self.path}.")
@@ -197,6 +200,9 @@ class RunDirectory:
         if not self._state.exists():
             return None
         try:
+            with zipfile.ZipFile(self._state) as archive:  # torch writes checksums, and does not compare them
+                if damaged := archive.testzip():
+                    raise ValueError(f"the checksum of its part {damaged} is wrong")
             return torch.load(self._state, weights_only=True, map_location="cpu")
         except Exception as error:
             raise UserError(f"The checkpoint {self._state} cannot be read ({error}): delete {self.path}.") from error
@@ -228,6 +234,7 @@ class RunDirectory:
             write_json(partial / SUMMARY, summary)
             if weights is not None:
                 save_file(dict(weights), partial / WEIGHTS)
+            write_sums(partial)
         self.clear()
 
     def clear(self) -> None:

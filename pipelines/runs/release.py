@@ -1,16 +1,17 @@
 """The allow-list of a run's release, its check before packing, and the archive.
 
 ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/`` may leave, with the
-keys that are listed here and no others.  Each is a function of the settings, of the number of examples, of what was
-paid for, and of rows that are never trained on; ``tests/pipelines/runs/test_release.py`` holds every byte of
-them to that.  Not among them: the noise seed, places on this machine, times, the name of the run's folder (it covers a
-fingerprint of the data), and everything in ``private/``.
+keys that are listed here and no others, and ``SHA256SUMS``, their checksums.  Each is a function of the settings, of
+the number of examples, of what was paid for, and of rows that are never trained on;
+``tests/pipelines/runs/test_release.py`` holds every byte of them to that.  Not among them: the noise seed, places on
+this machine, times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,8 @@ import yaml
 from safetensors import SafetensorError, safe_open
 
 from dpfest.errors import UserError
+from dpfest.ledger import Ledger
+from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 
 if TYPE_CHECKING:
@@ -146,15 +149,18 @@ def checked(run: Path) -> Release:
     folder = run / RELEASE
     if folder.is_symlink() or not folder.is_dir():
         raise UserError(f"{folder} is missing or no folder: an earlier version made the run. Make it anew.")
-    _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS), "a release")
+    _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS, SUMS), "a release")
     settings, with_weights = _checked_config(folder / CONFIG)
-    names = [CONFIG, LEDGER, SUMMARY, *([WEIGHTS] if with_weights else [])]
+    names = [CONFIG, LEDGER, SUMMARY, SUMS, *([WEIGHTS] if with_weights else [])]
     files = tuple(folder / name for name in sorted(names))
     for path in files:
         _refuse_no_plain_file(path)
     ledger, summary = _checked_json(folder / LEDGER, _LEDGER), _checked_json(folder / SUMMARY, _SUMMARY)
     _refuse_contradictions(folder, settings, ledger, summary)
     _check_weights(folder / WEIGHTS, summary["tensors"])
+    if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
+        raise UserError(f"{folder / SUMS} does not hold the checksums of the files beside it. Make the run anew.")
+    _recount(folder / LEDGER, ledger)
     return Release(run, files, summary, ledger, _digest_of(files))
 
 
@@ -333,6 +339,18 @@ def _refuse_contradictions(
     same = all(ledger[key] == spent[key] for key in ("epsilon", "sound_epsilon"))
     if not same or any(run[key] != summary[key] for key in ("algorithm", "examples", "batch_size", "steps")):
         raise UserError(f"{folder / SUMMARY} tells other examples, steps or epsilon than {LEDGER}: not of one run.")
+
+
+def _recount(path: Path, record: Mapping[str, Any]) -> None:
+    """Refuse a ledger whose epsilon is not that of its events."""
+    if record["target_epsilon"] is None:
+        return
+    try:
+        epsilon = Ledger.from_json(record).epsilon()
+    except (UserError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} cannot be recounted: {error} Make the run anew.") from error
+    if not math.isclose(epsilon, record["epsilon"], rel_tol=1e-3):
+        raise UserError(f"{path} says epsilon {record['epsilon']}, and its events cost {epsilon}. Make the run anew.")
 
 
 def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:

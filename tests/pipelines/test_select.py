@@ -82,3 +82,13 @@ def test_a_selection_of_an_earlier_version_is_named_and_not_paid_for_again(
     release.rmdir()
     with pytest.raises(UserError, match="was made by an earlier version of dpfest"):
         _said(tmp_path, capsys)
+
+
+def test_a_damaged_selection_is_named_and_not_made_again_in_silence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _said(tmp_path, capsys)
+    (rows,) = tmp_path.glob("runs/.selections/*/*/release/rows.npy")
+    rows.write_bytes(b"")
+    with pytest.raises(UserError, match=r"rows\.npy is damaged.*second release"):
+        _said(tmp_path, capsys)

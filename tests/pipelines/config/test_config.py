@@ -194,7 +194,7 @@ def test_nested_values_take_their_types() -> None:
     [
         ({}, "top.kind must be set: add top.kind=... to the command."),
         ({"kind": "???"}, "top.kind must be set"),
-        ({"kind": 3}, "top.kind must be text, not 3."),
+        ({"kind": 3}, "top.kind must be text, not 3: quote it, as in 'top.kind=\"3\"'."),
         ({"kind": "a", "pair": 1}, "top.pair must be a list, each item a number, not 1."),
         ({"kind": "a", "pair": [1, True]}, "top.pair[1] must be a number, not True."),
         ({"kind": "a", "named": {"x": 1}}, "top.named.x must be a list"),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
@@ -20,7 +21,10 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
+from pipelines.runs.directory import RunDirectory
 from pipelines.runs.release import checked, pack
+from pipelines.system.checksum import SUMS, sums_text, write_sums
+from pipelines.system.files import json_text
 from pipelines.train import make_run
 
 # Batches of nine tenths of the examples: the row that is changed is in most of them.
@@ -96,7 +100,9 @@ def released(run: Path, runs: Path) -> dict[str, Any]:
     """Every released thing by its name: the places of a JSON file, tensors, and other files by their bytes."""
     found: dict[str, Any] = {"status.json": (run / "status.json").read_bytes()}
     for path in sorted([*(run / "release").iterdir(), *runs.glob(".selections/*/*/release/*")]):
-        if path.suffix == ".json":
+        if path.name == SUMS:
+            assert path.read_text() == sums_text(path.parent)  # it follows from the others
+        elif path.suffix == ".json":
             value = json.loads(path.read_text())
             found |= {f"{path.name}:{place}": item for place, item in places(value)}
             found[f"{path.name}:keys"] = [place for place, _ in places(value)]
@@ -205,7 +211,7 @@ def test_places_of_files_lose_all_but_their_name(tmp_path: Path, calibrations: P
     assert summary["hyperparameters"]["algorithm"]["selection"]["prior"] == "prior.npy"
     assert checked(path).summary == summary
     (selection,) = (tmp_path / "runs" / ".selections" / "criteo_synthetic").iterdir()
-    assert {file.name for file in (selection / "release").iterdir()} == {"rows.npy", "selection.json"}
+    assert {file.name for file in (selection / "release").iterdir()} == {SUMS, "rows.npy", "selection.json"}
     told = json.loads((selection / "release" / "selection.json").read_text())
     assert told.keys() == {"selection", "rows", "rows_per_feature", "spent"}
     kept = selection / "private" / "request.json"
@@ -314,7 +320,7 @@ def test_what_is_not_on_the_list_is_refused_by_name(
 
 def test_a_run_whose_private_folder_is_gone_may_leave(run: Path) -> None:
     shutil.rmtree(run / "private")
-    assert len(checked(run).files) == 4
+    assert len(checked(run).files) == 5
 
 
 def test_an_archive_holds_the_release_and_is_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
@@ -328,9 +334,49 @@ def test_an_archive_holds_the_release_and_is_the_same_bytes_again(run: Path, tmp
     assert run.name.encode() not in first.read_bytes()  # it covers a fingerprint of the data
     with zipfile.ZipFile(first) as archive:
         name = checked(moved_run).name
-        files = ("config.yaml", "ledger.json", "model.safetensors", "summary.json")
+        files = (SUMS, "config.yaml", "ledger.json", "model.safetensors", "summary.json")
         assert archive.namelist() == [f"{name}/{file}" for file in files]
         for file in files:
             assert archive.read(f"{name}/{file}") == (moved_run / "release" / file).read_bytes()
     with pytest.raises(UserError, match=r"first\.zip already"):
         pack([checked(moved_run)], first)
+
+
+def test_a_ledger_is_recounted_before_it_leaves(run: Path) -> None:
+    path = run / "release" / "ledger.json"
+    ledger = json.loads(path.read_text())
+    summary = json.loads((run / "release" / "summary.json").read_text())
+    ledger["epsilon"] = summary["privacy"]["epsilon"] = ledger["epsilon"] / 2
+    path.write_text(json_text(ledger))
+    (run / "release" / "summary.json").write_text(json_text(summary))
+    write_sums(run / "release")
+    with pytest.raises(UserError, match=r"ledger\.json says epsilon .*, and its events cost"):
+        checked(run)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "ledger.json", "summary.json", "model.safetensors"])
+def test_a_flipped_byte_or_a_missing_file_of_a_finished_run_is_named(run: Path, name: str) -> None:
+    path, directory = run / "release" / name, RunDirectory(run)
+    assert directory.summary() is not None
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    path.write_bytes(bytes(flipped))
+    with pytest.raises(UserError, match=rf"{name} is damaged: its SHA-256 .* Restore it, or delete"):
+        directory.summary()
+    path.unlink()
+    with pytest.raises(UserError, match=rf"{name} is missing"):
+        directory.summary()
+
+
+def test_a_flipped_byte_of_a_checkpoint_is_named(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.save_state({"weights": torch.arange(1000.0), "step": 3})
+    assert directory.load_state()["step"] == 3  # type: ignore[index]
+    path = tmp_path / "run" / "private" / "state.pt"
+    place = path.read_bytes().index(torch.arange(400.0, 404.0).numpy().tobytes())
+    flipped = bytearray(path.read_bytes())
+    flipped[place] ^= 1
+    path.write_bytes(bytes(flipped))
+    with pytest.raises(UserError, match=r"state\.pt cannot be read .*checksum.*delete"):
+        directory.load_state()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
 from pipelines.config.schema import build, nearest, unknown_key
 from pipelines.system.hub import HubConfig
@@ -37,12 +38,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "model": {"pctr": "pipelines.tasks.pctr:PctrConfig", "roberta": "pipelines.tasks.roberta:RobertaConfig"},
     "algorithm": {
         "nonprivate": "dpfest.unproven:Nonprivate",
-        "frozen": "dpfest.algorithms:Frozen",
-        "dpsgd": "dpfest.algorithms:DPSGD",
-        "fest": "dpfest.algorithms:FEST",
-        "adafest": "dpfest.algorithms:AdaFEST",
-        "adafest_plus": "dpfest.algorithms:AdaFESTPlus",
-        "exponential": "dpfest.algorithms:Exponential",
+        **{name: f"{algorithm.__module__}:{algorithm.__name__}" for name, algorithm in ALGORITHMS.items()},
         "lora_embedding": "pipelines.tasks.low_rank_table:LoraEmbedding",
     },
 }

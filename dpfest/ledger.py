@@ -124,7 +124,7 @@ class Ledger:
         if self.target_epsilon is None:
             return ["Trained without privacy: nothing is guaranteed."]
         statements = {
-            f"Epsilon is at delta {self.delta:.4g}, for data sets that differ in one example more or less.": True,
+            f"Epsilon holds at delta {self.delta:.4g} under add-or-remove-one adjacency of training examples.": True,
             self._count.statement: True,
             "One-shot Gumbel selection costs as many draws as rows, and the paper claims one draw's epsilon; epsilon "
             f"counts the {self._count.counts_of_gumbel}.": any(event.claimed_epsilon for event in self._spent),

@@ -82,7 +82,7 @@ class Paper:
     own_rates = False
     statement = (
         "Shuffled batches of a fixed size are accounted as if they were Poisson samples: epsilon is the paper's "
-        "claim. sound_epsilon claims no amplification, for one example present or zeroed out."
+        "claim. sound_epsilon counts no amplification by sampling, under zero-out adjacency."
     )
     counts_of_gumbel = "claim"
 

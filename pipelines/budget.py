@@ -46,7 +46,7 @@ class Budget:
         else:
             lines["epsilon"] = (
                 f"{plan.epsilon:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
-                f"{plan.sampling} batches; one example more or less)"
+                f"{plan.sampling} batches; add-or-remove-one adjacency)"
             )
             if stream and plan.fidelity == "paper":
                 lines["epsilon at each period's own q"] = f"{epsilon_at_own_rates(plan):.6g}"

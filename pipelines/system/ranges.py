@@ -25,8 +25,8 @@ class Within:
         return (self.least < value if self.above else self.least <= value) and value <= self.most
 
     def __str__(self) -> str:
-        first = "above" if self.above else "from"
-        return f"{first} {self.least:,} to {self.most:,}"
+        least, most = (f"{end:,}" if isinstance(end, int) else f"{end:,g}" for end in (self.least, self.most))
+        return f"above {least} and at most {most}" if self.above else f"from {least} to {most}"
 
 
 Share = Annotated[float, Within(0, 1)]
@@ -36,5 +36,5 @@ Days = Annotated[int, Within(1, 10_000)]
 Jobs = Annotated[int, Within(1, 4096)]
 Length = Annotated[int, Within(1, 100_000)]
 Width = Annotated[int, Within(1, 2**16)]
-Rate = Annotated[float, Within(0, 1e6, above=True)]
+Rate = Annotated[float, Within(0, 1e30, above=True)]
 Seed = Annotated[int, Within(0, 2**63 - 1)]

@@ -43,7 +43,7 @@ def test_an_engine_that_costs_more_than_it_claims_ends_with_status_one(
     ("arguments", "message"),
     [
         (["algorithm=nonprivate"], "algorithm=nonprivate guarantees nothing"),
-        (["audit.draws=10"], "audit.draws=10 must be 1000 or more"),
+        (["audit.draws=10"], "audit.draws must be a whole number from 1,000"),
         (["audit.drws=10"], "did you mean audit.draws?"),
         (["algorithm.threshold=3"], "That is of dpsgd: choose with algorithm=..."),
     ],

@@ -32,9 +32,9 @@ def test_it_packs_says_what_it_cost_and_refuses_runs_without_privacy(
     ended = dpfest_here("release", frozen, "profile=smoke")
     assert ended.returncode == 0, ended.stderr
     archive = ended.stdout.splitlines()[-1]
-    assert archive.startswith("criteo_synthetic-frozen-") and len(zipfile.ZipFile(archive).namelist()) == 4
+    assert archive.startswith("criteo_synthetic-frozen-") and len(zipfile.ZipFile(archive).namelist()) == 5
     assert re.search(r"epsilon 0\.99\d* at delta", ended.stdout) and "Epsilon holds at delta" in ended.stdout
-    assert f"{frozen}: config.yaml, ledger.json, model.safetensors, summary.json" in ended.stdout
+    assert f"{frozen}: SHA256SUMS, config.yaml, ledger.json, model.safetensors, summary.json" in ended.stdout
 
     refused = dpfest_here("release", frozen, nonprivate, "--to", "both.zip")
     assert refused.returncode == 2 and "was trained without privacy" in refused.stderr

@@ -296,7 +296,7 @@ def test_evaluation_holds_no_day_in_memory(config: Any) -> None:
     ("more", "message"),
     [
         (("stream.period=7",), r"stream\.period=7 must lie between 1 and stream\.train_days=6"),
-        (("stream.period=0",), r"stream\.period=0 must lie between 1"),
+        (("stream.period=0",), r"stream\.period must be a whole number from 1"),
         (("stream.train_days=8",), r"stream\.train_days=8 leaves none of the 8 days .* choose at most 7"),
         (
             ("train.batch_size=500",),

@@ -119,8 +119,8 @@ def test_the_canary_alone_decides_whether_its_row_reaches_the_threshold(threshol
 
 
 def test_a_threshold_out_of_reach_is_refused_by_its_key() -> None:
-    for threshold in ("1000", "inf", "-inf"):
-        with pytest.raises(UserError, match=rf"algorithm\.threshold={threshold} is out of an audit's reach"):
+    for threshold in ("1000", "1e9"):
+        with pytest.raises(UserError, match=r"algorithm\.threshold=.* is out of an audit's reach"):
             audit(configured("adafest", f"algorithm.threshold={threshold}"))
 
 
@@ -180,7 +180,7 @@ def test_an_algorithm_without_a_guarantee_is_refused() -> None:
 
 
 def test_too_few_draws_are_refused_by_their_key() -> None:
-    with pytest.raises(UserError, match=r"audit\.draws=10 must be 1000 or more"):
+    with pytest.raises(UserError, match=r"audit\.draws must be a whole number from 1,000 to"):
         configured("dpsgd", "audit.draws=10")
 
 

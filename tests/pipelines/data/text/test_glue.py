@@ -11,6 +11,7 @@ import pytest
 
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer
+from pipelines.config.schema import build
 from pipelines.config.settings import typed
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import TextRows
@@ -282,13 +283,13 @@ def test_generated_texts_tell_their_label_by_planted_words(tmp_path: Path) -> No
     ("setting", "message"),
     [
         ("telling_words=300", "data.telling_words must be between 2 and half of the words"),
-        ("max_length=3", "data.max_length must be 4 or more"),
-        ("validation=1.0", "data.validation is a share"),
-        ("counted_tokens=0", "data.counted_tokens must be 1 or more"),
+        ("max_length=3", "data.max_length must be a whole number from 4 to 100,000, not 3"),
+        ("validation=1.0", "data.validation must be below 1"),
+        ("counted_tokens=0", "data.counted_tokens must be a whole number from 1"),
     ],
 )
 def test_settings_without_meaning_are_refused(setting: str, message: str) -> None:
     name, value = setting.split("=")
     kind = type(getattr(TextSyntheticConfig(), name))
     with pytest.raises(UserError, match=message):
-        TextSyntheticConfig(vocabulary_size=300, **{name: kind(value)}).check()
+        build(TextSyntheticConfig, {"vocabulary_size": 300, name: kind(value)}, "data").check()

@@ -40,7 +40,7 @@ def test_it_packs_says_what_it_cost_and_refuses_runs_without_privacy(
     assert refused.returncode == 2 and "was trained without privacy" in refused.stderr
     assert not (tmp_path / "both.zip").exists()
     both = dpfest_here("release", frozen, nonprivate, "--to", "both.zip", "--nonprivate")
-    assert both.returncode == 0 and len(zipfile.ZipFile("both.zip").namelist()) == 8
+    assert both.returncode == 0 and len(zipfile.ZipFile("both.zip").namelist()) == 10
     assert "Trained without privacy: nothing is guaranteed." in both.stdout
 
     assert finished_runs("runs/criteo_synthetic/f") == [frozen]

@@ -226,7 +226,7 @@ def test_an_example_whose_loss_overflows_does_not_stop_a_run(tmp_path: Path, mon
 
 
 def test_weights_that_overflow_stop_a_run_and_the_status_does_not_tell_more(tmp_path: Path) -> None:
-    settings = config(tmp_path, "optimizer.dense.name=sgd", "optimizer.dense.learning_rate=1e30")
+    settings = config(tmp_path, "optimizer.dense.name=sgd", "optimizer.dense.learning_rate=1e300")
     with pytest.raises(UserError, match=r"The weights .* are not finite after step 1: lower optimizer\.dense"):
         make_run(settings)
     folder = run_folder(settings)

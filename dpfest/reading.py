@@ -40,7 +40,8 @@ class Request:
     Attributes:
         step: step number.
         examples: indices of the batch, sorted.
-        parts: indices of its parts, if the step is checked for mixing; else none.
+        parts: if the step is checked for mixing, the indices that are checked (all or a sample), then those of the
+            parts that they fall into; else none.
         seed: seed of the data set's random numbers.
     """
 
@@ -52,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch after reading: its micro-batches, and those of each part if it is checked. Private, as is its size."""
+    """A batch after reading: its micro-batches, and those of a request's parts. Private, as is its size."""
 
     step: int
     microbatches: list[MicroBatch]
@@ -170,21 +171,24 @@ class Batches:
         self._read = read
 
     def __getitem__(self, request: Request) -> Batch:
-        parts = tuple(self._read(part, request.seed) for part in request.parts)
-        return Batch(request.step, self._read(request.examples, request.seed), parts)
+        batch = self._read(request.examples, request.seed)
+        parts = [batch if part is request.examples else self._read(part, request.seed) for part in request.parts]
+        return Batch(request.step, batch, tuple(parts))
 
 
-def request_of(key: NoiseKey, step: int, examples: Indices, *, check: bool) -> Request:
-    """Return the request of a step; with ``check`` its examples are split into parts, in an order drawn from the key.
+def request_of(key: NoiseKey, step: int, examples: Indices, *, check: int) -> Request:
+    """Return the request of a step; up to ``check`` examples are split into parts, in an order drawn from the key.
 
-    The first part is half of the batch, the next half of the rest, down to two examples: two even halves would share
+    The first part is half of them, the next half of the rest, down to two examples: two even halves would share
     extremes, such as the length to which texts are padded, which small parts lack.
     """
     parts: tuple[Indices, ...] = ()
     if check:
-        count, order = len(examples), np.argsort(key.stream("check halves", step).words(len(examples)))
+        order = np.argsort(key.stream("check halves", step).words(len(examples)))[:check]
+        count = len(order)
         cuts = [count - (count >> part) for part in range(1, _PARTS) if part == 1 or count >> part > 1]
-        parts = tuple(examples[np.sort(part)] for part in np.split(order, cuts))
+        checked = examples if count == len(examples) else examples[np.sort(order)]
+        parts = (checked, *(examples[np.sort(part)] for part in np.split(order, cuts)))
     return Request(step, examples, parts, key.derive("data set", step).secret)
 
 

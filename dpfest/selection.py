@@ -66,7 +66,7 @@ def select(
     key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "selection")
     read = DatasetReader(dataset, collate_fn)
     engine = PrivateEngine(model, DPSGD(), loss_fn, key, gradient_noise_multiplier=0.0, expected_batch_size=None)
-    first = request_of(key, 0, np.arange(min(batch_size, len(dataset))), check=True)
+    first = request_of(key, 0, np.arange(min(batch_size, len(dataset))), check=batch_size)
     check_batch(engine, Batches(read)[first], whole_tables=True)  # look-ups must be an example's own
     recorder = engine.recorder
     counts = np.zeros(recorder.layout.total_rows, dtype=np.int64)

@@ -31,7 +31,8 @@ from dpfest.validation import check_loss_fn, check_optimizers
 CHECK_EVERY = 512
 """After the first batch, one step in this many, on average, checks that examples do not mix; a check costs 2 to 10."""
 CHECKED_STEPS = frozenset(8**power for power in range(10))
-"""Steps (from 0) that are always checked: examples may begin to mix once weights have moved from where they started."""
+"""Steps (from 0) at which a sample of the batch is checked: examples may begin to mix once weights have moved."""
+_SAMPLE = 256  # examples
 _BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 
 
@@ -131,11 +132,15 @@ class PrivateTraining:
 
     def request(self, step: int) -> Request:
         """Return what to read for a step; steps that are to be checked are also read in parts."""
-        return request_of(self.engine.key, step, self.indices(step), check=self._check_is_due(step))
+        return request_of(self.engine.key, step, self.indices(step), check=self._examples_to_check(step))
 
-    def _check_is_due(self, step: int) -> bool:
+    def _examples_to_check(self, step: int) -> int:
         drawn = int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
-        return self.algorithm.private and (drawn or step in CHECKED_STEPS or not self._checked)
+        if not self.algorithm.private:
+            return 0
+        if drawn or not self._checked:
+            return self.period.examples
+        return _SAMPLE if step in CHECKED_STEPS else 0
 
     def read(self, request: Request) -> Batch:
         """Read the batch of a request; safe to call from another thread or process."""
@@ -184,14 +189,14 @@ class PrivateTraining:
         examples = np.sort(np.concatenate([np.empty(0, np.int64), *(part.examples for part in batch.microbatches)]))
         if not np.array_equal(examples, self.indices(batch.step)):
             raise UserError(f"The batch does not hold the examples drawn for step {batch.step}: use read().")
-        if self._check_is_due(batch.step) and not batch.parts:
+        if self._examples_to_check(batch.step) and not batch.parts:
             raise UserError(f"Step {batch.step} is due a check that its batch was not read for: use request().")
         self.ledger.spend_step(self._number)
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
             self._warn_of_changed_weights()
             batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
-            if sum(map(bool, batch.parts)) > 1:
+            if sum(map(bool, batch.parts)) > 2:  # the examples checked, and two parts of them
                 check_batch(self.engine, batch, whole_tables=not self._checked)
                 self._checked = True
             release, private = self.engine.gradient(batch.microbatches, batch.step)

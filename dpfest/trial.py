@@ -46,20 +46,20 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
 
     Args:
         engine: engine of the model and the loss.
-        batch: a batch with the parts to compare it with.
+        batch: a batch whose first part is checked against the others, which it consists of.
         whole_tables: compare the content of all table rows, not of a sample: O(rows).
 
     Raises:
         UserError: the clipped sums do not add up, the look-ups differ, the gradient is not the loss's, the forward pass
             writes into the model, or it draws from numpy's or Python's generators.
     """
-    parts = (batch.microbatches, *batch.parts)
+    parts = batch.parts
     generators = foreign_state()
     engine.recorder.draws = None  # detect draws again: only then are the model's own generators seen
     if engine.lazy:  # apply pending noise to the rows read, before their content is watched
         engine.lazy.use(engine.key)
         with ReadsOfTables(engine.lazy):
-            LogicalBatch(engine, batch.microbatches, batch.step).contributions()
+            LogicalBatch(engine, parts[0], batch.step).contributions()
     watch = StateWatch(engine.recorder.model, {} if whole_tables else _watched_rows(engine, batch.step))
     clipping_norm = _finite(engine.algorithm.clipping_norm)
     all_sums, touched = _sums(engine, parts, batch.step, clipping_norm, other_norms=True)
@@ -273,13 +273,13 @@ def validate(
     if len(examples) < 2:
         raise UserError("validate() needs a batch of two examples or more: one alone cannot show whether they mix.")
     for step in range(2):
-        request = request_of(key, step, examples, check=True)
+        request = request_of(key, step, examples, check=len(examples))
         if collate_fn is not None:
             read = DatasetReader(batch, collate_fn)
-            parts = [read(part, request.seed) for part in (examples, *request.parts)]
+            parts = [read(part, request.seed) for part in request.parts]
         else:
-            parts = [[MicroBatch(part, _rows(batch, part))] for part in (examples, *request.parts)]
-        check_batch(engine, Batch(step, parts[0], tuple(parts[1:])), whole_tables=True)
+            parts = [[MicroBatch(part, _rows(batch, part))] for part in request.parts]
+        check_batch(engine, Batch(step, parts[0], tuple(parts)), whole_tables=True)
 
 
 def _count(batch: Any) -> int:

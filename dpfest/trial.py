@@ -8,8 +8,8 @@ rescaling hooks leave them in place), but values can: for the noiseless clipped 
 
 for any two parts of a batch, each collated separately. Sound models satisfy it up to rounding; in-batch mixing violates
 it by orders of magnitude. :class:`dpfest.training.PrivateTraining` runs the check on the first batch of two examples or
-more, on a sample at steps 1, 8, 64, ..., and on steps drawn from the key; mixing under a condition that no checked batch
-meets goes undetected. The same check compares a small part's unclipped gradient with autograd's.
+more, on a sample at steps 1, 8, 64, ..., and on steps drawn from the key; mixing under a condition that no checked
+batch meets goes undetected. The same check compares a small part's unclipped gradient with autograd's.
 """
 
 from __future__ import annotations

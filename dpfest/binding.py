@@ -144,7 +144,9 @@ class _Description:
         if isinstance(value, types.ModuleType | types.BuiltinFunctionType):
             return value.__name__
         size = len(value) if hasattr(value, "__len__") else ""
-        return f"{self._class(type(value))} {size} {self._attributes(value)}"
+        attributes = self._attributes(value)
+        shown = repr(value) if attributes == "[]" else ""  # a path, a member of an enumeration
+        return f"{self._class(type(value))} {size} {attributes} {'' if ' at 0x' in shown else shown}"
 
     def module(self, module: nn.Module) -> str:
         """Describe a module without its children and its parameters' values."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from enum import Enum
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,6 +182,15 @@ def with_namespace(alpha: float) -> Any:
     return lambda model, batch: options.alpha * losses(model, batch)
 
 
+class Pooling(Enum):
+    MEAN = 1
+    SUM = 2
+
+
+def with_option(option: Any) -> Any:
+    return lambda model, batch: losses(model, batch) * (1 if option else 2)
+
+
 def cut(examples: Any, length: int) -> Any:
     return torch.stack([ids[:length] for ids, _ in examples]), torch.stack([label for _, label in examples])
 
@@ -214,6 +225,8 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "a criterion's weight": ({"loss_fn": with_criterion(1.0)}, {"loss_fn": with_criterion(5.0)}),
     "a namespace": ({"loss_fn": with_namespace(1.0)}, {"loss_fn": with_namespace(5.0)}),
     "an object's options": ({"loss_fn": Weighted(1.0)}, {"loss_fn": Weighted(5.0)}),
+    "a path": ({"loss_fn": with_option(Path("a"))}, {"loss_fn": with_option(Path("b"))}),
+    "a member of an enumeration": ({"loss_fn": with_option(Pooling.MEAN)}, {"loss_fn": with_option(Pooling.SUM)}),
     "collate's argument": (
         {"collate_fn": functools.partial(cut, length=3)},
         {"collate_fn": functools.partial(cut, length=1)},

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # section -> its choices by name -> the dataclass, as module:class, imported when it is needed.
 SCHEMAS: dict[str, dict[str, str]] = {
     "data": {
+        "journey": "pipelines.data.clicks.journey:JourneyConfig",
+        "journey_stream": "pipelines.data.clicks.journey:JourneyStreamConfig",
         "nycflights": "pipelines.data.clicks.nycflights:NycflightsConfig",
         "nycflights_stream": "pipelines.data.clicks.nycflights_stream:NycflightsStreamConfig",
         "criteo_kaggle": "pipelines.data.clicks.criteo:CriteoKaggleConfig",

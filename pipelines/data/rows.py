@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 
 NUMERIC_FEATURES = 13
 CATEGORICAL_FEATURES = 26
+"""Features of Criteo's logs."""
 
-RECORD = np.dtype(
-    [
-        ("label", "<f4"),
-        ("day", "<i4"),
-        ("numeric", "<f4", (NUMERIC_FEATURES,)),
-        ("categorical", "<i4", (CATEGORICAL_FEATURES,)),
-    ]
-)
+
+def click_record(numeric: int, categorical: int) -> np.dtype[Any]:
+    """The record of a click with so many features."""
+    return np.dtype(
+        [("label", "<f4"), ("day", "<i4"), ("numeric", "<f4", (numeric,)), ("categorical", "<i4", (categorical,))]
+    )
+
+
+RECORD = click_record(NUMERIC_FEATURES, CATEGORICAL_FEATURES)
+"""The record of Criteo's logs."""
 
 
 def text_record(max_length: int) -> np.dtype[Any]:
@@ -42,7 +45,7 @@ def fields_of(record: np.dtype[Any]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rows:
-    """b examples: labels (0 or 1) and days of shape [b], numeric [b, 13], categorical table rows [b, 26]."""
+    """b examples: labels (0 or 1) and days of shape [b], numeric features [b, n], table rows [b, F]."""
 
     labels: NDArray[np.float32]
     days: NDArray[np.int32]

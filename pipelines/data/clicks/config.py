@@ -20,19 +20,21 @@ class ClickConfig(DataConfig):
     """A dataset of clicks.
 
     Attributes:
+        tables: categorical features, each with an embedding table.
         rows_of_a_day: about, in all splits; None where nothing is known of the source.
         vocabulary: from values to table rows.
         split: from lines to splits; a stream's leaves no day to be tested on.
     """
 
     task: ClassVar[str] = "clicks"
+    tables: ClassVar[int] = CATEGORICAL_FEATURES
     rows_of_a_day: ClassVar[float | None] = None
     vocabulary: VocabularyConfig
     split: Split
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
-        self.vocabulary.check()
+        self.vocabulary.check(self.tables)
         self.split.check()
         if self.is_stream and self.vocabulary.policy != "hash":
             raise UserError(
@@ -50,7 +52,7 @@ class ClickConfig(DataConfig):
         write_dataset(folder, source, self.name, self.vocabulary, self.split, made_with, progress)
 
     def features(self) -> list[int] | int:
-        return self.vocabulary.sizes or CATEGORICAL_FEATURES
+        return self.vocabulary.sizes or self.tables
 
     def expected_examples(self, train_days: int) -> float | None:
         if self.rows_of_a_day is None:

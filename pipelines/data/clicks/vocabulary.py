@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.hashing import bucket
-from pipelines.data.rows import CATEGORICAL_FEATURES
 from pipelines.system.ranges import Count, Within
 
 POLICIES = ("hash", "threshold", "all")
@@ -30,7 +29,7 @@ class VocabularyConfig:
         policy: ``hash`` into ``sizes``; ``threshold``: values seen at least ``min_count`` times in the
             training rows have a row of their own and all the rest share row 0; ``all``: as threshold with a
             count of 1.
-        sizes: Rows of the 26 tables under ``hash``; null for the dataset's published sizes.
+        sizes: Rows of each table under ``hash``; null for the dataset's published sizes.
         min_count: Least number of training rows that hold a value, under ``threshold``.
     """
 
@@ -38,17 +37,15 @@ class VocabularyConfig:
     sizes: list[Annotated[int, Within(1, 2**31 - 1)]] | None = None
     min_count: Count = 10
 
-    def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
+    def check(self, tables: int) -> None:
+        """Raise UserError where a setting has no meaning for data with so many tables."""
         if self.policy not in POLICIES:
             raise UserError(f"data.vocabulary.policy must be one of {', '.join(POLICIES)}, not {self.policy!r}.")
         if self.sizes is not None and self.policy != "hash":
             raise UserError(f"data.vocabulary.sizes has no meaning under data.vocabulary.policy={self.policy}.")
-        if self.sizes is not None and (
-            len(self.sizes) != CATEGORICAL_FEATURES or not all(1 <= size < 2**31 for size in self.sizes)
-        ):
+        if self.sizes is not None and (len(self.sizes) != tables or not all(1 <= size < 2**31 for size in self.sizes)):
             raise UserError(
-                f"data.vocabulary.sizes must hold {CATEGORICAL_FEATURES} positive numbers, one a feature; "
+                f"data.vocabulary.sizes must hold {tables} positive numbers, one a feature; "
                 f"it holds {len(self.sizes)}: {list(self.sizes)}."
             )
         if self.min_count < 1:
@@ -63,7 +60,7 @@ class HashedVocabulary:
     data_dependent = False
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Table rows of keys, both of shape [n, 26]."""
+        """Table rows of keys, both of shape [n, F]."""
         rows = np.empty(keys.shape, dtype=np.int32, order="F")
         for feature, size in enumerate(self.sizes):
             rows[:, feature] = bucket(keys[:, feature], feature, size)
@@ -83,7 +80,7 @@ class LearnedVocabulary:
         return [len(known) + 1 for known in self.keys]
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Table rows of keys, both of shape [n, 26]."""
+        """Table rows of keys, both of shape [n, F]."""
         rows = np.zeros(keys.shape, dtype=np.int32, order="F")
         for feature, known in enumerate(self.keys):
             if len(known):
@@ -122,9 +119,10 @@ class _KeyCounts:
 
 
 def learn_vocabulary(train_keys: Iterable[NDArray[np.uint64]], min_count: int) -> LearnedVocabulary:
-    """The values that at least ``min_count`` training rows hold, from blocks of keys of shape [n, 26]."""
-    features = [_KeyCounts() for _ in range(CATEGORICAL_FEATURES)]
+    """The values that at least ``min_count`` training rows hold, from blocks of keys of shape [n, F]."""
+    features: list[_KeyCounts] = []
     for keys in train_keys:
+        features = features or [_KeyCounts() for _ in range(keys.shape[1])]
         for feature, counted in enumerate(features):
             counted.add(np.array(keys[:, feature]))
     for counted in features:

@@ -23,7 +23,7 @@ from pipelines.data.clicks.vocabulary import (
 )
 from pipelines.data.dataset import SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
-from pipelines.data.rows import RECORD, fields_of
+from pipelines.data.rows import click_record, fields_of
 from pipelines.data.source import Progress
 from pipelines.system.files import HashedFile
 
@@ -72,10 +72,11 @@ def write_dataset(
         # The table row of a new value needs it: row i of feature f is the i-th of its keys, 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
         np.savez(folder / "vocabulary.npz", allow_pickle=False, **named)
+    record = click_record(len(source.numeric_names), len(source.categorical_names))
     description = {
         "schema": SCHEMA,
         "name": name,
-        "record": {"bytes": RECORD.itemsize, "fields": fields_of(RECORD)},
+        "record": {"bytes": record.itemsize, "fields": fields_of(record)},
         "numeric_features": list(source.numeric_names),
         "numeric_transform": source.numeric_transform,
         "categorical_features": [
@@ -121,7 +122,7 @@ def _write_block(
     per_day: dict[str, Counter[int]],
     positives: Counter[str],
 ) -> None:
-    records = np.empty(len(block.label), RECORD)
+    records = np.empty(len(block.label), click_record(block.numeric.shape[1], block.keys.shape[1]))
     records["label"] = block.label
     records["day"] = block.day
     records["numeric"] = block.numeric

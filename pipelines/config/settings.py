@@ -25,6 +25,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "data": {
         "journey": "pipelines.data.clicks.journey:JourneyConfig",
         "journey_stream": "pipelines.data.clicks.journey:JourneyStreamConfig",
+        "names": "pipelines.data.clicks.names:NamesConfig",
+        "names_stream": "pipelines.data.clicks.names:NamesStreamConfig",
         "nycflights": "pipelines.data.clicks.nycflights:NycflightsConfig",
         "nycflights_stream": "pipelines.data.clicks.nycflights_stream:NycflightsStreamConfig",
         "criteo_kaggle": "pipelines.data.clicks.criteo:CriteoKaggleConfig",

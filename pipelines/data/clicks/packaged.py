@@ -45,7 +45,7 @@ class Number:
 class PackagedRows:
     """A row source of an installed package.
 
-    A subclass gives the constants below and ``lines``.
+    A subclass gives the constants below and ``frames``.
 
     Attributes:
         package: import name.
@@ -74,9 +74,9 @@ class PackagedRows:
         )
 
     @abstractmethod
-    def lines(self) -> pl.DataFrame:
-        """All lines with the columns of ``fields``, ``numbers`` and ``categories``, ``label`` (0 or 1), ``date``
-        (from 0)."""
+    def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
+        """All lines in order, about a million at a time, with the columns of ``fields``, ``numbers`` and
+        ``categories``, ``label`` (0 or 1) and ``date`` (from 0)."""
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the files, and the recipe of the features.
@@ -98,12 +98,8 @@ class PackagedRows:
         ]
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All lines in order, a million at a time."""
-        table = self.lines()
-        for start in range(0, table.height, BLOCK_ROWS):
-            progress(start, table.height)
-            yield self._block(table.slice(start, BLOCK_ROWS))
-        progress(table.height, table.height)
+        """All lines in order, about a million at a time."""
+        return map(self._block, self.frames(progress))
 
     def read(self, name: str, columns: list[str] | None = None) -> pl.DataFrame:
         """A file of the package."""
@@ -130,6 +126,14 @@ class PackagedRows:
                 f"pip install --force-reinstall {self.requirement}"
             )
         return path
+
+
+def in_frames(table: pl.DataFrame, progress: Progress) -> Iterator[pl.DataFrame]:
+    """A table that is in memory, a million lines at a time."""
+    for start in range(0, table.height, BLOCK_ROWS):
+        progress(start, table.height)
+        yield table.slice(start, BLOCK_ROWS)
+    progress(table.height, table.height)
 
 
 def package_folder(package: str, requirement: str) -> Path:

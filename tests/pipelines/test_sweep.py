@@ -151,7 +151,7 @@ def test_an_experiment_without_a_grid_for_the_profile_says_so() -> None:
 def test_datasets_are_made_once_and_every_run_ends(tmp_path: Path, stages: Stages) -> None:
     outcomes = ended(tmp_path, stages, "seed=0,1,2", "sweep.jobs=2")
     assert {seed: outcome.status for seed, outcome in outcomes.items()} == dict.fromkeys(range(3), "done")
-    assert (tmp_path / "preprocessed").read_text() == "nycflights\n"
+    assert (tmp_path / "preprocessed").read_text() == "journey\n"
     assert log_file(outcomes[1].run).read_text() == "training 1\n"
 
 

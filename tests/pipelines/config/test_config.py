@@ -66,7 +66,7 @@ def test_the_root_file_holds_the_dataclass_defaults() -> None:
         assert root[section] == dataclasses.asdict(kinds[section].default_factory())  # type: ignore[misc]
     for scalar in ("seed", "device"):
         assert root[scalar] == kinds[scalar].default
-    assert root["train"] == dataclasses.asdict(composed().train)
+    assert root["train"] == dataclasses.asdict(composed("data=nycflights").train)  # journey has a recipe
 
 
 def test_every_choice_has_a_file_and_every_file_a_choice() -> None:
@@ -129,7 +129,7 @@ def test_what_can_change_a_result_changes_the_hash(override: str) -> None:
 
 def test_a_run_lies_where_the_contract_says() -> None:
     config = composed("algorithm=fest", "paths.runs=/somewhere")
-    assert run_folder(config) == Path("/somewhere/nycflights/fest") / run_hash(config)
+    assert run_folder(config) == Path("/somewhere/journey/fest") / run_hash(config)
 
 
 def test_a_composed_configuration_survives_its_own_dictionary() -> None:

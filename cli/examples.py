@@ -20,6 +20,10 @@ EXAMPLES = {
         "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb preprocess.jobs=4",
         "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb hydra/launcher=joblib",
     ),
+    "card": _examples(
+        "dpfest card data=journey",
+        "dpfest card data=names_stream data.days=12",
+    ),
     "select": _examples(
         "dpfest select algorithm=fest algorithm.selection.rows=20000",
         "dpfest select algorithm=fest algorithm.selection.mechanism=laplace algorithm.selection.epsilon=0.1",

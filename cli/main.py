@@ -59,6 +59,12 @@ def preprocess(ctx: typer.Context) -> None:
     run_preprocess(ctx.args)
 
 
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["card"])
+def card(ctx: typer.Context) -> None:
+    """Describe a dataset: rows, labels, origin, licence, and how its tables are used."""
+    _run(tasks.card, ctx)
+
+
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["select"])
 def select(ctx: typer.Context) -> None:
     """Select DP-FEST's rows privately, before training."""

@@ -50,6 +50,19 @@ def preprocess(cfg: DictConfig) -> None:
     print(preprocess(config) if config.preprocess.day is None else preprocess_day(config))
 
 
+@task
+def card(cfg: DictConfig) -> None:
+    """Print what a dataset or stream holds; it is made where it is missing."""
+    from pipelines.config.settings import typed
+
+    config = typed(cfg)
+    from pipelines.data.card import card
+    from pipelines.data.stream import Stream
+    from pipelines.preprocess import preprocess
+
+    print(card(Stream.open(preprocess(config)), config.data.provenance))
+
+
 def day_job(cfg: DictConfig) -> None:
     """Write one day of a stream, as a job of a Hydra launcher; a day that fails records why and stops no other."""
     from pipelines.config.settings import typed

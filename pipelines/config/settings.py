@@ -25,6 +25,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "data": {
         "journey": "pipelines.data.clicks.journey:JourneyConfig",
         "journey_stream": "pipelines.data.clicks.journey:JourneyStreamConfig",
+        "promotions": "pipelines.data.clicks.promotions:PromotionsConfig",
+        "promotions_stream": "pipelines.data.clicks.promotions:PromotionsStreamConfig",
         "names": "pipelines.data.clicks.names:NamesConfig",
         "names_stream": "pipelines.data.clicks.names:NamesStreamConfig",
         "nycflights": "pipelines.data.clicks.nycflights:NycflightsConfig",

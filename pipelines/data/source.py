@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
 from pipelines.data.estimate import Estimate
+from pipelines.data.provenance import Provenance
 from pipelines.system.hub import HubConfig
 
 Progress = Callable[[int, int], None]
@@ -28,12 +29,14 @@ class DataConfig(ABC):
         task: what is learnt from it, `clicks` or `text`.
         is_stream: whether it is trained on day by day. Other data have one day, number 0.
         hub: what may be fetched from the Hugging Face hub: nothing, unless the whole configuration says so.
+        provenance: of real data that come with the project; None for others.
         name: as in ``data=...``.
     """
 
     task: ClassVar[str]
     is_stream: ClassVar[bool] = False
     hub: ClassVar[HubConfig] = HubConfig()
+    provenance: ClassVar[Provenance | None] = None
     name: str
 
     @abstractmethod

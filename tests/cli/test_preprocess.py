@@ -63,3 +63,11 @@ def test_a_day_that_fails_leaves_the_others_and_a_status(dpfest_here: Command, t
     assert ended.returncode == 2 and ended.stdout == ""
     assert "day 0: source/day_0.gz is empty" in ended.stderr
     assert len(list(tmp_path.glob("data/*/day_0[12]/dataset.json"))) == 2
+
+
+def test_the_card_of_a_dataset_makes_it_and_says_where_it_is_from(dpfest_here: Command) -> None:
+    ended = dpfest_here("card", "data=names", "data.rows=2000")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("names: 2,000 rows") and "licence: MIT" in ended.stdout
+    again = dpfest_here("card", "data=names", "data.rows=2000")
+    assert again.stdout == ended.stdout and "there already" in again.stderr

@@ -49,7 +49,7 @@ class ClickConfig(DataConfig):
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
         source = self.source(day, folder / SCRATCH)
-        write_dataset(folder, source, self.name, self.vocabulary, self.split, made_with, progress)
+        write_dataset(folder, source, self.name, self.vocabulary, self.split, made_with, progress, self.provenance)
 
     def features(self) -> list[int] | int:
         return self.vocabulary.sizes or self.tables

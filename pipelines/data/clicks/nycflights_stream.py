@@ -15,9 +15,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.data.clicks.nycflights import Nycflights
+from pipelines.data.clicks.nycflights import PROVENANCE, Nycflights
 from pipelines.data.clicks.slices import SlicedStreamConfig
 from pipelines.data.clicks.source import RowSource
+from pipelines.data.provenance import Provenance
 
 LABELLED_FLIGHTS = 327_346
 DATES = 365
@@ -27,6 +28,7 @@ DATES = 365
 class NycflightsStreamConfig(SlicedStreamConfig):
     """All 327,346 flights whose arrival delay is known, in order of scheduled departure."""
 
+    provenance: ClassVar[Provenance] = PROVENANCE
     dates_in_words: ClassVar[str] = "the dates of 2013"
 
     name: str = "nycflights_stream"

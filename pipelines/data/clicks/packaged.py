@@ -105,6 +105,10 @@ class PackagedRows:
         """A file of the package."""
         return pl.read_parquet(self._path(name), columns=columns)
 
+    def scan(self, name: str) -> pl.LazyFrame:
+        """A file of the package, to be read in part."""
+        return pl.scan_parquet(self._path(name))
+
     def _block(self, lines: pl.DataFrame) -> RowBlock:
         scaled = [
             ((pl.col(name).cast(pl.Float64) - number.centre) / number.scale).clip(-5, 5).fill_null(0).cast(pl.Float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from pipelines.data.clicks.vocabulary import (
 )
 from pipelines.data.dataset import SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
+from pipelines.data.provenance import Provenance
 from pipelines.data.rows import click_record, fields_of
 from pipelines.data.source import Progress
 from pipelines.system.files import HashedFile
@@ -43,6 +45,7 @@ def write_dataset(
     split: Split,
     made_with: dict[str, Any],
     progress: Progress,
+    provenance: Provenance | None = None,
 ) -> None:
     """Fill ``folder`` with a dataset made from ``source``.
 
@@ -54,6 +57,7 @@ def write_dataset(
         split: From lines to splits, whose files are made in its order.
         made_with: The data configuration, recorded in dataset.json.
         progress: Told how far the reading is.
+        provenance: Recorded in dataset.json.
 
     Raises:
         UserError: The source is malformed, or holds no row to train on.
@@ -103,6 +107,8 @@ def write_dataset(
         "sources": source.files(),
         "made_with": made_with,
     }
+    if provenance is not None:
+        description["provenance"] = dataclasses.asdict(provenance)
     text = json.dumps(description, indent=2, allow_nan=False) + "\n"
     (folder / "dataset.json").write_text(text, encoding="utf-8")
 

@@ -18,9 +18,11 @@ import pytest
 from pipelines.data.clicks import nycflights_stream, synthetic
 from pipelines.data.clicks.criteo import CriteoKaggleConfig
 from pipelines.data.clicks.criteo_days import Criteo1TBConfig
+from pipelines.data.clicks.journey import Journey, JourneyConfig, JourneyStreamConfig
 from pipelines.data.clicks.names import Names, NamesConfig, NamesStreamConfig
 from pipelines.data.clicks.nycflights import Nycflights, NycflightsConfig
 from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.clicks.promotions import Promotions, PromotionsConfig, PromotionsStreamConfig
 from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
 from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
@@ -138,6 +140,44 @@ def test_of_names(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.M
     def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
         people = np.array(change(twice(range(300))), np.uint64)
         monkeypatch.setattr(Names, "people", lambda self, start, stop: people)
+        return placed(run(config, tmp_path / name))
+
+    assert_one_record_is_gone(of(list, "whole"), of(lambda rows: without(rows, which), "less"))
+
+
+@pytest.mark.parametrize("config", [JourneyConfig(), JourneyStreamConfig(days=3)])
+def test_of_receipts(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lines of some whole baskets, all weeks among them."""
+    read = Journey.read
+
+    def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
+        def changed(self: Journey, file: str, columns: list[str] | None = None) -> pl.DataFrame:
+            table = read(self, file, columns)
+            kept = table.filter(pl.col("basket_id") % 3_000 == 0) if "transactions" in file else table
+            return kept[change(twice(range(kept.height)))] if "transactions" in file else table
+
+        monkeypatch.setattr(Journey, "read", changed)
+        return placed(run(config, tmp_path / name))
+
+    assert_one_record_is_gone(of(list, "whole"), of(lambda rows: without(rows, which), "less"))
+
+
+@pytest.mark.parametrize("config", [PromotionsConfig(rows=10_000_000), PromotionsStreamConfig(rows=10_000_000, days=2)])
+def test_of_promotions(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promotions of two products in six weeks, of which the subset keeps about a half."""
+    scan = Promotions.scan
+    some = pl.col("product_id").is_in([880_150, 944_534])
+    kept = scan(Promotions(None), "data/promotions.parquet").filter(some & (pl.col("week") % 9 == 1)).collect()
+    chosen = Promotions(config.rows).kept(kept)
+    assert 300 < chosen.height < 0.6 * kept.height
+
+    def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
+        changed = chosen[change(twice(range(chosen.height)))]
+        # What the subset leaves out is there, too.
+        file = pl.concat([changed, kept.join(chosen, on=Promotions.fields, how="anti")])
+        monkeypatch.setattr(
+            Promotions, "scan", lambda self, name: file.lazy() if "promotions" in name else scan(self, name)
+        )
         return placed(run(config, tmp_path / name))
 
     assert_one_record_is_gone(of(list, "whole"), of(lambda rows: without(rows, which), "less"))

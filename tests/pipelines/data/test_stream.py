@@ -208,7 +208,14 @@ def test_settings_without_meaning_are_refused(tmp_path: Path, config: object, sa
 
 def test_a_data_configuration_says_whether_it_is_a_stream() -> None:
     streams = {name for name in SCHEMAS["data"] if schema("data", name).is_stream}
-    assert streams == {"journey_stream", "names_stream", "nycflights_stream", "criteo_1tb", "criteo_synthetic_stream"}
+    assert streams == {
+        "journey_stream",
+        "promotions_stream",
+        "names_stream",
+        "nycflights_stream",
+        "criteo_1tb",
+        "criteo_synthetic_stream",
+    }
 
 
 def test_a_damaged_day_is_found_by_its_checksum_and_made_again(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cli.launch import HydraLine, launch
 from dpfest.errors import UserError
 
 if TYPE_CHECKING:
+    from pipelines.runs.cards import Card
     from pipelines.runs.release import Release
 
 
@@ -125,8 +126,15 @@ def _write_cards(runs: Sequence[Path], file: CardFile, nonprivate: bool) -> None
 
     maker = Maker(version("dpfest"), file.commit or _source_commit(), file.command)
     releases = _checked(runs, nonprivate)
+    cards: dict[str, tuple[Path, Card]] = {}
+    for release in releases:
+        one = card(release, maker)
+        if one.key in cards:
+            other, _ = cards[one.key]
+            raise UserError(f"{other} and {release.run} have the same settings and seed: give one of them.")
+        cards[one.key] = release.run, one
     try:
-        held, replaced = write_cards(file.path, [card(release, maker) for release in releases])
+        held, replaced = write_cards(file.path, [one for _, one in cards.values()])
     except OSError as error:
         raise UserError(f"{file.path} cannot be written ({error.strerror}): name another file with --cards.") from error
     for words in _together(releases):
@@ -141,7 +149,7 @@ def _source_commit() -> str | None:
     try:
         commit, changed = (
             subprocess.run(["git", "-C", str(home), *words], capture_output=True, text=True, check=True).stdout.strip()
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
         )
     except (OSError, subprocess.CalledProcessError):
         return None

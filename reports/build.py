@@ -1,4 +1,4 @@
-"""`dpfest report`: every artifact from the run directories alone, under `<report>`.
+"""`dpfest report`: every artifact from finished runs alone, their folders or their cards, under `<report>`.
 
 Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and `index.html`, the page
 that needs no other file. Plain names are for an artifact's own kind of data, whatever runs there are; another
@@ -25,7 +25,7 @@ from reports.entry import Content, Entry, Inputs, absent, placeholder, provenanc
 from reports.page import page
 from reports.published import other_data
 from reports.registry import ENTRIES
-from reports.runs import Run, Skipped, load_runs
+from reports.runs import Run, Skipped, load_runs, measured_in
 from reports.style import dress, style
 from reports.templates import render
 from reports.wording import plural
@@ -80,12 +80,13 @@ def build(
     groups = _main_first(populations(usable), dataset, commands.profile)
     entries = _earlier(report) if only else {}
     draft = Draft(report)
-    work = _Work(draft, groups, dataset, planned, commands)
+    measured = measured_in(runs, report)
+    work = _Work(draft, measured, groups, dataset, planned, commands)
     built = {entry.id: work.artifact(entry) for entry in chosen}
     entries |= built
     ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
-    claims = register.judge(Inputs(groups, report))
+    claims = register.judge(Inputs(groups, measured))
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
     draft.put("tables/claims.md", judged.markdown())
@@ -123,6 +124,7 @@ class _Work:
     """What all artifacts of one report are made from, and the draft that they go to."""
 
     draft: Draft
+    measured: Path
     groups: list[Population]
     dataset: str | None
     planned: Planned | None
@@ -155,7 +157,7 @@ class _Work:
 
     def _variant(self, entry: Entry, name: str, population: Population | None) -> dict[str, Any]:
         draft, command = self.draft, remake(entry, population, self.commands)
-        inputs = Inputs(self.groups, draft.folder, population)
+        inputs = Inputs(self.groups, self.measured, population)
         with style():
             waiting = population is None and entry.experiment is not None
             content = Content("Nothing to show yet.") if waiting else entry.content(inputs)

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from reports.artifacts.frontier import in_order
 from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
 from reports.comparison import Population, heading
+from reports.runs import Run
 from reports.svg import inline
 from reports.templates import render
 from reports.wording import described, metric, number, settings_text
@@ -118,14 +119,14 @@ def _filters(entries: Sequence[Mapping[str, Any]], groups: Sequence[Population])
 
 def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """All runs, by what they are compared with; a run without privacy that stands in two groups is listed once."""
-    seen, room = set[Path](), EMBEDDED
+    seen, room = set[str](), EMBEDDED
     for group in groups:
         items = []
         for setting, run in ((of, run) for of in in_order(group) for run in of.runs):
-            if run.path in seen:
+            if run.id in seen:
                 continue
-            seen.add(run.path)
-            files = [_file(run.path / "release" / name, report, room) for name in ("config.yaml", "ledger.json")]
+            seen.add(run.id)
+            files = [_file(run, name, report, room) for name in ("config.yaml", "ledger.json")]
             room -= sum(len(file["text"] or "") for file in files)
             items.append(
                 {
@@ -133,7 +134,6 @@ def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, l
                     "variant": setting.variant,
                     "settings": settings_text(setting, group),
                     "metric": metric(group),
-                    "place": "/".join(run.path.parts[-3:]),
                     "files": files,
                 }
             )
@@ -141,14 +141,16 @@ def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, l
             yield heading(group, groups), items
 
 
-def _file(path: Path, report: Path, room: int) -> dict[str, Any]:
-    """A file's text where there is room for it, else a link; neither where there is none."""
-    if not path.exists():
-        return {"name": path.name, "text": None, "link": None}
-    text = escape(path.read_text(encoding="utf-8", errors="replace").rstrip())
+def _file(run: Run, name: str, report: Path, room: int) -> dict[str, Any]:
+    """A released file's text where there is room for it, else a link to what holds it; neither where there is none."""
+    released = run.released(name)
+    if released is None:
+        return {"name": name, "text": None, "link": None}
+    text = escape(released.rstrip())
     fits = len(text) <= room
+    path = run.path if run.card else run.path / "release" / name
     return {
-        "name": path.name,
+        "name": name,
         "text": text if fits else None,
         "link": None if fits else Path(os.path.relpath(path, report)).as_posix(),
     }

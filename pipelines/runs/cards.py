@@ -91,33 +91,25 @@ def card_files(folder: Path) -> list[Path]:
 
 
 def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
-    """Add cards to a file, which is made where it is not there; one of the same run (:attr:`Card.key`) is replaced.
+    """Add cards to a file, which is made where it is not there; of two of the same run (:attr:`Card.key`) the later one
+    is kept.
 
     Returns:
         How many cards the file then holds, and how many of them were replaced.
 
     Raises:
-        UserError: the name does not end in one of :data:`SUFFIXES`; two of `cards` are of the same run; the file that
-            is there is damaged.
+        UserError: the name does not end in one of :data:`SUFFIXES`, or the file that is there is damaged.
     """
     if not path.name.endswith(SUFFIXES):
         raise UserError(f"{path} is no name for cards: let it end in .jsonl or .jsonl.gz.")
-    new: dict[str, Card] = {}
-    for one in cards:
-        if one.key in new:
-            raise UserError(
-                f"Two of the runs on {one.summary['dataset']} have the same settings, {one.summary['algorithm']} with "
-                f"seed {one.summary['seed']}, and a file of cards holds a run once: name one of them."
-            )
-        new[one.key] = one
     there, damaged = read_cards(path) if path.exists() else ([], [])
     if damaged:
         raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
-    merged = {one.key: one for one in there} | new
+    merged = {one.key: one for one in (*there, *cards)}
     text = _text([merged[key] for key in sorted(merged)]).encode()
     content = gzip.compress(text, 9, mtime=0) if path.name.endswith(".gz") else text
     write_atomically(path, lambda partial: partial.write_bytes(content))
-    return len(merged), len(there) + len(new) - len(merged)
+    return len(merged), len(there) + len(cards) - len(merged)
 
 
 def _text(cards: Sequence[Card]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -73,6 +74,10 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
             assert card.text(name) == released.read_text(encoding="utf-8")
     text = gzip.decompress((tmp_path / "docs" / "cards.jsonl.gz").read_bytes()).decode()
     assert str(tmp_path) not in text and not any(Path(run).name in text for run in trained.values())
+    # The same settings on other data: which of the two is meant?
+    shutil.copytree(trained["frozen"], tmp_path / "runs" / "criteo_synthetic" / "frozen" / "ffffffffffff")
+    twice = dpfest_here(*named, "--nonprivate", "runs/criteo_synthetic/frozen/ffffffffffff")
+    assert twice.returncode == 2 and "ffffffffffff have the same settings and seed: give one" in twice.stderr
     # What may not leave is refused here, too, and the file stays as it is.
     Path(trained["frozen"], "release", "notes.txt").write_text("mine")
     refused = dpfest_here(*named, "--nonprivate")

@@ -60,6 +60,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
         return
     from reports.build import build
     from reports.commands import Commands
+    from reports.reference import reference_folder
     from reports.runs import of_cards
 
     if of_cards(runs):  # new runs do not belong beside cards
@@ -67,7 +68,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
     folder = writable(Path(cfg.paths.report))
     try:
-        print(build(runs, folder, chosen or None, dataset, counts, commands))
+        print(build(runs, folder, chosen or None, dataset, counts, commands, reference_folder()))
     except OSError as error:
         raise UserError(f"The report cannot be written to {folder} (paths.report): {error}.") from error
 

@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from reports.artifacts.frontier import in_order
 from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
 from reports.comparison import Population, heading
+from reports.reference import ALARM, Agreement
 from reports.runs import Run
 from reports.svg import inline
 from reports.templates import render
@@ -42,9 +43,10 @@ def page(
     claims: Sequence[dict[str, Any]],
     left_out: Sequence[Mapping[str, str]],
     groups: Sequence[Population],
+    reference: Sequence[Agreement] | None = None,
 ) -> str:
     """`entries`, `claims` and `left_out` are those of `report.json`; `groups` holds the runs that are shown one by
-    one."""
+    one, `reference` how far they agree with the reference's."""
     anchors = {run.anchor for group in groups for run in group.runs}
     shown = [entry | {"variants": [_variant(entry, v, draft, anchors) for v in entry["variants"]]} for entry in entries]
     central = next((entry for entry in shown if entry["id"] == CENTRAL and _drawn(entry)), None)
@@ -63,6 +65,8 @@ def page(
         filters=_filters(entries, groups),
         listed=list(_listed(groups, draft.folder)),
         left_out=left_out,
+        reference=Markup(draft.text("tables/reference.html")) if reference else None,
+        alarm=ALARM,
     )
 
 

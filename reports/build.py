@@ -22,6 +22,7 @@ from reports.claims import register
 from reports.commands import Commands
 from reports.comparison import Population, heading, populations
 from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
+from reports.found import Found
 from reports.page import page
 from reports.published import other_data
 from reports.reference import ALARM, Agreement, agreements, table
@@ -93,6 +94,9 @@ def build(
     claims = register.judge(Inputs(groups, measured))
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
+    found = Found.of(claims, groups)
+    with style():
+        put_figure(draft, "found", found.picture())
     draft.put("tables/claims.md", judged.markdown())
     compared = None
     if reference is not None and reference.resolve() not in (runs.resolve(), *runs.resolve().parents):
@@ -101,12 +105,13 @@ def build(
     else:
         work.remove_stale("reference", [])
     content = {
+        "found": found.sentence,
         "artifacts": ordered,
         "claims": claims,
         "skipped": left_out,
         "reference": None if compared is None else {"alarm": ALARM, "artifacts": [asdict(one) for one in compared]},
     }
-    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM}
+    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found.sentence}
     draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
     draft.put("index.html", page(draft, ordered, claims, left_out, groups, compared))
     draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")

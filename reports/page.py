@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from reports.artifacts.frontier import in_order
 from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
 from reports.comparison import Population, heading
+from reports.found import Found
 from reports.reference import ALARM, Agreement
 from reports.runs import Run
 from reports.svg import inline
@@ -56,6 +57,7 @@ def page(
         ids={entry["id"] for entry in entries},
         central=central,
         glance=_glance(central, draft) if central else None,
+        found=_found(claims, groups, draft) if claims else None,
         claims=[claim | {"evidence": _folded(claim["evidence"])} for claim in claims],
         verdicts=_VERDICTS,
         decisive=(HOLDS, FAILS),
@@ -79,6 +81,12 @@ def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
     file = next(file for file in entry["variants"][0]["files"] if file.endswith(".svg"))
     label = f"{entry['title']}. Its values are in the table of {CENTRAL}."
     return Markup(inline(draft.text(file), label, "glance"))
+
+
+def _found(claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft) -> tuple[str, Markup]:
+    """What was found, in a sentence and a picture."""
+    label = "Verdict on each claim by dataset; the register of claims has the same in words."
+    return Found.of(claims, groups).sentence, Markup(inline(draft.text("figures/found.svg"), label))
 
 
 def _variant(

@@ -24,7 +24,7 @@ BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint reproduce estimate clean
+.PHONY: help setup test lint reproduce estimate readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -99,6 +99,9 @@ reproduce: estimate  ## the paper's comparisons on data at hand, and their repor
 	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)
 	$(BIN)/dpfest audit $(QUICK) privacy.noise_seed=0 $(ARGS)
 	$(BIN)/dpfest report profile=$(PROFILE) "seed=range($(SEEDS))" $(clicks)
+
+readme: $(READY)  ## write README's results and their picture from the run cards in docs/reference
+	$(BIN)/python -m reports.readme
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

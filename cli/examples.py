@@ -43,11 +43,13 @@ EXAMPLES = {
     "release": _examples(
         "dpfest release runs/nycflights/adafest/0a1b2c3d4e5f",
         "dpfest release runs/nycflights/adafest/* --to adafest.zip",
+        "dpfest release runs/*/*/* --nonprivate --cards cards/runs.jsonl.gz --made-by 'make reproduce'",
     ),
     "report": _examples(
         "dpfest report",
         "dpfest report --only fig8,frontier",
         "dpfest report --list paths.runs=/data/runs",
+        "dpfest report paths.runs=docs/reference",
     ),
     "bench": _examples(
         "dpfest bench step",

@@ -106,12 +106,23 @@ def release(
         str | None, typer.Option("--to", metavar="FILE", help="Archive to write; by default named after its content.")
     ] = None,
     nonprivate: Annotated[bool, typer.Option("--nonprivate", help="Pack non-private runs as well.")] = False,
+    cards: Annotated[
+        str | None,
+        typer.Option("--cards", metavar="FILE", help="Add a card of each run to this .jsonl or .jsonl.gz instead."),
+    ] = None,
+    made_by: Annotated[
+        str | None, typer.Option("--made-by", metavar="COMMAND", help="The command that made the runs, for cards.")
+    ] = None,
+    commit: Annotated[
+        str | None, typer.Option("--commit", help="Git commit that made the runs, for cards; by default the present.")
+    ] = None,
 ) -> None:
     """Check finished runs against the list of what may be published, and pack them into one .zip.
 
-    A file, key or tensor that is not on the list is refused by name. The same runs give the same bytes.
+    A file, key or tensor that is not on the list is refused by name. The same runs give the same bytes. --cards writes
+    settings, ledger and summary of each run, without weights, as a line of one file: `dpfest report` reads it.
     """
-    run_release([*(runs or ()), *ctx.args], to, nonprivate)
+    run_release([*(runs or ()), *ctx.args], to, nonprivate, cards, made_by, commit)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["report"])

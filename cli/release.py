@@ -1,9 +1,14 @@
-"""`dpfest release`: checks runs against the list of what may be published, packs them, prints their privacy cost."""
+"""`dpfest release`: checks runs against the list of what may be published, packs them or writes their cards, prints
+their privacy cost."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,20 +17,34 @@ from cli.launch import HydraLine, launch
 from dpfest.errors import UserError
 
 if TYPE_CHECKING:
+    from pipelines.runs.cards import Card
     from pipelines.runs.release import Release
 
 
-def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> None:
-    """Check the runs that `arguments` name, pack them into one archive, and print what it holds.
+@dataclass(frozen=True)
+class CardFile:
+    """Where run cards go, the command that made the runs, and its git commit (None: that of these sources)."""
+
+    path: Path
+    command: str
+    commit: str | None
+
+
+def run_release(
+    arguments: Sequence[str], to: str | None, nonprivate: bool, cards: str | None, made_by: str | None, at: str | None
+) -> None:
+    """Check the runs that `arguments` name, pack them into one archive or write their cards, and print what it holds.
 
     Args:
         arguments: folders of runs; Hydra's overrides among them are checked, and have no effect.
         to: the archive; None for `<dataset>-<algorithm>-<digest>.zip` of one run, `release-<digest>.zip` of several.
         nonprivate: whether runs without privacy are packed.
+        cards: the file that takes a card of each run in place of an archive; runs that are not done are then left out.
+        made_by, at: the command that made the runs and its git commit, for their cards.
 
     Raises:
         UserError: no run is named, one holds what may not be published or lacks a file, it is non-private and
-            `nonprivate` is not set, or the archive is there already.
+            `nonprivate` is not set, the archive is there already, or the file of cards is damaged.
     """
     line = HydraLine.read(arguments)
     if line.only_shows:
@@ -40,7 +59,20 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
         from pipelines.config.settings import typed
 
         typed(Composer(line.config_dir).compose(overrides))
-    from pipelines.runs.release import checked, digest, pack
+    if cards is None and (made_by or at):
+        raise UserError("--made-by and --commit go into run cards: name their file with --cards.")
+    if cards is not None:
+        if to is not None:
+            raise UserError("--to names an archive, and --cards a file of cards: give one of them.")
+        if not made_by:
+            raise UserError('Cards say what made their runs: add --made-by "COMMAND".')
+        _write_cards(_done(runs), CardFile(Path(cards), made_by, at), nonprivate)
+        return
+    _pack(_checked(runs, nonprivate), to)
+
+
+def _checked(runs: Sequence[Path], nonprivate: bool) -> list[Release]:
+    from pipelines.runs.release import checked
 
     try:
         releases = [checked(run) for run in dict.fromkeys(runs)]
@@ -52,6 +84,12 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
                 f"{release.run} was trained without privacy: nothing in it is protected. Where the data are public, "
                 "add --nonprivate."
             )
+    return releases
+
+
+def _pack(releases: Sequence[Release], to: str | None) -> None:
+    from pipelines.runs.release import digest, pack
+
     one = releases[0].name if len(releases) == 1 else f"release-{digest(sorted(r.digest for r in releases))}"
     archive = Path(to or f"{one}.zip")
     try:
@@ -65,6 +103,57 @@ def run_release(arguments: Sequence[str], to: str | None, nonprivate: bool) -> N
     for words in _together(releases):
         print(words)
     print(archive)
+
+
+def _done(runs: Sequence[Path]) -> list[Path]:
+    """Those that are done, of a sweep that may go on; the others are named."""
+    done = []
+    for run in runs:
+        status = ""
+        with suppress(OSError, ValueError, AttributeError):
+            status = json.loads((run / "status.json").read_text(encoding="utf-8")).get("status", "")
+        if status in ("running", "stopped", "failed"):
+            print(f"left out: {run}: its status is {status}")
+        else:
+            done.append(run)
+    return done
+
+
+def _write_cards(runs: Sequence[Path], file: CardFile, nonprivate: bool) -> None:
+    from importlib.metadata import version
+
+    from pipelines.runs.cards import Maker, card, write_cards
+
+    maker = Maker(version("dpfest"), file.commit or _source_commit(), file.command)
+    releases = _checked(runs, nonprivate)
+    cards: dict[str, tuple[Path, Card]] = {}
+    for release in releases:
+        one = card(release, maker)
+        if one.key in cards:
+            other, _ = cards[one.key]
+            raise UserError(f"{other} and {release.run} have the same settings and seed: give one of them.")
+        cards[one.key] = release.run, one
+    try:
+        held, replaced = write_cards(file.path, [one for _, one in cards.values()])
+    except OSError as error:
+        raise UserError(f"{file.path} cannot be written ({error.strerror}): name another file with --cards.") from error
+    for words in _together(releases):
+        print(words)
+    again = f", {replaced} in place of an earlier one" if replaced else ""
+    print(f"{file.path}: {held} cards, {len(releases)} of these runs{again}")
+
+
+def _source_commit() -> str | None:
+    """The git commit of these sources, with a + where they were changed since; None where they are no checkout."""
+    home = Path(__file__).parents[1]
+    try:
+        commit, changed = (
+            subprocess.run(["git", "-C", str(home), *words], capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "--short=12", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + "+" * bool(changed)
 
 
 def _together(releases: Sequence[Release]) -> list[str]:

@@ -47,10 +47,10 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     runs, planned = Path(cfg.paths.runs), planned_runs(composer, line.overrides)
     counts = {name: Counter(run.algorithm for run in lengths) for name, lengths in planned.items()}
     # Listing needs no runs; but a folder that was named must be there.
-    if not runs.is_dir() and (not listing or "paths.runs" in moved):
+    if not runs.exists() and (not listing or "paths.runs" in moved):
         raise UserError(
-            f"there is no folder {runs} of runs (paths.runs): make some with `dpfest sweep experiment=comparison`, "
-            "or point paths.runs at them."
+            f"there is no folder {runs} of runs (paths.runs): make some with `dpfest sweep experiment=comparison`, or "
+            "point paths.runs at them or at run cards."
         )
     if listing:
         from reports.listing import listing as list_artifacts
@@ -60,11 +60,15 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
         return
     from reports.build import build
     from reports.commands import Commands
+    from reports.reference import reference_folder
+    from reports.runs import of_cards
 
+    if of_cards(runs):  # new runs do not belong beside cards
+        moved.pop("paths.runs", None)
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
     folder = writable(Path(cfg.paths.report))
     try:
-        print(build(runs, folder, chosen or None, dataset, counts, commands))
+        print(build(runs, folder, chosen or None, dataset, counts, commands, reference_folder()))
     except OSError as error:
         raise UserError(f"The report cannot be written to {folder} (paths.report): {error}.") from error
 

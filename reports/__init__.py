@@ -1,1 +1,1 @@
-"""Figures and tables from run directories alone: one module an artifact, one style, the same bytes again."""
+"""Figures and tables from finished runs alone: one module an artifact, one style, the same bytes again."""

@@ -1,4 +1,4 @@
-"""`dpfest report`: every artifact from the run directories alone, under `<report>`.
+"""`dpfest report`: every artifact from finished runs alone, their folders or their cards, under `<report>`.
 
 Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and `index.html`, the page
 that needs no other file. Plain names are for an artifact's own kind of data, whatever runs there are; another
@@ -13,7 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,12 @@ from reports.claims import register
 from reports.commands import Commands
 from reports.comparison import Population, heading, populations
 from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
+from reports.found import Found
 from reports.page import page
 from reports.published import other_data
+from reports.reference import ALARM, Agreement, agreements, table
 from reports.registry import ENTRIES
-from reports.runs import Run, Skipped, load_runs
+from reports.runs import Run, Skipped, load_runs, measured_in
 from reports.style import dress, style
 from reports.templates import render
 from reports.wording import plural
@@ -47,11 +49,13 @@ class BuiltReport:
     skipped: list[Skipped]
     sweeps: list[str]
     claims: list[dict[str, Any]]
+    agreements: list[Agreement] | None
 
     def __str__(self) -> str:
         lines = [f"{entry['id']:<10} {entry['status']:<10} {_progress(entry)}" for entry in self.artifacts]
         verdicts = Counter(claim["verdict"] for claim in self.claims)
         lines.append("claims: " + ", ".join(f"{count} × {verdict}" for verdict, count in sorted(verdicts.items())))
+        lines += [f"reference: {agreement}" for agreement in self.agreements or ("nothing to compare these runs with",)]
         lines += [f"more runs: {sweep}" for sweep in self.sweeps]
         if self.skipped:
             first, more = self.skipped[0], len(self.skipped) - 1
@@ -67,12 +71,13 @@ def build(
     dataset: str | None = None,
     planned: Planned | None = None,
     commands: Commands | None = None,
+    reference: Path | None = None,
 ) -> BuiltReport:
     """Build all artifacts, or `only` those named, from the runs under `runs` into `report`.
 
     `dataset` chooses the data that get the plain file names (default: the first of the artifact's own kind). `planned`
-    has the number of runs of each experiment, `commands` the arguments for printed commands. Artifacts that are not
-    built stay as an earlier build made them.
+    has the number of runs of each experiment, `commands` the arguments for printed commands. The runs are compared with
+    those under `reference`, unless they are of these. Artifacts that are not built stay as an earlier build made them.
     Raises UserError for an unknown artifact or a dataset without runs, OSError where the folder cannot be written to.
     """
     chosen, commands = _chosen(only), commands or Commands()
@@ -80,24 +85,41 @@ def build(
     groups = _main_first(populations(usable), dataset, commands.profile)
     entries = _earlier(report) if only else {}
     draft = Draft(report)
-    work = _Work(draft, groups, dataset, planned, commands)
+    measured = measured_in(runs, report)
+    work = _Work(draft, measured, groups, dataset, planned, commands)
     built = {entry.id: work.artifact(entry) for entry in chosen}
     entries |= built
     ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
-    claims = register.judge(Inputs(groups, report))
+    claims = register.judge(Inputs(groups, measured))
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
+    found = Found.of(claims, groups)
+    with style():
+        put_figure(draft, "found", found.picture())
     draft.put("tables/claims.md", judged.markdown())
-    content = {"artifacts": ordered, "claims": claims, "skipped": left_out}
-    draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, left_out=left_out, draft=draft))
-    draft.put("index.html", page(draft, ordered, claims, left_out, groups))
+    compared = None
+    if reference is not None and reference.resolve() not in (runs.resolve(), *runs.resolve().parents):
+        compared = agreements(ENTRIES, groups, reference)
+        put_table(draft, "reference", table(compared), "These runs and the reference's")
+    else:
+        work.remove_stale("reference", [])
+    content = {
+        "found": found.sentence,
+        "artifacts": ordered,
+        "claims": claims,
+        "skipped": left_out,
+        "reference": None if compared is None else {"alarm": ALARM, "artifacts": [asdict(one) for one in compared]},
+    }
+    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found.sentence}
+    draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
+    draft.put("index.html", page(draft, ordered, claims, left_out, groups, compared))
     draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     draft.publish()
     shown = [(entry, work.plain(entry)) for entry in chosen if built[entry.id]["status"] != "complete"]
     incomplete = {entry.experiment_on(main): main for entry, main in shown}
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
-    return BuiltReport(report, list(built.values()), skipped, sweeps, claims)
+    return BuiltReport(report, list(built.values()), skipped, sweeps, claims, compared)
 
 
 def _chosen(only: Sequence[str] | None) -> list[Entry]:
@@ -123,6 +145,7 @@ class _Work:
     """What all artifacts of one report are made from, and the draft that they go to."""
 
     draft: Draft
+    measured: Path
     groups: list[Population]
     dataset: str | None
     planned: Planned | None
@@ -142,7 +165,7 @@ class _Work:
         shown = {entry.id: main} | _names(entry.id, others, main)
         variants = [self._variant(entry, name, population) for name, population in shown.items()]
         files = [file for variant in variants for file in variant["files"]]
-        self._remove_stale(entry.id, files)
+        self.remove_stale(entry.id, files)
         return {
             "id": entry.id,
             "title": entry.title,
@@ -155,7 +178,7 @@ class _Work:
 
     def _variant(self, entry: Entry, name: str, population: Population | None) -> dict[str, Any]:
         draft, command = self.draft, remake(entry, population, self.commands)
-        inputs = Inputs(self.groups, draft.folder, population)
+        inputs = Inputs(self.groups, self.measured, population)
         with style():
             waiting = population is None and entry.experiment is not None
             content = Content("Nothing to show yet.") if waiting else entry.content(inputs)
@@ -223,7 +246,7 @@ class _Work:
         ]
         return [f"Done so far: {', '.join(short)} runs."] if short else []
 
-    def _remove_stale(self, id: str, files: list[str]) -> None:
+    def remove_stale(self, id: str, files: list[str]) -> None:
         """Remove what an earlier build wrote under this id and this one does not: its runs are gone."""
         report = self.draft.folder
         for folder in ("figures", "tables"):

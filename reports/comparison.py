@@ -275,8 +275,7 @@ def _settings(runs: list[Run]) -> tuple[Setting, ...]:
     for run in runs:
         pooled.setdefault(setting_key(run), []).append(run)
     return tuple(
-        Setting(key, tuple(sorted(members, key=lambda r: (r.seed, r.path.as_posix()))))
-        for key, members in sorted(pooled.items())
+        Setting(key, tuple(sorted(members, key=lambda r: (r.seed, r.id)))) for key, members in sorted(pooled.items())
     )
 
 

@@ -20,7 +20,7 @@ class Inputs:
 
     Attributes:
         populations: all that there are, the preferred ones first.
-        report: the report's folder, where `dpfest bench` and `dpfest audit` leave what they measure.
+        report: the folder with what `dpfest bench` and `dpfest audit` measured (`runs.measured_in`).
         drawn: the one that an artifact is drawn from; it is preferred to all.
     """
 

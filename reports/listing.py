@@ -13,7 +13,7 @@ from reports.comparison import Population, populations
 from reports.entry import Entry, Inputs
 from reports.pace import Pace, RunLength
 from reports.registry import ENTRIES
-from reports.runs import load_runs
+from reports.runs import load_runs, measured_in
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def listing(
     Unless `planned` is `seeded`, with all seeds that are wanted, it holds one seed, and as many are counted as are at
     hand.
     """
-    usable = load_runs(runs)[0]
+    usable, report = load_runs(runs)[0], measured_in(runs, report)
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
     # Runs of another profile are of another length, and what is not a step weighs differently in them.
     pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))

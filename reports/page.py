@@ -15,6 +15,9 @@ from markupsafe import Markup, escape
 from reports.artifacts.frontier import in_order
 from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
 from reports.comparison import Population, heading
+from reports.found import Found
+from reports.reference import ALARM, Agreement
+from reports.runs import Run
 from reports.svg import inline
 from reports.templates import render
 from reports.wording import described, metric, number, settings_text
@@ -41,9 +44,10 @@ def page(
     claims: Sequence[dict[str, Any]],
     left_out: Sequence[Mapping[str, str]],
     groups: Sequence[Population],
+    reference: Sequence[Agreement] | None = None,
 ) -> str:
     """`entries`, `claims` and `left_out` are those of `report.json`; `groups` holds the runs that are shown one by
-    one."""
+    one, `reference` how far they agree with the reference's."""
     anchors = {run.anchor for group in groups for run in group.runs}
     shown = [entry | {"variants": [_variant(entry, v, draft, anchors) for v in entry["variants"]]} for entry in entries]
     central = next((entry for entry in shown if entry["id"] == CENTRAL and _drawn(entry)), None)
@@ -53,6 +57,7 @@ def page(
         ids={entry["id"] for entry in entries},
         central=central,
         glance=_glance(central, draft) if central else None,
+        found=_found(claims, groups, draft) if claims else None,
         claims=[claim | {"evidence": _folded(claim["evidence"])} for claim in claims],
         verdicts=_VERDICTS,
         decisive=(HOLDS, FAILS),
@@ -62,6 +67,8 @@ def page(
         filters=_filters(entries, groups),
         listed=list(_listed(groups, draft.folder)),
         left_out=left_out,
+        reference=Markup(draft.text("tables/reference.html")) if reference else None,
+        alarm=ALARM,
     )
 
 
@@ -74,6 +81,12 @@ def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
     file = next(file for file in entry["variants"][0]["files"] if file.endswith(".svg"))
     label = f"{entry['title']}. Its values are in the table of {CENTRAL}."
     return Markup(inline(draft.text(file), label, "glance"))
+
+
+def _found(claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft) -> tuple[str, Markup]:
+    """What was found, in a sentence and a picture."""
+    label = "Verdict on each claim by dataset; the register of claims has the same in words."
+    return Found.of(claims, groups).sentence, Markup(inline(draft.text("figures/found.svg"), label))
 
 
 def _variant(
@@ -118,14 +131,14 @@ def _filters(entries: Sequence[Mapping[str, Any]], groups: Sequence[Population])
 
 def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """All runs, by what they are compared with; a run without privacy that stands in two groups is listed once."""
-    seen, room = set[Path](), EMBEDDED
+    seen, room = set[str](), EMBEDDED
     for group in groups:
         items = []
         for setting, run in ((of, run) for of in in_order(group) for run in of.runs):
-            if run.path in seen:
+            if run.id in seen:
                 continue
-            seen.add(run.path)
-            files = [_file(run.path / "release" / name, report, room) for name in ("config.yaml", "ledger.json")]
+            seen.add(run.id)
+            files = [_file(run, name, report, room) for name in ("config.yaml", "ledger.json")]
             room -= sum(len(file["text"] or "") for file in files)
             items.append(
                 {
@@ -133,7 +146,6 @@ def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, l
                     "variant": setting.variant,
                     "settings": settings_text(setting, group),
                     "metric": metric(group),
-                    "place": "/".join(run.path.parts[-3:]),
                     "files": files,
                 }
             )
@@ -141,14 +153,16 @@ def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, l
             yield heading(group, groups), items
 
 
-def _file(path: Path, report: Path, room: int) -> dict[str, Any]:
-    """A file's text where there is room for it, else a link; neither where there is none."""
-    if not path.exists():
-        return {"name": path.name, "text": None, "link": None}
-    text = escape(path.read_text(encoding="utf-8", errors="replace").rstrip())
+def _file(run: Run, name: str, report: Path, room: int) -> dict[str, Any]:
+    """A released file's text where there is room for it, else a link to what holds it; neither where there is none."""
+    released = run.released(name)
+    if released is None:
+        return {"name": name, "text": None, "link": None}
+    text = escape(released.rstrip())
     fits = len(text) <= room
+    path = run.path if run.card else run.path / "release" / name
     return {
-        "name": path.name,
+        "name": name,
         "text": text if fits else None,
         "link": None if fits else Path(os.path.relpath(path, report)).as_posix(),
     }

@@ -1,9 +1,10 @@
-"""Reading finished runs from their directories; what cannot be used is left out, with the reason.
+"""Reading finished runs from their folders or from run cards; what cannot be used is left out, with the reason.
 
-A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/config.yaml` and `release/summary.json`.
-Only one whose status is `done` and whose summary is complete and finite becomes a `Run`; every other folder becomes a
-`Skipped`, which the report lists. Two things are read from `private/` where it exists: the paths of data and weights,
-which the printed commands need, and the training time, which only `dpfest report --list` shows.
+A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/config.yaml` and `release/summary.json`, or
+a line of a file of cards (`<runs>/*.jsonl`, `*.jsonl.gz`) that holds the same. Only one whose status is `done` and
+whose summary is complete and finite becomes a `Run`; every other folder or line becomes a `Skipped`, which is listed.
+Two things are read from a folder's `private/` where it exists: the paths of data and weights, which printed commands
+need, and the training time, which only `dpfest report --list` shows.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from pipelines.runs.cards import Card, card_files, read_cards
 
 SCHEMA = 2
 """The form of summary.json that this version reads."""
@@ -44,14 +48,16 @@ class TableGradient:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run, as its folder describes it.
+    """One finished run, as its folder or its card describes it; of a card, `path` is the file.
 
+    `id` is a digest of its released settings and summary: the same of a run and of its card.
     `coordinates` is the mean number of non-zero coordinates of the noised embedding gradient per step, out of
     `parameters`. `target_epsilon` is the ε that was asked for (runs are compared at equal target), `epsilon`
     the ε that was spent; both are None for a run without privacy.
     """
 
     path: Path
+    id: str
     dataset: str
     model: str
     algorithm: str
@@ -81,6 +87,7 @@ class Run:
     weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None where the data are no stream
     wall_seconds: float | None = field(default=None, compare=False)  # in training steps; private
+    card: Card | None = field(default=None, compare=False, repr=False)
 
     @property
     def reduction(self) -> float:
@@ -89,8 +96,28 @@ class Run:
 
     @property
     def anchor(self) -> str:
-        """Its id in the page: `run-<dataset>-<algorithm>-<hash>`."""
-        return "-".join(("run", *self.path.parts[-3:]))
+        """Its id in the page."""
+        return f"run-{self.id}"
+
+    @property
+    def place(self) -> str:
+        """Where it lies, in words."""
+        return "/".join(self.path.parts[-3:]) if self.card is None else f"{self.path.name}, line {self.card.line}"
+
+    @property
+    def made(self) -> str:
+        """What made it, as far as its card says."""
+        if self.card is None:
+            return ""
+        maker = self.card.maker
+        return f"{maker.command} (dpfest {maker.dpfest}{f', commit {maker.commit}' if maker.commit else ''})"
+
+    def released(self, name: str) -> str | None:
+        """The text of a released file (`config.yaml`, `ledger.json`); None where there is none."""
+        if self.card is not None:
+            return self.card.text(name)
+        path = self.path / "release" / name
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
 
 
 @dataclass(frozen=True)
@@ -102,18 +129,47 @@ class Skipped:
 
 
 def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
-    """All usable runs under `root`, in the order of their paths, and all folders that were left out."""
-    runs: list[Run] = []
+    """All usable runs under `root`, which may be one file of cards, by dataset, algorithm and `id`; and what was left
+    out."""
+    runs: dict[str, Run] = {}
     skipped: list[Skipped] = []
+
+    def add(where: str, read: Callable[[], Run]) -> None:
+        try:
+            run = read()
+        except Unusable as reason:
+            skipped.append(Skipped(where, str(reason)))
+            return
+        if run.id in runs:
+            skipped.append(Skipped(where, f"it is the same run as {runs[run.id].place}"))
+        else:
+            runs[run.id] = run
+
     for folder in sorted(root.glob("*/*/*")):
         where = folder.relative_to(root)
-        if not folder.is_dir() or any(part.startswith(".") for part in where.parts):
-            continue
+        if folder.is_dir() and not any(part.startswith(".") for part in where.parts):
+            add(where.as_posix(), partial(read_run, folder))
+    for file in [root] if root.is_file() else card_files(root):
         try:
-            runs.append(read_run(folder))
-        except Unusable as reason:
-            skipped.append(Skipped(where.as_posix(), str(reason)))
-    return runs, skipped
+            cards, damaged = read_cards(file)
+        except OSError as error:
+            skipped.append(Skipped(file.name, f"it cannot be read ({error.strerror})"))
+            continue
+        skipped += [Skipped(f"{file.name}, line {line.line}", f"it {line.reason}") for line in damaged]
+        for card in cards:
+            add(f"{file.name}, line {card.line}", partial(_of_card, file, card))
+    return sorted(runs.values(), key=lambda run: (run.dataset, run.algorithm, run.id)), skipped
+
+
+def of_cards(root: Path) -> bool:
+    """Whether runs are read from cards."""
+    return root.is_file() or bool(card_files(root))
+
+
+def measured_in(runs: Path, report: Path) -> Path:
+    """The folder with what `dpfest bench` and `dpfest audit` measured: that of the runs where it is kept with them, as
+    in docs/reference, else the report's own."""
+    return runs if any((runs / name).is_dir() for name in ("bench", "audit")) else report
 
 
 def read_run(folder: Path) -> Run:
@@ -121,14 +177,24 @@ def read_run(folder: Path) -> Run:
     _require_done(folder)
     summary = _json(folder / "release" / "summary.json")
     config, asked = (_config(folder / part / "config.yaml") for part in ("release", "private"))
+    run = _whole(folder, summary, config, asked)
+    return replace(run, wall_seconds=_wall_seconds(folder / "private" / "timings.json"))
+
+
+def _of_card(file: Path, card: Card) -> Run:
+    return replace(_whole(file, card.summary, card.config, {}), card=card)
+
+
+def _whole(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:
+    """A run, if its summary is complete and finite."""
     try:
-        return _run(folder, summary, config, asked)
+        return _run(path, summary, config, asked)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"has no key {error}" if isinstance(error, KeyError) else f"is malformed ({error})"
         raise Unusable(f"summary.json {what}") from error
 
 
-def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:
+def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:
     if summary.get("schema", SCHEMA) != SCHEMA:
         raise Unusable(f"summary.json has schema {summary['schema']}, and this version reads {SCHEMA}")
     utility, gradient = summary["utility"], summary["embedding_gradient"]
@@ -137,7 +203,8 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any], as
     epsilon = None if privacy.get("epsilon") is None else _finite(privacy["epsilon"], "privacy.epsilon")
     target = _optional((config.get("privacy") or {}).get("epsilon"))
     return Run(
-        path=folder,
+        path=path,
+        id=_digest([config, summary]),
         dataset=str(summary["dataset"]),
         model=str(summary["model"]),
         algorithm=str(summary["algorithm"]),
@@ -170,7 +237,6 @@ def _run(folder: Path, summary: Mapping[str, Any], config: Mapping[str, Any], as
         weights=_place(config, asked, "model"),
         material=_material(config, summary.get("weights")),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
-        wall_seconds=_wall_seconds(folder / "private" / "timings.json"),
     )
 
 
@@ -188,7 +254,7 @@ def _wall_seconds(timings: Path) -> float | None:
 
 def setting_key(run: Run) -> str:
     """What makes runs the same setting: everything but the seed. A run that does not tell stands alone."""
-    settings = essential(run.hyperparameters) or {"run": run.path.name}
+    settings = essential(run.hyperparameters) or {"run": run.id}
     rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
     return json.dumps([settings, rest], sort_keys=True, default=str)
 
@@ -222,8 +288,13 @@ def _material(config: Mapping[str, Any], weights: str | None) -> str:
     if weights is not None:
         data.pop("tokenizer", None)  # it comes with the weights
     value = {"data": data, "model": config.get("model"), "weights": weights}
-    text = json.dumps(essential(value), sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
+    return _digest(essential(value))[:8]
+
+
+def _digest(value: Any) -> str:
+    """Twelve hexadecimal digits of what a value says, in whatever order and form it was written."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _require_done(folder: Path) -> None:

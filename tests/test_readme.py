@@ -14,6 +14,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
+
+from pipelines.runs.cards import card_files, read_cards
+from reports.readme import DIGEST, PICTURE, Results, split
 
 HOME = Path(__file__).resolve().parents[1]
 README = HOME / "README.md"
@@ -130,3 +134,37 @@ def test_every_path_of_the_file_tree_exists() -> None:
         path = folder / name if line.startswith(" ") else folder
         assert path.exists() and name.endswith("/") == path.is_dir(), line
         assert len(line.split()) > 1, f"{name} lacks its words"
+
+
+REFERENCE = HOME / "docs" / "reference"
+CARDS = pytest.mark.skipif(not card_files(REFERENCE), reason="docs/reference holds no run cards yet")
+
+
+@CARDS
+def test_results_are_those_of_the_reference() -> None:
+    """Every number of README's results is what the run cards say; `make readme` writes them."""
+    _, inside, _ = split(README.read_text(encoding="utf-8"))
+    assert inside == Results.read(REFERENCE).text
+
+
+@CARDS
+def test_the_picture_is_of_the_reference() -> None:
+    """Pixels differ between versions of matplotlib; the values that they show are in the picture as a digest."""
+    assert Image.open(HOME / PICTURE).text.get(DIGEST) == Results.read(REFERENCE).digest
+
+
+@CARDS
+def test_the_reference_is_small_and_says_what_made_it() -> None:
+    files = card_files(REFERENCE)
+    assert sum(path.stat().st_size for path in files) <= 5e6
+    for path in files:
+        cards, damaged = read_cards(path)
+        assert cards and damaged == []
+        assert all(card.maker.commit and "+" not in card.maker.commit for card in cards)
+
+
+def test_no_result_stands_outside_of_the_results() -> None:
+    """A utility (0.7114) or a reduction (68,500-fold, 3.9×) is told between the two lines alone."""
+    before, _, after = split(README.read_text(encoding="utf-8"))
+    prose = re.sub(r"```.*?```", "", before + after, flags=re.S)
+    assert re.findall(r"\b0\.\d{3,}|[\d,.]+(?:-fold|×)", prose) == []

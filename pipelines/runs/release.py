@@ -91,12 +91,13 @@ class Release:
     Attributes:
         run: its folder.
         files: of the release, in the order of their names.
-        summary, ledger: what they say.
+        config, summary, ledger: what they say.
         digest: twelve hexadecimal digits of all their bytes.
     """
 
     run: Path
     files: tuple[Path, ...]
+    config: Mapping[str, Any]
     summary: Mapping[str, Any]
     ledger: Mapping[str, Any]
     digest: str
@@ -161,7 +162,7 @@ def checked(run: Path) -> Release:
     if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
         raise UserError(f"{folder / SUMS} does not hold the checksums of the files beside it. Make the run anew.")
     _recount(folder / LEDGER, ledger)
-    return Release(run, files, summary, ledger, _digest_of(files))
+    return Release(run, files, settings, summary, ledger, _digest_of(files))
 
 
 def pack(releases: Sequence[Release], archive: Path) -> None:

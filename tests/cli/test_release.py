@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from cli.release import finished_runs
+from pipelines.runs.cards import read_cards
 from tests.cli.conftest import Command
 
 
@@ -45,6 +48,41 @@ def test_it_packs_says_what_it_cost_and_refuses_runs_without_privacy(
 
     assert finished_runs("runs/criteo_synthetic/f") == [frozen]
     assert finished_runs("") == sorted([frozen, nonprivate])
+
+
+def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
+    dpfest_here: Command, trained: dict[str, str], tmp_path: Path
+) -> None:
+    """Everything of a release but its weights, byte for byte; a run of a sweep that goes on is named and left out."""
+    running = tmp_path / "runs" / "criteo_synthetic" / "fest" / "0a1b2c3d4e5f"
+    running.mkdir(parents=True)
+    (running / "status.json").write_text('{"status": "running"}')
+    line = ["release", *trained.values(), str(running), "--cards", "docs/cards.jsonl.gz"]
+    assert "add --made-by" in dpfest_here(*line).stderr
+    named = [*line, "--made-by", "make reproduce"]
+    assert "was trained without privacy" in dpfest_here(*named).stderr and not (tmp_path / "docs").exists()
+    written = dpfest_here(*named, "--nonprivate", "--commit", "abc123")
+    assert written.returncode == 0, written.stderr
+    assert f"left out: {running}: its status is running" in written.stdout
+    assert "docs/cards.jsonl.gz: 2 cards, 2 of these runs\n" in written.stdout
+    cards, damaged = read_cards(tmp_path / "docs" / "cards.jsonl.gz")
+    assert damaged == [] and {card.maker.command for card in cards} == {"make reproduce"}
+    assert {card.maker.commit for card in cards} == {"abc123"}
+    for card in cards:
+        for name in ("config.yaml", "ledger.json", "summary.json"):
+            released = Path(trained[card.summary["algorithm"]], "release", name)
+            assert card.text(name) == released.read_text(encoding="utf-8")
+    text = gzip.decompress((tmp_path / "docs" / "cards.jsonl.gz").read_bytes()).decode()
+    assert str(tmp_path) not in text and not any(Path(run).name in text for run in trained.values())
+    # The same settings on other data: which of the two is meant?
+    shutil.copytree(trained["frozen"], tmp_path / "runs" / "criteo_synthetic" / "frozen" / "ffffffffffff")
+    twice = dpfest_here(*named, "--nonprivate", "runs/criteo_synthetic/frozen/ffffffffffff")
+    assert twice.returncode == 2 and "ffffffffffff have the same settings and seed: give one" in twice.stderr
+    # What may not leave is refused here, too, and the file stays as it is.
+    Path(trained["frozen"], "release", "notes.txt").write_text("mine")
+    refused = dpfest_here(*named, "--nonprivate")
+    assert refused.returncode == 2 and "notes.txt is not on the list" in refused.stderr
+    assert gzip.decompress((tmp_path / "docs" / "cards.jsonl.gz").read_bytes()).decode() == text
 
 
 def test_a_line_without_a_run_or_with_a_wrong_one_is_one_sentence(dpfest_here: Command, tmp_path: Path) -> None:

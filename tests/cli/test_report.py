@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Command
+from tests.reports.synthetic import write_cards_of, write_run
 
 
 def test_a_sweeps_line_counts_every_run_that_it_lists(dpfest_here: Command, tmp_path: Path) -> None:
@@ -35,3 +36,19 @@ def test_a_named_experiment_whose_data_are_elsewhere_says_so(dpfest_here: Comman
     assert asked.returncode == 2 and "There is no file nowhere.txt" in asked.stderr
     # Of all experiments, those that cannot be planned are merely not counted.
     assert dpfest_here(*line[:3], "data.path=nowhere.txt").returncode == 0
+
+
+def test_cards_are_reported_in_place_of_runs_and_new_runs_are_not_sent_to_them(
+    dpfest_here: Command, tmp_path: Path
+) -> None:
+    write_run(tmp_path / "made", "dpsgd", test=0.7)
+    write_cards_of(tmp_path / "made", tmp_path / "docs" / "reference" / "all.jsonl.gz")
+    ended = dpfest_here("report", "--only", "frontier", "paths.runs=docs/reference", "paths.report=drawn")
+    assert ended.returncode == 0, ended.stderr
+    assert "frontier   incomplete 1 run " in ended.stdout
+    assert "more runs: dpfest sweep experiment=comparison" in ended.stdout
+    text = (tmp_path / "drawn" / "tables" / "frontier.md").read_text()
+    assert "0.7000" in text and "&& dpfest report --only frontier paths.report=drawn" in text
+    assert "paths.runs" not in text + ended.stdout
+    one_file = dpfest_here("report", "--only", "frontier", "paths.runs=docs/reference/all.jsonl.gz")
+    assert one_file.returncode == 0 and "1 run " in one_file.stdout

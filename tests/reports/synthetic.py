@@ -11,6 +11,10 @@ from typing import Any
 
 import yaml
 
+from pipelines.runs.cards import Card, Maker, write_cards
+from pipelines.runs.release import config_text
+from pipelines.system.files import json_text
+
 BUCKETS = [1000, 24, 58000, 200, 12, 96000, 431, 15000, 3, 3301, 7600, 310, 40000]
 TABLES = [(f"feature_{i}", rows, int(2 * rows**0.25)) for i, rows in enumerate(BUCKETS)]
 PARAMETERS = sum(rows * dim for _, rows, dim in TABLES)
@@ -88,6 +92,7 @@ def write_run(
         "hyperparameters": {"algorithm": algorithm_settings, "optimizer": OPTIMIZER, "train": TRAIN, **stream},
     } | changes
     config = {
+        **(summary["hyperparameters"] or {}),
         "data": {"name": dataset},
         "model": {"name": "pctr", "hidden": [598, 598, 598, 598]},
         "privacy": {"fidelity": fidelity, "epsilon": epsilon or 1.0, "delta": None},
@@ -98,11 +103,24 @@ def write_run(
     folder.mkdir(parents=True)
     for part in ("release", "private"):
         (folder / part).mkdir()
-        (folder / part / "config.yaml").write_text(yaml.safe_dump(config))
-    (folder / "release" / "summary.json").write_text(json.dumps(summary))
+        (folder / part / "config.yaml").write_text(config_text(config))
+    (folder / "release" / "summary.json").write_text(json_text(summary))
+    ledger = {"target_epsilon": epsilon, "statements": [f"Of {name}."]}
+    (folder / "release" / "ledger.json").write_text(json_text(ledger))
     (folder / "private" / "timings.json").write_text(json.dumps({"wall_seconds": wall_seconds}))
     (folder / "status.json").write_text(json.dumps({"status": status}))
     return folder
+
+
+def write_cards_of(runs: Path, file: Path) -> Path:
+    """The runs of a folder as a file of cards; returns its folder."""
+    cards = []
+    for release in sorted(runs.glob("*/*/*/release")):
+        ledger, summary = (json.loads((release / f"{name}.json").read_text()) for name in ("ledger", "summary"))
+        config = yaml.safe_load((release / "config.yaml").read_text())
+        cards.append(Card(config, ledger, summary, Maker("0.1.0", "51c0a5d", "make reproduce")))
+    write_cards(file, cards)
+    return file.parent
 
 
 def write_comparison(

@@ -105,7 +105,7 @@ def document(report: Path) -> Document:
 def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(document: Document) -> None:
     assert [a["id"] for a in document.all("article")] == [entry.id for entry in ENTRIES]
     pictures = document.all("svg")
-    assert len(pictures) == 1 + sum(entry.figure for entry in ENTRIES)  # one stands at a glance, too
+    assert len(pictures) == 2 + sum(entry.figure for entry in ENTRIES)  # what was found, and one at a glance
     assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
     assert (
         len(document.all("table")) == len(ENTRIES) - 2
@@ -113,6 +113,15 @@ def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(docum
     for artifact in ENTRIES:
         assert f"{artifact.id}: {artifact.title}" in document.text
         assert f"dpfest report --only {artifact.id}" in document.text
+
+
+def test_its_first_screen_says_what_was_found_in_a_sentence_and_a_picture(report: Path) -> None:
+    text = (report / "index.html").read_text(encoding="utf-8")
+    header = text[text.index("<header>") : text.index("</header>")]
+    said = json.loads((report / "report.json").read_text(encoding="utf-8"))["found"]
+    assert re.search(r"^Of \d+ claims about .* on .*holds?", said)
+    assert header.index(str(escape(said))) < header.index("<svg") < header.index("tally")
+    assert header.count("<svg") == 1 and (report / "figures" / "found.png").stat().st_size > 5000
 
 
 def test_it_needs_no_other_file_and_no_network(document: Document) -> None:
@@ -234,7 +243,7 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
     assert statuses[:2] == ["missing", "incomplete"]  # fig5, then fig8: the paper's order
     assert "Incomplete." in document.text and "No DP-FEST (fest) runs yet." in document.text
-    assert len(document.all("svg")) == 2  # at a glance, and in its place
+    assert len(document.all("svg")) == 3  # what was found; at a glance, and in its place
 
 
 def test_a_table_without_rows_says_so() -> None:

@@ -19,7 +19,7 @@ def damage(folder: Path, **changes: object) -> None:
 
 def earlier_version(folder: Path) -> None:
     """Lay a run out as versions before release/ and private/ did."""
-    for name in ("config.yaml", "summary.json"):
+    for name in ("config.yaml", "summary.json", "ledger.json"):
         (folder / "release" / name).rename(folder / name)
     (folder / "release").rmdir()
 

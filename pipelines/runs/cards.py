@@ -1,0 +1,194 @@
+"""Run cards: what may leave of many runs in one file, a line each, without weights.
+
+A file of cards is JSON lines, ``.jsonl`` or ``.jsonl.gz`` (a twentieth of the size). Its first line, the header, says
+which versions and commands made the runs; each other line is a run: its released settings, ledger and summary, whole,
+under the names of those files, and a checksum of the three. The order of the lines follows from what they hold, so that
+the same runs give the same file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dpfest.errors import UserError
+from pipelines.runs.identity import WITHOUT_EFFECT
+from pipelines.runs.release import CONFIG, LEDGER, SUMMARY, Release, config_text
+from pipelines.system.files import json_text, write_atomically
+
+SCHEMA = 1
+SUFFIXES = (".jsonl", ".jsonl.gz")
+
+_PARTS = ("config", "ledger", "summary")
+
+
+@dataclass(frozen=True, order=True)
+class Maker:
+    """What made runs: the version of dpfest, its git commit (None where it is not known), the command."""
+
+    dpfest: str
+    commit: str | None
+    command: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is released of one run but its weights.
+
+    Attributes:
+        config: the released settings.
+        ledger, summary: as in the files of these names.
+        maker: what made the run.
+        line: where it stands in its file, from 1.
+    """
+
+    config: Mapping[str, Any]
+    ledger: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    maker: Maker
+    line: int = 0
+
+    def text(self, name: str) -> str:
+        """The released file of this name, byte for byte (``config.yaml``, ``ledger.json`` or ``summary.json``)."""
+        return {
+            CONFIG: lambda: config_text(self.config),
+            LEDGER: lambda: json_text(self.ledger),
+            SUMMARY: lambda: json_text(self.summary),
+        }[name]()
+
+    @property
+    def key(self) -> str:
+        """What two cards share if they are of the same run: data, algorithm and all settings that can change the
+        result, as far as they are released."""
+        settings = {name: value for name, value in self.config.items() if name not in ("device", "profile")}
+        settings["train"] = {k: v for k, v in (settings.get("train") or {}).items() if k not in WITHOUT_EFFECT}
+        names = [self.summary["dataset"], self.summary["algorithm"]]
+        return json.dumps([*names, settings, self.summary.get("weights")], sort_keys=True)
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A line of a file of cards that cannot be used, and why; `line` counts from 1."""
+
+    line: int
+    reason: str
+
+
+def card(release: Release, maker: Maker) -> Card:
+    """The card of a checked release."""
+    return Card(release.config, release.ledger, release.summary, maker)
+
+
+def card_files(folder: Path) -> list[Path]:
+    """The files of cards in a folder, by name."""
+    return sorted(path for path in folder.glob("*.jsonl*") if path.name.endswith(SUFFIXES) and path.is_file())
+
+
+def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
+    """Add cards to a file, which is made where it is not there; of two of the same run (:attr:`Card.key`) the later one
+    is kept.
+
+    Returns:
+        How many cards the file then holds, and how many of them were replaced.
+
+    Raises:
+        UserError: the name does not end in one of :data:`SUFFIXES`, or the file that is there is damaged.
+    """
+    if not path.name.endswith(SUFFIXES):
+        raise UserError(f"{path} is no name for cards: let it end in .jsonl or .jsonl.gz.")
+    there, damaged = read_cards(path) if path.exists() else ([], [])
+    if damaged:
+        raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
+    merged = {one.key: one for one in (*there, *cards)}
+    text = _text([merged[key] for key in sorted(merged)]).encode()
+    content = gzip.compress(text, 9, mtime=0) if path.name.endswith(".gz") else text
+    write_atomically(path, lambda partial: partial.write_bytes(content))
+    return len(merged), len(there) + len(cards) - len(merged)
+
+
+def _text(cards: Sequence[Card]) -> str:
+    makers = sorted({one.maker for one in cards}, key=lambda maker: (maker.command, maker.dpfest, maker.commit or ""))
+    lines: list[dict[str, Any]] = [{"cards": SCHEMA, "made": [asdict(maker) for maker in makers]}]
+    for one in cards:
+        parts = {name: getattr(one, name) for name in _PARTS}
+        lines.append({"made": makers.index(one.maker), "sha256": _checksum(parts), **parts})
+    return "".join(_compact(line) + "\n" for line in lines)
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def _checksum(parts: Mapping[str, Any]) -> str:
+    text = _compact([parts[name] for name in _PARTS])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
+    """The cards of a file, and the lines that cannot be used; a file without a header has none that can.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    cards, damaged, makers = [], [], None
+    for number, line in _lines(path):
+        try:
+            if isinstance(line, Exception):
+                raise ValueError(f"cannot be read, and what follows it neither ({line})")
+            value = json.loads(line, parse_constant=_refuse_constant)
+            if makers is None:
+                makers = _makers(value)
+            else:
+                cards.append(_card(value, makers, number))
+        except (ValueError, RecursionError) as error:
+            own = isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError)
+            damaged.append(Damaged(number, f"is no JSON ({error})" if own else str(error)))
+            if makers is None:
+                break
+    return cards, damaged
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes | Exception]]:
+    """Number and content of each line; in place of the first that cannot be read, why."""
+    number = 0
+    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+        try:
+            for number, line in enumerate(file, 1):
+                yield number, line
+        except (OSError, EOFError, zlib.error) as error:
+            yield number + 1, error
+    if number == 0:
+        yield 1, b"null"
+
+
+def _refuse_constant(word: str) -> float:
+    raise ValueError(f"holds {word}, which is no number")
+
+
+def _makers(value: Any) -> list[Maker]:
+    if not isinstance(value, dict) or "cards" not in value:
+        raise ValueError("is no header of run cards, so that nothing in the file is used")
+    if value["cards"] != SCHEMA:
+        raise ValueError(f"says schema {value['cards']}, and this version reads {SCHEMA}")
+    try:
+        return [Maker(str(m["dpfest"]), m["commit"], str(m["command"])) for m in value["made"]]
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"is a damaged header ({error!r}), so that nothing in the file is used") from error
+
+
+def _card(value: Any, makers: Sequence[Maker], line: int) -> Card:
+    if not isinstance(value, dict) or not all(isinstance(value.get(name), dict) for name in _PARTS):
+        raise ValueError(f"is no card: it lacks one of {', '.join(_PARTS)}")
+    if value.get("sha256") != _checksum(value):
+        raise ValueError("is not what was written: its checksum is another")
+    if value.get("made") not in range(len(makers)):
+        raise ValueError("is of a run of which the header does not say what made it")
+    if not value["summary"].keys() >= {"dataset", "algorithm"}:
+        raise ValueError("is no card: its summary names no data or no algorithm")
+    return Card(value["config"], value["ledger"], value["summary"], makers[value["made"]], line)

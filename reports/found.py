@@ -1,0 +1,104 @@
+"""What was found: which claims hold on which data, in one sentence and one picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD
+from reports.comparison import Population
+from reports.style import WIDTH, Drawing, hover, key
+from reports.wording import plural
+
+DECIDED = (HOLDS, FAILS)
+BENCHMARKS = "benchmarks"
+"""In place of a dataset: the column of claims that need none, as those of time."""
+RUNS = "these runs"
+"""In place of a dataset: the column of claims whose verdict is of all data at once."""
+
+_LOOKS: dict[str, dict[str, Any]] = {
+    HOLDS: {"color": "#1B7837", "marker": "o", "markerfacecolor": "#1B7837"},
+    FAILS: {"color": "#B2182B", "marker": "X", "markerfacecolor": "#B2182B"},
+    OPEN: {"color": "#777777", "marker": "o", "markerfacecolor": "none"},
+    UNTOLD: {"color": "#777777", "marker": "_"},
+}
+_NAMES = {"adafest": "AdaFEST", "fest": "FEST", "dpsgd": "DP-SGD", "lora": "LoRA", "nonprivate": "non-private"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The verdicts of each claim by its id and by dataset, and the datasets in their order."""
+
+    verdicts: Mapping[str, Mapping[str, str]]
+    datasets: Sequence[str]
+
+    @classmethod
+    def of(cls, claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> Found:
+        """From the claims of `report.json`, without data on which nothing can be tested."""
+        tested = dict.fromkeys(group.dataset for group in groups if group.untestable is None)
+        verdicts = {}
+        for claim in claims:
+            said = {name: one["verdict"] for name, one in claim.get("datasets", {}).items()}
+            if "datasets" not in claim:
+                said = {RUNS: claim["verdict"]}
+            elif not said and claim["verdict"] in DECIDED:
+                said = {BENCHMARKS: claim["verdict"]}
+            verdicts[claim["id"]] = {name: said[name] for name in (*tested, BENCHMARKS, RUNS) if name in said}
+        there = {name for by_dataset in verdicts.values() for name in by_dataset}
+        return cls(verdicts, [name for name in (*tested, BENCHMARKS, RUNS) if name in there])
+
+    @property
+    def sentence(self) -> str:
+        """How many claims hold and how many do not on each dataset that decides one, and how many none decides."""
+        parts = []
+        for name in self.datasets:
+            said = [by_dataset.get(name) for by_dataset in self.verdicts.values()]
+            hold, fail = said.count(HOLDS), said.count(FAILS)
+            if hold or fail:
+                fails = f" and {fail} {'does' if fail == 1 else 'do'} not" if fail else ""
+                parts.append(f"on {name} {hold} {'holds' if hold == 1 else 'hold'}{fails}")
+        undecided = sum(not {*by_dataset.values()} & {*DECIDED} for by_dataset in self.verdicts.values())
+        of = f"Of {plural(len(self.verdicts), 'claim')} about sparsity-preserving private training"
+        if not parts:
+            return f"{of}, these runs decide none."
+        rest = f"; {undecided} {'is' if undecided == 1 else 'are'} undecided" if undecided else ""
+        return f"{of}, {', '.join(parts)}{rest}."
+
+    def picture(self) -> Drawing:
+        """A mark for each claim and dataset, in two blocks side by side."""
+        names = list(self.verdicts)
+        half = math.ceil(len(names) / 2)
+        figure = Drawing(WIDTH, 0.9 + 0.165 * half + 0.055 * max((len(name) for name in self.datasets), default=0))
+        blocks = figure.subplots(1, 2, squeeze=False)[0]
+        for axes, block in zip(blocks, (names[:half], names[half:]), strict=True):
+            self._block(axes, block, half)
+        there = {verdict for by_dataset in self.verdicts.values() for verdict in by_dataset.values()}
+        handles = [key(verdict, **look) for verdict, look in _LOOKS.items() if verdict in there]
+        figure.legend(handles=handles, loc="outside upper center", ncols=len(_LOOKS))
+        return figure
+
+    def _block(self, axes: Axes, claims: Sequence[str], rows: int) -> None:
+        axes.set_xlim(-0.5, max(len(self.datasets), 1) - 0.5)
+        axes.set_ylim(rows - 0.5, -0.5)
+        axes.set_xticks(range(len(self.datasets)), self.datasets, rotation=90, fontsize=7)
+        axes.set_yticks(range(len(claims)), [short(claim) for claim in claims], fontsize=7)
+        axes.tick_params(length=0, labelbottom=False, labeltop=True)
+        axes.grid(True, axis="y", color="#EEEEEE")
+        axes.grid(False, axis="x")
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        for row, claim in enumerate(claims):
+            for name, verdict in self.verdicts[claim].items():
+                look = _LOOKS.get(verdict, _LOOKS[UNTOLD])
+                (mark,) = axes.plot(self.datasets.index(name), row, markersize=5.5, linestyle="none", **look)
+                hover(mark, [f"{short(claim)}: {verdict} on {name}"])
+
+
+def short(claim: str) -> str:
+    """A claim's id in words: AdaFEST ahead of FEST."""
+    words = [_NAMES.get(word, word) for word in claim.split("_")]
+    return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])

@@ -1,0 +1,185 @@
+"""README's results, from the reference's run cards alone: `python -m reports.readme` writes them, a test compares them.
+
+Between BEGIN and END stand what was found, the picture of the central comparison and a table, a row a dataset. The
+picture carries a digest of the values that it shows, so that one of other runs can be told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dpfest.errors import UserError
+from pipelines.system.files import write_atomically
+from reports.algorithms import REFERENCES, label
+from reports.artifacts import fig8
+from reports.artifacts.frontier import in_order, settings_table
+from reports.claims import register
+from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, populations
+from reports.entry import Inputs, provenance
+from reports.found import Found
+from reports.reference import reference_folder
+from reports.runs import load_runs
+from reports.style import dress, settle, style
+from reports.text import markdown
+from reports.wording import metric, multiple, number, seeds_of, utility
+
+BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
+END = "<!-- end of results -->"
+
+PICTURE = Path("docs") / "comparison.png"
+DIGEST = "Description"
+"""The PNG's own text that holds the digest."""
+
+LOSS = 0.005
+"""Largest loss of validation utility against DP-SGD at which a reduction is told."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the reference says on data on which something can be tested, accounted rigorously."""
+
+    reference: Path
+    runs: int
+    groups: Sequence[Population]
+
+    @classmethod
+    def read(cls, reference: Path) -> Results:
+        """From a folder of run cards.
+
+        Raises:
+            UserError: some card cannot be used, or there are none of private runs on real clicks.
+        """
+        runs, skipped = load_runs(reference)
+        if skipped:
+            raise UserError(f"{reference / skipped[0].path} cannot be used: {skipped[0].reason}.")
+        groups = [g for g in populations(runs) if g.untestable is None and g.fidelity == "rigorous" and g.epsilons]
+        if not any(group.kind == "clicks" for group in groups):
+            raise UserError(f"{reference} holds no cards of private runs on real clicks.")
+        return cls(reference, len(runs), groups)
+
+    @property
+    def central(self) -> Population:
+        """That of the picture: the first of clicks, at its main ε."""
+        first = next(group for group in self.groups if group.kind == "clicks")
+        kept = tuple(s for s in first.settings if s.epsilon in (None, first.main_epsilon))
+        return replace(first, settings=kept)
+
+    @property
+    def text(self) -> str:
+        """What README says between the two lines."""
+        found = Found.of(register.judge(Inputs(self.groups, self.reference)), self.groups)
+        central, there = self.central, {run.algorithm for group in self.groups for run in group.runs}
+        names = [name for name in fig8.COMPARED if name in there]
+        head = ["data", "ε", *(label(name) for name in (*REFERENCES, *names)), "seeds"]
+        lines = [head, ["---"] * len(head), *(_row(panel, names) for panel in _panels(self.groups))]
+        caption = (
+            f"Test {metric(central)} on {central.dataset} ({central.examples:,} training examples) against the "
+            f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
+            "deviations over seeds. The table has means over seeds ± standard deviations; of each algorithm that "
+            "chooses rows, the setting with the largest reduction whose validation utility is at most "
+            f"{number(LOSS)} below that of the best DP-SGD. [{self.runs:,} run cards](docs/reference) hold all of it."
+        )
+        return "\n".join(
+            [
+                markdown(found.sentence),
+                "",
+                f"![Utility against embedding gradient size on {central.dataset}]({PICTURE.as_posix()})",
+                "",
+                *textwrap.wrap(caption, 120, break_long_words=False, break_on_hyphens=False),
+                "",
+                *("| " + " | ".join(cells) + " |" for cells in lines),
+            ]
+        )
+
+    @property
+    def picture(self) -> bytes:
+        """The central comparison as a PNG."""
+        central = self.central
+        with style():
+            content = fig8.content(Inputs([central], self.reference, central))
+            assert content.figure is not None
+            dress(content.figure, provenance(central, content), [])
+            settle(content.figure)
+            out = io.BytesIO()
+            content.figure.savefig(out, format="png", metadata={"Software": None, DIGEST: self.digest})
+        return out.getvalue()
+
+    @property
+    def digest(self) -> str:
+        """Of the values that the picture shows."""
+        values = settings_table(self.central, in_order(self.central)).csv()
+        return hashlib.sha256(values.encode()).hexdigest()
+
+
+def split(text: str) -> tuple[str, str, str]:
+    """README before its results, they themselves, and after.
+
+    Raises:
+        UserError: one of the two lines is not in it.
+    """
+    before, begin, rest = text.partition(f"{BEGIN}\n")
+    inside, end, after = rest.partition(f"{END}\n")
+    if not (begin and end):
+        raise UserError(f"README has no results to replace: there must be a line {BEGIN} and a line {END}.")
+    return before + begin, inside.strip("\n"), end + after
+
+
+def write(readme: Path, reference: Path) -> None:
+    """Replace README's results and its picture."""
+    before, _, after = split(readme.read_text(encoding="utf-8"))
+    results = Results.read(reference)
+    text, picture = f"{before}\n{results.text}\n\n{after}", results.picture
+    write_atomically(readme.parent / PICTURE, lambda partial: partial.write_bytes(picture))
+    write_atomically(readme, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def _panels(groups: Sequence[Population]) -> list[Panel]:
+    """One of each population: of its main ε, in streams with the shortest period."""
+    found = []
+    for group in groups:
+        assert group.main_epsilon is not None
+        panels = by_period(group, group.periods[:1]) or by_epsilon(group, [group.main_epsilon])
+        found.append(panels[0])
+    return found
+
+
+def _row(panel: Panel, names: Sequence[str]) -> list[str]:
+    population, best = panel.population, panel.reference
+    where = population.dataset + (f", {panel.where}" if population.periods else "")
+    controls = [population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES]
+    cells = [utility(s.test, s.spread) if s is not None else "—" for s in controls]
+    cells += [_reduced(panel, best, name) for name in names]
+    return [markdown(where), number(panel.epsilon), *cells, seeds_of(population).removeprefix("seeds ")]
+
+
+def _reduced(panel: Panel, best: Setting | None, name: str) -> str:
+    settings = panel.of(name)
+    if not settings or best is None:
+        return "—"
+    chosen = best_reduction(settings, best, LOSS)
+    if chosen is None:
+        highest = panel.population.best(name, panel.epsilon)
+        assert highest is not None
+        return f"none ({utility(highest.test, highest.spread)} at best)"
+    return f"{utility(chosen.test, chosen.spread)} at {multiple(chosen.reduction)}"
+
+
+def main() -> None:
+    """Write README.md of these sources from their docs/reference."""
+    folder = reference_folder()
+    if folder is None:
+        raise UserError("docs/reference holds no run cards: make them with dpfest release RUN... --cards FILE.")
+    write(Path(__file__).parents[1] / "README.md", folder)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

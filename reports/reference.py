@@ -1,0 +1,204 @@
+"""Whether runs agree with the reference's, which lie in docs/reference as run cards.
+
+Settings are matched by all but their seeds: data, model, accounting, target ε, batch size, steps and every
+hyper-parameter. Of each, two means over seeds are compared: test utility, and the logarithm of one plus the coordinates
+of the embedding gradient. They agree unless a two-sided t test rejects it, at a false alarm rate of ALARM an artifact
+(Bonferroni over all its comparisons). The standard deviation over seeds is pooled over the settings of one algorithm on
+one dataset, or the setting's own where that is larger, so that one which scatters more than its neighbours raises no
+alarm.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from reports.algorithms import label
+from reports.comparison import Population, Setting, populations
+from reports.entry import Entry
+from reports.runs import Run, load_runs, of_cards
+from reports.tables import Column, Table
+from reports.wording import metric, number, plural, settings_text, signed, significant
+
+ALARM = 0.01
+"""Probability that an artifact is said to differ although nothing but the seeds does."""
+
+AGREES, DIFFERS, NONE = "agrees", "differs", "not compared"
+
+_SHOWN = 3  # differences that are spelt out
+_EXACT = 1e-9  # equal but for rounding
+
+Key = tuple[Any, ...]
+
+
+def reference_folder() -> Path | None:
+    """docs/reference of these sources, if it holds run cards; an installed wheel has none."""
+    folder = Path(__file__).parents[1] / "docs" / "reference"
+    return folder if of_cards(folder) else None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A quantity that is compared: its value for a run, and how a difference of it is worded."""
+
+    value: Callable[[Run], float]
+    said: Callable[[Population, float, float, float], str]  # of the mean, the reference's mean, what is allowed
+
+
+def _utility(population: Population, mean: float, reference: float, allowed: float) -> str:
+    difference = signed(mean - reference)
+    return f"test {metric(population)} {mean:.4f} against {reference:.4f} ({difference}; allowed ±{allowed:.4f})"
+
+
+def _size(population: Population, mean: float, reference: float, allowed: float) -> str:
+    one, other = math.expm1(mean), math.expm1(reference)
+    return f"gradient size {significant(one)} against {significant(other)} (allowed ±{100 * math.expm1(allowed):.2g}%)"
+
+
+MEASURES = (
+    Measure(lambda run: run.test, _utility),
+    Measure(lambda run: math.log1p(run.coordinates), _size),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A setting and the reference's of the same settings."""
+
+    population: Population
+    own: Setting
+    reference: Setting
+
+    def samples(self, measure: Measure) -> list[list[float]]:
+        return [[measure.value(run) for run in setting.runs] for setting in (self.own, self.reference)]
+
+    @property
+    def pool(self) -> tuple[str, str]:
+        """What shares a standard deviation."""
+        return self.own.runs[0].dataset, self.own.variant
+
+    def __str__(self) -> str:
+        name = f"{label(self.own.variant)} ({settings_text(self.own, self.population)})"
+        return f"{self.own.runs[0].dataset}, {name}" + (
+            f" at ε = {number(self.own.epsilon)}" if self.own.epsilon is not None else ""
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One quantity of a pair: its means, and how far they may lie apart."""
+
+    pair: Pair
+    measure: Measure
+    mean: float
+    reference: float
+    allowed: float
+
+    @property
+    def share(self) -> float:
+        """The difference in units of what is allowed."""
+        difference = abs(self.mean - self.reference)
+        return 0.0 if difference <= _EXACT else difference / self.allowed if self.allowed > 0 else math.inf
+
+    def __str__(self) -> str:
+        return f"{self.pair}: {self.measure.said(self.pair.population, self.mean, self.reference, self.allowed)}"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of one artifact: `own` settings are these runs', `compared` those that the reference has, too."""
+
+    artifact: str
+    verdict: str
+    own: int
+    compared: int
+    differ: int
+    evidence: str
+
+    def __str__(self) -> str:
+        return f"{self.artifact:<15} {self.verdict}: {self.evidence}"
+
+
+def agreements(entries: Iterable[Entry], groups: Sequence[Population], reference: Path) -> list[Agreement]:
+    """The agreement of each artifact that is drawn from runs with the reference under this folder."""
+    theirs = {key: setting for key, _, setting in _settings(populations(load_runs(reference)[0]))}
+    return [_agreement(entry, groups, theirs) for entry in entries if entry.experiment is not None]
+
+
+def _settings(groups: Iterable[Population]) -> list[tuple[Key, Population, Setting]]:
+    found = []
+    for group in groups:
+        about = (group.dataset, group.model, group.material, group.examples)
+        for setting in group.settings:
+            fidelity = None if setting.epsilon is None else group.fidelity
+            found.append(((*about, fidelity, setting.key), group, setting))
+    return found
+
+
+def _agreement(entry: Entry, groups: Sequence[Population], theirs: Mapping[Key, Setting]) -> Agreement:
+    shown = [group for group in groups if entry.shows(group)]
+    own = {key: (group, s) for key, group, s in _settings(shown) if s.algorithm in entry.algorithms}
+    pairs = [Pair(group, setting, theirs[key]) for key, (group, setting) in own.items() if key in theirs]
+    made = [c for measure in MEASURES for c in compare(pairs, measure, of=len(MEASURES) * len(pairs))]
+    if not made:
+        why = "no runs yet" if not own else "no such runs in the reference" if not pairs else "too few seeds to tell"
+        return Agreement(entry.id, NONE, len(own), 0, 0, f"{why}.")
+    differing = sorted((c for c in made if c.share > 1), key=lambda c: -c.share)
+    compared, differ = len({id(c.pair) for c in made}), len({id(c.pair) for c in differing})
+    if not differing:
+        worst = max(made, key=lambda c: c.share)
+        words = f"{plural(compared, 'setting')} within the scatter over seeds. The largest difference: {worst}."
+        return Agreement(entry.id, AGREES, len(own), compared, 0, words)
+    more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+    words = f"{differ} of {plural(compared, 'setting')}. " + "; ".join(map(str, differing[:_SHOWN])) + more + "."
+    return Agreement(entry.id, DIFFERS, len(own), compared, differ, words)
+
+
+def compare(pairs: Sequence[Pair], measure: Measure, of: int) -> list[Comparison]:
+    """Every pair that has a standard deviation to be compared with, as one of `of` comparisons that may raise no more
+    than ALARM false alarms together."""
+    samples = [pair.samples(measure) for pair in pairs]
+    squares: dict[tuple[str, str], float] = {}
+    freedom: dict[tuple[str, str], int] = {}
+    for pair, sample in zip(pairs, samples, strict=True):
+        squares[pair.pool] = squares.get(pair.pool, 0.0) + _squares(sample)
+        freedom[pair.pool] = freedom.get(pair.pool, 0) + _freedom(sample)
+    made = []
+    for pair, sample in zip(pairs, samples, strict=True):
+        if not freedom[pair.pool]:
+            continue
+        pooled = squares[pair.pool] / freedom[pair.pool]
+        variance = max(pooled, _squares(sample) / max(1, _freedom(sample)))
+        error = math.sqrt(variance * sum(1 / len(values) for values in sample))
+        allowed = float(stats.t.ppf(1 - ALARM / (2 * of), freedom[pair.pool])) * error
+        mean, reference = map(statistics.fmean, sample)
+        made.append(Comparison(pair, measure, mean, reference, allowed))
+    return made
+
+
+def _squares(sample: Sequence[Sequence[float]]) -> float:
+    """Squared deviations from the mean of each side."""
+    return math.fsum((value - statistics.fmean(values)) ** 2 for values in sample for value in values)
+
+
+def _freedom(sample: Sequence[Sequence[float]]) -> int:
+    return sum(len(values) - 1 for values in sample)
+
+
+def table(found: Sequence[Agreement]) -> Table:
+    """A row an artifact."""
+    columns = [
+        Column("artifact", "Artifact"),
+        Column("verdict", "These runs"),
+        Column("own", "Settings"),
+        Column("compared", "In the reference"),
+        Column("differ", "Differ"),
+        Column("evidence", "Evidence"),
+    ]
+    return Table(columns, [tuple(getattr(one, column.name) for column in columns) for one in found])

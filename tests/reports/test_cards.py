@@ -1,0 +1,111 @@
+"""A report of run cards alone: the bytes of the report of the runs themselves; what is damaged is named by its line."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from reports.build import build
+from reports.listing import listing
+from reports.runs import load_runs
+from tests.reports.synthetic import (
+    write_audit,
+    write_benches,
+    write_cards_of,
+    write_comparison,
+    write_run,
+    write_streaming,
+)
+from tests.reports.synthetic_texts import write_text_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    write_comparison(folder, epsilons=(1.0,), seeds=(0, 1))
+    write_streaming(folder, periods=(1,))
+    for name in ("dpsgd", "frozen"):
+        write_text_run(folder, name, test=0.9, reduction=1)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file; of a page without the lines that say where a run lies."""
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    texts = {name: path.read_bytes().decode("latin-1") for name, path in files.items()}
+    return {name: re.sub(r'<p class="quiet">.*</p>|aria-label="[^"]* of [^"]*"', "", texts[name]) for name in texts}
+
+
+def test_cards_give_the_report_of_the_runs_themselves_byte_for_byte(runs: Path, tmp_path: Path) -> None:
+    """Benchmarks and audits, too, where they were kept beside the cards; nothing is read from `private/`."""
+    cards = write_cards_of(runs, tmp_path / "cards" / "all.jsonl.gz")
+    write_audit(cards), write_benches(cards)
+    write_audit(tmp_path / "of_runs"), write_benches(tmp_path / "of_runs")
+    only = ["fig3", "fig8", "fig9", "tab_streaming", "tab_frozen", "speed", "audit"]
+    build(runs, tmp_path / "of_runs", only=only)
+    build(cards, tmp_path / "of_cards", only=only)
+    ours, theirs = contents(tmp_path / "of_cards"), contents(tmp_path / "of_runs")
+    measured = {name for name in theirs if name.startswith(("bench/", "audit/"))}
+    assert ours.keys() == theirs.keys() - measured and len(ours) > 30
+    assert [name for name in ours if ours[name] != theirs[name]] == []
+    page = (tmp_path / "of_cards" / "index.html").read_text(encoding="utf-8")
+    assert re.search(
+        r'<p class="quiet">all\.jsonl\.gz, line \d+: make reproduce \(dpfest 0\.1\.0, commit 51c0a5d\)', page
+    )
+    assert page.count("Settings that may leave") == len(load_runs(runs)[0])
+
+
+def test_cards_are_counted_as_runs_are(runs: Path, tmp_path: Path) -> None:
+    cards = write_cards_of(runs, tmp_path / "cards" / "all.jsonl")
+    of_cards, of_runs = (listing(folder, tmp_path) for folder in (cards, runs))
+    assert [line.done for line in of_cards.artifacts] == [line.done for line in of_runs.artifacts]
+    assert any(line.done for line in of_cards.artifacts)
+
+
+def test_damaged_cards_are_named_by_file_and_line_and_left_out(runs: Path, tmp_path: Path) -> None:
+    file = write_cards_of(runs, tmp_path / "all.jsonl") / "all.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    lines[4] = lines[4].replace("nycflights", "mycflights", 1)
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (tmp_path / "none.jsonl.gz").write_bytes(b"no gzip")
+    usable, skipped = load_runs(tmp_path)
+    assert len(usable) == len(lines) - 2
+    assert [left_out.path for left_out in skipped] == ["all.jsonl, line 5", "none.jsonl.gz, line 1"]
+    built = build(tmp_path, tmp_path / "report", only=["frontier"])
+    assert "left out: all.jsonl, line 5: it is not what was written: its checksum is another" in str(built)
+    left_out = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["skipped"]
+    assert left_out[0]["path"] == "all.jsonl, line 5"
+
+
+def test_a_card_that_no_report_can_use_is_left_out_like_its_folder(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "dpsgd", test=0.7)
+    write_run(tmp_path / "runs", "fest", test=0.7, steps=1.5)
+    write_cards_of(tmp_path / "runs", tmp_path / "cards.jsonl")
+    usable, skipped = load_runs(tmp_path / "cards.jsonl")  # one file, as a folder of them
+    assert [run.algorithm for run in usable] == ["dpsgd"]
+    assert [(s.path, s.reason) for s in skipped] == [
+        ("cards.jsonl, line 3", "steps in summary.json is 1.5, not a whole number above 0")
+    ]
+
+
+def test_a_run_that_is_there_twice_counts_once(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs, tmp_path / "runs")
+    write_cards_of(runs, tmp_path / "runs" / "all.jsonl")
+    once, (twice, skipped) = load_runs(runs)[0], load_runs(tmp_path / "runs")
+    assert [run.id for run in twice] == [run.id for run in once]
+    assert len(skipped) == len(once) and all("it is the same run as " in left_out.reason for left_out in skipped)
+
+
+def test_a_run_and_its_card_are_the_same_run(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "fest", test=0.71, settings={"selection": {"rows": 300}})
+    write_run(tmp_path / "runs", "fest", test=0.71, settings={"selection": {"rows": 301}})
+    write_cards_of(tmp_path / "runs", tmp_path / "cards.jsonl.gz")
+    of_folders, of_cards = (load_runs(tmp_path / name)[0] for name in ("runs", "cards.jsonl.gz"))
+    assert [run.id for run in of_folders] == [run.id for run in of_cards]
+    assert len({run.id for run in of_cards}) == 2
+    assert {run.hyperparameters["algorithm"]["selection"]["rows"] for run in of_cards} == {300, 301}
+    assert [run.material for run in of_folders] == [run.material for run in of_cards]

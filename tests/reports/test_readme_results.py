@@ -1,0 +1,144 @@
+"""README's results: every number is recomputed here from the cards themselves, by other code."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import shutil
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from dpfest.errors import UserError
+from reports.readme import BEGIN, DIGEST, END, PICTURE, Results, split, write
+from tests.reports.synthetic import write_cards_of, write_comparison, write_run, write_streaming
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference")
+    runs = folder / "runs"
+    write_comparison(runs, epsilons=(1.0, 3.0), seeds=(0, 1, 2), dataset="journey")
+    write_streaming(runs, periods=(1, 4))
+    write_run(runs, "dpsgd", test=0.123, dataset="criteo_synthetic")  # on which nothing can be tested
+    write_run(runs, "dpsgd", test=0.124, dataset="journey", fidelity="paper")
+    return write_cards_of(runs, folder / "docs" / "reference" / "all.jsonl.gz")
+
+
+@pytest.fixture(scope="module")
+def text(reference: Path) -> str:
+    return Results.read(reference).text
+
+
+def cells(text: str) -> list[dict[str, str]]:
+    head, _, *rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def raw(reference: Path) -> list[dict[str, Any]]:
+    lines = gzip.decompress((reference / "all.jsonl.gz").read_bytes()).splitlines()
+    return [json.loads(line) for line in lines[1:]]
+
+
+def of(reference: Path, **wanted: Any) -> dict[str, list[dict[str, Any]]]:
+    """Summaries by their settings, of the cards with these values and at ε = 1 or without privacy."""
+    found = defaultdict(list)
+    for card in raw(reference):
+        summary, privacy = card["summary"], card["summary"]["privacy"]
+        if privacy["fidelity"] != "rigorous" or privacy["epsilon"] not in (None, 0.9995):
+            continue
+        if all(summary[key] == value for key, value in wanted.items()):
+            found[json.dumps(summary["hyperparameters"], sort_keys=True)].append(summary)
+    return found
+
+
+def mean(summaries: list[dict[str, Any]], split: str) -> float:
+    return statistics.fmean(summary["utility"][split] for summary in summaries)
+
+
+def said(summaries: list[dict[str, Any]]) -> str:
+    tests = [summary["utility"]["value"] for summary in summaries]
+    return f"{mean(summaries, 'value'):.4f}" + (f" ± {statistics.stdev(tests):.4f}" if len(tests) > 1 else "")
+
+
+def best(settings: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return max(settings.values(), key=lambda summaries: mean(summaries, "validation"))
+
+
+def reduction(summaries: list[dict[str, Any]]) -> float:
+    sizes = [summary["embedding_gradient"]["coordinates_mean"] for summary in summaries]
+    return summaries[0]["embedding_gradient"]["parameters"] / statistics.fmean(sizes)
+
+
+def test_every_number_of_the_table_is_that_of_the_cards(reference: Path, text: str) -> None:
+    journey, stream = cells(text)
+    assert (journey["data"], journey["ε"], journey["seeds"]) == ("journey", "1", "0, 1, 2")
+    dpsgd = best(of(reference, dataset="journey", algorithm="dpsgd"))
+    for name, column in (("nonprivate", "Non-private"), ("dpsgd", "DP-SGD"), ("frozen", "Frozen embeddings")):
+        assert journey[column] == said(best(of(reference, dataset="journey", algorithm=name)))
+    for name, column in (("fest", "DP-FEST"), ("adafest", "DP-AdaFEST"), ("adafest_plus", "DP-AdaFEST+")):
+        near = [
+            summaries
+            for summaries in of(reference, dataset="journey", algorithm=name).values()
+            if mean(dpsgd, "validation") - mean(summaries, "validation") <= 0.005
+        ]
+        chosen = max(near, key=reduction)
+        utility, times = journey[column].split(" at ")
+        assert utility == said(chosen)
+        assert float(times.removesuffix("×").replace(",", "")) == pytest.approx(reduction(chosen), rel=0.005)
+    exponential = best(of(reference, dataset="journey", algorithm="exponential"))
+    assert journey["Exponential selection"] == f"none ({said(exponential)} at best)"
+    assert stream["data"] == "nycflights_stream, period of 1 day"
+    assert stream["DP-SGD"] == "0.7110" and stream["Exponential selection"] == "—"
+
+
+def test_what_says_nothing_is_not_told_and_all_cards_are_counted(reference: Path, text: str) -> None:
+    assert f"[{len(raw(reference))} run cards](docs/reference)" in text
+    assert "criteo_synthetic" not in text and not re.search(r"0\.12[34]\d", text)
+    assert max(len(line) for line in text.splitlines() if not line.startswith(("|", "Of"))) <= 120
+    assert (
+        text.startswith("Of ") and "![Utility against embedding gradient size on journey](docs/comparison.png)" in text
+    )
+
+
+def test_a_number_that_changes_in_one_card_changes_the_text_and_the_picture(reference: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    shutil.copytree(reference.parents[1] / "runs", runs)
+    for summary in (runs / "journey" / "dpsgd").glob("*/release/summary.json"):
+        written = json.loads(summary.read_text(encoding="utf-8"))
+        written["utility"]["value"] += 0.001
+        summary.write_text(json.dumps(written))
+    other = Results.read(write_cards_of(runs, tmp_path / "cards" / "all.jsonl"))
+    first = Results.read(reference)
+    assert other.text != first.text and other.digest != first.digest
+    assert Image.open(io.BytesIO(other.picture)).text[DIGEST] == other.digest
+
+
+def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, text: str, tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# Title\n\n{BEGIN}\n\nold 0.7\n\n{END}\n\nThe rest.\n", encoding="utf-8")
+    (tmp_path / "docs").mkdir()
+    write(readme, reference)
+    once = readme.read_text(encoding="utf-8")
+    assert split(once) == (f"# Title\n\n{BEGIN}\n", text, f"{END}\n\nThe rest.\n") and "old 0.7" not in once
+    assert Image.open(tmp_path / PICTURE).text[DIGEST] == Results.read(reference).digest
+    write(readme, reference)
+    assert readme.read_text(encoding="utf-8") == once
+    readme.write_text("no lines\n", encoding="utf-8")
+    with pytest.raises(UserError, match="README has no results to replace"):
+        write(readme, reference)
+
+
+def test_a_damaged_card_or_none_on_clicks_is_an_error(reference: Path, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", "dpsgd", test=0.7, dataset="criteo_synthetic")
+    with pytest.raises(UserError, match="no cards of private runs on real clicks"):
+        Results.read(write_cards_of(tmp_path / "runs", tmp_path / "cards" / "one.jsonl"))
+    (tmp_path / "cards" / "two.jsonl").write_text("{}\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"two\.jsonl, line 1 cannot be used"):
+        Results.read(tmp_path / "cards")

@@ -38,10 +38,10 @@ def completions(before: Sequence[str], word: str) -> list[str]:
     A shell puts a space behind the only completion; where that would end a word too early
     (`algorithm.threshold=`, a dot), its continuations are offered beside it.
     """
-    found = _query(before, word)
-    if len(found) == 1 and found[0] != word and found[0][-1] in "=./":
-        found += [choice for choice in _query(before, found[0]) if choice != found[0]]
-    return found
+    completions = _query(before, word)
+    if len(completions) == 1 and completions[0] != word and completions[0][-1] in "=./":
+        completions += [choice for choice in _query(before, completions[0]) if choice != completions[0]]
+    return completions
 
 
 def _query(before: Sequence[str], word: str) -> list[str]:

@@ -52,7 +52,7 @@ def run_audit(arguments: Sequence[str]) -> int:
     audits: list[Audit] = []
     write(Path(configs[0].paths.report), audits)  # before the work, so that an unwritable folder is reported at once
     for config in configs:
-        audits.append(audit(config, lambda found, case: _print(found, case, header=not audits)))
+        audits.append(audit(config, lambda result, case: _print(result, case, header=not audits)))
         path = write(Path(config.paths.report), audits)
     print(
         f"one step on the whole batch; δ = {audits[0].delta:g}; {audits[0].draws:,} draws in each world; "

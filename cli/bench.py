@@ -33,8 +33,8 @@ def run_bench(arguments: Sequence[str], section: str, repeats: int) -> None:
 
     data = [] if any(text.startswith("data=") for text in line.overrides) else [DATA]
     path, records = bench(section, typed(Composer(line.config_dir).compose([*data, *line.overrides])), repeats)
-    for case, found in groupby(records, key=lambda record: record.case):
-        print(_table(case, list(found)))
+    for case, group in groupby(records, key=lambda record: record.case):
+        print(_table(case, list(group)))
     print(path)
 
 
@@ -51,15 +51,15 @@ def _table(case: str, records: Sequence[Record]) -> str:
         "working": [_megabytes(record.working_bytes) for record in records],
     }
     aligned = [_aligned([title, *cells]) for title, cells in columns.items() if any(cells)]
-    said = ["", *("  ".join(filter(None, (_speed(record), record.note))) for record in records)]
-    lines = ["  ".join(["", *cells]).rstrip() for cells in zip(*aligned, said, strict=True)]
+    remarks = ["", *("  ".join(filter(None, (_speed(record), record.note))) for record in records)]
+    lines = ["  ".join(["", *cells]).rstrip() for cells in zip(*aligned, remarks, strict=True)]
     return "\n".join([case, *lines]) + "\n"
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
     """The first column's names at its left edge, numbers at the right."""
-    wide, left = max(map(len, cells)), cells[0] == "competitor"
-    return [cell.ljust(wide) if left else cell.rjust(wide) for cell in cells]
+    wide, names = max(map(len, cells)), cells[0] == "competitor"
+    return [cell.ljust(wide) if names else cell.rjust(wide) for cell in cells]
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -38,10 +38,10 @@ def completions(before: Sequence[str], word: str) -> list[str]:
     A shell puts a space behind the only completion; where that would end a word too early
     (`algorithm.threshold=`, a dot), its continuations are offered beside it.
     """
-    found = _query(before, word)
-    if len(found) == 1 and found[0] != word and found[0][-1] in "=./":
-        found += [choice for choice in _query(before, found[0]) if choice != found[0]]
-    return found
+    choices = _query(before, word)
+    if len(choices) == 1 and choices[0] != word and choices[0][-1] in "=./":
+        choices += [choice for choice in _query(before, choices[0]) if choice != choices[0]]
+    return choices
 
 
 def _query(before: Sequence[str], word: str) -> list[str]:

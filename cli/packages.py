@@ -18,10 +18,10 @@ def check_packages() -> None:
     """
     home = Path(__file__).resolve().parent.parent
     for name in PACKAGES:
-        found = importlib.util.find_spec(name)
-        if found is None or not found.origin:
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.origin:
             raise UserError(f"the package {name} of dpfest is missing from {home}: install dpfest again.")
-        place = Path(found.origin).resolve().parent
+        place = Path(spec.origin).resolve().parent
         if place.parent != home:
             raise UserError(
                 f"the package {name} of dpfest, in {home / name}, is shadowed by {place}, which Python finds "

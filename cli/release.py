@@ -175,5 +175,5 @@ def finished_runs(incomplete: str) -> list[str]:
     """Folders of finished runs that start with `incomplete`, for the shell."""
     base = incomplete.rpartition("/")[0]
     depth = 4 - len(Path(base).parts) if base else 4
-    found = Path(base or ".").glob("/".join(["*"] * depth) + "/release") if depth > 0 else []
-    return sorted(str(path.parent) for path in found if str(path.parent).startswith(incomplete))
+    releases = Path(base or ".").glob("/".join(["*"] * depth) + "/release") if depth > 0 else []
+    return sorted(str(path.parent) for path in releases if str(path.parent).startswith(incomplete))

@@ -43,15 +43,14 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     # A sweep's line lists what the sweep would make: seed=range(3) counts thrice, and its first value stands here.
     _, cfg = next(iter(composer.expand([text for text in line.overrides if not text.startswith("hydra")])))
     seed = next((text.partition("=")[2] for text in reversed(line.overrides) if text.startswith("seed=")), None)
-    moved = elsewhere(cfg)
-    runs, planned = Path(cfg.paths.runs), planned_runs(composer, line.overrides)
-    counts = {name: Counter(run.algorithm for run in lengths) for name, lengths in planned.items()}
+    moved, runs = elsewhere(cfg), Path(cfg.paths.runs)
     # Listing needs no runs; but a folder that was named must be there.
     if not runs.exists() and (not listing or "paths.runs" in moved):
         raise UserError(
             f"there is no folder {runs} of runs (paths.runs): make some with `dpfest sweep experiment=comparison`, or "
             "point paths.runs at them or at run cards."
         )
+    planned = planned_runs(composer, line.overrides)
     if listing:
         from reports.listing import listing as list_artifacts
 
@@ -65,6 +64,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
 
     if of_cards(runs):  # new runs do not belong beside cards
         moved.pop("paths.runs", None)
+    counts = {name: Counter(run.algorithm for run in lengths) for name, lengths in planned.items()}
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
     folder = writable(Path(cfg.paths.report))
     try:

@@ -75,15 +75,15 @@ def _follow(ended: Iterator[Outcome], count: int, jobs: int) -> int:
     outcomes: list[Outcome] = []
     for outcome in ended:
         outcomes.append(outcome)
-        left = (time.monotonic() - started) / len(outcomes) * (count - len(outcomes))
+        remaining = (time.monotonic() - started) / len(outcomes) * (count - len(outcomes))
         print(
             f"[{len(outcomes)}/{count}] {outcome.status:<11} {outcome.run}  {outcome.seconds:.0f} s"
-            + (f"; about {left / 60:.0f} min left" if left >= 60 else ""),
+            + (f"; about {remaining / 60:.0f} min left" if remaining >= 60 else ""),
             flush=True,
         )
     by_status = {status: [o for o in outcomes if o.status == status] for status in ("done", "failed", "interrupted")}
     not_started = count - len(outcomes)
-    words = [f"{len(found)} {status}" for status, found in by_status.items() if found]
+    words = [f"{len(group)} {status}" for status, group in by_status.items() if group]
     print(", ".join(words + ([f"{not_started} not started"] if not_started else [])) + ".")
     for outcome in by_status["failed"]:
         print(f"failed: {outcome.run}: {outcome.reason}")

@@ -83,8 +83,8 @@ def select(cfg: DictConfig) -> None:
     from pipelines.select import select
 
     folder = select(config)
-    made = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
-    what = f"{made['rows']:,} rows" if "rows" in made else "noised counts, a folder like this one for each day,"
+    record = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
+    what = f"{record['rows']:,} rows" if "rows" in record else "noised counts, a folder like this one for each day,"
     print(f"{what} by {config.algorithm.selection.mechanism}; `dpfest budget` says what they cost")
     print(folder)
 

@@ -56,9 +56,9 @@ def dataset_folder(config: Config) -> Path:
 
 def finished(to_make: DaysToMake) -> Path:
     """Check a dataset or stream whose missing days have just been made, and say what it holds."""
-    stream, made = Stream.open(to_make.folder), len(to_make.hashes)
+    stream, new = Stream.open(to_make.folder), len(to_make.hashes)
     days = len(stream.days)
-    how = "made" if made == days else f"{made} of {days} days made" if made else "there already"
+    how = "made" if new == days else f"{new} of {days} days made" if new else "there already"
     if stream.is_stream:
         rows = f"{sum(stream.rows_of_day):,} rows in {days_in_words(days)}"
     else:

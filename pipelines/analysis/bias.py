@@ -71,7 +71,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
     )
     task = task_of(config, dataset, device_of(config.device))
     thresholds = [multiple * algorithm.threshold for multiple in MULTIPLES]
-    found = measure(task, dataset.split("train"), algorithm, plan, thresholds, config)
+    measurements = measure(task, dataset.split("train"), algorithm, plan, thresholds, config)
     parameters = sum(parameter.numel() for parameter in task.model.parameters())
     return [
         Record(
@@ -96,7 +96,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
             note=f"γ {measured.truncated:.4f}, h {measured.coordinates:,.0f} of D {parameters:,}, "
             f"‖mean gradient‖ {measured.norm:.3g}",
         )
-        for threshold, measured in zip(thresholds, found, strict=True)
+        for threshold, measured in zip(thresholds, measurements, strict=True)
     ]
 
 

@@ -75,7 +75,7 @@ class ContributionMap:
         pairs = np.unique(example * rows + texts.ids[example, place])
         touched, row_of, counts = np.unique(pairs % rows, return_inverse=True, return_counts=True)
         parts = [torch.from_numpy(part.astype(np.int64)) for part in (touched, row_of, pairs // rows)]
-        self.found = Contributions(parts[0], parts[1], parts[2], len(texts))
+        self.contributions = Contributions(parts[0], parts[1], parts[2], len(texts))
         self.counts, self.untouched = counts, rows - len(touched)
         self.norms = np.sqrt(np.bincount(pairs // rows, minlength=len(texts)))
 
@@ -93,7 +93,7 @@ class ContributionMap:
 
     def threshold(self, clipping_norm: float, deviation: float, survivors: float) -> float:
         """The threshold at which so many rows are expected to survive."""
-        most = float(self.found.clipped(clipping_norm).max()) if len(self.counts) else 0.0
+        most = float(self.contributions.clipped(clipping_norm).max()) if len(self.counts) else 0.0
         return brentq(
             lambda tau: self.expected(clipping_norm, deviation, tau).survivors - survivors,
             -40 * deviation,
@@ -103,7 +103,7 @@ class ContributionMap:
 
     def _chances(self, clipping_norm: float, deviation: float, threshold: float) -> tuple[NDArray[np.float64], float]:
         """Of each touched row, the probability to survive; and how many untouched ones are expected to."""
-        sums = self.found.clipped(clipping_norm).numpy()
+        sums = self.contributions.clipped(clipping_norm).numpy()
         return ndtr((sums - threshold) / deviation), self.untouched * float(ndtr(-threshold / deviation))
 
 
@@ -167,5 +167,5 @@ def bench(config: Config, repeats: int) -> list[Record]:
     return records
 
 
-def _mean(found: Sequence[Expected]) -> Expected:
-    return Expected(*np.mean([astuple(each) for each in found], axis=0).tolist())
+def _mean(expectations: Sequence[Expected]) -> Expected:
+    return Expected(*np.mean([astuple(each) for each in expectations], axis=0).tolist())

@@ -33,10 +33,10 @@ def private_step(
     name: str,
     model: nn.Module,
     loss_fn: Callable[[nn.Module, Any], Tensor],
-    given: Sequence[Sequence[MicroBatch]],
+    batches: Sequence[Sequence[MicroBatch]],
     batch_size: int,
 ) -> Callable[[int], None]:
-    """Numbered training steps of an algorithm, weights updated; each logical batch in ``given`` in micro-batches."""
+    """Numbered training steps of an algorithm, weights updated; each logical batch in ``batches`` in micro-batches."""
     algorithm = COMPETITORS[name]()
     rows = sum(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.requires_grad)
     selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
@@ -59,7 +59,7 @@ def private_step(
 
     def step(number: int) -> None:
         with engine.lazy.private() if engine.lazy else nullcontext():
-            release, _ = engine.gradient(given[number % len(given)], number)
+            release, _ = engine.gradient(batches[number % len(batches)], number)
             engine.update(release, updates)
 
     return step

@@ -54,14 +54,14 @@ _BATCHES = 64
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Every competitor at every size, dense noise as far as `bench.dense_coordinates`."""
-    device, found = device_of(config.device), []
+    device, results = device_of(config.device), []
     wanted = table_sizes(SIZES, config.bench.largest_rows)
     held = table_sizes(wanted, _memory(device) // (4 * DIMENSION))
     with progress("embedding") as report:
         for number, rows in enumerate(held):
             report(number, len(held), f"{rows:,} rows")
-            found += _at(rows, held[0], config, repeats, device, cut=held[-1] if rows not in wanted else None)
-    return found
+            results += _at(rows, held[0], config, repeats, device, cut=held[-1] if rows not in wanted else None)
+    return results
 
 
 def table_sizes(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:

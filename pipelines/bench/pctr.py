@@ -97,7 +97,7 @@ def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: Pc
 
 
 def _ordinary(
-    model: PctrModel, losses: Callable[[nn.Module, Batch], Tensor], given: list[Batch], fused: bool
+    model: PctrModel, losses: Callable[[nn.Module, Batch], Tensor], data: list[Batch], fused: bool
 ) -> Callable[[int], None]:
     settings = OptimizerConfig()
     dense = torch.optim.Adam(model.network.parameters(), lr=settings.dense.learning_rate, fused=fused or None)
@@ -106,7 +106,7 @@ def _ordinary(
     def step(number: int) -> None:
         dense.zero_grad()
         sparse.zero_grad()
-        losses(model, given[number % len(given)]).mean().backward()
+        losses(model, data[number % len(data)]).mean().backward()
         dense.step()
         sparse.step()
 

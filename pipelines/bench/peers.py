@@ -92,7 +92,7 @@ def opacus_step(name: str, rows: int, batch_size: int, config: PctrConfig, devic
 
     warnings.simplefilter("ignore")  # of hooks on inputs that need no gradient, three a step
     weights = pctr.tables(rows, torch.device(device))
-    plain, given = (
+    plain, batches = (
         pctr.model_on(weights, config),
         pctr.batches([len(w) for w in weights], batch_size, weights[0].device),
     )
@@ -112,7 +112,7 @@ def opacus_step(name: str, rows: int, batch_size: int, config: PctrConfig, devic
         optimizer = DPOptimizer(torch.optim.SGD(groups), **noise)
 
     def step(number: int) -> None:
-        numeric, ids, labels = given[number % len(given)]
+        numeric, ids, labels = batches[number % len(batches)]
         loss(model(numeric, ids), labels).backward()
         optimizer.step()
         optimizer.zero_grad()

@@ -84,10 +84,10 @@ def records(
     return results
 
 
-def write(report: Path, section: str, found: Sequence[Record], device: torch.device) -> Path:
+def write(report: Path, section: str, results: Sequence[Record], device: torch.device) -> Path:
     """Write ``<report>/bench/<section>.json``."""
     path = report / "bench" / f"{section}.json"
-    write_json(path, {"machine": machine(device), "records": [dataclasses.asdict(record) for record in found]})
+    write_json(path, {"machine": machine(device), "records": [dataclasses.asdict(record) for record in results]})
     return path
 
 

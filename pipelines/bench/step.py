@@ -28,12 +28,12 @@ def case(rows: int) -> str:
 
 def bench(config: Config, repeats: int) -> list[Record]:
     """Every competitor at every size, dense noise as far as `bench.dense_coordinates`."""
-    device, found = device_of(config.device), []
+    device, results = device_of(config.device), []
     with progress("step") as report:
         for number, rows in enumerate(sizes(config)):
             report(number, len(sizes(config)), f"{rows:,} rows")
-            found += _at(rows, config, repeats, device)
-    return found
+            results += _at(rows, config, repeats, device)
+    return results
 
 
 def _at(rows: int, config: Config, repeats: int, device: torch.device) -> list[Record]:

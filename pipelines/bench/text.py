@@ -62,12 +62,12 @@ def competitor(name: str, config: Config, folder: Path, device: str) -> Turn:
     return steps(private_step(name, task.model, task.losses, batches, size), on)
 
 
-def _ordinary(task: TextTask, given: Sequence[Sequence[MicroBatch]], size: int) -> Callable[[int], None]:
+def _ordinary(task: TextTask, batches: Sequence[Sequence[MicroBatch]], size: int) -> Callable[[int], None]:
     task.model.get_input_embeddings().sparse = True  # type: ignore[operator]
     updates = optimizers(task.model, OptimizerConfig())
 
     def step(number: int) -> None:
-        for batch in given[number % len(given)]:
+        for batch in batches[number % len(batches)]:
             (task.losses(task.model, batch.data).sum() / size).backward()
         for optimizer in updates:
             optimizer.step()

@@ -102,8 +102,8 @@ class Composer:
                 return values
             raise UserError(f"{override.input_line} has no value, so there is nothing to run: range(3) is 0, 1 and 2.")
         choices = self.choices(override.key_or_group)
-        if found := pattern.filter(choices):
-            return list(found)
+        if fitting := pattern.filter(choices):
+            return list(fitting)
         among = f"; {override.key_or_group} is one of {', '.join(choices)}" if choices else ""
         raise UserError(f"{override.input_line} fits no choice{among}: glob(...) chooses files of a group.")
 
@@ -221,7 +221,7 @@ def override_text(value: Any) -> str:
     # Hydra's grammar knows ASCII alone outside of quotes, and reads 2024, null and inf as what they say.
     if re.fullmatch(r"[a-z_./][\w.+/-]*", text, re.ASCII | re.IGNORECASE) and text.lower() not in _WORDS:
         return text
-    return '"' + re.sub(r'(\\*)("|$)', lambda found: 2 * found[1] + ('\\"' if found[2] else ""), text) + '"'
+    return '"' + re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + ('\\"' if match[2] else ""), text) + '"'
 
 
 _WORDS = ("null", "true", "false", "nan", "inf")

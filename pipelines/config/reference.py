@@ -98,23 +98,23 @@ def sections() -> dict[str, type]:
 
 def keys(schema: type, where: str = "") -> Iterator[Key]:
     """Every key below a dataclass, nested ones dotted, but the ``name`` that a group's choice sets."""
-    hints, found = typing.get_type_hints(schema, include_extras=True), sentences(schema)
+    hints, texts = typing.get_type_hints(schema, include_extras=True), sentences(schema)
     for field in dataclasses.fields(schema):
         name, nested = join(where, field.name), field.default_factory
         if isinstance(nested, type) and dataclasses.is_dataclass(nested):
             yield from keys(nested, name)
         elif name not in {f"{group}.name" for group in SCHEMAS} and not _is_section(schema, field.name):
-            yield Key(name, _default(field), describe(hints[field.name]), found.get(field.name, ""))
+            yield Key(name, _default(field), describe(hints[field.name]), texts.get(field.name, ""))
 
 
 def sentences(schema: type) -> dict[str, str]:
     """What the docstrings of a dataclass and its parents say of its attributes."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for parent in reversed(schema.__mro__):
         if dataclasses.is_dataclass(parent) and (attributes := _ATTRIBUTES.search(inspect.getdoc(parent) or "")):
             for _, names, text in _ATTRIBUTE.findall(attributes[1]):
-                found |= dict.fromkeys(names.split(", "), " ".join(text.replace("``", "").split()))
-    return found
+                texts |= dict.fromkeys(names.split(", "), " ".join(text.replace("``", "").split()))
+    return texts
 
 
 def _is_section(schema: type, name: str) -> bool:
@@ -122,8 +122,8 @@ def _is_section(schema: type, name: str) -> bool:
 
 
 def _default(field: dataclasses.Field[Any]) -> str | None:
-    made = field.default_factory
-    value = field.default if made is dataclasses.MISSING else made()
+    factory = field.default_factory
+    value = field.default if factory is dataclasses.MISSING else factory()
     return None if value in (dataclasses.MISSING, MISSING) else override_text(value)
 
 

@@ -87,7 +87,7 @@ def in_keys() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(_ARGUMENT.sub(lambda found: f"{_SECTIONS[found[0]]}.{found[0]}", str(error))) from error
+        raise UserError(_ARGUMENT.sub(lambda match: f"{_SECTIONS[match[0]]}.{match[0]}", str(error))) from error
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:

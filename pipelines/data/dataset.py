@@ -53,8 +53,8 @@ class Dataset:
             description = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             half = Path(folder).exists()
-            left = f"delete {folder} and preprocess again" if half else "make it with `dpfest preprocess`"
-            raise UserError(f"There is no dataset in {folder} (no dataset.json): {left}.") from error
+            remedy = f"delete {folder} and preprocess again" if half else "make it with `dpfest preprocess`"
+            raise UserError(f"There is no dataset in {folder} (no dataset.json): {remedy}.") from error
         except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read ({error}): delete {folder} and preprocess again.") from error
         schema = description.get("schema") if isinstance(description, dict) else None

@@ -254,5 +254,5 @@ class _Follower:
         done, total = sum(self._rows[day] * part for day, part in self._done.items()), sum(self._rows.values())
         rate = done / max(1e-9, time.monotonic() - self._started)
         days = ", ".join(str(day) for day, part in self._done.items() if 0 < part < 1)
-        left = f", {duration((total - done) / rate)} left" if rate else ""
-        self._report(int(done), int(total), f"{rate:,.0f} rows/s{left}" + (f"; day {days}" if days else ""))
+        remaining = f", {duration((total - done) / rate)} left" if rate else ""
+        self._report(int(done), int(total), f"{rate:,.0f} rows/s{remaining}" + (f"; day {days}" if days else ""))

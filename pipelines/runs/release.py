@@ -209,14 +209,14 @@ def _refuse_open_private(private: Path) -> None:
 
 def _refuse_no_plain_file(path: Path) -> None:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError as error:
         raise UserError(f"{path} is missing: a release is whole or not there. Make the run anew.") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path} is a link or no plain file, which may hold what is not checked. Make the run anew.")
-    if found.st_mode & stat.S_IWOTH:
+    if status.st_mode & stat.S_IWOTH:
         raise UserError(f"{path} may be written by anybody on this machine: make the run anew, and chmod o-w it.")
-    if not found.st_size:
+    if not status.st_size:
         raise UserError(f"{path} is empty. Make the run anew.")
 
 
@@ -365,15 +365,15 @@ def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
     try:
         with safe_open(path, framework="pt") as weights:
             metadata = weights.metadata() or {}
-            found = {name: _in_words(weights.get_tensor(name)) for name in weights.keys()}  # noqa: SIM118
+            stored = {name: _in_words(weights.get_tensor(name)) for name in weights.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged ({error}). Make the run anew.") from error
     if set(metadata) - {"format"}:
         raise UserError(f"{path} holds words beside its tensors ({', '.join(metadata)}), which may not leave.")
-    for name in sorted({*found, *listed}):
-        if found.get(name) != listed.get(name):
+    for name in sorted({*stored, *listed}):
+        if stored.get(name) != listed.get(name):
             raise UserError(
-                f"{path} holds of {name} {found.get(name, 'nothing')}, and the model has {listed.get(name, 'none')}."
+                f"{path} holds of {name} {stored.get(name, 'nothing')}, and the model has {listed.get(name, 'none')}."
             )
 
 

@@ -99,9 +99,9 @@ def _bar(report: Reporter) -> type[Any]:
     most = 0
 
     class Bar(tqdm):
-        def __init__(self, *given: Any, **settings: Any) -> None:
+        def __init__(self, *arguments: Any, **settings: Any) -> None:
             settings.pop("name", None)
-            super().__init__(*given, **settings | {"file": io.StringIO(), "disable": False})
+            super().__init__(*arguments, **settings | {"file": io.StringIO(), "disable": False})
 
         def update(self, n: float | None = 1) -> bool | None:
             nonlocal most

@@ -76,16 +76,16 @@ def _bar(title: str, console: Console) -> Iterator[Reporter]:
 @contextmanager
 def _lines(title: str, interval: float) -> Iterator[Reporter]:
     started = time.monotonic()
-    told = started
+    reported = started
 
     def say(text: str) -> None:
         print(f"{title}{text}".rstrip(), file=sys.stderr, flush=True)
 
     def report(done: int, total: int, words: str = "") -> None:
-        nonlocal told
+        nonlocal reported
         now = time.monotonic()
-        if now - told >= interval:
-            told = now
+        if now - reported >= interval:
+            reported = now
             say(f": {_count(done, total)} after {now - started:.0f} s  {words}")
 
     say(" …")

@@ -140,13 +140,13 @@ def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Op
     layers = [module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag)]
     tables = {layer.weight: None for layer in layers if layer.weight.requires_grad}
     dense = [p for p in model.parameters() if p.requires_grad and p not in tables]
-    found: list[torch.optim.Optimizer] = []
+    updates: list[torch.optim.Optimizer] = []
     if tables:
         kind = TABLE_OPTIMIZERS[config.tables.name]
-        found.append(kind(tables, lr=config.tables.learning_rate))  # type: ignore[call-arg]
+        updates.append(kind(tables, lr=config.tables.learning_rate))  # type: ignore[call-arg]
     if dense:
-        found.append(_dense_optimizer(config.dense, dense))
-    return found
+        updates.append(_dense_optimizer(config.dense, dense))
+    return updates
 
 
 def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -144,7 +144,7 @@ def _pretrained(folder: Path, head: str, text: dict[str, Any]) -> nn.Module:
         family = transformers.AutoConfig.from_pretrained(folder, **kept).model_type
         if family not in FAMILIES:
             raise UserError(f"{folder} holds a model of the family {family}; trained are {', '.join(FAMILIES)}.")
-        model, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+        model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder,
             num_labels=len(text["labels"]),
             dtype=torch.float32,
@@ -156,8 +156,8 @@ def _pretrained(folder: Path, head: str, text: dict[str, Any]) -> nn.Module:
         raise UserError(f"model.path={folder} cannot be loaded: {str(error).splitlines()[0]}") from error
     made_here = ("classifier.", "bert.pooler.") if head == "unit" else ("classifier.",)
     for what, names in (
-        ("lack", found["missing_keys"]),
-        ("do not have the shape that config.json gives", [name for name, *_ in found["mismatched_keys"]]),
+        ("lack", loading["missing_keys"]),
+        ("do not have the shape that config.json gives", [name for name, *_ in loading["mismatched_keys"]]),
     ):
         if wrong := sorted(name for name in names if not name.startswith(made_here)):
             raise UserError(f"The weights in {folder} {what} {wrong[0]} and {len(wrong) - 1} more: they are not whole.")

@@ -47,10 +47,14 @@ def dpfest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     # pytest's, and would close it when Hydra sets logging up while another test's is in place.
     absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
     monkeypatch.chdir(tmp_path)
-    for name, value in WIDE_AND_PLAIN.items():
+    # Typer calls a program by its file only where that was not started as `python -m ...`, as pytest is.
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
+    for name, value in {**WIDE_AND_PLAIN, "COMP_LINE": ""}.items():  # completion sets the last for Hydra
         monkeypatch.setenv(name, value)
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
         monkeypatch.setattr(sys, "argv", ["dpfest", *arguments])
         capfd.readouterr()
         with pytest.raises(SystemExit) as ended:

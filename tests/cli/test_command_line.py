@@ -154,13 +154,14 @@ def test_a_report_without_a_folder_of_runs_says_so(dpfest_here: Command, tmp_pat
         ended = dpfest_here(*line)
         assert ended.returncode == 2
         assert "there is no folder" in ended.stderr and "paths.runs" in ended.stderr
-    assert dpfest_here("report", "--list").returncode == 0
+    assert dpfest_here("report", "--list", "experiment=text_large_vocabulary").returncode == 0
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_report_takes_several_artifacts_and_its_commands_name_the_runs(dpfest_here: Command, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    ended = dpfest_here("report", "--only", "fig2,fig8", "--only", "frontier", "paths.runs=mine")
+    line = ["report", "--only", "fig2,fig8", "--only", "frontier", "experiment=comparison", "profile=smoke"]
+    ended = dpfest_here(*line, "paths.runs=mine")
     assert ended.returncode == 0, ended.stderr
     assert [line.split()[0] for line in ended.stdout.splitlines()[:3]] == ["fig2", "fig8", "frontier"]
-    assert "dpfest sweep experiment=comparison paths.runs=mine" in ended.stdout
+    assert "dpfest sweep experiment=comparison profile=smoke paths.runs=mine" in ended.stdout

@@ -26,7 +26,7 @@ def test_a_line_that_asks_for_nothing_or_for_no_folder_is_answered_with_what_to_
     (tmp_path / "runs").mkdir()
     (tmp_path / "file").touch()
     for place in ("file", "file/below", "/proc/x"):
-        asked = dpfest_here("report", f"paths.report={place}")
+        asked = dpfest_here("report", f"paths.report={place}", "experiment=text_large_vocabulary")
         assert asked.returncode == 2 and asked.stderr.startswith("error: ") and "set paths.report" in asked.stderr
 
 

@@ -185,7 +185,7 @@ def test_a_plan_edited_by_hand_is_another_plan_and_refused_where_it_costs_more()
     true = planned("adafest")
     for edited in (
         replace(true, batch_size=10_000),
-        replace(true, algorithm=ALGORITHMS["exponential"](rows_per_step=50, noise_ratio=0.01)),
+        replace(true, algorithm=ALGORITHMS["exponential"](rows_per_step=50, noise_ratio=0.1)),
         replace(true, periods=(replace(true.periods[0], noise_multiplier=0.9 * true.noise_multiplier),)),
         replace(true, periods=(replace(true.periods[0], steps=150),)),
         replace(true, periods=(replace(true.periods[0], examples=40_000),)),

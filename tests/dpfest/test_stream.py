@@ -59,16 +59,22 @@ def streaming():
 
 
 def recounted(events, delta):
-    """The largest epsilon over kinds of examples, by dp_accounting's own events alone."""
+    """The largest epsilon over kinds of examples, by dp_accounting's own events alone; equal kinds are counted once."""
+    settings = ("noise_multiplier", "sampling_probability", "count")
+    kinds = {
+        tuple(
+            tuple(event[name] for name in settings) for event in events if event["part"] == leaf[: len(event["part"])]
+        )
+        for leaf in (event["part"] for event in events)
+    }
     costs = []
-    for leaf in (event["part"] for event in events):
+    for kind in kinds:
         accountant = PLDAccountant()
-        for event in events:
-            if event["part"] == leaf[: len(event["part"])]:
-                mechanism = dp_accounting.GaussianDpEvent(event["noise_multiplier"])
-                if event["sampling_probability"] < 1:
-                    mechanism = dp_accounting.PoissonSampledDpEvent(event["sampling_probability"], mechanism)
-                accountant.compose(mechanism, event["count"])
+        for noise_multiplier, sampling_probability, count in kind:
+            mechanism = dp_accounting.GaussianDpEvent(noise_multiplier)
+            if sampling_probability < 1:
+                mechanism = dp_accounting.PoissonSampledDpEvent(sampling_probability, mechanism)
+            accountant.compose(mechanism, count)
         costs.append(accountant.get_epsilon(delta))
     return max(costs)
 

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +23,7 @@ from pipelines.runs.identity import run_folder
 from pipelines.select import select
 from pipelines.tasks.clicks import ClickTask
 from pipelines.train import make_run
-
-HOME = Path(__file__).resolve().parents[2]
-ENTRY = "import sys; sys.argv[0] = 'dpfest'; from cli.main import main; main()"
+from tests.pipelines.killed import signal_at, train_until_killed
 
 
 def overrides(tmp_path: Path, *more: str) -> list[str]:
@@ -55,29 +49,6 @@ def config(tmp_path: Path, *more: str) -> Config:
     return typed(Composer().compose(overrides(tmp_path, *more)))
 
 
-def start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
-    return launch(tmp_path, overrides(tmp_path, *more))
-
-
-def launch(tmp_path: Path, overrides: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", ENTRY, "train", *overrides],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(HOME)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not path.exists():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.005)
-
-
 def outcome(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
     """Summary, metrics, weights: all that must not depend on a kill."""
     summary = json.loads((folder / "release" / "summary.json").read_text())
@@ -85,7 +56,8 @@ def outcome(folder: Path) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
     return summary, metrics, load_file(folder / "release" / "model.safetensors")
 
 
-LONG = ("train.steps=150", "train.checkpoint_every=3", "train.log_every=1")
+LONG = ("train.steps=12", "train.checkpoint_every=3", "train.log_every=1")
+"""Checkpoints at the start and after steps 3, 6 and 9; a run that ends after 7 steps takes the seventh again."""
 
 
 @pytest.mark.parametrize(
@@ -96,11 +68,8 @@ def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> N
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     expected = make_run(config(quiet, *more))
     folder = run_folder(config(killed, *more))
-    process = start(killed, *more)
-    wait_for(folder / "private" / "state.pt", process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not (folder / "release" / "summary.json").exists(), "killed too late to test anything"
+    train_until_killed(overrides(killed, *more), steps=7)
+    assert (folder / "private" / "state.pt").exists() and not (folder / "release").exists()
     with open(folder / "private" / "metrics.jsonl", "a") as file:
         file.write('{"step": 9')  # a line cut short by the kill
     resumed = make_run(config(killed, *more))
@@ -111,15 +80,20 @@ def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> N
     assert all(bool((got[2][name] == value).all()) for name, value in want[2].items())
 
 
-def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    folder = run_folder(config(tmp_path, *LONG))
-    process = start(tmp_path, *LONG)
-    wait_for(folder / "private" / "state.pt", process)
-    process.terminate()
-    output = process.communicate(timeout=60)[0]
-    assert process.returncode == 143, output
+def stopped(monkeypatch: pytest.MonkeyPatch, settings: Config) -> Path:
+    """The folder of a run that SIGTERM ended after 7 steps."""
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        signal_at(patch, 7, signal.SIGTERM)
+        make_run(settings)
+    assert ended.value.code == 143
+    return run_folder(settings)
+
+
+def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = stopped(monkeypatch, config(tmp_path, *LONG))
     assert json.loads((folder / "status.json").read_text())["status"] == "stopped"
-    assert make_run(config(tmp_path, *LONG)).summary["steps"] == 150
+    assert RunDirectory(folder).load_state()["training"]["steps_done"] == 8  # the step under way is finished
+    assert make_run(config(tmp_path, *LONG)).summary["steps"] == 12
     assert json.loads((folder / "status.json").read_text())["status"] == "done"
 
 
@@ -181,13 +155,9 @@ def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(tmp_path: Path) 
     assert directory.summary() is None
 
 
-def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path) -> None:
+def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = config(tmp_path, "privacy.noise_seed=null", *LONG)
-    folder = run_folder(settings)
-    process = start(tmp_path, "privacy.noise_seed=null", *LONG)
-    wait_for(folder / "private" / "state.pt", process)
-    process.terminate()
-    process.communicate(timeout=60)
+    folder = stopped(monkeypatch, settings)
     saved = RunDirectory(folder).load_state()
     assert saved is not None and len(saved["training"]["key"]) == 32
     assert (folder / "private" / "state.pt").stat().st_mode & 0o077 == 0

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +25,8 @@ from pipelines.runs.identity import run_folder, run_hash
 from pipelines.select import Selection, select
 from pipelines.tasks.clicks import ClickTask
 from pipelines.train import make_run, prepare
-from tests.pipelines.test_train import launch, outcome
+from tests.pipelines.killed import train_until_killed
+from tests.pipelines.test_train import outcome
 
 # Six days to train on, in periods of four and two; two held out.
 SETTINGS = (
@@ -81,17 +79,15 @@ def opened(settings: Config) -> Stream:
 
 @pytest.mark.parametrize("algorithm", ["adafest_plus", "nonprivate"])
 def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
-    tmp_path: Path, overrides: Any, config: Any, algorithm: str
+    overrides: Any, config: Any, algorithm: str
 ) -> None:
-    more = [*f"algorithm={algorithm}".split(), "train.steps=40", "train.checkpoint_every=3", "train.log_every=1"]
+    more = [*f"algorithm={algorithm}".split(), "train.steps=6", "train.checkpoint_every=3", "train.log_every=1"]
     more += ["algorithm.threshold=1", "algorithm.selection.rows=260"] if algorithm == "adafest_plus" else []
     expected = make_run(config(*more, name="quiet"))
     folder = run_folder(config(*more, name="killed"))
-    process = launch(tmp_path, overrides("killed", *more))
-    _wait_for_the_second_period(folder / "private" / "metrics.jsonl", process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert not (folder / "release" / "summary.json").exists(), "killed too late to test anything"
+    train_until_killed(overrides("killed", *more), steps=6 + 4)
+    assert not (folder / "release").exists()
+    assert '"step": 10' in (folder / "private" / "metrics.jsonl").read_text()
     resumed = make_run(config(*more, name="killed"))
     want, got = outcome(expected.path), outcome(resumed.path)
     assert got[0] == want[0] and len(got[0]["periods"]) == 2
@@ -100,14 +96,6 @@ def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
     if algorithm != "nonprivate":
         ledgers = [json.loads((run.path / "release" / "ledger.json").read_text()) for run in (expected, resumed)]
         assert ledgers[0] == ledgers[1] and ledgers[0]["epsilon"] <= 1
-
-
-def _wait_for_the_second_period(metrics: Path, process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not metrics.exists() or '"step": 45' not in metrics.read_text():
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "the second period never came"
-        time.sleep(0.002)
 
 
 @pytest.mark.parametrize(

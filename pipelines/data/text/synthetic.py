@@ -71,12 +71,12 @@ class TextSyntheticConfig(TextConfig):
     def files(self, scratch: Path) -> dict[str, TsvFile]:
         """See :meth:`TextConfig.files`; written into ``scratch``."""
         scratch.mkdir(exist_ok=True)
-        generator, found = np.random.default_rng(self.seed), {}
+        generator, parts = np.random.default_rng(self.seed), {}
         for part, rows in (("train", self.rows), ("test", self.test_rows)):
             path = scratch / f"{part}.tsv"
             path.write_text("\n".join(["sentence\tlabel", *self._lines(generator, rows), ""]), encoding="utf-8")
-            found[part] = TsvFile(path, self.columns, "stop")
-        return found
+            parts[part] = TsvFile(path, self.columns, "stop")
+        return parts
 
     def tokens(self) -> TextTokenizer:
         """Each word is a token."""

@@ -79,8 +79,8 @@ class TextTokenizer:
             for token, row in self._tokenizer.get_vocab().items():
                 counts[row] = 1 if token in marks or len(token) == 1 else -np.inf
             for rank, pair in enumerate(model["merges"]):
-                left, right = pair.split(" ") if isinstance(pair, str) else pair
-                if (row := model["vocab"].get(left + right)) is not None and counts[row] == -np.inf:
+                first, second = pair.split(" ") if isinstance(pair, str) else pair
+                if (row := model["vocab"].get(first + second)) is not None and counts[row] == -np.inf:
                     counts[row] = -rank
         elif model["type"] == "Unigram":
             counts[: len(model["vocab"])] = [score for _, score in model["vocab"]]

@@ -92,6 +92,15 @@ class Setting:
     def reduction(self) -> float:
         return self.runs[0].parameters / self.coordinates if self.coordinates > 0 else math.inf
 
+    @property
+    def is_sparsest(self) -> bool:
+        """Whether no setting of its algorithm can cut more: DP-FEST with a row a table (int(k/p) = 1), exponential
+        selection with a row a step, LoRA of rank 1."""
+        tables, rows = len(self.runs[0].tables), self.parameter("selection.rows")
+        if self.algorithm == "fest":
+            return bool(tables and isinstance(rows, int | float) and rows // tables <= 1)
+        return 1 in (self.parameter("rows_per_step"), self.parameter("rank"))
+
     def parameter(self, name: str) -> Any:
         """A hyper-parameter of the algorithm by its dotted name (`selection.rows`), or None."""
         value: Any = self.runs[0].hyperparameters.get("algorithm") or {}

@@ -33,7 +33,7 @@ OPPOSITE = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}
 @dataclass(frozen=True)
 class Reach:
     """Best reduction within a loss: chosen on validation, and its 95% bounds; 1 is DP-SGD's own. `ended` says that no
-    setting surely lost more: sparser settings might do better."""
+    setting surely lost more: sparser settings might do better, unless there can be none (`Setting.is_sparsest`)."""
 
     chosen: float
     surely: float
@@ -68,8 +68,12 @@ def reach(settings: Sequence[Setting], reference: Setting, lost: Losses, loss: f
         1.0 if chosen is None else chosen.reduction,
         max([1.0, *(setting.reduction for setting in settings if lost[setting.key].high <= loss)]),
         at_most,
-        at_most >= max(setting.reduction for setting in settings),
+        at_most >= _sparsest(settings).reduction and not _sparsest(settings).is_sparsest,
     )
+
+
+def _sparsest(settings: Sequence[Setting]) -> Setting:
+    return max(settings, key=lambda s: (s.reduction, s.key))
 
 
 def ahead(mine: Reach, other: Reach, factor: float = 1.0) -> str:
@@ -138,11 +142,15 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, of: 
 
 
 def _ends(tried: Mapping[str, Sequence[Setting]], lost: Losses) -> Mapping[str, Any]:
-    """The smallest loss that some algorithm was never tried so sparse as to have, and those algorithms with their
-    largest reductions."""
-    sparsest = {name: max(settings, key=lambda s: (s.reduction, s.key)) for name, settings in tried.items()}
+    """The smallest loss that some algorithm was never tried so sparse as to have, though it can be sparser, and those
+    algorithms with their largest reductions."""
+    sparsest = {name: _sparsest(settings) for name, settings in tried.items()}
     for loss in LOSSES:
-        ended = [(name, setting.reduction) for name, setting in sparsest.items() if lost[setting.key].low <= loss]
+        ended = [
+            (name, setting.reduction)
+            for name, setting in sparsest.items()
+            if lost[setting.key].low <= loss and not setting.is_sparsest
+        ]
         if ended:
             return {"loss": loss, "sparsest": ended}
     return {"loss": TOLERABLE, "sparsest": []}

@@ -143,6 +143,18 @@ def test_an_algorithm_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp
     assert verdicts(tmp_path)["adafest_ahead_of_fest"] == HOLDS
 
 
+def test_one_row_a_table_is_where_fest_ends_and_not_where_its_grid_does(tmp_path: Path) -> None:
+    """13 tables: int(k/13) is 1 up to k = 25, and nothing sparser can be advised."""
+    write(tmp_path / "end", [*BASE, fest(25, 0.0005, 5000.0), *MANY])
+    claim = judge(Inputs(populations(load_runs(tmp_path / "end")[0]), tmp_path))[0]
+    assert claim["verdict"] == FAILS  # beyond any doubt DP-FEST cuts 5,000 times where DP-AdaFEST loses more
+    assert "or more" not in claim["evidence"].split("In brackets")[0] and "sweep" not in claim["evidence"]
+    write(tmp_path / "ahead", [*BASE, fest(25, 0.0005, 500.0), adafest(5, 0.0005, 5e3), adafest(50, 0.03, 5e4)])
+    assert verdicts(tmp_path / "ahead")["adafest_ahead_of_fest"] == HOLDS
+    write(tmp_path / "open", [*BASE, fest(26, 0.0005, 500.0), adafest(5, 0.0005, 5e3), adafest(50, 0.03, 5e4)])
+    assert verdicts(tmp_path / "open")["adafest_ahead_of_fest"] == UNTOLD
+
+
 def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
     said = {claim["id"]: claim["evidence"] for claim in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))}

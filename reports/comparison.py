@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from reports.runs import Run, setting_key
@@ -48,6 +49,14 @@ class Setting:
     def epsilon(self) -> float | None:
         """The target ε, None without privacy."""
         return self.runs[0].target_epsilon
+
+    @cached_property
+    def by_seed(self) -> Mapping[int, Sequence[Run]]:
+        """Its runs by their seeds."""
+        runs: dict[int, list[Run]] = {}
+        for run in self.runs:
+            runs.setdefault(run.seed, []).append(run)
+        return runs
 
     @property
     def validation(self) -> float:

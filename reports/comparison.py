@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from reports.runs import Run, setting_key
@@ -48,6 +49,14 @@ class Setting:
     def epsilon(self) -> float | None:
         """The target ε, None without privacy."""
         return self.runs[0].target_epsilon
+
+    @cached_property
+    def by_seed(self) -> Mapping[int, Sequence[Run]]:
+        """Its runs by their seeds."""
+        runs: dict[int, list[Run]] = {}
+        for run in self.runs:
+            runs.setdefault(run.seed, []).append(run)
+        return runs
 
     @property
     def validation(self) -> float:
@@ -91,6 +100,15 @@ class Setting:
     @property
     def reduction(self) -> float:
         return self.runs[0].parameters / self.coordinates if self.coordinates > 0 else math.inf
+
+    @property
+    def is_sparsest(self) -> bool:
+        """Whether no setting of its algorithm can cut more: DP-FEST with a row a table (int(k/p) = 1), exponential
+        selection with a row a step, LoRA of rank 1."""
+        tables, rows = len(self.runs[0].tables), self.parameter("selection.rows")
+        if self.algorithm == "fest":
+            return bool(tables and isinstance(rows, int | float) and rows // tables <= 1)
+        return 1 in (self.parameter("rows_per_step"), self.parameter("rank"))
 
     def parameter(self, name: str) -> Any:
         """A hyper-parameter of the algorithm by its dotted name (`selection.rows`), or None."""

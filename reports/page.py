@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from reports.artifacts.frontier import in_order
+from reports.claims.claim import DIFFERS
 from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
 from reports.comparison import Population, heading
 from reports.found import Found
@@ -20,7 +21,7 @@ from reports.reference import ALARM, Agreement
 from reports.runs import Run
 from reports.svg import inline
 from reports.templates import render
-from reports.wording import described, metric, number, settings_text
+from reports.wording import CONTROLS, described, metric, number, settings_text
 from reports.write import Draft
 
 CENTRAL = "fig8"
@@ -32,6 +33,7 @@ EMBEDDED = 8_000_000
 _VERDICTS = {
     HOLDS: "hold",
     FAILS: "do not hold",
+    DIFFERS: "hold on some datasets and not on others",
     OPEN: "need more runs",
     UNTOLD: "are inconclusive on these data and settings",
 }
@@ -59,8 +61,10 @@ def page(
         glance=_glance(central, draft) if central else None,
         found=_found(claims, groups, draft) if claims else None,
         claims=[claim | {"evidence": _folded(claim["evidence"])} for claim in claims],
+        matrix=_matrix(claims, groups),
         verdicts=_VERDICTS,
-        decisive=(HOLDS, FAILS),
+        decisive=(HOLDS, FAILS, DIFFERS),
+        controls=[name for name in CONTROLS if any(group.dataset == name for group in groups)],
         enough=ENOUGH,
         retraining=TRAINING["auc"],
         groups=[(group.dataset, described(group)) for group in groups],
@@ -70,6 +74,29 @@ def page(
         reference=Markup(draft.text("tables/reference.html")) if reference else None,
         alarm=ALARM,
     )
+
+
+def _matrix(claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> dict[str, list[tuple[str, str, str]]]:
+    """By dataset, in the order of the runs, the claims that are judged on it: id, verdict, interval in words. Datasets
+    on which no claim can be tested are left out."""
+    judged = {name for claim in claims for name in claim["datasets"]}
+    names = [group.dataset for group in groups if group.untestable is None and group.dataset in judged]
+    return {
+        name: [
+            (claim["id"], said["verdict"], _interval(said["interval"]))
+            for claim in claims
+            if (said := claim["datasets"].get(name))
+        ]
+        for name in dict.fromkeys(names)
+    }
+
+
+def _interval(interval: Mapping[str, Any] | None) -> str:
+    """An interval in words: what it is of, and from where to where; empty where there is none."""
+    if interval is None or interval["low"] is None:
+        return ""
+    low, high = (None if bound is None else f"{bound:.4g}" for bound in (interval["low"], interval["high"]))
+    return f"{interval['of']}: {low} to {high}" if high else f"{interval['of']}: {low} or more"
 
 
 def _drawn(entry: Mapping[str, Any]) -> bool:

@@ -4,44 +4,56 @@ from __future__ import annotations
 
 import itertools
 
-from reports.claims.claim import Finding, all_of, finding, seeds_of
-from reports.claims.estimate import UNTOLD, between
+from reports.claims.claim import NOWHERE, Finding, Findings, finding, seeds_of
+from reports.claims.estimate import OPEN, UNTOLD, Sample
+from reports.claims.logic import All, Contrast, between, equivalent, verdict
 from reports.comparison import Population
 from reports.entry import Inputs
 
 
-def as_good(inputs: Inputs) -> Finding:
+def as_good(inputs: Inputs) -> Findings:
     """At every ε and of every algorithm, the best rigorous setting is as good as the best one of the paper's way."""
     usable = [population for population in inputs.of("clicks", "text", "large_text") if not population.untestable]
-    compared = [
-        (one, other, name, epsilon)
+    pairs = [
+        (one, other)
         for one, other in itertools.permutations(usable, 2)
         if (one.fidelity, other.fidelity) == ("rigorous", "paper") and _data(one) == _data(other)
-        for epsilon in one.epsilons
-        for name in sorted({setting.algorithm for setting in one.settings})
-        if one.of(name, epsilon) and other.of(name, epsilon)
     ]
+    found = {one.dataset: found for one, other in reversed(pairs) if (found := _both_ways(one, other))}
+    return dict(reversed(found.items())) or {NOWHERE: finding(UNTOLD, "not_side_by_side")}
+
+
+def _both_ways(one: Population, other: Population) -> Finding | None:
+    """All that was trained both ways, or None."""
+    compared: list[tuple[Finding, Contrast]] = []
+    for epsilon in one.epsilons:
+        for name in sorted({setting.algorithm for setting in one.settings}):
+            tried = one.of(name, epsilon), other.of(name, epsilon)
+            sample = Sample(itertools.chain(*tried))
+            ours, theirs = map(sample.best, tried)
+            if ours is None or theirs is None:
+                continue
+            contrast = between(sample, ours, theirs)
+            moved = contrast.at(len(sample.settings))
+            found = finding(
+                OPEN,
+                "accountings",
+                ("difference of utility", moved.low, moved.high),
+                dataset=one.dataset,
+                name=name,
+                epsilon=epsilon,
+                seeds=seeds_of([ours, theirs]),
+                ours=ours.test,
+                theirs=theirs.test,
+                moved=moved,
+            )
+            compared.append((found, contrast))
     if not compared:
-        return finding(UNTOLD, "not_side_by_side")
-    of = sum(len(p.of(name, epsilon)) for one, other, name, epsilon in compared for p in (one, other))
-    return all_of([_compared(*pair, of) for pair in compared], "side_by_side")
-
-
-def _compared(one: Population, other: Population, name: str, epsilon: float, of: int) -> Finding:
-    ours, theirs = one.best(name, epsilon), other.best(name, epsilon)
-    assert ours is not None and theirs is not None
-    moved = between(ours, theirs, of)
-    return finding(
-        moved.none(),
-        "accountings",
-        dataset=one.dataset,
-        name=name,
-        epsilon=epsilon,
-        seeds=seeds_of([ours, theirs]),
-        ours=ours.test,
-        theirs=theirs.test,
-        moved=moved,
-    )
+        return None
+    findings, contrasts = zip(*compared, strict=True)
+    of = max(len(contrast.sample.settings) for contrast in contrasts)
+    said = verdict(All([equivalent(contrast) for contrast in contrasts]), chosen=True, of=of)
+    return finding(said, "side_by_side", findings[0].interval, findings=findings)
 
 
 def _data(population: Population) -> tuple[str, str, str, str, int]:

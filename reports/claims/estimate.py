@@ -1,26 +1,30 @@
-"""Differences with their 95% intervals, and the verdict that an interval implies.
+"""Contrasts of utilities with their 95% bounds: what retraining leaves of a difference, on the same test rows.
 
-Two settings with ENOUGH runs each are compared over these (Student's t, pooled variance): the question is whether
-retraining would give the same result on the same test rows. Fewer runs do not tell. Then retraining is assumed to
-change a utility with standard deviation TRAINING, or that of these runs where it is larger, in quadrature with the
-standard error of the test rows. So one run can decide a large difference but never a small one, and nothing at all of
-a metric that TRAINING does not have.
+**Which seeds.** What is chosen among settings by some runs is flattered by the same runs. So from ENOUGH seeds on, the
+first half of those that all settings have (rounded down: 1 of 3, 2 of 5) *choose*, on validation, and only the other
+seeds *confirm*, on test. Nothing else was looked at, so that bounds need no correction for the number of settings. A
+setting that has no other seeds, and all settings where there are fewer seeds, are judged by the seeds that chose; then
+every choice counts the settings that it was made among (Bonferroni).
 
-A claim that rests on several settings, or on one that was chosen among several, counts them: its intervals hold
-simultaneously with 95% confidence (Bonferroni). Choosing on validation is no way around that, since retraining moves
-validation and test utility together.
+**How far runs scatter.** Settings are paired by seed. The scatter is the residual of an additive model of setting and
+seed, pooled over all settings of the claim. A contrast that scatters more over its own seeds than that, by an F-test at
+UNLIKE, keeps its own. With fewer than ENOUGH seeds, or no seed in common, nothing estimates it: then retraining is
+assumed to change a utility with standard deviation TRAINING, or that of these runs where it is larger, in quadrature
+with the standard error of the test rows. So one seed can decide a large difference but never a small one, and nothing
+at all of a metric that TRAINING does not have. That holds of means and of trends as of single differences.
+
+**Bounds** are one-sided: each of `low` and `high` is wrong in at most 5% of cases.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any
+from functools import cache, cached_property
 
+import numpy as np
 from scipy import stats
 
 from reports.comparison import Setting
@@ -34,17 +38,27 @@ NEARLY = 0.005
 """A difference of utility below this counts as none: the paper's own thresholds begin there."""
 
 ENOUGH = 3
-"""Runs of a setting from which on their own spread estimates the effect of retraining."""
+"""Seeds from which on some choose and others confirm, and runs estimate their own scatter."""
 
 TRAINING = {"auc": 0.005}
 """Assumed standard deviation of a utility over retrainings, by metric: the largest measured on the flights, whose
 settings have 0.001 to 0.005 over three seeds each, so the true one may be larger. For accuracies on real texts there
 are too few measurements."""
 
+LEVEL = 0.05
+"""Of each bound."""
+
+UNLIKE = 0.25
+"""Level at which a contrast is found to scatter more than others. A preliminary test must be lax: what it misses widens
+no bound."""
+
+Weights = Sequence[tuple[float, Setting]]
+"""A contrast: factors, which add up to zero, of the utilities of settings that are all different."""
+
 
 @dataclass(frozen=True)
 class Difference:
-    """An estimate and half of its 95% interval, infinite where too few runs leave it open."""
+    """An estimate and the distance of its one-sided 95% bounds, infinite where too few runs leave it open."""
 
     value: float
     half: float
@@ -80,19 +94,81 @@ class Difference:
         """The verdict on the claim that the difference is above `least`."""
         return HOLDS if self.low > least else FAILS if self.high < least else OPEN
 
-    def none(self) -> str:
-        """The verdict on the claim that there is no relevant difference."""
-        if max(self.high, -self.low) < NEARLY:
-            return HOLDS
-        return FAILS if max(self.low, -self.high) > NEARLY else OPEN
+
+class Sample:
+    """The runs of the settings that a claim rests on: which seeds choose, and how far runs scatter.
+
+    Attributes:
+        choosing: the seeds that choose; all of them where there are too few to confirm.
+        few: whether there are fewer than ENOUGH seeds.
+    """
+
+    def __init__(self, settings: Iterable[Setting]) -> None:
+        self.settings = tuple(settings)
+        seeds = sorted({seed for setting in self.settings for seed in setting.by_seed})
+        shared = [seed for seed in seeds if all(seed in setting.by_seed for setting in self.settings)]
+        self.few = len(seeds) < ENOUGH
+        self.choosing = frozenset(seeds if self.few else (shared or seeds)[: len(seeds) // 2])
+
+    def best(self, settings: Iterable[Setting]) -> Setting | None:
+        """The setting with the highest validation utility over the seeds that choose; None of none."""
+        return max(settings, key=lambda s: (self._validation(s), s.reduction, s.key), default=None)
+
+    def seems(self, weights: Weights) -> float:
+        """A contrast on validation, over the seeds that choose."""
+        return math.fsum(factor * self._validation(setting) for factor, setting in weights)
+
+    def contrast(self, weights: Weights, of: int = 1, chosen: bool = True) -> Difference:
+        """A contrast on test. `chosen` says that the seeds that choose had a say in which contrast this is; where there
+        are no others, it is one of `of` that it was chosen among."""
+        shared = set.intersection(*(set(setting.by_seed) for _, setting in weights))
+        if self.few or self._scatter is None or not shared:
+            errors = (factor * _error(setting) for factor, setting in weights)
+            value = math.fsum(factor * setting.test for factor, setting in weights)
+            return Difference(value, normal(of) * math.hypot(*errors))
+        fresh = shared - self.choosing
+        used, of = (fresh, 1) if fresh and chosen else (shared, of)
+        by_seed = {seed: _at(weights, seed) for seed in sorted(shared)}
+        deviation, freedom = self._scatter
+        deviation *= math.hypot(*(factor for factor, _ in weights))
+        own, less = (statistics.stdev(by_seed.values()), len(by_seed) - 1) if len(by_seed) > 1 else (0.0, 1)
+        if own > 1e-12 and (not deviation or stats.f.sf((own / deviation) ** 2, less, freedom) < UNLIKE):
+            deviation, freedom = own, less
+        value = statistics.fmean(by_seed[seed] for seed in used)
+        return Difference(value, student(freedom, of) * deviation / math.sqrt(len(used)))
+
+    def _validation(self, setting: Setting) -> float:
+        seeds = self.choosing & set(setting.by_seed) or set(setting.by_seed)
+        return statistics.fmean(run.validation for seed in seeds for run in setting.by_seed[seed])
+
+    @cached_property
+    def _scatter(self) -> tuple[float, int] | None:
+        """Standard deviation of one run, pooled over settings, with its degrees of freedom: what an additive model of
+        setting and seed leaves of the test utilities. None where fewer than two degrees are left."""
+        cells = [
+            (place, seed, statistics.fmean(run.test for run in runs))
+            for place, setting in enumerate(self.settings)
+            for seed, runs in setting.by_seed.items()
+        ]
+        seeds = sorted({seed for _, seed, _ in cells})
+        design = np.zeros((len(cells), len(self.settings) + len(seeds)))
+        for line, (place, seed, _) in enumerate(cells):
+            design[line, place] = design[line, len(self.settings) + seeds.index(seed)] = 1
+        tests = np.array([test for *_, test in cells]) - 0.5
+        fitted, _, rank, _ = np.linalg.lstsq(design, tests, rcond=None)
+        left = tests - design @ fitted
+        freedom = len(cells) - int(rank)
+        if freedom < 2:
+            return None
+        deviation = math.sqrt(float(left @ left) / freedom)
+        return (deviation if deviation > 1e-12 else 0.0), freedom  # less is of rounding
 
 
-def between(one: Setting, other: Setting, of: int = 1) -> Difference:
-    """Test utility of `one` minus that of `other`, which represent, or were chosen among, `of` settings."""
-    if min(len(one.runs), len(other.runs)) < ENOUGH:
-        return Difference(one.test - other.test, normal(of) * math.hypot(_error(one), _error(other)))
-    tests = ([run.test for run in setting.runs] for setting in (one, other))
-    return Difference(one.test - other.test, _half(stats.ttest_ind, *tests, of=of))
+def _at(weights: Weights, seed: int) -> float:
+    """A contrast of one seed's runs."""
+    return math.fsum(
+        factor * statistics.fmean(run.test for run in setting.by_seed[seed]) for factor, setting in weights
+    )
 
 
 def _error(setting: Setting) -> float:
@@ -104,48 +180,11 @@ def _error(setting: Setting) -> float:
 
 @cache
 def normal(of: int = 1) -> float:
-    """Half of a 95% interval in known standard errors, where `of` intervals are to hold simultaneously."""
-    return float(stats.norm.ppf(1 - 0.025 / of))
+    """The distance of a 95% bound in known standard errors, one of `of` that are to hold simultaneously."""
+    return float(stats.norm.ppf(1 - LEVEL / of))
 
 
 @cache
 def student(freedom: int, of: int = 1) -> float:
     """The same for an estimated standard error."""
-    return float(stats.t.ppf(1 - 0.025 / of, freedom))
-
-
-def mean(values: Sequence[float]) -> Difference:
-    """Of differences that are independent."""
-    half = _half(partial(stats.ttest_1samp, popmean=0), values) if len(values) > 1 else math.inf
-    return Difference(statistics.fmean(values), half)
-
-
-def _half(test: Callable[..., Any], *samples: Sequence[float], of: int = 1) -> float:
-    """Half of the interval of one of `of` t-tests; zero where nothing scatters, of which scipy warns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        low, high = test(*samples).confidence_interval(1 - 0.05 / of)
-    return float(high - low) / 2
-
-
-def slope(lines: Iterable[Sequence[tuple[float, float]]], of: int = 1) -> Difference | None:
-    """The common slope of parallel lines, each through points (x, y) and with an intercept of its own; one of `of`
-    slopes.
-
-    None where no line has two different x; the half is infinite where no degree of freedom is left.
-    """
-    centred, count = [], 0
-    for points in lines:
-        xs, ys = zip(*points, strict=True)
-        middle, height = statistics.fmean(xs), statistics.fmean(ys)
-        count += 1
-        centred += [(x - middle, y - height) for x, y in points]
-    width = math.fsum(x * x for x, _ in centred)
-    if width < 1e-12:
-        return None
-    steepness = math.fsum(x * y for x, y in centred) / width
-    freedom = len(centred) - count - 1
-    if freedom < 1:
-        return Difference(steepness, math.inf)
-    left = math.fsum((y - steepness * x) ** 2 for x, y in centred)
-    return Difference(steepness, student(freedom, of) * math.sqrt(left / freedom / width))
+    return float(stats.t.ppf(1 - LEVEL / of, freedom))

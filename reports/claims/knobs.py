@@ -8,13 +8,19 @@ import statistics
 from collections.abc import Callable
 
 from reports.ablation import Grid, largest_grid
+from reports.claims.ahead import Tried, ahead, behind
 from reports.claims.claim import Finding, all_of, finding
-from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD, Difference, between, normal, slope
+from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, UNTOLD, Difference, Sample, normal
+from reports.claims.logic import Above, All, Any, Contrast, between, equivalent, verdict
 from reports.claims.tradeoff import TOLERABLE
+from reports.claims.trend import trend
 from reports.comparison import Population, Setting
 from reports.wording import metric
 
 BEST_RATIOS = (5.0, 10.0)
+
+Lines = dict[float, dict[float, Setting]]
+"""Settings along one knob, by the value of the other."""
 
 
 def on_grid(test: Callable[[Population, Grid], Finding]) -> Callable[[Population], Finding]:
@@ -28,35 +34,36 @@ def on_grid(test: Callable[[Population, Grid], Finding]) -> Callable[[Population
 
 
 def larger_ratio_better(population: Population, grid: Grid) -> Finding:
-    """At the same τ, utility rises with the logarithm of σ₁/σ₂."""
-    lines = [
-        [(math.log10(ratio), run.test) for ratio, setting in line for run in setting.runs]
-        for line in _lines(grid, across=True).values()
-    ]
-    gained = slope(lines) if lines else None
-    if gained is None:
+    """At the same τ, utility rises with σ₁/σ₂, step by step."""
+    lines = _along_ratios(grid)
+    found = trend(Sample(grid.cells.values()), list(lines.values()))
+    if found is None:
         return finding(OPEN, "missing", what="two noise ratios at the same τ")
     return finding(
-        gained.above(0),
-        "tenfold_ratio",
-        moved=gained,
+        found.verdict,
+        "larger_ratios",
+        (f"gain of {metric(population)}", found.moved.low, found.moved.high),
+        moved=found.moved,
+        lowest=found.lowest,
         metric=metric(population),
-        runs=sum(map(len, lines)),
         thresholds=len(lines),
     )
 
 
 def five_or_ten_best(population: Population, grid: Grid) -> Finding:
-    """The best ratio is 5 or 10: that setting against the best one with another ratio, both chosen on validation."""
+    """One of the settings with a ratio of 5 or 10 is better than each with another ratio."""
     named = [setting for (ratio, _), setting in grid.cells.items() if ratio in BEST_RATIOS]
     others = [setting for (ratio, _), setting in grid.cells.items() if ratio not in BEST_RATIOS]
-    if not named or not others:
+    sample = Sample(grid.cells.values())
+    best, other = sample.best(named), sample.best(others)
+    if best is None or other is None:
         return finding(OPEN, "missing", what="runs with a ratio of 5 or 10 and with another one")
-    best, other = (max(settings, key=lambda s: (s.validation, s.key)) for settings in (named, others))
-    gained = between(best, other, of=len(grid.cells))
+    statement = Any([All([Above(between(sample, one, against)) for against in others]) for one in named])
+    gained = between(sample, best, other).at(len(grid.cells))
     return finding(
-        gained.above(0),
+        verdict(statement),
         "best_ratio",
+        (f"gain of {metric(population)}", gained.low, gained.high),
         gained=gained,
         ratio=best.parameter("noise_ratio"),
         other=other.parameter("noise_ratio"),
@@ -67,18 +74,52 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
 
 def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
     """At every τ, the gradient has more coordinates at the largest σ₁/σ₂ than at the smallest, and surely fewer at none
-    than at the one below it. Settings in which no row survived have no size to compare."""
-    findings, of = [], len(grid.cells)
-    for threshold, cells in _lines(grid, across=True).items():
-        line = [(ratio, setting) for ratio, setting in cells if setting.coordinates > 0]
-        if len(line) < 2:
+    than at the one below it."""
+    findings = []
+    for threshold, line in _along_ratios(grid).items():
+        if (found := _sized(line, len(grid.cells))) is None:
             continue
-        (low, first), (high, last) = line[0], line[-1]
-        grown = _denser(first, last, of)
-        thinner = any(_denser(one, other, of).above(0) == FAILS for (_, one), (_, other) in itertools.pairwise(line))
-        verdict = FAILS if thinner else grown.above(0)
-        findings.append(finding(verdict, "denser", threshold=threshold, grown=grown, low=low, high=high))
+        low, high, grown, moved = found
+        said = FAILS if FAILS in moved else grown.above(0)
+        findings.append(
+            finding(said, "denser", _times_as_many(grown), threshold=threshold, grown=grown, low=low, high=high)
+        )
     return all_of(findings) if findings else finding(OPEN, "missing", what="two noise ratios at the same τ")
+
+
+def larger_threshold_sparser(population: Population, grid: Grid) -> Finding:
+    """At every σ₁/σ₂, the gradient has fewer coordinates at the largest τ than at the smallest. The paper says usually:
+    it fails where more than half of the steps from one τ to the next surely add some."""
+    findings, steps = [], []
+    for ratio, line in _along_thresholds(grid).items():
+        if (found := _sized(line, len(grid.cells))) is None:
+            continue
+        low, high, grown, moved = found
+        steps += moved
+        said = HOLDS if grown.above(0) == FAILS else OPEN
+        findings.append(finding(said, "sparser", _times_as_many(grown), ratio=ratio, grown=grown, low=low, high=high))
+    if not findings:
+        return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
+    together = all_of(findings)
+    if 2 * steps.count(HOLDS) > len(steps):
+        return Finding(FAILS, together.template, together.numbers, together.interval)
+    return together
+
+
+def _sized(line: dict[float, Setting], of: int) -> tuple[float, float, Difference, list[str]] | None:
+    """Along a line: the first and the last value, how many times as many coordinates the gradient has at the last, and
+    whether each step adds some (one of `of` such comparisons). Settings in which no row survived have no size to
+    compare; None of a line that has fewer than two others."""
+    sized = [(value, setting) for value, setting in line.items() if setting.coordinates > 0]
+    if len(sized) < 2:
+        return None
+    (low, first), (high, last) = sized[0], sized[-1]
+    moved = [_denser(one, other, of).above(0) for (_, one), (_, other) in itertools.pairwise(sized)]
+    return low, high, _denser(first, last, of), moved
+
+
+def _times_as_many(grown: Difference) -> tuple[str, float, float]:
+    return "times as many coordinates", math.exp(grown.low), math.exp(min(grown.high, 700.0))
 
 
 def _denser(one: Setting, other: Setting, of: int) -> Difference:
@@ -93,52 +134,150 @@ def _denser(one: Setting, other: Setting, of: int) -> Difference:
 
 
 def small_threshold_harmless(population: Population, grid: Grid) -> Finding:
-    """Among small τ (the lower half of those tried), raising it moves utility by nothing to speak of."""
+    """Among small τ (the lower half of those tried), none moves utility from that of the smallest by what counts."""
     limit = statistics.median(grid.thresholds)
-    lines = [[cell for cell in line if cell[0] <= limit] for line in _lines(grid, across=False).values()]
-    lines = [line for line in lines if len(line) > 1]
-    if not lines:
+    lines = [
+        {tau: setting for tau, setting in line.items() if tau <= limit} for line in _along_thresholds(grid).values()
+    ]
+    sample = Sample(grid.cells.values())
+    moves = {
+        (min(line), tau): between(sample, setting, line[min(line)])
+        for line in lines
+        for tau, setting in line.items()
+        if tau > min(line)
+    }
+    if not moves:
         return finding(OPEN, "missing", what="two small τ at the same σ₁/σ₂")
-    line = max(lines, key=lambda cells: (len(cells), cells[-1][1].validation))
-    (low, first), (high, last) = line[0], line[-1]
-    moved = between(last, first, of=len(lines))
-    return finding(moved.none(), "small_thresholds", moved=moved, low=low, high=high, metric=metric(population))
-
-
-def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
-    """Utility drops at the largest τ; where it does not, that decides only if τ came to half the batch (in the
-    paper, 500 of 1,024)."""
-    drops: list[tuple[float, float, Difference]] = []
-    lines = _lines(grid, across=False)
-    of = sum(map(len, lines.values()))
-    for ratio, line in lines.items():
-        best = max((setting for _, setting in line[:-1]), key=lambda s: (s.validation, s.key))
-        drops.append((ratio, line[-1][0], between(best, line[-1][1], of)))
-    if not drops:
-        return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
-    verdicts = [drop.above(TOLERABLE) for *_, drop in drops]
-    batch = population.of("adafest", population.main_epsilon)[0].runs[0].batch_size
-    reached = max(threshold for _, threshold, _ in drops)
-    verdict = HOLDS if HOLDS in verdicts else OPEN
-    if set(verdicts) == {FAILS} and reached >= batch / 2:
-        verdict = FAILS
-    elif verdict == OPEN and reached < batch / 2 and all(drop.value <= TOLERABLE for *_, drop in drops):
-        verdict = UNTOLD
+    (low, high), most = max(moves.items(), key=lambda item: (abs(item[1].seems), item[0]))
+    moved = most.at(len(moves))
     return finding(
-        verdict,
-        "largest_threshold",
-        drops=drops,
-        tolerable=TOLERABLE,
-        batch_size=batch,
-        ended=reached if verdict == UNTOLD else None,
+        verdict(All([equivalent(contrast) for contrast in moves.values()])),
+        "small_thresholds",
+        (f"change of {metric(population)}", moved.low, moved.high),
+        moved=moved,
+        low=low,
+        high=high,
+        count=len(moves),
+        nearly=NEARLY,
         metric=metric(population),
     )
 
 
-def _lines(grid: Grid, across: bool) -> dict[float, list[tuple[float, Setting]]]:
-    """Cells in lines of two or more: by τ along the ratios (`across`), or by ratio along τ."""
-    lines: dict[float, list[tuple[float, Setting]]] = {}
-    for (ratio, threshold), setting in sorted(grid.cells.items()):
-        line, place = (threshold, ratio) if across else (ratio, threshold)
-        lines.setdefault(line, []).append((place, setting))
-    return {line: cells for line, cells in sorted(lines.items()) if len(cells) > 1}
+def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
+    """Utility drops sharply at the largest τ, at one σ₁/σ₂ or more. Where it does not, that decides only if τ came to
+    half of what a row can collect (in the paper, 500 of 1,024 examples)."""
+    lines = _along_thresholds(grid)
+    sample = Sample(grid.cells.values())
+    drops = {ratio: _drop(sample, line) for ratio, line in lines.items()}
+    if not drops:
+        return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
+    said = verdict(Any([Above(drop, TOLERABLE) for drop in drops.values()]), chosen=True, of=len(grid.thresholds))
+    most = collected(grid.best)
+    reached = max(max(line) for line in lines.values())
+    if reached < most / 2 and (said == FAILS or max(drop.value for drop in drops.values()) <= TOLERABLE):
+        said = UNTOLD
+    of = len(grid.cells)
+    sharpest = max(drops.values(), key=lambda drop: drop.seems).at(of)
+    return finding(
+        said,
+        "largest_threshold",
+        (f"loss of {metric(population)}", sharpest.low, sharpest.high),
+        drops=[(ratio, max(lines[ratio]), drop.at(of)) for ratio, drop in drops.items()],
+        tolerable=TOLERABLE,
+        most=most,
+        ended=reached if said == UNTOLD else None,
+        metric=metric(population),
+    )
+
+
+def _drop(sample: Sample, line: dict[float, Setting]) -> Contrast:
+    """From the best smaller τ to the largest."""
+    last = max(line)
+    best = sample.best(setting for tau, setting in line.items() if tau < last)
+    assert best is not None
+    return between(sample, best, line[last])
+
+
+def collected(setting: Setting) -> float:
+    """The most that a row's contributions can add up to in a batch: an example with F ones in its map, a row of each
+    table, adds C₁/√F of its row where C₁ clips it, and 1 where it does not. Texts, of one table, have maps of many
+    lengths: then it is of the shortest."""
+    run = setting.runs[0]
+    norm = setting.parameter("contribution_clipping_norm")
+    clipped = 1.0 if norm is None else float(norm) / math.sqrt(max(1, len(run.tables)))
+    return run.batch_size * min(1.0, clipped)
+
+
+def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
+    """From the smallest τ to the largest that both have, utility drops more at the smallest σ₁/σ₂ than at the
+    largest."""
+    lines = _along_thresholds(grid)
+    few, many = (lines[min(lines)], lines[max(lines)]) if len(lines) > 1 else ({}, {})
+    shared = sorted(few.keys() & many.keys())
+    if len(shared) < 2:
+        return finding(OPEN, "missing", what="two τ at each of two σ₁/σ₂")
+    low, high = shared[0], shared[-1]
+    sample = Sample(grid.cells.values())
+    worse = Contrast(sample, [(1, few[low]), (-1, few[high]), (-1, many[low]), (1, many[high])])
+    drops = [between(sample, line[low], line[high]) for line in (few, many)]
+    said = verdict(Above(worse))
+    # Where neither drops sharply there is no cliff whose depth could be compared.
+    flat = said != HOLDS and all(drop.value <= TOLERABLE for drop in drops)
+    moved = worse.at(1, False)
+    return finding(
+        UNTOLD if flat else said,
+        "cliffs",
+        (f"difference of losses of {metric(population)}", moved.low, moved.high),
+        small=min(lines),
+        large=max(lines),
+        low=low,
+        high=high,
+        drops=[drop.at(1, False) for drop in drops],
+        moved=moved,
+        flat=flat,
+        metric=metric(population),
+    )
+
+
+def optimum_inside(population: Population, grid: Grid) -> Finding:
+    """Of the settings that lose less than NEARLY against the best, the sparsest has a σ₁/σ₂ in the upper half of those
+    tried and a τ that is neither the smallest nor the largest."""
+    middle = statistics.median(grid.ratios)
+    inner = grid.thresholds[1:-1]
+    inside = [s for (ratio, tau), s in grid.cells.items() if ratio >= middle and tau in inner]
+    outside = [s for s in grid.cells.values() if s not in inside]
+    sample = Sample(grid.cells.values())
+    best = sample.best(grid.cells.values())
+    if not inside or len(grid.ratios) < 2 or best is None:
+        return finding(OPEN, "missing", what="two noise ratios with three τ")
+    mine, others = (Tried("adafest", settings, best, sample, every=True) for settings in (inside, outside))
+    of = len(grid.cells)
+    so, not_so = ahead(mine, [others], losses=[NEARLY]), behind(mine, [others], losses=[NEARLY])
+    said = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
+    return finding(
+        UNTOLD if said == OPEN and max(so.value, not_so.value) < 0 else said,
+        "optimum",
+        nearly=NEARLY,
+        inside=mine.reach(NEARLY),
+        outside=others.reach(NEARLY),
+        middle=middle,
+        thresholds=inner,
+    )
+
+
+def _along_ratios(grid: Grid) -> Lines:
+    """By τ."""
+    return _lines({(tau, ratio): setting for (ratio, tau), setting in grid.cells.items()})
+
+
+def _along_thresholds(grid: Grid) -> Lines:
+    """By σ₁/σ₂."""
+    return _lines(grid.cells)
+
+
+def _lines(cells: dict[tuple[float, float], Setting]) -> Lines:
+    """Lines of two settings or more, in the order of both knobs."""
+    lines: Lines = {}
+    for (line, place), setting in sorted(cells.items(), key=lambda item: item[0]):
+        lines.setdefault(line, {})[place] = setting
+    return {line: cells for line, cells in lines.items() if len(cells) > 1}

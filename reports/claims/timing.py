@@ -9,13 +9,13 @@ narrower. What a machine does to both in the same turn is not taken out of it ei
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from scipy import stats
 
 from reports.bench import Section, read
-from reports.claims.claim import Finding, Test, finding
+from reports.claims.claim import Finding, finding
 from reports.claims.estimate import OPEN, Difference
 from reports.entry import Inputs
 from reports.published import TAB_WALLCLOCK
@@ -39,7 +39,7 @@ def _error(record: Mapping[str, Any]) -> float:
     return math.log(record["max_seconds"] / record["min_seconds"]) / (2 * math.sqrt(record["repeats"] - 1))
 
 
-def factor_at(rows: int, least: float) -> Test:
+def factor_at(rows: int, least: float) -> Callable[[Inputs], Finding]:
     """At so many rows, a step of DP-AdaFEST takes more than `least` times less than one of DP-SGD."""
 
     def test(inputs: Inputs) -> Finding:
@@ -50,6 +50,7 @@ def factor_at(rows: int, least: float) -> Test:
         return finding(
             measured.above(math.log(least)),
             "timed",
+            ("times the time of a step", math.exp(measured.low), math.exp(measured.high)),
             rows=rows,
             factor=measured,
             turns=section.at("dpsgd")[rows]["repeats"],
@@ -58,3 +59,25 @@ def factor_at(rows: int, least: float) -> Test:
         )
 
     return test
+
+
+def grows_with_size(inputs: Inputs) -> Finding:
+    """DP-SGD takes more times as long in the largest table that was timed than in the smallest one."""
+    section = read(inputs.report, "embedding")
+    timed = {rows: found for rows in section.at("dpsgd") if (found := factor(section, rows))} if section else {}
+    if section is None or len(timed) < 2:
+        return finding(OPEN, "not_timed", rows=1_000_000)
+    small, large = min(timed), max(timed)
+    grown = Difference(
+        timed[large].value - timed[small].value, math.hypot(*(timed[rows].half for rows in (small, large)))
+    )
+    return finding(
+        grown.above(0),
+        "grown",
+        ("times the factor", math.exp(grown.low), math.exp(grown.high)),
+        small=small,
+        large=large,
+        factors=(timed[small], timed[large]),
+        grown=grown,
+        machine=section.machine,
+    )

@@ -1,25 +1,16 @@
-"""Tests of what the paper says of utility against reduction, at one ε or in one streaming period.
-
-Which settings lie within a loss is known only as well as their utilities are. So an algorithm's best reduction within
-a loss has two bounds: over the settings that surely lie within it, and over those that may; they hold for all settings
-simultaneously. The upper one is a bound only where a sparser setting was tried that lost more; otherwise the grid
-ended too early. One algorithm is ahead of another where its lower bound exceeds the other's upper one.
-"""
+"""Tests of what the paper says of utility against reduction, at one ε or in one streaming period."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
-from reports.claims.claim import Finding, all_of, finding
-from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, UNTOLD, Difference, between
-from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon
+from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind
+from reports.claims.claim import NOWHERE, Finding, Findings, all_of, at_every, finding
+from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, UNTOLD, Difference
+from reports.claims.logic import Above, All, Any, Statement, between
+from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
-from reports.wording import metric, multiple, settings_text
-
-LOSSES = (0.001, 0.005, 0.01)
-"""The losses at which the paper's tables give reductions."""
+from reports.wording import metric, settings_text
 
 TOLERABLE = LOSSES[-1]
 """A loss beyond these is none that the paper tolerates."""
@@ -27,71 +18,14 @@ TOLERABLE = LOSSES[-1]
 LITTLE = 100
 """A reduction below this is what the paper may mean by minimal: it names no number."""
 
-OPPOSITE = {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}
 
+VERY = 10
+"""A gradient counts as very sparse where one coordinate in so many is not zero, or fewer: the paper has no number."""
 
-@dataclass(frozen=True)
-class Reach:
-    """Best reduction within a loss: chosen on validation, and its 95% bounds; 1 is DP-SGD's own. `ended` says that no
-    setting surely lost more: sparser settings might do better."""
+MUCH = 10
+"""A reduction above this counts as significant: the paper names no number."""
 
-    chosen: float
-    surely: float
-    at_most: float
-    ended: bool
-
-    def __str__(self) -> str:
-        further = " or more" if self.ended else ""
-        bounds = multiple(self.surely) + (f" to {multiple(self.at_most)}" if self.at_most > self.surely else "")
-        return f"{multiple(self.chosen)} ({bounds}{further})"
-
-
-Losses = Mapping[str, Difference]
-"""What settings lose, by their keys."""
-
-
-def losses(settings: Sequence[Setting], reference: Setting, of: int) -> Losses:
-    """What each of these settings, of `of` that are judged together, loses against the reference."""
-    return {setting.key: between(reference, setting, of) for setting in settings}
-
-
-def settled(lost: Losses) -> Losses:
-    """The same, if each lost just what it seems to."""
-    return {key: Difference(difference.value, 0.0) for key, difference in lost.items()}
-
-
-def reach(settings: Sequence[Setting], reference: Setting, lost: Losses, loss: float) -> Reach:
-    """How far these settings cut the gradient within `loss` of the reference."""
-    chosen = best_reduction(settings, reference, loss)
-    at_most = max([1.0, *(setting.reduction for setting in settings if lost[setting.key].low <= loss)])
-    return Reach(
-        1.0 if chosen is None else chosen.reduction,
-        max([1.0, *(setting.reduction for setting in settings if lost[setting.key].high <= loss)]),
-        at_most,
-        at_most >= max(setting.reduction for setting in settings),
-    )
-
-
-def ahead(mine: Reach, other: Reach, factor: float = 1.0) -> str:
-    """The verdict on the claim that `mine` is more than `factor` times `other`."""
-    if mine.surely > factor * other.at_most and not other.ended:
-        return HOLDS
-    # Where neither cuts anything within the loss, nothing is compared.
-    return FAILS if mine.at_most <= factor * other.surely > factor and not mine.ended else OPEN
-
-
-def ahead_of_all(mine: Reach, *others: Reach, factor: float = 1.0) -> str:
-    """The verdict on the claim that `mine` is more than `factor` times each of the others."""
-    verdicts = [ahead(mine, other, factor) for other in others]
-    return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts else HOLDS
-
-
-def where_told(verdicts: Sequence[str]) -> str:
-    """Over several losses: what is so wherever the runs can tell; a claim that is so at one and not at another fails.
-
-    Unlike in :func:`reports.claims.claim.all_of`, where they cannot tell decides nothing.
-    """
-    return FAILS if FAILS in verdicts else HOLDS if HOLDS in verdicts else OPEN
+SPARSE = ("fest", "adafest", "adafest_plus")
 
 
 def leads_at(leader: str, *rivals: str, epsilons: Sequence[float] = ()) -> Callable[[Population], Finding]:
@@ -100,111 +34,166 @@ def leads_at(leader: str, *rivals: str, epsilons: Sequence[float] = ()) -> Calla
     return lambda population: leads(by_epsilon(population, epsilons or population.epsilons), leader, rivals)
 
 
+def leads_at_every_epsilon(leader: str, *rivals: str) -> Callable[[Population], Finding]:
+    """The same of a claim that the paper makes of every ε."""
+    return lambda population: at_every(population, leads_at(leader, *rivals)(population))
+
+
 def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: float = 1.0) -> Finding:
     """In every panel and at the same loss, the leader cuts the gradient more than each rival, `factor` times more."""
-    of = sum(len(panel.of(name)) for panel in panels for name in ("dpsgd", leader, *rivals))
-    return all_of([_leads(panel, leader, rivals, factor, of) for panel in panels], "leads", of=of)
+    return all_of([_leads(panel, leader, rivals, factor, len(panels)) for panel in panels], "leads")
 
 
-def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, of: int) -> Finding:
-    reference, where = panel.reference, panel.where
-    settings = {name: panel.of(name) for name in (leader, *rivals)}
-    lacking = [name for name in ("dpsgd", *settings) if not panel.of(name)]
-    if reference is None or lacking:
-        return finding(OPEN, "lacking", names=lacking, where=where)
-    lost = losses([setting for tried in settings.values() for setting in tried], reference, of)
-
-    def reaches_within(loss: float, lost: Losses) -> list[Reach]:
-        return [reach(tried, reference, lost, loss) for tried in settings.values()]
-
-    def verdict(lost: Losses) -> str:
-        return where_told([ahead_of_all(*reaches_within(loss, lost), factor=factor) for loss in LOSSES])
-
-    frozen = panel.population.best("frozen", panel.epsilon)
-    if verdict(lost) == OPEN and frozen is not None and reference.test - frozen.test <= LOSSES[0]:
-        gained = between(frozen, reference, of)
-        return finding(UNTOLD, "nothing_to_lose", where=where, gained=gained, metric=metric(panel.population))
-    untold = verdict(lost) == verdict(settled(lost)) == OPEN
+def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, panels: int) -> Finding:
+    compared = Compared(panel, leader, *rivals)
+    if compared.lacking:
+        return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
+    mine, others = compared.tried(leader), [compared.tried(name) for name in rivals]
+    so, not_so = ahead(mine, others, factor), behind(mine, others, factor)
+    # A claim for all panels fails where it fails in one, which is one of so many chances to be wrong.
+    of = len(compared.rivals)
+    verdict = FAILS if not_so.holds(of * panels, True) else HOLDS if so.holds(of, True) else OPEN
+    gained = frozen_gain(panel)
+    if verdict == OPEN and gained is not None and gained.value >= -LOSSES[0]:
+        return finding(UNTOLD, "nothing_to_lose", where=panel.where, gained=gained, metric=metric(panel.population))
+    untold = verdict == OPEN and max(so.value, not_so.value) < 0
+    reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in LOSSES]
     return finding(
-        UNTOLD if untold else verdict(lost),
+        UNTOLD if untold else verdict,
         "best_reductions",
-        where=where,
+        interval=_lead(reached),
+        where=panel.where,
         leader=leader,
         rivals=rivals,
-        reached=[(loss, mine, others) for loss in LOSSES for mine, *others in [reaches_within(loss, lost)]],
-        ends=_ends(settings, settled(lost)) if untold else None,
+        reached=reached,
+        ends=_ends([mine, *others]) if untold else None,
         frozen=frozen_loss(panel),
     )
 
 
-def _ends(tried: Mapping[str, Sequence[Setting]], lost: Losses) -> Mapping[str, Any]:
-    """The smallest loss that some algorithm was never tried so sparse as to have, and those algorithms with their
-    largest reductions."""
-    sparsest = {name: max(settings, key=lambda s: (s.reduction, s.key)) for name, settings in tried.items()}
+def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]]) -> tuple[str, float, float | None]:
+    """Where the lead is largest by its lower bound: what it is of, and how many times the best rival's the leader's
+    best reduction is; None is unknown."""
+    bounds = []
+    for loss, mine, others in reached:
+        rival = max(others, key=lambda other: other.at_most)
+        least = 0.0 if rival.ended else mine.surely / rival.at_most
+        most = None if mine.ended else mine.at_most / max(other.surely for other in others)
+        bounds.append((f"times the reduction, within {loss:g}", least, most))
+    return max(bounds, key=lambda bound: bound[1])
+
+
+def _ends(tried: Sequence[Tried]) -> Mapping[str, object]:
+    """The smallest loss that some algorithm was never tried so sparse as to have, though it can be sparser, and those
+    algorithms with their largest reductions."""
     for loss in LOSSES:
-        ended = [(name, setting.reduction) for name, setting in sparsest.items() if lost[setting.key].low <= loss]
+        ended = [(one.name, one.sparsest.reduction) for one in tried if one.ends(loss)]
         if ended:
             return {"loss": loss, "sparsest": ended}
     return {"loss": TOLERABLE, "sparsest": []}
 
 
-def some_within(lost: Sequence[Difference], loss: float) -> str:
-    """The verdict on the claim that one of these losses is below `loss`."""
-    verdicts = {difference.above(loss) for difference in lost}
-    return HOLDS if FAILS in verdicts else OPEN if OPEN in verdicts else FAILS
+def reaches(
+    leader: str, factor: float, of_paper: Sequence[str] = (), knobs: Sequence[str] = ()
+) -> Callable[[Population], Finding]:
+    """The leader cuts the gradient more than `factor` times at a loss below NEARLY.
 
-
-def reaches(leader: str, factor: float) -> Callable[[Population], Finding]:
-    """The leader cuts the gradient more than `factor` times at a loss below NEARLY."""
+    It does not, only on the data that the paper says it of, and where its `knobs` were all searched: on other data, or
+    with other settings, less may be all there is.
+    """
 
     def test(population: Population) -> Finding:
         panel = main_panel(population)
-        reference, settings = (panel.reference, panel.of(leader)) if panel else (None, [])
-        if panel is None or reference is None or not settings:
+        compared = Compared(panel, leader) if panel else None
+        if panel is None or compared is None or compared.lacking:
             return finding(OPEN, "not_compared", names=[leader, "dpsgd"])
-        far = [setting for setting in settings if setting.reduction > factor]
+        tried = compared.tried(leader)
+        far = [setting for setting in tried.settings if setting.reduction > factor]
         if not far:
-            most = max(setting.reduction for setting in settings)
-            return finding(UNTOLD, "none_sparse", count=len(settings), most=most, name=leader)
-        lost, best = _judged(far, reference, len(panel.of("dpsgd")))
+            most = tried.sparsest.reduction
+            return finding(UNTOLD, "none_sparse", count=len(tried.settings), most=most, name=leader)
+        said = compared.verdict(Any([tried.within(setting, NEARLY) for setting in far]))
+        searched = [name for name in knobs if len({setting.parameter(name) for setting in tried.settings}) > 1]
+        unable = population.dataset not in of_paper or len(searched) < len(knobs)
+        best = min(far, key=lambda s: (tried.lost[s.key].seems, s.key))
+        lost = tried.lost[best.key].at(len(far))
         return finding(
-            some_within(list(lost.values()), NEARLY),
+            UNTOLD if said == FAILS and unable else said,
             "sparse_enough",
+            interval=(f"loss of {metric(population)}", lost.low, lost.high),
             count=len(far),
             reduction=best.reduction,
             settings=settings_text(best, population),
-            lost=lost[best.key],
+            lost=lost,
             metric=metric(population),
             frozen=frozen_loss(panel),
+            unable=said == FAILS and unable,
         )
 
     return test
 
 
-def _judged(settings: Sequence[Setting], reference: Setting, rivals: int) -> tuple[Losses, Setting]:
-    """What each setting loses against the reference, the best of `rivals`, and the setting that surely loses least."""
-    lost = losses(settings, reference, len(settings) + rivals)
-    return lost, min(settings, key=lambda s: (lost[s.key].high, s.key))
+def significant_reduction(population: Population) -> Finding:
+    """One of the paper's algorithms cuts the gradient more than MUCH times at a loss below NEARLY, and is above frozen
+    embeddings, which cut it altogether."""
+    panel = main_panel(population)
+    names = [name for name in SPARSE if panel and panel.of(name)]
+    compared = Compared(panel, "frozen", *names) if panel else None
+    if panel is None or compared is None or compared.lacking or not names:
+        return finding(OPEN, "not_compared", names=["dpsgd", "frozen", *(names or SPARSE)])
+    tried = compared.tried("frozen")
+    frozen = compared.sample.best(tried.settings)
+    assert frozen is not None
+    far = [s for name in names for s in panel.of(name) if s.reduction > MUCH]
+    if not far:
+        return finding(UNTOLD, "none_sparse", count=len(compared.sample.settings), most=MUCH, name=names[0])
+    every = Tried("", far, tried.reference, compared.sample)
+    gains = {setting.key: between(compared.sample, setting, frozen) for setting in far}
+    each = [All([every.within(setting, NEARLY), Above(gains[setting.key])]) for setting in far]
+    best = far[max(range(len(far)), key=lambda place: each[place].seems)]
+    lost, gained = every.lost[best.key].at(len(far)), gains[best.key].at(len(far))
+    return finding(
+        compared.verdict(Any(each)),
+        "significant",
+        (f"loss of {metric(population)}", lost.low, lost.high),
+        name=best.algorithm,
+        reduction=best.reduction,
+        much=MUCH,
+        settings=settings_text(best, population),
+        lost=lost,
+        gained=gained,
+        metric=metric(population),
+    )
 
 
 def exponential_loses(population: Population) -> Finding:
     """No setting of exponential selection has a tolerable loss."""
     panels = by_epsilon(population, population.epsilons)
-    of = sum(len(panel.of(name)) for panel in panels for name in ("exponential", "dpsgd"))
-    return all_of([_exponential_loses(panel, of) for panel in panels])
+    return all_of([_exponential_loses(panel, len(panels)) for panel in panels])
 
 
-def _exponential_loses(panel: Panel, of: int) -> Finding:
-    lacking = [name for name in ("exponential", "dpsgd") if not panel.of(name)]
-    if panel.reference is None or lacking:
-        return finding(OPEN, "lacking", names=lacking, where=panel.where)
-    lost = list(losses(panel.of("exponential"), panel.reference, of).values())
+def _exponential_loses(panel: Panel, panels: int) -> Finding:
+    """A loss is tolerable below TOLERABLE, and below that of frozen embeddings, which cost nothing."""
+    compared = Compared(panel, "exponential", *(["frozen"] if panel.of("frozen") else []))
+    if compared.lacking:
+        return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
+    tried, frozen = compared.tried("exponential"), compared.sample.best(panel.of("frozen"))
+
+    def lost(setting: Setting) -> Statement:
+        worse = [Above(between(compared.sample, frozen, setting))] if frozen else []
+        return Any([tried.beyond(setting, TOLERABLE), *worse])
+
+    statement = All([lost(setting) for setting in tried.settings])
+    of = len(compared.rivals)
+    least = min(tried.lost.values(), key=lambda contrast: contrast.seems).at(len(tried.settings))
+    failed = statement.fails(of * panels, True)
     return finding(
-        OPPOSITE[some_within(lost, TOLERABLE)],
+        FAILS if failed else HOLDS if statement.holds(of, True) else OPEN,
         "least_loss",
+        interval=(f"least loss of {metric(panel.population)}", least.low, least.high),
         where=panel.where,
-        count=len(lost),
-        least=min(lost, key=lambda difference: difference.value),
+        count=len(tried.settings),
+        least=least,
         tolerable=TOLERABLE,
         metric=metric(panel.population),
         frozen=frozen_loss(panel),
@@ -214,71 +203,124 @@ def _exponential_loses(panel: Panel, of: int) -> Finding:
 def beats_dpsgd(population: Population) -> Finding:
     """One of the AdaFEST settings that cut little is above DP-SGD."""
     panel = main_panel(population)
-    reference, settings = (panel.reference, panel.of("adafest")) if panel else (None, [])
-    if panel is None or reference is None or not settings:
+    compared = Compared(panel, "adafest") if panel else None
+    if panel is None or compared is None or compared.lacking:
         return finding(OPEN, "not_compared", names=["adafest", "dpsgd"])
-    dense = [setting for setting in settings if setting.reduction < LITTLE]
+    tried = compared.tried("adafest")
+    dense = [setting for setting in tried.settings if setting.reduction < LITTLE]
     if not dense:
-        least = min(setting.reduction for setting in settings)
-        return finding(UNTOLD, "none_dense", count=len(settings), little=LITTLE, least=least)
-    lost, best = _judged(dense, reference, len(panel.of("dpsgd")))
+        least = min(setting.reduction for setting in tried.settings)
+        return finding(UNTOLD, "none_dense", count=len(tried.settings), little=LITTLE, least=least)
+    best = min(dense, key=lambda s: (tried.lost[s.key].seems, s.key))
+    gained = tried.lost[best.key].at(len(dense)).times(-1)
     return finding(
-        some_within(list(lost.values()), 0),
+        compared.verdict(Any([tried.within(setting, 0) for setting in dense])),
         "dense_enough",
+        interval=(f"gain of {metric(population)}", gained.low, gained.high),
         count=len(dense),
         little=LITTLE,
         reduction=best.reduction,
-        gained=lost[best.key].times(-1),
+        gained=gained,
         metric=metric(population),
+    )
+
+
+def sparse_without_privacy(population: Population) -> Finding:
+    """Without privacy, all but one in VERY coordinates of the embedding gradient are zero."""
+    setting = population.best("nonprivate", None)
+    if setting is None or setting.coordinates <= 0:
+        return finding(OPEN, "missing", what="runs without privacy")
+    return finding(
+        HOLDS if setting.reduction > VERY else FAILS,
+        "sparsity",
+        zero=1 - 1 / setting.reduction,
+        very=1 - 1 / VERY,
+        batch_size=setting.runs[0].batch_size,
+        rows=population.embedding_rows,
     )
 
 
 def embeddings_help(population: Population) -> Finding:
     """DP-SGD that trains the embeddings is above frozen ones at every ε."""
     panels = by_epsilon(population, population.epsilons)
-    of = sum(len(panel.of(name)) for panel in panels for name in ("dpsgd", "frozen"))
-    return all_of([_embeddings_help(panel, of) for panel in panels])
+    return at_every(population, all_of([_embeddings_help(panel, len(panels)) for panel in panels]))
 
 
-def _embeddings_help(panel: Panel, of: int) -> Finding:
-    reference, frozen = panel.reference, panel.population.best("frozen", panel.epsilon)
-    if reference is None or frozen is None:
-        lacking = [name for name in ("dpsgd", "frozen") if not panel.of(name)]
-        return finding(OPEN, "lacking", names=lacking, where=panel.where)
-    gained = between(reference, frozen, of)
-    return finding(gained.above(0), "trained", where=panel.where, gained=gained, metric=metric(panel.population))
-
-
-def larger_vocabulary_gains(inputs: Inputs) -> Finding:
-    """At the same loss, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
-    texts = inputs.of("text", "large_text")
-    if texts and texts[0].untestable:
-        return finding(UNTOLD, "untestable", population=texts[0])
-    trained = [p for p in texts if p.vocabulary and any(s.algorithm == "adafest" for s in p.settings)]
-    by_size = {population.vocabulary: population for population in reversed(trained)}
-    panels = [panel for size in sorted(by_size) if (panel := main_panel(by_size[size])) and panel.reference]
-    if len(panels) < 2:
-        return finding(OPEN, "missing", what="runs of DP-AdaFEST and DP-SGD on texts with two vocabularies")
-    small, large = panels[0], panels[-1]
-    of = sum(len(panel.of(name)) for panel in (small, large) for name in ("dpsgd", "adafest"))
-    references = [(panel, panel.reference) for panel in (large, small) if panel.reference]
-    lost = [losses(panel.of("adafest"), best, of) for panel, best in references]
-
-    def reaches_within(loss: float, lost: Sequence[Losses]) -> list[Reach]:
-        pairs = zip(references, lost, strict=True)
-        return [reach(panel.of("adafest"), best, own, loss) for (panel, best), own in pairs]
-
-    def verdict(lost: Sequence[Losses]) -> str:
-        return where_told([ahead_of_all(*reaches_within(loss, lost)) for loss in LOSSES])
-
-    untold = verdict(lost) == verdict([settled(own) for own in lost]) == OPEN
+def _embeddings_help(panel: Panel, panels: int) -> Finding:
+    compared = Compared(panel, "frozen")
+    if compared.lacking:
+        return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
+    frozen = compared.sample.best(panel.of("frozen"))
+    assert frozen is not None and compared.reference is not None
+    gain = Above(between(compared.sample, compared.reference, frozen))
+    of = len(compared.sample.settings)
+    gained = gain.contrast.at(of)
     return finding(
-        UNTOLD if untold else verdict(lost),
+        FAILS if gain.fails(of * panels, True) else HOLDS if gain.holds(of, True) else OPEN,
+        "trained",
+        interval=(f"gain of {metric(panel.population)}", gained.low, gained.high),
+        where=panel.where,
+        gained=gained,
+        metric=metric(panel.population),
+    )
+
+
+def larger_vocabulary_gains(inputs: Inputs) -> Findings:
+    """At the same loss, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
+    texts = _trained(inputs, "text", "large_text")
+    if not texts:
+        return untested(inputs, "text", "large_text")
+    by_size = {population.vocabulary: panel for population, panel in reversed(texts)}
+    if len(by_size) < 2:
+        what = "runs of DP-AdaFEST and DP-SGD on texts with two vocabularies"
+        return {texts[0][0].dataset: finding(OPEN, "missing", what=what)}
+    small, large = by_size[min(by_size)], by_size[max(by_size)]
+    return {large.population.dataset: cuts_more(large, small)}
+
+
+def texts_cut_less(inputs: Inputs) -> Findings:
+    """At the same loss, DP-AdaFEST cuts the gradient of each text less than that of any click data."""
+    texts, clicks = _trained(inputs, "text"), _trained(inputs, "clicks")
+    if not texts:
+        return untested(inputs, "text")
+    if not clicks:
+        what = "runs of DP-AdaFEST and DP-SGD on click data"
+        return {text.dataset: finding(OPEN, "missing", what=what) for text, _ in texts}
+    return {text.dataset: all_of([cuts_more(panel, own) for _, panel in clicks]) for text, own in texts}
+
+
+def _trained(inputs: Inputs, *kinds: str) -> list[tuple[Population, Panel]]:
+    """Populations, the first on each dataset, on which DP-AdaFEST and DP-SGD were trained, and a claim can be tested,
+    at the main ε."""
+    found: dict[tuple[str, int], tuple[Population, Panel]] = {}
+    for population in inputs.of(*kinds):
+        panel = main_panel(population)
+        if panel and panel.reference and panel.of("adafest") and population.vocabulary and not population.untestable:
+            found.setdefault((population.dataset, population.vocabulary), (population, panel))
+    return list(found.values())
+
+
+def untested(inputs: Inputs, *kinds: str) -> Findings:
+    """What there is to say where no claim can be tested on any of these kinds."""
+    there = {p.dataset: finding(UNTOLD, "untestable", population=p) for p in inputs.of(*kinds) if p.untestable}
+    return there or {NOWHERE: finding(OPEN, "no_runs", kinds=kinds)}
+
+
+def cuts_more(panel: Panel, other: Panel) -> Finding:
+    """At the same loss, DP-AdaFEST cuts the gradient more in one panel than in another on other data."""
+    pair = [Compared(one, "adafest") for one in (panel, other)]
+    mine, theirs = (compared.tried("adafest") for compared in pair)
+    so, not_so, of = ahead(mine, [theirs]), behind(mine, [theirs]), sum(len(compared.rivals) for compared in pair)
+    said = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
+    untold = said == OPEN and max(so.value, not_so.value) < 0
+    reached = [(loss, mine.reach(loss), theirs.reach(loss)) for loss in LOSSES]
+    return finding(
+        UNTOLD if untold else said,
         "vocabularies",
-        large=large.population,
-        small=small.population,
-        reached=[(loss, *reaches_within(loss, lost)) for loss in LOSSES],
-        of=of,
+        interval=_lead([(loss, one, [two]) for loss, one, two in reached]),
+        large=panel.population,
+        small=other.population,
+        reached=reached,
         ended=untold,
     )
 
@@ -291,7 +333,15 @@ def main_panel(population: Population) -> Panel | None:
 
 def frozen_loss(panel: Panel) -> Difference | None:
     """What frozen embeddings lose: a reduction bought with as much is worth nothing."""
-    frozen, reference = panel.population.best("frozen", panel.epsilon), panel.reference
-    if frozen is None or reference is None:
+    gained = frozen_gain(panel)
+    return None if gained is None else gained.times(-1)
+
+
+def frozen_gain(panel: Panel) -> Difference | None:
+    """What frozen embeddings gain over DP-SGD; None where one of them is lacking."""
+    compared = Compared(panel, "frozen")
+    if compared.lacking or compared.reference is None:
         return None
-    return between(reference, frozen, len(panel.of("frozen")) + len(panel.of("dpsgd")))
+    frozen = compared.sample.best(panel.of("frozen"))
+    assert frozen is not None
+    return between(compared.sample, frozen, compared.reference).at(len(compared.sample.settings))

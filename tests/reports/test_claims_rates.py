@@ -1,8 +1,11 @@
-"""How often a claim is decided wrongly: never from what one seed or the luckiest of many settings shows."""
+"""How often a claim is decided wrongly, 5 times in 100 at most, and what the tests can tell.
+
+Rates below are of the seeds that these tests fix. A decision is wrong where it is false of the true utilities, which
+lie where it is hardest: just where the claim begins to be true, or false.
+"""
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,13 +13,18 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from reports.claims.estimate import FAILS, HOLDS, OPEN, between
+from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD, Sample
+from reports.claims.logic import Above, All, Any, between, equivalent, verdict
 from reports.claims.tradeoff import beats_dpsgd, exponential_loses, leads, reaches
+from reports.claims.trend import trend
 from reports.comparison import Population, Setting, by_epsilon
 from reports.runs import Run, load_runs
 from tests.reports.synthetic import write_run
 
-Make = Callable[[str, float, float], Setting]
+Make = Callable[..., Setting]
+
+MOST = 22
+"""Of 300 cases: 5%, and two standard errors."""
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +38,8 @@ def maker(run: Run, drawn: random.Random, spread: float, seeds: int, test_error:
     """Settings with a true loss, whose runs scatter by `spread`; on validation and on test rows training did the same,
     so that what is chosen by one is flattered in the other."""
 
-    def make(algorithm: str, loss: float, reduction: float) -> Setting:
-        trained = [0.75 - loss + drawn.gauss(0, spread) for _ in range(seeds)]
+    def make(algorithm: str, loss: float, reduction: float, seeds: int = seeds, times: float = 1.0) -> Setting:
+        trained = [0.75 - loss + drawn.gauss(0, times * spread) for _ in range(seeds)]
         one = replace(run, algorithm=algorithm, test_error=test_error, coordinates=run.parameters / reduction)
         runs = [replace(one, seed=seed, test=utility, validation=utility) for seed, utility in enumerate(trained)]
         return Setting(f"{algorithm} {drawn.random()}", tuple(runs))
@@ -52,14 +60,25 @@ def test_one_seed_tells_equal_settings_apart_in_at_most_five_percent(spread: flo
     """However small the error of the test rows is: with 0.0002, 5% at a spread of 0.005, and none at 0.002."""
     make = maker(run, random.Random(0), spread, seeds=1)
     one, other = make("adafest", 0, 10), make("dpsgd", 0, 1)
-    actual = math.hypot(spread, spread)
-    assert 2 * stats.norm.sf(between(one, other).half / actual) <= 0.05
+    sample = Sample([one, other])
+    assert stats.norm.sf(between(sample, one, other).at().half / (2**0.5 * spread)) <= 0.05
     # Nine settings, and the DP-SGD that did best of five, which all are equal.
     verdicts = []
     for _ in range(200):
         settings = [make("dpsgd", 0, 1) for _ in range(5)] + [make("adafest", 0, 10) for _ in range(9)]
         verdicts.append(beats_dpsgd(population(settings)).verdict)
     assert verdicts.count(OPEN) >= 0.95 * len(verdicts)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_below_three_seeds_means_and_trends_have_the_assumed_scatter_too(seeds: int, run: Run) -> None:
+    """Runs that hardly scatter among themselves: 0.005 is assumed of each, and the test rows' error beside it."""
+    make = maker(run, random.Random(0), 1e-6, seeds)
+    line = {float(days): make("dpsgd", -0.001 * days, 1) for days in (1, 2, 4)}
+    found = trend(Sample(line.values()), [line])
+    assert found is not None and found.verdict == OPEN
+    one_run = (0.005**2 / seeds + 0.0002**2) ** 0.5
+    assert found.moved.half == pytest.approx(stats.norm.ppf(0.95) * 2**0.5 * one_run)
 
 
 def test_one_seed_decides_what_no_training_again_would_undo(run: Run) -> None:
@@ -82,13 +101,85 @@ def test_the_luckiest_of_a_hundred_settings_is_not_ahead_more_than_five_times_in
     """All lose 0.0115, and are ahead only within a loss that is less."""
     make = maker(run, random.Random(seeds), 0.003, seeds)
     found = []
-    for _ in range(100):
+    for _ in range(60):
         fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0.001, 100), (0.002, 1e3), (0.05, 1e4))]
         sparse = [make("adafest", 0.0115, 6e5) for _ in range(100)]
         found.append([make("dpsgd", 0, 1), *fest, *sparse])
-    assert [ahead(settings) for settings in found].count(HOLDS) <= 5
+    assert [ahead(settings) for settings in found].count(HOLDS) <= 3
     far = reaches("adafest", 5e5)
-    assert [far(population(settings)).verdict for settings in found].count(HOLDS) <= 5
+    assert [far(population(settings)).verdict for settings in found].count(HOLDS) <= 3
+
+
+@pytest.mark.parametrize(("seeds", "times"), [(3, 1.0), (5, 1.0), (5, 3.0)])
+def test_the_best_of_many_equal_settings_is_above_the_reference_in_five_percent(
+    seeds: int, times: float, run: Run
+) -> None:
+    """Twenty settings equal to a reference, whose scatter is theirs or three times theirs. That the one that seems best
+    is above it is shown in 3.7%, 5.3% and 7.0% of 300 cases (of 1,000: 4.0%, 5.3%, 6.3%): where scatter differs so much
+    and no F-test sees it, in somewhat more than 5%. That all are better and worse by less than nothing, in none."""
+    make = maker(run, random.Random(seeds), 0.004, seeds)
+    better = same = 0
+    for _ in range(300):
+        reference, *settings = make("dpsgd", 0, 1, times=times), *(make("adafest", 0, 10) for _ in range(20))
+        sample = Sample([reference, *settings])
+        contrasts = [between(sample, setting, reference) for setting in settings]
+        better += verdict(Any([Above(contrast) for contrast in contrasts])) == HOLDS
+        same += verdict(All([equivalent(contrast, 0.0) for contrast in contrasts])) == HOLDS
+    assert better <= MOST and same == 0
+
+
+def test_a_rise_is_missed_or_made_up_in_at_most_five_percent(run: Run) -> None:
+    """Utilities that are equal do not rise, which is shown in 1.7% of 300 cases, nor fall, in 7.0% (of 2,000: 1.0% and
+    5.1%)."""
+    make = maker(run, random.Random(0), 0.004, seeds=5)
+    found = []
+    for _ in range(300):
+        line = {float(days): make("dpsgd", 0, 1) for days in (1, 2, 4, 8, 18)}
+        if rises := trend(Sample(line.values()), [line]):
+            found.append(rises.verdict)
+    assert found.count(HOLDS) <= MOST and found.count(FAILS) <= MOST
+
+
+def test_what_is_chosen_and_then_confirmed_is_known_more_closely(run: Run) -> None:
+    """Of 29 settings with a scatter of 0.004, five seeds told one's loss to ± 0.0117 when bounds had to hold for all of
+    them. Chosen on two seeds, confirmed on five others: ± 0.0043; on three others, of five in all: ± 0.0055."""
+    make = maker(run, random.Random(0), 0.004, seeds=2)
+    grid = [make("adafest", 0.001 * place, 10) for place in range(27)]
+    for more, least, most in ((5, 0.0036, 0.0050), (3, 0.0046, 0.0064)):
+        one, reference = make("adafest", 0, 10, seeds=2 + more), make("dpsgd", 0, 1, seeds=2 + more)
+        sample = Sample([*grid, one, reference])
+        assert sorted(sample.choosing) == [0, 1]
+        assert least < between(sample, one, reference).at(29).half < most
+
+
+def test_settings_are_paired_by_seed(run: Run) -> None:
+    """What a seed does to all settings alike is no scatter of their differences."""
+    make, drawn = maker(run, random.Random(0), 0.0001, seeds=5), random.Random(1)
+    moved = [drawn.gauss(0, 0.01) for _ in range(5)]
+
+    def move(setting: Setting) -> Setting:
+        runs = [replace(one, test=one.test + moved[one.seed]) for one in setting.runs]
+        return Setting(setting.key, tuple(runs))
+
+    settings = [move(make("adafest", loss, 10)) for loss in (0.0, 0.001, 0.002)]
+    contrast = between(Sample(settings), settings[0], settings[1])
+    assert contrast.at().half < 0.0003 and contrast.at().value == pytest.approx(0.001, abs=0.0003)
+
+
+def test_a_setting_that_scatters_more_than_others_is_not_pooled_with_them(run: Run) -> None:
+    make = maker(run, random.Random(3), 0.0005, seeds=7)
+    calm = [make("adafest", 0, 10) for _ in range(8)]
+    wild = make("dpsgd", 0, 1, times=20)
+    sample = Sample([*calm, wild])
+    assert between(sample, wild, calm[0]).at().half > 2 * between(sample, calm[1], calm[0]).at().half
+
+
+def test_runs_of_different_seeds_are_compared_as_single_runs_are(run: Run) -> None:
+    make = maker(run, random.Random(0), 0.0001, seeds=5)
+    for loss, said in ((0.003, OPEN), (0.03, HOLDS)):
+        one, other = make("adafest", loss, 10), make("dpsgd", 0, 1)
+        later = Setting(other.key, tuple(replace(run, seed=run.seed + 5) for run in other.runs))
+        assert verdict(Above(between(Sample([one, later]), later, one))) == said
 
 
 def test_ten_seeds_tell_who_is_ahead(run: Run) -> None:
@@ -97,3 +188,25 @@ def test_ten_seeds_tell_who_is_ahead(run: Run) -> None:
     sparse = [make("adafest", 0, 1e4), make("adafest", 0.03, 1e5)]
     assert ahead([make("dpsgd", 0, 1), *fest, *sparse]) == HOLDS
     assert ahead([make("dpsgd", 0, 1), *fest, make("adafest", 0.03, 1e5), make("adafest", 0.0, 5)]) == FAILS
+
+
+def test_five_seeds_tell_who_is_ahead_of_fest_at_its_end(run: Run) -> None:
+    """DP-FEST with a row a table cuts 900 times and loses 0.003, DP-AdaFEST does so at 20,000 times: no smaller k is
+    waited for. At a scatter of 0.002 it is decided in all of 40 cases; were k no end, in none."""
+    make = maker(run, random.Random(0), 0.002, seeds=5)
+    tables = len(run.tables)
+
+    def decided(k: int) -> list[str]:
+        found = []
+        for _ in range(40):
+            fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0.001, 100), (0.002, 900))]
+            last = tuple(
+                replace(one, hyperparameters={"algorithm": {"selection": {"rows": k}}}) for one in fest[-1].runs
+            )
+            sparse = [make("adafest", loss, cut) for loss, cut in ((0, 1e3), (0.0, 2e4), (0.03, 1e5))]
+            settings = [make("dpsgd", 0, 1), *fest[:-1], Setting(fest[-1].key, last), *sparse]
+            found.append(ahead(settings))
+        return found
+
+    assert decided(tables).count(HOLDS) >= 38
+    assert set(decided(2 * tables)) <= {OPEN, UNTOLD}

@@ -24,7 +24,7 @@ from tests.reports.synthetic import write_audit, write_benches, write_comparison
 from tests.reports.synthetic_texts import write_text_run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
-SHORT = {"where": "§4", "paper": "", "artifacts": []}
+SHORT = {"where": "§4", "paper": "", "artifacts": [], "datasets": {}}
 CLAIMS: list[dict[str, Any]] = [
     SHORT | {"id": "one", "statement": "A < B & so on.", "verdict": "holds", "evidence": "0.01 ± 0.002"},
     SHORT
@@ -107,9 +107,8 @@ def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(docum
     pictures = document.all("svg")
     assert len(pictures) == 2 + sum(entry.figure for entry in ENTRIES)  # what was found, and one at a glance
     assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
-    assert (
-        len(document.all("table")) == len(ENTRIES) - 2
-    )  # the claims, too; three are of texts, and there are no runs of texts
+    # The claims, too, and their verdicts by dataset; three are of texts, and there are no runs of texts.
+    assert len(document.all("table")) == len(ENTRIES) - 1
     for artifact in ENTRIES:
         assert f"{artifact.id}: {artifact.title}" in document.text
         assert f"dpfest report --only {artifact.id}" in document.text
@@ -171,7 +170,7 @@ def test_runs_that_would_make_it_too_large_are_linked(
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
     document = Document(page(Draft(report), [entry], CLAIMS, [], []))
-    assert "Of 3 claims, on these runs, 2 hold 0 do not hold 1 need more runs" in document.text
+    assert "Of 3 claims, on these runs, 2 hold 0 do not hold 0 hold on some datasets and not on others 1 need more runs" in document.text
     assert "A < B & so on. §4" in document.text and "D. SST-2: 14.59×. §4" in document.text
     assert "More and more." in document.text and len(document.all("details")) == 1  # only what is long is folded
     links = [a["href"] for a in document.all("a")]
@@ -181,6 +180,21 @@ def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(re
         "holds",
         "not enough runs",
     ]
+
+
+def test_verdicts_stand_by_dataset(report: Path, document: Document) -> None:
+    claims = json.loads((report / "report.json").read_text(encoding="utf-8"))["claims"]
+    text = (report / "index.html").read_text(encoding="utf-8")
+    matrix = text[text.index("Verdict on each claim by dataset") :]
+    matrix = matrix[: matrix.index("</table>")]
+    head, *rows = re.findall("<tr>.*?</tr>", matrix, re.DOTALL)
+    assert re.findall(">([^<>]+)</th>", head) == ["claim", "nycflights (control)", "nycflights_stream (control)"]
+    judged = {claim["id"]: claim["datasets"] for claim in claims if claim["datasets"]}
+    assert len(rows) == len(judged) and "Frozen embeddings do almost as well" in document.text
+    for row, (name, datasets) in zip(rows, judged.items(), strict=True):
+        assert f'href="#claim-{name}"' in row
+        assert re.findall('data-status="([^"]+)"', row) == [said["verdict"] for said in datasets.values()]
+    assert 'title="loss of AUC: ' in matrix
 
 
 def test_a_claims_evidence_stands_in_the_register_alone(report: Path, document: Document) -> None:

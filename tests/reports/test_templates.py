@@ -25,7 +25,7 @@ def worded() -> list[tuple[str, str, frozenset[str]]]:
             if name is not None and not isinstance(name, ast.Constant):
                 continue  # the functions that pass a macro's name on
             macro = "all_of" if name is None else str(name.value)
-            numbers = {keyword.arg for keyword in call.keywords if keyword.arg}
+            numbers = {keyword.arg for keyword in call.keywords if keyword.arg and keyword.arg != "interval"}
             found.append((path.name, macro, frozenset(numbers | ({"findings"} if call.func.id == "all_of" else set()))))
     return found
 

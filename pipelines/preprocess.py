@@ -67,7 +67,7 @@ def finished(to_make: DaysToMake) -> Path:
         sum(day.description[kind]["total"] for day in stream.days) for kind in ("rejected_rows", "excluded_rows")
     )
     _say(f"{stream.folder} ({how}): {rows}; {rejected:,} malformed and {excluded:,} unlabelled ones left out.")
-    if made and to_make.data.provenance is not None:
+    if new and to_make.data.provenance is not None:
         _say(str(to_make.data.provenance))
     for warning in to_make.data.warnings(stream.days[0]):
         _say(f"warning: {warning}")

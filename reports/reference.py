@@ -122,7 +122,8 @@ class Agreement:
     evidence: str
 
     def __str__(self) -> str:
-        return f"{self.artifact:<15} {self.verdict}: {self.evidence}"
+        words = self.evidence.partition(". ")[0] if self.verdict == AGREES else self.evidence
+        return f"{self.artifact:<15} {self.verdict}: {words.removesuffix('.')}"
 
 
 def agreements(entries: Iterable[Entry], groups: Sequence[Population], reference: Path) -> list[Agreement]:
@@ -151,12 +152,18 @@ def _agreement(entry: Entry, groups: Sequence[Population], theirs: Mapping[Key, 
         return Agreement(entry.id, NONE, len(own), 0, 0, f"{why}.")
     differing = sorted((c for c in made if c.share > 1), key=lambda c: -c.share)
     compared, differ = len({id(c.pair) for c in made}), len({id(c.pair) for c in differing})
+    counted = plural(compared, "setting") + (f" of {len(own)}, the reference lacks others," * (compared < len(own)))
     if not differing:
         worst = max(made, key=lambda c: c.share)
-        words = f"{plural(compared, 'setting')} within the scatter over seeds. The largest difference: {worst}."
+        words = f"{counted} within the scatter over seeds. The largest difference for what is allowed: {worst}."
         return Agreement(entry.id, AGREES, len(own), compared, 0, words)
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
-    words = f"{differ} of {plural(compared, 'setting')}. " + "; ".join(map(str, differing[:_SHOWN])) + more + "."
+    words = (
+        f"{differ} of {counted} by more than the scatter over seeds. "
+        + "; ".join(map(str, differing[:_SHOWN]))
+        + more
+        + "."
+    )
     return Agreement(entry.id, DIFFERS, len(own), compared, differ, words)
 
 

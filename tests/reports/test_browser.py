@@ -135,7 +135,7 @@ def test_a_run_opens_to_its_configuration_and_ledger(tab: Page, url: str) -> Non
     tab.run("document.querySelector('.run summary').click()")
     assert tab.run(inside)
     shown = tab.run("document.querySelector('.run pre').textContent")
-    assert "epsilon:" in shown and "noise_seed" not in shown, "as it may leave"
+    assert "epsilon:" in shown and "noise_seed:" not in shown, "as it may leave"
     assert tab.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 

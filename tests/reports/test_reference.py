@@ -102,10 +102,10 @@ def test_runs_with_other_seeds_agree_and_settings_that_the_reference_lacks_are_c
     assert found["fig1b"] == ("not compared", 0, 0, 0)  # of non-private runs
     assert "audit" not in found
     (line,) = [line for line in str(built).splitlines() if line.startswith("reference: fig8 ")]
-    assert "agrees: 1 setting within the scatter over seeds" in line
+    assert line.endswith("agrees: 1 setting of 2, the reference lacks others, within the scatter over seeds")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-    assert 'id="reference"' in page and "1 setting within the scatter over seeds" in page
-    assert "1 setting within the scatter" in (tmp_path / "report" / "index.md").read_text(encoding="utf-8")
+    assert 'id="reference"' in page and "lacks others, within the scatter over seeds. The largest difference" in page
+    assert "lacks others, within the scatter" in (tmp_path / "report" / "index.md").read_text(encoding="utf-8")
     # Without a reference the page has no such section, and nothing of it is left.
     again = build(tmp_path / "runs", tmp_path / "report", only=["frontier"])
     assert "reference: nothing to compare these runs with" in str(again).splitlines()

@@ -131,4 +131,4 @@ def _numbers(days: Sequence[Dataset]) -> list[str]:
     means = sums / count
     deviations = np.sqrt(np.maximum(0, squares / count - means**2))
     each = (f"{name} {mean:.2f} ± {spread:.2f}" for name, mean, spread in zip(names, means, deviations, strict=True))
-    return [f"{len(names)} numbers, mean ± standard deviation: {', '.join(each)}."]
+    return [f"Numbers, mean ± standard deviation: {', '.join(each)}."]

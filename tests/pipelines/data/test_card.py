@@ -59,7 +59,7 @@ def test_the_card_of_a_dataset(tmp_path: Path) -> None:
     used = np.count_nonzero(dataset.histogram()[0])
     row = next(line for line in text.splitlines() if line.startswith("name "))
     assert row.split()[1:3] == ["131,072", f"{used:,}"]
-    assert "new" not in text and "2 numbers" in text and "not private" in text
+    assert "new" not in text and "Numbers, mean" in text and "not private" in text
 
 
 def test_the_card_of_a_stream_tells_its_drift(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_card_of_generated_texts(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     config = TextSyntheticConfig(rows=300, test_rows=20, vocabulary_size=300)
     text = card(Stream.open(run(config, tmp_path)), config.provenance)
-    assert text.startswith("text_synthetic: ") and "licence" not in text and "numbers" not in text
+    assert text.startswith("text_synthetic: ") and "licence" not in text and "Numbers" not in text
 
 
 def test_real_data_state_origin_and_licence_and_others_state_none() -> None:

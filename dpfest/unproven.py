@@ -116,7 +116,7 @@ class Paper:
 
 
 def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
-    """Return epsilon as the paper counts it.
+    """Return epsilon as the paper counts it; of streams, of which it states nothing, at the whole stream's rate.
 
     Claims are added to the cost of the other events (basic composition), and shuffled steps count as those of one run
     on all examples, whatever period of a stream they belong to.

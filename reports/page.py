@@ -33,7 +33,7 @@ EMBEDDED = 8_000_000
 _VERDICTS = {
     HOLDS: "hold",
     FAILS: "do not hold",
-    DIFFERS: "hold on some datasets and not on others",
+    DIFFERS: "hold on some data only",
     OPEN: "need more runs",
     UNTOLD: "are inconclusive on these data and settings",
 }

@@ -40,7 +40,7 @@ class RobertaConfig:
         lora_rank: rank of the two LoRA factors at the query and the value of every block.
         lora_scale: factor on their product, LoRA's alpha / rank.
         head: ``unit`` for one linear layer on the first token's output at length one (:class:`UnitHead`), or ``own``
-            for the classifier of the model's family, as the paper has it.
+            for the classifier of the model's family; the paper does not state its own.
         head_gain: length of a class's initial weights in the unit head.
         precision: ``float32``, or ``bfloat16`` for products and activations in half precision (autocast), which a GPU
             is fast at. Weights, norms, clipped sums and noise are float32 under both.

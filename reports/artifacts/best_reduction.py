@@ -30,7 +30,7 @@ FIG6 = ("fest/streaming", "adafest", "adafest_plus")
 
 
 def fig3(inputs: Inputs) -> Content:
-    """At the main ε (in the paper 1)."""
+    """At the main ε; the paper states none for it."""
     population = inputs.population
     epsilons = [population.main_epsilon] if population.main_epsilon is not None else []
     return _content(population, by_epsilon(population, epsilons), FIG3, generated(population))

@@ -232,7 +232,7 @@ def test_a_ratio_without_meaning_is_refused_by_name():
 
 @pytest.mark.parametrize("ratio, misreported", [(1.0, 0.09), (5.0, 0.86)])
 def test_map_and_gradient_share_a_sample_and_are_combined_before_it_amplifies(ratio, misreported):
-    """Two separately sampled Gaussians report 0.09 (r = 1) where 1.00 is spent; the combined one does not.
+    """Two separately sampled Gaussians report 0.09 (r = 1) where 1.00 is spent; the paper's, combined, does not.
 
     (On a grid of 1e-3, ten times coarser than dp_accounting's default, the 0.09 reads 0.20.)
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
+import conf
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer, override_text
 from pipelines.config.settings import typed
@@ -124,7 +127,43 @@ def test_the_paper_grid_is_the_papers(tmp_path: Path) -> None:
     assert {run.config.privacy.epsilon for run in runs} == {1, 3, 8}
     ratios = {a.noise_ratio for a in adafest}
     assert (min(ratios), max(ratios)) == (0.1, 10)
-    assert len(runs) == len(ratios) * 7 * 3 * 3
+    searched = {
+        (a.clipping_norm, run.config.optimizer.tables.learning_rate) for a, run in zip(adafest, runs, strict=True)
+    }
+    assert len(searched) == 5 * 4  # at three τ; one pair of them is that of the grid
+    assert len(runs) == len(ratios) * 7 * 3 * 3 + (len(searched) - 1) * 3 * 3
+
+
+NORM, RATE = "algorithm.clipping_norm", "optimizer.tables.learning_rate"
+
+
+@pytest.mark.parametrize("experiment", ["comparison", "streaming", "text", "text_large_vocabulary"])
+def test_rivals_search_what_dpsgd_does(experiment: str) -> None:
+    """Each algorithm that trains tables has every clipping norm with every table rate that dpsgd is given."""
+    parts = yaml.safe_load((Path(conf.__path__[0]) / "experiment" / f"{experiment}.yaml").read_text())["grids"]["paper"]
+
+    def pairs(name: str) -> set[tuple[float, float]]:
+        own = [part for part in parts if name in part["algorithm"] and NORM in part and RATE in part]
+        return {pair for part in own for pair in itertools.product(part[NORM], part[RATE])}
+
+    rivals = {name for part in parts for name in part["algorithm"]} - {"nonprivate", "frozen"}
+    assert len(pairs("dpsgd")) >= 12 and all(pairs(name) == pairs("dpsgd") for name in rivals)
+    (free,) = [part for part in parts if part["algorithm"] == ["nonprivate"]]
+    assert len(free["optimizer.dense.learning_rate"]) >= 3 and len(free[RATE]) >= 2
+    assert any(NORM in part for part in parts if "frozen" in part["algorithm"])
+    for part in parts:
+        if part["algorithm"] == ["exponential"] and NORM not in part:
+            assert min(part["algorithm.selection_clipping_norm"]) == 0.001 and len(part["algorithm.noise_ratio"]) >= 3
+
+
+def test_streams_have_the_papers_settings() -> None:
+    parts = yaml.safe_load((Path(conf.__path__[0]) / "experiment" / "streaming.yaml").read_text())["grids"]["paper"]
+    (adafest,) = [part for part in parts if part["algorithm"] == ["adafest"] and NORM not in part]
+    ratios = adafest["algorithm.noise_ratio"]
+    assert (min(ratios), max(ratios)) == (0.1, 10) and adafest["algorithm.contribution_clipping_norm"] == [1, 5, 10]
+    (fest,) = [part for part in parts if part["algorithm"] == ["fest"] and NORM not in part]
+    rows = fest["algorithm.selection.rows"]
+    assert (min(rows), max(rows)) == (100, 300_000)
 
 
 def test_the_command_line_goes_before_the_grid(tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ DATA = "data=criteo_synthetic"
 
 
 def run_bench(arguments: Sequence[str], section: str, repeats: int) -> None:
-    """Measure a section under the configuration that `arguments` ask for.
+    """Run a section under the configuration that `arguments` compose.
 
     Raises:
-        UserError: a section that does not exist, or a wrong configuration.
+        UserError: an unknown section or a wrong configuration.
     """
     line = HydraLine.read(arguments)
     if line.only_shows:
@@ -39,7 +39,7 @@ def run_bench(arguments: Sequence[str], section: str, repeats: int) -> None:
 
 
 def _table(case: str, records: Sequence[Record]) -> str:
-    """A case's records under its name, in the columns in which anything stands; the reference has a star."""
+    """Format a case's records as a table without empty columns; a star marks the reference."""
     columns = {
         "competitor": [record.competitor + "*" * (record.competitor == record.reference) for record in records],
         "ratio": ["" if record.ratio is None else format(record.ratio, ",.3f") for record in records],
@@ -57,7 +57,7 @@ def _table(case: str, records: Sequence[Record]) -> str:
 
 
 def _aligned(cells: Sequence[str]) -> list[str]:
-    """The first column's names at its left edge, numbers at the right."""
+    """Align a column: names to the left, numbers to the right."""
     wide, names = max(map(len, cells)), cells[0] == "competitor"
     return [cell.ljust(wide) if names else cell.rjust(wide) for cell in cells]
 

@@ -1,4 +1,4 @@
-"""Shell completion of what follows a subcommand: Hydra's own completion within Typer's."""
+"""Shell completion after a subcommand: Hydra's completion within Typer's."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 
 def complete(words: Sequence[str], incomplete: str) -> list[str]:
-    """Completions of the last word of a command line, as the shell wants them.
+    """Return completions of the last word of a command line, in the form that the shell expects.
 
-    bash cuts words at `=`: for `algorithm=ada` it passes `algorithm`, `=`, `ada`, for `algorithm=` only
-    `algorithm` and an empty word (Typer drops the `=`), and wants `adafest` back. Other shells pass and want
+    bash splits words at `=`: for `algorithm=ada` it passes `algorithm`, `=`, `ada`, for `algorithm=` only
+    `algorithm` and an empty word (Typer drops the `=`), and expects `adafest`. Other shells pass and expect
     whole words.
     """
     before = list(words)
@@ -33,10 +33,10 @@ def _is_key(words: Sequence[str]) -> bool:
 
 
 def completions(before: Sequence[str], word: str) -> list[str]:
-    """What `word` can become after the words `before`.
+    """Return the completions of `word` after the words `before`.
 
-    A shell puts a space behind the only completion; where that would end a word too early
-    (`algorithm.threshold=`, a dot), its continuations are offered beside it.
+    A shell appends a space to a unique completion; where that would end a word too early
+    (`algorithm.threshold=`, a dot), its continuations are returned as well.
     """
     choices = _query(before, word)
     if len(choices) == 1 and choices[0] != word and choices[0][-1] in "=./":
@@ -45,7 +45,7 @@ def completions(before: Sequence[str], word: str) -> list[str]:
 
 
 def _query(before: Sequence[str], word: str) -> list[str]:
-    """Hydra's answer. It wants a line without our subcommand, by the protocol of its own bash completion."""
+    """Query Hydra by the protocol of its bash completion, which expects a line without our subcommand."""
     from cli.launch import launch
     from cli.tasks import train
 
@@ -67,7 +67,7 @@ def _internal(choice: str) -> bool:
 
 
 def _joined(words: Sequence[str]) -> list[str]:
-    """Words that were cut at `=`, whole again."""
+    """Join words that were split at `=`."""
     whole: list[str] = []
     for word in words:
         if whole and (word == "=" or whole[-1].endswith("=")):

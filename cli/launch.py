@@ -1,4 +1,4 @@
-"""Passes a command line to Hydra: everything after the subcommand is Hydra's, flags and overrides."""
+"""Passes a command line to Hydra: all flags and overrides after the subcommand."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _check_every_run(composer: object, overrides: Sequence[str]) -> None:
 
 @contextmanager
 def _command_line(arguments: Sequence[str]) -> Iterator[None]:
-    """Set sys.argv, which Hydra reads, and HYDRA_FULL_ERROR, without which it prints exceptions in its own way."""
+    """Set sys.argv, which Hydra reads, and HYDRA_FULL_ERROR, without which it formats exceptions itself."""
     saved, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = [saved[0], *arguments]
     os.environ["HYDRA_FULL_ERROR"] = "1"

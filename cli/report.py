@@ -74,10 +74,10 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
 
 
 def writable(folder: Path) -> Path:
-    """`folder`, made where it is not there: before the work, which takes longer.
+    """Create `folder` unless it exists, before any work, and return it.
 
     Raises:
-        UserError: it is a file, or lies below one or where nothing can be written.
+        UserError: it is a file or below one, or cannot be written to.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def writable(folder: Path) -> Path:
 
 
 def elsewhere(cfg: DictConfig) -> dict[str, str]:
-    """The paths that are not the default ones, by key (`paths.runs`)."""
+    """Return the paths that differ from the defaults, by key (`paths.runs`)."""
     from pipelines.config.settings import PathsConfig
 
     default = asdict(PathsConfig())
@@ -95,11 +95,13 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
 
 
 def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, list[RunLength]]:
-    """The runs that each experiment plans under the chosen profile, or the one that is named; without experiments that
-    have none of these data, or whose data are elsewhere: the report then does not know how many runs they lack.
+    """Return the planned runs of the named experiment, or of every experiment, under the chosen profile.
+
+    Experiments that do not support these data, or whose data are missing, are omitted: the report then shows no number
+    of missing runs.
 
     Raises:
-        UserError: the one that is named is among those.
+        UserError: the named experiment is among those.
     """
     from pipelines.config.compose import Composer
     from pipelines.runs.grid import plan, steps

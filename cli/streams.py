@@ -1,4 +1,4 @@
-"""Output that outlives its reader: `dpfest train ... 2>&1 | head` goes on, and a closed terminal ends no run."""
+"""Output that survives its reader: `dpfest train ... 2>&1 | head` continues, and a closed terminal ends no run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, TextIO
 
 
 def outlive_readers() -> None:
-    """From now on, writing to a pipe or a terminal that was closed writes to nowhere."""
+    """Discard output to a closed pipe or terminal from now on."""
     sys.stdout, sys.stderr = _Outliving(sys.stdout), _Outliving(sys.stderr)
 
 
 class _Outliving:
-    """A text stream whose file becomes the null device once nobody reads it."""
+    """A text stream that switches to the null device once its file is closed at the other end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

@@ -112,7 +112,7 @@ def sweep_job(cfg: DictConfig) -> None:
 
 
 def describe(summary: Mapping[str, Any]) -> str:
-    """A run's summary in one line."""
+    """Format a run's summary in one line."""
     from reports.wording import epsilon
 
     utility, privacy = summary["utility"], summary["privacy"]
@@ -131,7 +131,7 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 
 def _sound(privacy: Mapping[str, Any]) -> str:
-    """What qualifies an epsilon: the sound value beside the paper's claim, and a vocabulary that it does not cover."""
+    """Qualify an epsilon: with the sound value of the paper's claim, and a vocabulary that it does not cover."""
     uncovered = "" if privacy.get("public_vocabulary", True) else "; the vocabulary, from the data, is not covered"
     if privacy["fidelity"] != "paper":
         return uncovered

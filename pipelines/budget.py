@@ -1,4 +1,4 @@
-"""`dpfest budget`: the noise that a privacy budget asks for, without training.
+"""`dpfest budget`: the noise that a privacy budget requires, without training.
 
 The calculation is that of `dpfest.privacy_plan`, which `train` calls, too.
 """
@@ -26,7 +26,7 @@ from pipelines.system.files import write_json
 
 @dataclass(frozen=True)
 class Budget:
-    """A plan, printed as a table; of a stream, its periods under it."""
+    """A plan, printed as a table; for a stream, with a table of its periods."""
 
     plan: PrivacyPlan
 
@@ -63,7 +63,7 @@ class Budget:
         return "\n".join([*table, *(self._periods() if stream else ())])
 
     def _periods(self) -> list[str]:
-        """A line of headings, and one for each period."""
+        """Return a header line and a line per period."""
         rows = []
         for number, period in enumerate(self.plan.periods):
             days, step = period.days or range(1), self.plan.step(number)
@@ -76,7 +76,7 @@ class Budget:
 
 
 def _noise(step: Event | None) -> dict[str, str]:
-    """The noise of a step, by its name and sign; empty where there is none."""
+    """Return the noise of a step by name and symbol; empty without noise."""
     names = {
         "noise multiplier σ": "noise_multiplier",
         "map σ1": "map_noise_multiplier",
@@ -88,10 +88,10 @@ def _noise(step: Event | None) -> dict[str, str]:
 
 
 def budget(config: Config) -> Budget:
-    """What `train` would spend and add as noise under this configuration.
+    """Return the plan that `train` would follow under this configuration.
 
-    N is `budget.examples`, or else the training rows of the processed dataset or stream. Calibrations are kept in
-    `paths.runs`, where `train` finds them.
+    N is `budget.examples`, or else the number of training rows of the processed dataset or stream. Calibrations are
+    cached in `paths.runs`, where `train` finds them.
 
     Raises:
       UserError: N is unknown, or no noise meets the target.
@@ -104,7 +104,7 @@ def budget(config: Config) -> Budget:
 
 @in_keys()
 def planned(config: Config, examples: int | Sequence[int], features: int | Sequence[int]) -> PrivacyPlan:
-    """The plan of a run on so many examples, or on a stream of days of so many; see `dpfest.plan`.
+    """Return the plan of a run on this number of examples, or on a stream of days with these; see `dpfest.plan`.
 
     Raises:
       UserError: no noise meets the target, or settings do not go together.
@@ -127,9 +127,9 @@ def planned(config: Config, examples: int | Sequence[int], features: int | Seque
 
 
 def remembered_calibration(runs: Path) -> Callable[..., float]:
-    """`accounting.calibrate` that keeps its answers in `runs`, where later runs and commands find them.
+    """Return `accounting.calibrate` with a cache in `runs`, which later runs and commands share.
 
-    An answer is believed only if it meets the target; one that cannot be read, or does not, is computed again.
+    A cached result is used only if it meets the target; otherwise, or if it cannot be read, it is recomputed.
     """
     folder = runs / ".calibration"
 
@@ -152,7 +152,7 @@ def remembered_calibration(runs: Path) -> Callable[..., float]:
 
 
 def _folder(config: Config) -> Path | None:
-    """Where the data lie, None where they are not made yet."""
+    """Return the folder of the data, or None if they are not preprocessed yet."""
     try:
         folder = dataset_folder(config)
     except UserError:
@@ -162,7 +162,7 @@ def _folder(config: Config) -> Path | None:
 
 
 def _examples(config: Config, stream: Stream | None) -> int | list[int]:
-    """`budget.examples`, in a stream in equal days, or else the training rows of the processed dataset or stream."""
+    """Return `budget.examples`, split into equal days for a stream, or else the number of processed training rows."""
     days, examples = config.stream.train_days, config.budget.examples
     if examples is not None:
         return (

@@ -1,4 +1,4 @@
-"""The preprocess stage: make the dataset or stream of a configuration, or find it made."""
+"""The preprocess stage: write the dataset or stream of a configuration, or find it written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pipelines.data.stream import Stream, day_folder
 
 
 def preprocess(config: Config) -> Path:
-    """Make the dataset or stream that ``config.data`` describes, unless it is there, and say which.
+    """Write the dataset or stream of ``config.data`` unless it exists, and print which.
 
     Returns:
-        Its folder, ready for :meth:`Stream.open`; where it is no stream of several days, for :meth:`Dataset.open`, too.
+        Its folder, for :meth:`Stream.open`, or for :meth:`Dataset.open` if it is no stream of several days.
 
     Raises:
-        UserError: A setting has no meaning, or the source is missing or malformed. Nothing is left then, but for the
-            days of a stream that could be made.
+        UserError: A setting is invalid, or the source is missing or malformed. Nothing is kept then except completed
+            days of a stream.
     """
     folder = dataset_folder(config)
     if config.preprocess.verify:
@@ -32,13 +32,13 @@ def preprocess(config: Config) -> Path:
 
 
 def preprocess_day(config: Config) -> Path:
-    """Make the one day ``config.preprocess.day`` of a stream, unless it is there: a task of its own on a cluster.
+    """Write the one day ``config.preprocess.day`` of a stream unless it exists: a task of its own on a cluster.
 
     Returns:
-        The day's folder, ready for :meth:`Dataset.open`.
+        The day's folder, for :meth:`Dataset.open`.
 
     Raises:
-        UserError: As :func:`preprocess`, or the data are no stream.
+        UserError: as :func:`preprocess`, or the data are no stream.
     """
     if not config.data.is_stream:
         raise UserError(f"preprocess.day has a meaning for streams, and data={config.data.name} is none.")
@@ -49,13 +49,13 @@ def preprocess_day(config: Config) -> Path:
 
 
 def dataset_folder(config: Config) -> Path:
-    """Where the dataset or stream of a configuration lies, made already or not."""
+    """Return the folder of the configuration's dataset or stream, whether or not it exists."""
     config.data.check()
     return Path(config.paths.data) / f"{config.data.name}-{data_hash(config.data)}"
 
 
 def finished(to_make: DaysToMake) -> Path:
-    """Check a dataset or stream whose missing days have just been made, and say what it holds."""
+    """Check a dataset or stream after its missing days were written, and print its size."""
     stream, new = Stream.open(to_make.folder), len(to_make.hashes)
     days = len(stream.days)
     how = "made" if new == days else f"{new} of {days} days made" if new else "there already"

@@ -1,11 +1,11 @@
-"""The select stage: the rows that DP-FEST and DP-AdaFEST+ train within, released once and shared by runs.
+"""The select stage: DP-FEST's rows (also used by DP-AdaFEST+), released once and shared by runs.
 
-A selection is a folder like a run's, ``<paths.runs>/.selections/<dataset>/<hash>/``.  ``release/`` may leave:
-``rows.npy`` (sorted global rows, int64), or of a day of a stream ``counts.npy`` (its noised counts of all rows, end to
-end, float64), and ``selection.json`` (how it was made and what it cost).  ``private/`` may not, and is for its owner
-alone: ``request.json``, with the noise seed and the fingerprint of the data.  Raw counts are written to neither; they
-stay beside the processed rows.  The noise comes from a key that is forgotten; runs with the same settings find the
-folder and reuse the release, which costs nothing more.
+A selection has a folder like a run's, ``<paths.runs>/.selections/<dataset>/<hash>/``.  ``release/`` may be published:
+``rows.npy`` (sorted global rows, int64), or for a day of a stream ``counts.npy`` (noised counts of the rows of all
+tables, concatenated, float64), and ``selection.json`` (settings and privacy cost).  ``private/``, readable by its owner
+alone, may not: ``request.json``, with the noise seed and the fingerprint of the data.  Neither holds raw counts; those
+stay with the processed rows.  The noise key is discarded; runs with the same settings reuse the release at no further
+cost.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ Counts = Sequence[NDArray[np.integer]]
 
 @in_keys()
 def select(config: Config) -> Path:
-    """Select the rows of ``config.algorithm``, or find them selected already.
+    """Select the rows of ``config.algorithm``, or find an existing selection.
 
     Returns:
-        The folder of the release; of a stream whose days are released one by one, the last day's.
+        The folder of the release; of a stream whose days are released separately, the last day's.
 
     Raises:
-        UserError: the algorithm selects nothing beforehand.
+        UserError: the algorithm has no row selection.
     """
     selection = config.algorithm.selection
     if selection is None:
@@ -70,7 +70,7 @@ def select(config: Config) -> Path:
 
 
 def cost_summary(config: Config, stream: Stream) -> str:
-    """The mechanism of a selection from these data, its noise and its cost alone, in full sentences."""
+    """Describe the mechanism of a selection from these data, its noise and its own cost, in full sentences."""
     selection: SelectionConfig = config.algorithm.selection
     training, _ = stream.split_days(config.stream.train_days)
     sizes, rows_per_example = stream.vocabulary_sizes, training[0].rows_per_example
@@ -133,7 +133,7 @@ class Selection:
         self._sum = np.zeros(sum(self._sizes))
 
     def rows(self, days: range) -> NDArray[np.int64]:
-        """Sorted global rows for the period of these days; periods are asked for in their order."""
+        """Return the sorted global rows for the period of these days; to be called for periods in order."""
         if self._once:
             return np.load(self._rows() / "rows.npy", allow_pickle=False)
         while self._added < days.stop:
@@ -143,11 +143,11 @@ class Selection:
         return most_frequent(counts, rows_per_feature(self._selection, self._sizes))
 
     def release(self) -> Path:
-        """Make all that the training days are to release, or find it made; returns the last folder."""
+        """Make or find the releases of all training days; returns the last folder."""
         return self._rows() if self._once else [self._counts(number) for number in range(len(self._days))][-1]
 
     def _rows(self) -> Path:
-        """The release of rows, selected once."""
+        """Return the release of rows that are selected once."""
         selection, days = self._selection, self._days[: self._counted]
         counted = ",".join(self._hashes[: self._counted])
         settings = {"data": counted, "selection": selection_settings(selection)}
@@ -164,7 +164,7 @@ class Selection:
         return _release(self._config, settings, fill)
 
     def _counts(self, number: int) -> Path:
-        """The release of a day's noised counts."""
+        """Return the release of a day's noised counts."""
         selection = self._selection
         noise = {name: getattr(selection, name) for name in ("mechanism", "noise_multiplier", "epsilon")}
         unread = "epsilon" if selection.mechanism == "gaussian" else "noise_multiplier"
@@ -183,7 +183,7 @@ class Selection:
 
 
 def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
-    """The counts of all days, one day's in memory at a time."""
+    """Sum the counts of all days, with one day's in memory at a time."""
     total = np.zeros(sum(sizes), np.int64)
     for day in days:
         total += np.concatenate(day.histogram())
@@ -191,9 +191,9 @@ def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
 
 
 def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Keystream], dict[str, Any]]) -> Path:
-    """The folder of a release, which ``fill`` makes unless it is there; what it returns is kept beside the settings.
+    """Return the folder of a release; unless it exists, ``fill`` makes it and returns a record for selection.json.
 
-    Of the settings, ``data`` (a fingerprint of the training rows) stays private.
+    The setting ``data`` (a fingerprint of the training rows) stays private.
     """
     request = {**settings, "noise_seed": config.privacy.noise_seed}
     name = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]
@@ -224,8 +224,8 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
 
 
 def _public_counts(path: str, sizes: Sequence[int], dataset: Path) -> Counts:
-    """Public counts of every table's rows, end to end in one .npy file (of texts, the tokenizer's own), cut into
-    tables."""
+    """Read public counts of the rows of all tables, concatenated in one .npy file (for texts, the tokenizer's own), and
+    split them by table."""
     own = dataset / PRIOR_FILE
     if path == TOKENIZER_PRIOR and not own.exists():
         raise UserError(f"algorithm.selection.prior={path} is for texts; give a .npy file of public counts.")

@@ -1,8 +1,8 @@
 """Train many runs, several at once, and report which failed and why.
 
-Every run has a process of its own, so that one that crashes or runs out of memory takes no other with it, and a log
-under `<paths.runs>/.sweep/`, which is for its owner alone: it tells losses and errors. A run that is done is not
-started again; a failed one is, next time.
+Every run has its own process, so that a crash or lack of memory affects no other run, and a log under
+`<paths.runs>/.sweep/`, readable by its owner alone, since it contains losses and errors. Finished runs are not started
+again; failed ones are, by the next sweep.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PRELOADED = ["torch", "torch._dynamo", "scipy.stats", "dp_accounting.pld", "hyd
 
 @dataclass(frozen=True)
 class Stages:
-    """What a run consists of, as module:function, each called with the run's Config."""
+    """The stages of a run, as module:function, each called with the run's Config."""
 
     preprocess: str = "pipelines.preprocess:preprocess"
     train: str = "pipelines.train:make_run"
@@ -41,7 +41,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: done, failed or interrupted, and why."""
+    """The outcome of a run: done, failed or interrupted, and the reason."""
 
     run: PlannedRun
     status: str
@@ -50,8 +50,8 @@ class Outcome:
 
 
 def is_done(folder: Path) -> bool:
-    """Whether the run in this folder ended well: a summary is there exactly then. One that cannot be read is left
-    to `train`, which says what to do."""
+    """Whether the run in this folder is finished, that is, has a summary. An unreadable one counts as unfinished:
+    `train` then reports the damage."""
     try:
         return isinstance(json.loads((folder / RELEASE / SUMMARY).read_text()), dict)
     except (OSError, ValueError):
@@ -59,14 +59,14 @@ def is_done(folder: Path) -> bool:
 
 
 def records_folder(config: Config) -> Path:
-    """Where the jobs of a sweep record how they ended, and log."""
+    """Return the folder of the outcomes and logs of a sweep's jobs."""
     return Path(config.paths.runs).resolve() / ".sweep"
 
 
 def recorded(config: Config, stages: Stages = Stages()) -> None:
     """Train one configuration and record the outcome in `config.sweep.records`.
 
-    A failure is an outcome, too, and not raised: a neighbouring run would suffer from it.
+    A failure is recorded and not raised, so that it does not affect neighbouring runs.
     """
     folder = run_folder(config)
     started = time.monotonic()
@@ -87,11 +87,10 @@ def recorded(config: Config, stages: Stages = Stages()) -> None:
 def run_all(
     runs: Sequence[PlannedRun], jobs: int, fail_fast: bool = False, stages: Stages = Stages()
 ) -> Iterator[Outcome]:
-    """Run each in a process of its own, `jobs` at once; yields an outcome as each ends.
+    """Run each in its own process, `jobs` at a time; yields outcomes as runs end.
 
-    Datasets are made first, once each. On KeyboardInterrupt or SIGTERM, and after a failure under
-    `fail_fast`, no run is started any more, those under way are asked to save and stop, and their outcomes
-    are yielded.
+    Datasets are preprocessed first, once each. After KeyboardInterrupt or SIGTERM, and after a failure under
+    `fail_fast`, no further run starts, running ones are asked to save and stop, and their outcomes are yielded.
     """
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with sigterm_interrupts():
@@ -117,7 +116,7 @@ def run_all(
 
 
 def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:
-    """How runs ended that a Hydra launcher carried, by what they recorded."""
+    """Return the recorded outcomes of runs that a Hydra launcher carried out."""
     ended = []
     for run in runs:
         record = _read(_record(run))
@@ -128,12 +127,12 @@ def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:
 
 
 def log_file(run: PlannedRun) -> Path:
-    """What a run printed."""
+    """Return the path of a run's log."""
     return records_folder(run.config) / f"{run.folder.name}.log"
 
 
 def forget(runs: Sequence[PlannedRun]) -> None:
-    """Remove what an earlier sweep's jobs recorded."""
+    """Remove the recorded outcomes of an earlier sweep."""
     for run in runs:
         _record(run).unlink(missing_ok=True)
 
@@ -166,7 +165,7 @@ def _prepare_in_child(parent: Connection, config: Config, stages: Stages) -> Non
 
 
 def _make_datasets(runs: Sequence[PlannedRun], stages: Stages) -> dict[str, str]:
-    """Make each dataset once, before runs ask for it together; returns the reason for each that failed."""
+    """Preprocess each dataset once, before its runs start; returns the reason of each failure."""
     failed: dict[str, str] = {}
 
     def log(run: PlannedRun) -> Path:

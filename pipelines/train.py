@@ -1,8 +1,8 @@
 """The train stage: from a configuration to a finished run directory, resumable after any kill.
 
-Batches, noise and initial weights are functions of (key, step) and the seed, so a run that is resumed from its last
-checkpoint does again exactly what it would have done: under a fixed ``privacy.noise_seed`` on the CPU it ends with
-the same bits as one that was never killed.  A repeated step repeats its noise and its batch, and so costs nothing.
+Batches, noise and initial weights are functions of (key, step) and the seed, so a run resumed from its last checkpoint
+repeats exactly what it would have done: under a fixed ``privacy.noise_seed`` on the CPU it ends with the same bits as
+an uninterrupted run.  A repeated step repeats its noise and its batch, and therefore costs nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pipelines.tasks.task import TaskReader, device_of, task_of
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """A run that is done: its folder, its summary, and whether it had been done before."""
+    """A finished run: its folder, its summary, and whether it was found finished."""
 
     path: Path
     summary: dict[str, Any]
@@ -53,11 +53,11 @@ class RunOutcome:
 
 
 def make_run(config: Config) -> RunOutcome:
-    """Make the run that the configuration describes, go on with it, or find it done.
+    """Make the run of a configuration, resume it, or find it finished.
 
     Raises:
         UserError: a setting or the data cannot be used; another process is making the same run.
-        SystemExit: SIGINT or SIGTERM asked it to stop; the state is saved and the same call goes on from there.
+        SystemExit: SIGINT or SIGTERM stopped it; the state is saved, and the same call resumes it.
     """
     stream = Stream.open(preprocess(config))
     directory = RunDirectory(run_folder(config))
@@ -74,7 +74,7 @@ def make_run(config: Config) -> RunOutcome:
 
 
 def prepare(config: Config, stream: Stream) -> Schedule:
-    """What the configuration trains on, of data that are made: their periods, with the plan and the selected rows.
+    """Return the schedule of a configuration on processed data, with its privacy plan and row selection.
 
     Raises:
         UserError: the data cannot be used, or no noise meets the target.
@@ -87,14 +87,14 @@ def prepare(config: Config, stream: Stream) -> Schedule:
 def train(
     config: Config, settings: Mapping[str, Any], schedule: Schedule, directory: RunDirectory, stop: StopRequest
 ) -> dict[str, Any]:
-    """Take the steps that are left, judge the model after each period, and release it.
+    """Take the remaining steps, evaluate the model after each period, and release it.
 
     Args:
-        config: of the run.
-        settings: the same as plain values, what came from the hub named by its commit.
+        config: configuration of the run.
+        settings: the same as plain values, with repositories of the hub pinned to their commit.
         schedule: the data and the plan.
-        directory: takes what is logged, saved and released; a state that it holds is gone on from.
-        stop: asks for the state to be saved and the process to end.
+        directory: receives logs, checkpoints and the release; training resumes from a checkpoint in it.
+        stop: requests a checkpoint and the end of the process.
 
     Returns:
         The summary.
@@ -113,7 +113,7 @@ def train(
 
 
 class _Run:
-    """The state of a run under way: new, or restored from what the directory holds."""
+    """The state of a running run: new, or restored from the directory's checkpoint."""
 
     def __init__(self, config: Config, schedule: Schedule, directory: RunDirectory) -> None:
         self.config, self.schedule, self.directory = config, schedule, directory
@@ -142,11 +142,11 @@ class _Run:
 
     @property
     def step(self) -> int:
-        """Steps done, in all periods."""
+        """Steps taken, in all periods."""
         return self._ends[self.period] - self.training.period.steps + self.training.steps_done
 
     def next_period(self) -> bool:
-        """Go on to the next period, and save where it begins; False after the last."""
+        """Advance to the next period and save a checkpoint; False after the last."""
         if self.period + 1 == len(self.schedule.rows):
             return False
         self.period += 1
@@ -155,7 +155,7 @@ class _Run:
         return True
 
     def _begin(self, ledger: Ledger) -> PrivateTraining:
-        """The training of the present period, on the weights and optimisers as they are."""
+        """Return the training of the current period, on the current weights and optimisers."""
         return PrivateTraining(
             self.task.model,
             self.task.losses,
@@ -169,7 +169,7 @@ class _Run:
         )
 
     def train_period(self, stop: StopRequest, report: Reporter, reader: Executor) -> None:
-        """Take the steps of the present period that are left; a batch is read while the one before is trained on."""
+        """Take the remaining steps of the current period, reading each batch during the step before."""
         every, last_saved, end = self.config.train, self.step, self._ends[self.period]
         upcoming = reader.submit(self._read, self.training.steps_done)
         while self.step < end:
@@ -199,8 +199,8 @@ class _Run:
     def _refuse_not_finite(self) -> None:
         """Stop a run whose weights overflowed.
 
-        Whether it stops is post-processing of what is released: the dense weights, and the tables' rows that were just
-        noised. The mean loss of a batch is neither: it would tell of an example that overflows.
+        Whether it stops is post-processing of released quantities: dense weights, and table rows that were just noised.
+        The mean loss of a batch is not released and would reveal an example whose loss overflows.
 
         Raises:
             UserError: a dense weight is not finite, or, at a period's end, any weight.
@@ -215,8 +215,8 @@ class _Run:
                 )
 
     def _log(self, taken: Step, report: Reporter) -> None:
-        """Log and report how training goes, the loss of a raw batch among it: for the user's own eyes, since it goes to
-        ``private/`` and to the terminal (of a sweep, to a log that is the owner's)."""
+        """Log progress to ``private/`` and the terminal (in a sweep, to a log that its owner alone can read), since the
+        loss of the raw batch is private."""
         if self.step % self.config.train.log_every and self.step != self.steps:
             return
         rows, private = taken.release.rows_per_table, taken.private
@@ -241,8 +241,8 @@ class _Run:
         return self.size.whole / mean if mean else None
 
     def evaluate_period(self) -> None:
-        """Judge the model at a period's end: on the held-out rows of the days that it is to be trained on next, and of
-        the held-out days on the rows that choose settings; on those that are only reported, at the very end."""
+        """Evaluate the model at a period's end: on validation rows, and on held-out rows of the next period's days or,
+        after the last period, on test rows."""
         following = self.schedule.following(self.period)
         last = {"test": self.schedule.test} if following is None else {"following": following}
         splits = {"validation": self.schedule.validation, **last}
@@ -252,7 +252,7 @@ class _Run:
                 self._metrics(split, **values)
 
     def release(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Write what may leave, of a run whose steps are all taken; returns the summary."""
+        """Release a run whose steps are all taken; returns the summary."""
         weights = None
         if self.config.train.save_model:
             weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
@@ -277,7 +277,7 @@ class _Run:
 
     @property
     def _timings(self) -> dict[str, float | None]:
-        """Seconds in training steps, those of them in which a step waited for its batch, and examples a second, by the
+        """Seconds in training steps, seconds of these spent waiting for batches, and examples per second at the
         expected batch size."""
         examples = self.steps * self.config.train.batch_size
         return {
@@ -316,13 +316,13 @@ class _Run:
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """All settings as plain values, what came from the hub named by its commit."""
+    """Return all settings as plain values, with repositories of the hub pinned to their commit."""
     sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
     return config.to_dict() | sources
 
 
 def _warn_of_differences(directory: RunDirectory, config: Config) -> None:
-    """Name the settings outside of a run's hash with which it was made, where others are asked now."""
+    """Warn of settings outside of the run hash that differ from those of the finished run."""
     before, now = directory.config(), config.to_dict()
     train = before.get("train") or {}
     pairs = [("device", before.get("device"), now["device"])]

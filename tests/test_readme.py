@@ -18,11 +18,11 @@ from PIL import Image
 
 from pipelines.runs.cards import card_files, read_cards
 from reports.readme import DIGEST, PICTURE, Results, split
+from tests.cli.conftest import run_here
 
 HOME = Path(__file__).resolve().parents[1]
 README = HOME / "README.md"
 PAGES = [README, HOME / "ARCHITECTURE.md", *sorted((HOME / "docs").glob("*.md"))]
-ENTRY = "import sys; sys.argv[0] = 'dpfest'; from cli.main import main; main()"
 
 
 def blocks(page: Path, kind: str) -> list[str]:
@@ -45,17 +45,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readme")
 
 
-def run(program: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(HOME), "COLUMNS": "200"}
-    return subprocess.run(
-        [sys.executable, *program], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
-    )
-
-
 @pytest.mark.parametrize("line", RUN)
-def test_command(line: str, folder: Path) -> None:
+def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """At smoke size: a command must work; what it finds takes hours elsewhere."""
-    ended = run(["-c", ENTRY, *shlex.split(line)[1:], "profile=smoke"], folder)
+    ended = run_here(folder, monkeypatch, capfd, [*shlex.split(line)[1:], "profile=smoke"])
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.strip()
 
@@ -95,7 +88,10 @@ def test_library_example(folder: Path) -> None:
     (code,) = blocks(README, "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
     (folder / "example.py").write_text(code)
-    ended = run(["example.py"], folder)
+    environment = {**os.environ, "PYTHONPATH": str(HOME)}
+    ended = subprocess.run(
+        [sys.executable, "example.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert ended.returncode == 0, ended.stderr
     printed = re.findall(r"held-out loss ([\d.]+) epsilon ([\d.]+) rows \[(\d+)\]", ended.stdout)
     losses, epsilons, rows = ([float(value) for value in column] for column in zip(*printed, strict=True))

@@ -1,17 +1,17 @@
-"""Section `bias`: the quantities of the paper's bias-variance inequality (its section 3.4), measured in training.
+"""Section `bias`: the quantities of the paper's bias-variance inequality (section 3.4), measured during training.
 
     sqrt(L² (1 + γ)² + h σ²) + γ L sqrt(T)  <  sqrt(L² + D σ²)
 
-DP-AdaFEST truncates a fraction γ of the gradient and noises h coordinates; DP-SGD truncates none, noises all D. Here:
+DP-AdaFEST truncates a fraction γ of the gradient and noises h coordinates; DP-SGD truncates nothing and noises all D.
 
-- a model is trained by DP-AdaFEST as configured, and looked at MOMENTS times on the way, on batches of their own;
-- γ is the norm of what the mask takes away from the mean clipped gradient, as a fraction of that gradient's norm, both
-  averaged over BATCHES batches at the same weights (the bias is of the expectation; what scatter is left after so many
-  batches makes γ look larger), noise left out;
-- h counts the noised coordinates of a step, dense parameters among them; D all parameters;
-- σ is the standard deviation of one coordinate's noise, C₂ σ₂ / B, of each algorithm its own; T the steps of the run;
-- L bounds the gradient's norm: by clipping it is C₂. The norm of the mean clipped gradient is far smaller; nobody could
-  bound it beforehand, but the inequality may be asked for it as well.
+- A model is trained by DP-AdaFEST as configured and examined MOMENTS times, on separate batches.
+- γ is the norm of the part of the mean clipped gradient that the mask removes, relative to that gradient's norm. Both
+  are averaged over BATCHES batches at the same weights, without noise (the bias is that of the expectation; the
+  sampling error that remains makes γ look larger).
+- h counts the noised coordinates of a step, dense parameters included; D counts all parameters.
+- σ is the standard deviation of a coordinate's noise, C₂ σ₂ / B, of each algorithm; T is the number of steps.
+- L bounds the gradient's norm: C₂, by clipping. The norm of the mean clipped gradient is far smaller and has no bound
+  known beforehand, but the inequality can be evaluated with it too.
 
 These are diagnostics of the data, not a release: nothing here is private.
 """
@@ -50,7 +50,7 @@ MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class Measured:
-    """At one threshold, the mean over moments: γ, h and the norm of the mean clipped gradient."""
+    """γ, h and the norm of the mean clipped gradient at one threshold, averaged over moments."""
 
     truncated: float
     coordinates: float
@@ -58,7 +58,7 @@ class Measured:
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """A record for each threshold; there is nothing to repeat."""
+    """Return a record per threshold; nothing is timed, so nothing is repeated."""
     algorithm = config.algorithm
     if not isinstance(algorithm, AdaFEST) or algorithm.selection is not None or config.data.is_stream:
         raise UserError("dpfest bench bias measures what DP-AdaFEST truncates on a dataset: take algorithm=adafest.")
@@ -108,7 +108,7 @@ def measure(
     thresholds: Sequence[float],
     config: Config,
 ) -> list[Measured]:
-    """Train by `algorithm`, and look at each threshold MOMENTS times, evenly spread from the first step to the last."""
+    """Train by `algorithm` and measure each threshold at MOMENTS evenly spaced steps, first and last included."""
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, "bias")
     read = TaskReader(task, rows, config.train.micro_batch_size)
@@ -128,7 +128,7 @@ def measure(
 def _look(
     task: Task, rows: RowReader, algorithm: AdaFEST, plan: PrivacyPlan, thresholds: Sequence[float]
 ) -> list[Measured]:
-    """At the present weights, on fresh batches: the mean gradient, and the mean of what each mask takes away."""
+    """Return the mean gradient at the current weights, on fresh batches, and the mean part that each mask removes."""
     algorithms: list[Algorithm] = [DPSGD(clipping_norm=algorithm.clipping_norm)]
     algorithms += [replace(algorithm, threshold=threshold) for threshold in thresholds]
     key = NoiseKey.fresh()
@@ -154,7 +154,7 @@ def _look(
 
 
 def _flat(engine: PrivateEngine, batch: list, number: int) -> tuple[Tensor, int]:
-    """A step's gradient as one vector over all parameters, and how many coordinates would be noised."""
+    """Return a step's gradient as one vector over all parameters, and the number of noised coordinates."""
     released, parts = engine.gradient(batch, number)[0], []
     noised = sum(gradient.numel() for gradient in released.dense.values())
     for rows, dim, table in zip(engine.layout.rows, engine.layout.dims, released.tables, strict=True):

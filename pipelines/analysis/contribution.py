@@ -1,12 +1,12 @@
-"""Section `contribution`: what clipping the contribution maps of texts does, for every C₁ and threshold.
+"""Section `contribution`: the effect of clipping contribution maps of texts, by C₁ and threshold.
 
-An example's map has a one for each of its distinct tokens, so its length is the root of their number. DP-AdaFEST clips
-it to C₁ and adds noise of deviation C₁σ₁; the run that is configured decides σ₁, its noise ratio and all else. Then,
-over BATCHES Poisson batches:
+An example's map is one at each of its distinct tokens, so its norm is the square root of their number. DP-AdaFEST clips
+it to C₁ and adds noise of standard deviation C₁σ₁; σ₁ and the noise ratio follow from the configured run. Over BATCHES
+Poisson batches, the section reports:
 
-- at each of CLIPPING_NORMS, and thresholds at which the table's rows over each of REDUCTIONS are expected to survive,
-  the share of look-ups whose row survives: what is left of the gradient's places at equal sparsity;
-- of the paper's grid as written, what survives, and the same share.
+- for each of CLIPPING_NORMS and REDUCTIONS, at the threshold with that expected reduction: the share of look-ups whose
+  row survives, which compares clipping norms at equal sparsity;
+- for the paper's grid as written: the survivors and the same share.
 
 Expectations over the noise are exact. These are diagnostics of the data, not a release: nothing here is private.
 """
@@ -45,11 +45,11 @@ AT_REDUCTION, AS_PRINTED = "equal reduction", "the paper's grid"
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected to survive, a mean over batches.
+    """Expected survivors, averaged over batches.
 
     Attributes:
         threshold: τ.
-        survivors: rows, touched or not.
+        survivors: surviving rows, touched or not.
         kept: share of all look-ups whose row survives.
         touched: share of the survivors that the batch touched.
         clipped: share of the examples whose map is longer than C₁.
@@ -67,7 +67,7 @@ class ContributionMap:
 
     Args:
         texts: the batch.
-        rows: of the embedding.
+        rows: number of rows of the embedding.
     """
 
     def __init__(self, texts: TextRows, rows: int) -> None:
@@ -80,7 +80,7 @@ class ContributionMap:
         self.norms = np.sqrt(np.bincount(pairs // rows, minlength=len(texts)))
 
     def expected(self, clipping_norm: float, deviation: float, threshold: float) -> Expected:
-        """Over noise of the given standard deviation on the map clipped to `clipping_norm`, at a threshold."""
+        """Return expected survivors of the map clipped to `clipping_norm`, for noise of this standard deviation."""
         chance, other = self._chances(clipping_norm, deviation, threshold)
         survivors = chance.sum() + other
         return Expected(
@@ -92,7 +92,7 @@ class ContributionMap:
         )
 
     def threshold(self, clipping_norm: float, deviation: float, survivors: float) -> float:
-        """The threshold at which so many rows are expected to survive."""
+        """Return the threshold at which this number of rows is expected to survive."""
         most = float(self.contributions.clipped(clipping_norm).max()) if len(self.counts) else 0.0
         return brentq(
             lambda tau: self.expected(clipping_norm, deviation, tau).survivors - survivors,
@@ -102,13 +102,13 @@ class ContributionMap:
         )
 
     def _chances(self, clipping_norm: float, deviation: float, threshold: float) -> tuple[NDArray[np.float64], float]:
-        """Of each touched row, the probability to survive; and how many untouched ones are expected to."""
+        """Return the survival probability of each touched row, and the expected number of untouched survivors."""
         sums = self.contributions.clipped(clipping_norm).numpy()
         return ndtr((sums - threshold) / deviation), self.untouched * float(ndtr(-threshold / deviation))
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """A record for each C₁ and reduction, and one for each setting of the paper's grid; there is nothing to repeat."""
+    """Return a record per C₁ and reduction, and per setting of the paper's grid; nothing is timed or repeated."""
     algorithm = config.algorithm
     if not isinstance(algorithm, AdaFEST) or algorithm.selection is not None:
         raise UserError("dpfest bench contribution looks at DP-AdaFEST's maps: take algorithm=adafest.")

@@ -1,8 +1,8 @@
 """Section `corrections`: the privacy cost of correcting each error of the paper, by accounting alone.
 
-One epoch at `privacy.epsilon` and δ = 1/N on as many examples as Criteo Kaggle has (or `budget.examples`), in batches
-of `train.batch_size`. For each correction: the noise that the paper's way comes to (σ₂, on the gradient), the ε that it
-claims, the ε that can be proven of it, and the noise of the corrected way. Nothing is trained and nothing is timed.
+One epoch at `privacy.epsilon` and δ = 1/N on the examples of Criteo Kaggle (or `budget.examples`), in batches of
+`train.batch_size`. For each correction: the noise of the paper's method (σ₂, on the gradient), the ε that it claims,
+the ε that can be proven for it, and the noise of the corrected method. Nothing is trained or timed.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ THRESHOLD = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """One correction at one setting; what it does not concern is None.
+    """One correction at one setting; values that it does not concern are None.
 
     Attributes:
-        paper_noise, noise: σ₂ the paper's way and the corrected one.
-        claimed, proven: ε of the paper's way.
+        paper_noise, noise: σ₂ of the paper's method and of the corrected one.
+        claimed, proven: ε of the paper's method.
     """
 
     what: str
@@ -53,7 +53,7 @@ class Correction:
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Every correction; there is nothing to repeat."""
+    """Return a record per correction; nothing is timed or repeated."""
     records = []
     with progress("corrections") as report:
         for number, each in enumerate(corrections(config), 1):
@@ -70,7 +70,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
 
 
 def corrections(config: Config) -> Iterator[Correction]:
-    """All of them."""
+    """Return all corrections."""
     work = _Work(config)
     base = work.plan(DPSGD(), "rigorous")
     sigma = base.noise_multiplier or 0.0
@@ -118,7 +118,7 @@ def corrections(config: Config) -> Iterator[Correction]:
 
 
 def _untouched(map_noise: float, ratio: float) -> Correction:
-    """The printed survival probability of an untouched row, Ψ(τ / (σ₁²C₁²)), against Ψ(τ / (σ₁C₁)), at C₁ = 1."""
+    """Compare the printed survival probability of an untouched row, Ψ(τ / (σ₁²C₁²)), with Ψ(τ / (σ₁C₁)), at C₁ = 1."""
     rows = sum(PUBLISHED_SIZES)
     printed, right = (rows * float(special.ndtr(-THRESHOLD / scale)) for scale in (map_noise**2, map_noise))
     return Correction(
@@ -131,7 +131,7 @@ def _untouched(map_noise: float, ratio: float) -> Correction:
 
 @dataclass(frozen=True)
 class _Work:
-    """N, B and T of the epoch that all corrections are counted on."""
+    """N, B and T of the epoch to which all corrections refer."""
 
     config: Config
 
@@ -140,7 +140,7 @@ class _Work:
         return self.config.budget.examples or EXAMPLES
 
     def plan(self, algorithm: Algorithm, fidelity: str, days: Sequence[int] | None = None) -> PrivacyPlan:
-        """One epoch of them, or of a stream of these days, a period each."""
+        """Plan one epoch, or one of a stream of these days with one day per period."""
         return plan(
             algorithm,
             epsilon=self.config.privacy.epsilon,
@@ -154,7 +154,7 @@ class _Work:
         )
 
     def stream(self, algorithm: Algorithm) -> Correction:
-        """The same examples in days of equal length, a period each."""
+        """Split the examples into days of equal length, one per period."""
         days = [self.examples // PERIODS] * PERIODS
         paper, rigorous = (self.plan(algorithm, fidelity, days) for fidelity in ("paper", "rigorous"))
         return Correction(

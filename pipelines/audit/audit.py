@@ -1,4 +1,4 @@
-"""The audit of one algorithm: its claim, and the bound from draws of the engine, intact and sabotaged."""
+"""The audit of an algorithm: its claim, and the bound from draws of the intact and the sabotaged engine."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ PRIVATE_ALGORITHMS = tuple(ALGORITHMS)
 
 @dataclass(frozen=True)
 class Case:
-    """What was found of one engine.
+    """The result for one engine, intact or sabotaged.
 
     Attributes:
-        sabotage: its flaw; None for the engine as it is.
-        bound: epsilon that the draws refute, with confidence `CONFIDENCE`.
+        sabotage: its flaw; None for the intact engine.
+        bound: epsilon that the draws refute at confidence `CONFIDENCE`.
         tightness: bound / claim.
-        verdict: ``broken`` where the bound exceeds the claim; else ``sound`` of the engine as it is, which means not
-            refuted, and ``missed`` of a sabotage.
-        seconds: time that it took.
+        verdict: ``broken`` if the bound exceeds the claim; otherwise ``sound`` (not refuted) for the intact engine and
+            ``missed`` for a sabotage.
+        seconds: elapsed time.
     """
 
     sabotage: str | None
@@ -58,8 +58,8 @@ class Audit:
         algorithm: its name.
         settings: its settings.
         claim: the claimed epsilon of one step on the whole data at `delta`.
-        draws: about so many in each world; half of them choose the test, half carry it out.
-        cases: the engine as it is, then each sabotage of it.
+        draws: approximate number in each world; half of them choose the test, half carry it out.
+        cases: the intact engine, then each sabotage.
     """
 
     algorithm: str
@@ -72,7 +72,7 @@ class Audit:
 
     @property
     def refuted(self) -> bool:
-        """Whether the engine as it is costs more than is claimed."""
+        """Whether the intact engine is shown to cost more than claimed."""
         return any(case.verdict == "broken" for case in self.cases if case.sabotage is None)
 
 
@@ -81,10 +81,10 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
 
     Args:
         config: ``privacy.epsilon`` is the target of a single step without sampling.
-        report: called with each case when it is done.
+        report: called with each finished case.
 
     Raises:
-        UserError: the algorithm claims nothing, or settings that an audit cannot have.
+        UserError: the algorithm has no guarantee, or settings that an audit does not support.
     """
     refuse_without_guarantee(config)
     algorithm, plan = config.algorithm, _claim(config)
@@ -106,7 +106,7 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
 
 
 def refuse_without_guarantee(config: Config) -> None:
-    """Refuse an algorithm that claims nothing.
+    """Refuse an algorithm without a guarantee.
 
     Raises:
         UserError: it is not private.
@@ -119,7 +119,7 @@ def refuse_without_guarantee(config: Config) -> None:
 
 
 def _claim(config: Config) -> PrivacyPlan:
-    """The noise and the price of one step on everything; rows selected beforehand are paid for elsewhere."""
+    """Return noise and cost of one step on all data, without the cost of row selection."""
     algorithm: Algorithm = config.algorithm
     if algorithm.selection is not None:
         algorithm = replace(algorithm, selection=SelectionConfig(mechanism="public", prior="audit"))  # type: ignore[call-arg]
@@ -154,7 +154,7 @@ def _key(config: Config, flaw: Sabotage | None) -> NoiseKey:
 
 
 def write(report: Path, audits: list[Audit]) -> Path:
-    """Write ``<report>/audit/audit.json``; algorithms that were not audited now keep what an earlier audit found.
+    """Write ``<report>/audit/audit.json``, keeping earlier results of other algorithms.
 
     Raises:
         UserError: the folder cannot be written to.
@@ -173,7 +173,7 @@ def write(report: Path, audits: list[Audit]) -> Path:
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:
-    """Earlier audits by algorithm; none where the file is not there or not readable."""
+    """Return earlier audits by algorithm; empty if the file is missing or unreadable."""
     try:
         return {audit["algorithm"]: audit for audit in json.loads(path.read_text(encoding="utf-8"))["audits"]}
     except (OSError, ValueError, KeyError, TypeError):

@@ -4,10 +4,9 @@ Any set S of releases of an (epsilon, delta)-DP mechanism has P1(S) <= exp(epsil
 worlds exchanged.  So a set with P1(S) at least ``p`` and P0(S) at most ``q`` refutes every epsilon below
 ``log((p - delta) / q)`` (Kairouz, Oh and Viswanath, 2015; Jagielski, Ullman and Oprea, 2020).
 
-The best set is one of large likelihood ratio (Neyman and Pearson, 1933).  The ratio is estimated and not derived, so
-that a flaw that no one thought of is found too: the first half of the draws is sorted into cells, the cells are ranked
-by their observed ratio, and the ranking is cut where the bound is largest.  The second half, which had no say in that
-choice, gives the bound.
+The best set is one of large likelihood ratio (Neyman and Pearson, 1933).  The ratio is estimated instead of derived, to
+detect unforeseen flaws too: the first half of the draws is sorted into cells, the cells are ranked by their observed
+ratio, and the ranking is cut where the bound is largest.  The second half, independent of that choice, gives the bound.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Draws:
-    """Releases of a mechanism, one a row, in the order in which they were drawn.
+    """Releases of a mechanism, one per row, in the order of drawing.
 
     Attributes:
-        world: bool ``[n]``, whether the canary was there.
-        kind: int ``[n]``, what was released: a small number.
+        world: bool ``[n]``, whether the canary was present.
+        kind: int ``[n]``, kind of the release, a small number.
         value: float ``[n]``, its value.
     """
 
@@ -40,13 +39,13 @@ class Draws:
 
 
 def lower_bound(draws: Draws, delta: float, confidence: float) -> float:
-    """The epsilon that the draws refute: every mechanism of these draws has a larger one at ``delta``.
+    """Return the epsilon that the draws refute: the mechanism has a larger one at ``delta``.
 
-    Formal guarantee: where draws are independent, the result exceeds the true epsilon with probability at most
-    ``1 - confidence``.  That is shared between the two error rates by Bonferroni's inequality.
+    Formal guarantee: for independent draws, the result exceeds the true epsilon with probability at most
+    ``1 - confidence``, divided between the two error rates by Bonferroni's inequality.
 
     Args:
-        draws: those of one mechanism; the first half chooses the set, the second gives the bound.
+        draws: draws of one mechanism; the first half chooses the set, the second gives the bound.
         delta: in [0, 1).
         confidence: in (0, 1).
 
@@ -74,7 +73,7 @@ def lower_bound(draws: Draws, delta: float, confidence: float) -> float:
 def refuted(
     histograms: Counts, hits: Counts, likely: int, unlikely: int, delta: float, confidence: float
 ) -> NDArray[np.floating]:
-    """The epsilon that each of several sets refutes, ``[sets]``.
+    """Return the epsilon that each of several sets refutes, ``[sets]``.
 
     Args:
         histograms: draws in each cell in each world, ``[2, cells]``.

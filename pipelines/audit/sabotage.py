@@ -1,6 +1,6 @@
-"""Flaws that an audit must find: each changes an engine's noise and leaves the claim.
+"""Flaws that an audit must detect: each changes an engine's noise and not the claim.
 
-Nothing in dpfest/ knows of them: they change the arguments that an engine is built with, or what it has released.
+dpfest/ is unaware of them: they change the arguments of an engine, or its release.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Sabotage:
     """One flaw.
 
     Attributes:
-        name: in results.
-        applies: whether an algorithm has what this removes.
-        noise: the noise that an engine gets instead of what it should.
-        after: what is done to its release.
+        name: name in results.
+        applies: whether an algorithm has the noise that this removes.
+        noise: replaces the noise arguments of an engine.
+        after: changes its release.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Sabotage:
 
 
 def _scaled(noise: Noise, gradient: float, choice: float) -> Noise:
-    """The gradient's noise and that of the choice of rows, multiplied."""
+    """Scale the noise of the gradient and of the choice of rows."""
     scaled = dict(noise)
     for name, factor in (
         ("gradient_noise_multiplier", gradient),
@@ -53,7 +53,7 @@ def _scaled(noise: Noise, gradient: float, choice: float) -> Noise:
 
 
 def _silence_untouched(gradient: NoisedGradient, touched: Tensor) -> None:
-    """What a sparse optimiser does by mistake: only rows that the batch touched are noised."""
+    """Noise only rows that the batch touched, the typical mistake of a sparse optimiser."""
     (table,) = gradient.tables
     rows = torch.arange(len(table.values), device=touched.device) if table.rows is None else table.rows
     table.values[~torch.isin(rows, touched)] = 0

@@ -1,6 +1,6 @@
 """Section `accounting`: noise calibration at the size of Criteo Kaggle, computed and from the cache.
 
-Each time is that of a fresh process: what counts is how long a command waits for its noise.
+Each time is that of a fresh process, since it is how long a command waits for its noise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REPEATS = 3
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Cold and cached calibration of each algorithm; cold is the reference."""
+    """Time cold and cached calibration of each algorithm; cold is the reference."""
     measured = []
     with progress("accounting") as report:
         for number, name in enumerate(ALGORITHM_NAMES):
@@ -61,7 +61,7 @@ def _of(name: str, config: Config, repeats: int) -> list[Record]:
 
 
 def calibration(config: Config) -> Turn:
-    """`dpfest budget` under a configuration."""
+    """Return a turn of `dpfest budget` under a configuration."""
 
     def turn(number: int) -> float:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Our algorithms as a benchmark runs them on a whole model: settings that hold at any size, on batches in memory."""
+"""Our algorithms as benchmarks run them on a whole model: settings for any size, batches in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def private_step(
     batches: Sequence[Sequence[MicroBatch]],
     batch_size: int,
 ) -> Callable[[int], None]:
-    """Numbered training steps of an algorithm, weights updated; each logical batch in ``batches`` in micro-batches."""
+    """Return numbered training steps of an algorithm, with updates; ``batches`` holds each as micro-batches."""
     algorithm = COMPETITORS[name]()
     rows = sum(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.requires_grad)
     selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None

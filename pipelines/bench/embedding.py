@@ -1,10 +1,10 @@
 """Section `embedding`: the embedding gradient and its update, as in the paper's table of wall-clock times.
 
-One table of dimension 64, batches of 1,024 ids drawn uniformly (hardly a row twice, and no row in a cache because the
-step before had it), a fixed gradient arriving at the embeddings; through the engine and its optimiser.
+One table of dimension 64, batches of 1,024 ids drawn uniformly (few repeated rows, and none in a cache because of the
+previous step), a fixed gradient at the embeddings; through the engine and its optimiser.
 
-DP-AdaFEST is taken at its dearest: the map's noise is so small (0.1) that every touched row survives and is noised.
-Its threshold is where half an untouched row is expected to survive, ``tau = sigma_1 * C1 * Psi^-1(1 / 2c)``.
+DP-AdaFEST is timed in its most expensive case: the map's noise is so small (0.1) that every touched row survives. The
+threshold is that at which half an untouched row is expected to survive, ``tau = sigma_1 * C1 * Psi^-1(1 / 2c)``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _BATCHES = 64
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Every competitor at every size, dense noise as far as `bench.dense_coordinates`."""
+    """Time every competitor at every size, dense noise up to `bench.dense_coordinates`."""
     device, results = device_of(config.device), []
     wanted = table_sizes(SIZES, config.bench.largest_rows)
     held = table_sizes(wanted, _memory(device) // (4 * DIMENSION))
@@ -65,7 +65,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
 
 
 def table_sizes(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
-    """The sizes that are not larger, and, where some are, the largest one itself to two digits."""
+    """Return the sizes up to `largest`, with larger ones replaced by `largest` rounded down to two digits."""
     if largest < sizes[-1]:
         unit = 10 ** max(0, math.floor(math.log10(largest)) - 1)
         largest = largest // unit * unit
@@ -73,7 +73,7 @@ def table_sizes(sizes: tuple[int, ...], largest: int) -> tuple[int, ...]:
 
 
 def threshold(rows: int, deviation: float) -> float:
-    """``tau`` at which SURVIVORS untouched rows out of `rows` are expected to survive noise of this deviation."""
+    """Return ``tau`` at which SURVIVORS of `rows` untouched rows are expected to survive noise of this deviation."""
     return -deviation * float(special.ndtri(min(SURVIVORS / rows, 0.5)))
 
 
@@ -105,17 +105,17 @@ def _at(rows: int, smallest: int, config: Config, repeats: int, device: torch.de
 
 
 def table(rows: int, device: torch.device) -> Tensor:
-    """Weights ``[rows, 64]``, every page of them really there."""
+    """Return weights ``[rows, 64]`` with every page in memory."""
     return torch.empty(rows, DIMENSION, device=device).fill_(0.01)
 
 
 def alone(name: str, rows: int, device: str) -> Turn:
-    """A competitor with a table of its own."""
+    """Return a competitor with its own table."""
     return competitor(name, table(rows, torch.device(device)))
 
 
 def competitor(name: str, weight: Tensor) -> Turn:
-    """Steps of a competitor on a table that others may use in their turns."""
+    """Return the steps of a competitor on a table that others share in turns."""
     rows, device = len(weight), weight.device
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(rows, (_BATCHES, BATCH), generator=generator).to(device)

@@ -1,4 +1,4 @@
-"""Turns: each competitor once, then each again, so that a drift of the machine affects all alike."""
+"""Turns: each competitor once, then again, so that a drift of the machine affects all alike."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ def take_turns(
     warm_up: int = WARM_UP,
     least: int = LEAST_TURNS,
 ) -> Times:
-    """Times of `repeats` turns after `warm_up` that do not count; each turn begins with another competitor.
+    """Time `repeats` turns after `warm_up` uncounted ones; each turn starts with another competitor.
 
-    A competitor that has run for `seconds` in all leaves after its `least`-th turn. The reference stays until all
-    others have left, because a ratio needs both in one turn. Of a competitor whose step takes a second, one turn of
-    warm-up is enough.
+    A competitor that has run for `seconds` in total leaves after its `least`-th turn. The reference stays until all
+    others have left, because a ratio needs both in one turn. One warm-up turn suffices for steps of a second.
     """
     names = list(competitors)
     times: Times = {name: {} for name in names}
@@ -59,9 +58,9 @@ def take_turns(
 
 
 def steps(step: Callable[[int], None], device: torch.device) -> Turn:
-    """A turn of so many numbered steps that it lasts: of a short one, the system's scheduler decides the time.
+    """Return a turn of enough numbered steps that scheduling does not dominate its time.
 
-    How many is judged by the fastest turn so far, because a slow one may have waited for another process.
+    Their number follows from the fastest turn so far, because a slow one may have waited for another process.
     """
     number, fastest = 0, math.inf
 

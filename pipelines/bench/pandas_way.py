@@ -1,6 +1,6 @@
-"""The same preprocessing in pandas: vectorised, in chunks, no loop over rows.
+"""The same preprocessing in pandas: vectorised, in chunks, without a loop over rows.
 
-A fair rival: it checks nothing, hashes each category to its bucket, transforms the counts, splits and writes records.
+A fair comparison: it checks nothing, hashes categories to buckets, transforms counts, splits and writes records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CHUNK_ROWS = 200_000
 
 
 def convert(source: Path, folder: Path) -> None:
-    """Write ``<split>.bin`` of the rows of a Criteo file, .gz or not."""
+    """Write the rows of a Criteo file, plain or .gz, to ``<split>.bin``."""
     import pandas as pd
 
     kinds: dict[str, str] = {"label": "float32", **dict.fromkeys(CATEGORICAL_NAMES, "str")}

@@ -1,7 +1,7 @@
 """The pCTR model at any number of rows, and its competitors: plain PyTorch and our algorithms.
 
-The embedding dimensions, and with them the network, stay those of the published vocabularies at every size: what grows
-is the tables alone.
+Embedding dimensions, and therefore the network, are those of the published vocabularies at every size: only the tables
+grow.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _BATCHES, _ZIPF = 8, 1.1
 
 
 def vocabularies(rows: int) -> list[int]:
-    """The published sizes scaled to about `rows` rows in all."""
+    """Return the published sizes scaled to about `rows` rows in total."""
     return [max(1, round(size * rows / PUBLISHED_ROWS)) for size in PUBLISHED_SIZES]
 
 
 def tables(rows: int, device: torch.device) -> list[Tensor]:
-    """Weights of the 26 tables, in which competitors can take turns."""
+    """Return weights of the 26 tables, which competitors share in turns."""
     sizes = zip(vocabularies(rows), DIMENSIONS, strict=True)
     return [torch.empty(size, dim, device=device).fill_(0.01) for size, dim in sizes]
 
 
 def model_on(weights: Sequence[Tensor], config: PctrConfig, sparse: bool = False) -> PctrModel:
-    """A pCTR model with these tables and a network of its own."""
+    """Return a pCTR model with these tables and its own network."""
     model = PctrModel(PUBLISHED_SIZES, NUMERIC_FEATURES, config, 0).to(weights[0].device)
     for place, weight in enumerate(weights):
         model.tables[place] = nn.Embedding(len(weight), weight.shape[1], _weight=weight, sparse=sparse)
@@ -58,7 +58,7 @@ def model_on(weights: Sequence[Tensor], config: PctrConfig, sparse: bool = False
 
 
 def batches(sizes: Sequence[int], batch_size: int, device: torch.device) -> list[Batch]:
-    """Some batches in memory, as skewed as the generated click logs (Zipf), the same for every competitor."""
+    """Return batches as skewed as the generated click logs (Zipf), the same for every competitor."""
     generator = np.random.default_rng(0)
     shape = (_BATCHES, batch_size)
     ids = np.empty((*shape, len(sizes)), np.int64)
@@ -73,12 +73,12 @@ def batches(sizes: Sequence[int], batch_size: int, device: torch.device) -> list
 
 
 def alone(name: str, rows: int, batch_size: int, config: PctrConfig, device: str) -> Turn:
-    """A competitor with tables of its own."""
+    """Return a competitor with its own tables."""
     return competitor(name, tables(rows, torch.device(device)), batch_size, config)
 
 
 def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: PctrConfig) -> Turn:
-    """Training steps of a competitor, weights updated, on tables that others may use in their turns."""
+    """Return training steps of a competitor, with updates, on tables that others share in turns."""
     device = weights[0].device
     if name == PRODUCTS:
         return steps(_products(batch_size, config, device), device)

@@ -1,7 +1,7 @@
-"""Section `peers`: the same pCTR step under Opacus, which noises densely: with per-example gradients, and without.
+"""Section `peers`: the pCTR step under Opacus, whose noise is dense, with and without per-example gradients.
 
-Every competitor has a process of its own under a limit of memory: one that does not fit fails alone, and says what it
-asked for. Opacus wraps one optimiser, so it gets plain SGD for all parameters, which costs less than ours.
+Every competitor has its own process with a memory limit: one that does not fit fails alone and reports its request.
+Opacus wraps one optimiser, so it gets plain SGD for all parameters, which costs less than ours.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SIZES = 2  # per-example gradients do not fit at the first already; the largest
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Ours and Opacus at the two smaller sizes."""
+    """Time ours and Opacus at the two smaller sizes."""
     measured = []
     with progress("peers") as report:
         for number, rows in enumerate(sizes(config)[:_SIZES]):
@@ -85,7 +85,7 @@ def _asked(name: str, rows: int, batch_size: int) -> str:
 
 
 def opacus_step(name: str, rows: int, batch_size: int, config: PctrConfig, device: str) -> Turn:
-    """Training steps under Opacus, at the same clipping and noise."""
+    """Return training steps under Opacus with the same clipping and noise."""
     from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping

@@ -35,7 +35,7 @@ _REPEATS, _PIECE = 3, 1 << 20
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Every competitor on a plain and a gzipped file of each size."""
+    """Time every competitor on a plain and a gzipped file of each size."""
     measured = []
     for rows in config.bench.preprocess_rows:
         for path in files(Path(config.paths.data), rows):
@@ -45,7 +45,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
 
 
 def files(data: Path, rows: int) -> tuple[Path, Path]:
-    """A plain and a gzipped Criteo file of so many rows, the same ones, made where they are not there."""
+    """Return a plain and a gzipped Criteo file with the same rows, generated unless they exist."""
     folder = data / "bench" / f"{rows}-rows"
     if not folder.exists():
         with whole_folder(folder) as partial, progress(f"writing {rows:,} rows of text") as report:
@@ -96,7 +96,7 @@ def counting(config: Config, path: Path, scratch: Path) -> Callable[[int], float
 
 
 def ours(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
-    """`dpfest preprocess` of the file, into a folder that is then removed."""
+    """Run `dpfest preprocess` on the file, into a folder that is then removed."""
     data = CriteoKaggleConfig(path=str(path))
     into = dataclasses.replace(config.paths, data=str(scratch / "ours"))
 
@@ -112,7 +112,7 @@ def ours(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
 
 
 def with_pandas(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
-    """The usual way, into a folder that is then removed."""
+    """Preprocess with pandas into a folder that is then removed."""
     import pandas  # noqa: F401  (its import is no part of a turn)
 
     def turn(number: int) -> float:

@@ -20,17 +20,17 @@ from pipelines.system.files import write_json
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One competitor at one size. What was not measured is null, and `note` says why.
+    """One competitor at one size. Values that were not measured are null, and `note` gives the reason.
 
     Attributes:
-        case: what all competitors of a run of turns had in common.
+        case: description of the setting that all competitors of a run share.
         table_rows, batch_size: null where no table is trained.
         median_seconds, min_seconds, max_seconds: of one step, over `repeats` turns.
         reference, ratio: the median, over turns, of its time to the reference's in the same turn.
         peak_bytes: of a process of its own: allocated on a GPU, else resident.
         working_bytes: the part of it that came on top of what was there (tables, data) before the first step.
-        rows, bytes: that one step reads, of `preprocess`.
-        values: what a section finds that is no time, by name.
+        rows, bytes: rows and bytes that one step of `preprocess` reads.
+        values: other measurements of a section, by name.
     """
 
     section: str
@@ -60,7 +60,7 @@ def records(
     notes: Mapping[str, str] | None = None,
     **common: Any,
 ) -> list[Record]:
-    """A record of each competitor in `times` or `notes`; `common` are the fields that all share."""
+    """Return a record of each competitor in `times` or `notes`; `common` are the shared fields."""
     results, peaks, notes = [], peaks or {}, notes or {}
     for name in [*times, *(name for name in notes if name not in times)]:
         taken = times.get(name, {})
@@ -92,7 +92,7 @@ def write(report: Path, section: str, results: Sequence[Record], device: torch.d
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What the figures were taken on."""
+    """Describe the machine of the measurements."""
     return {
         "platform": platform.platform(),
         "processor": _processor(),

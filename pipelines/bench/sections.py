@@ -26,7 +26,7 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
     """Run a section and write ``<paths.report>/bench/<section>.json``.
 
     Raises:
-        UserError: there is no such section, or the model is none that it times.
+        UserError: there is no such section, or it does not time the configured model.
     """
     if section not in SECTIONS:
         guess = nearest(section, SECTIONS)

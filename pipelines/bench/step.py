@@ -17,17 +17,17 @@ COMPETITORS = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *algorithms.COMPETITORS
 
 
 def sizes(config: Config) -> tuple[int, ...]:
-    """Rows in all, published and scaled, as far as `bench.largest_rows`."""
+    """Return total numbers of rows, published and scaled, up to `bench.largest_rows`."""
     return table_sizes(tuple(scale * pctr.PUBLISHED_ROWS for scale in pctr.SCALES), config.bench.largest_rows)
 
 
 def case(rows: int) -> str:
-    """What a size is called."""
+    """Return the name of a size."""
     return f"pCTR, {rows:,} rows"
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Every competitor at every size, dense noise as far as `bench.dense_coordinates`."""
+    """Time every competitor at every size, dense noise up to `bench.dense_coordinates`."""
     device, results = device_of(config.device), []
     with progress("step") as report:
         for number, rows in enumerate(sizes(config)):

@@ -34,7 +34,7 @@ _BATCHES = 4
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
-    """Every competitor on the configured texts and model."""
+    """Time every competitor on the configured texts and model."""
     folder, device = preprocess(config), device_of(config.device)
     names, rows = [ORDINARY, *COMPETITORS], Dataset.open(folder).vocabulary_sizes[0]
     with progress("text") as report:
@@ -51,7 +51,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
 
 
 def competitor(name: str, config: Config, folder: Path, device: str) -> Turn:
-    """Training steps of a competitor on a model of its own."""
+    """Return training steps of a competitor on its own model."""
     data, size, on = Dataset.open(folder), config.train.batch_size, device_of(device)
     task = TextTask(data, config.model, config.seed, on)
     order = np.random.default_rng(0).permutation(data.examples)[: _BATCHES * size]

@@ -24,25 +24,25 @@ _PEAK_STEPS, _PEAK_SECONDS = 3, 2.0
 
 @dataclass(frozen=True)
 class Peak:
-    """Bytes at the peak, and how many of them came on top of what was there before the first step."""
+    """Peak memory in bytes, and the part of it in excess of that before the first step."""
 
     total: int
     working: int
 
 
 class WorkerError(Exception):
-    """The competitor could not do its work; the text says why."""
+    """A competitor failed; the text gives the reason."""
 
 
 class Worker:
-    """A competitor, made by ``make(*arguments)`` in its own process; a call takes a turn there.
+    """A competitor, created by ``make(*arguments)`` in its own process; a call takes a turn there.
 
     Args:
-        make: a function of a module, so that the process finds it.
-        memory: bytes of data that the process may hold; None for no limit.
+        make: a module-level function.
+        memory: limit of the process's data segment in bytes; None for no limit.
 
     Raises:
-        WorkerError: the competitor cannot be made, or fails in a turn.
+        WorkerError: the competitor cannot be created, or fails in a turn.
     """
 
     def __init__(self, make: Callable[..., Turn], *arguments: Any, memory: int | None = None) -> None:
@@ -56,11 +56,11 @@ class Worker:
             raise
 
     def __call__(self, turn: int) -> float:
-        """Take a turn; returns what it returns."""
+        """Take a turn and return its result."""
         return self._asked("turn", turn)
 
     def peak(self, device: torch.device) -> Peak:
-        """Memory of a few steps."""
+        """Measure the memory of a few steps."""
         return self._asked("peak", device)
 
     def close(self) -> None:
@@ -93,13 +93,13 @@ class Worker:
 
 
 def peak_of(make: Callable[..., Turn], *arguments: Any, device: torch.device) -> Peak:
-    """Peak memory of a competitor in a fresh process."""
+    """Measure the peak memory of a competitor in a fresh process."""
     with Worker(make, *arguments) as worker:
         return worker.peak(device)
 
 
 def available_bytes() -> int:
-    """Memory that a process could still take without anything being swapped out."""
+    """Return the memory that a process can still allocate without swapping."""
     return _line("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
@@ -138,7 +138,7 @@ def _allocated(device: torch.device, kind: str) -> int:
 
 
 def _line(path: str, name: str) -> int | None:
-    """Bytes that a line of Linux's tells in kB; None on other systems."""
+    """Return in bytes a kB value of a Linux status file; None on other systems."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))

@@ -1,1 +1,1 @@
-"""Typed settings: composed by Hydra, checked, wrong keys answered with the nearest right one."""
+"""Typed settings: composed by Hydra and checked; an unknown key is reported with the nearest known one."""

@@ -1,4 +1,4 @@
-"""Compose configurations outside a Hydra run: to plan a sweep, check a multirun, explain a wrong key."""
+"""Compose configurations outside of a Hydra run, to plan a sweep, check a multirun or explain a wrong key."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 
 
 class Composer:
-    """Composes configurations from `conf` and, for what it does not have, the folder of `--config-dir`."""
+    """Composes configurations from `conf` and the folder of `--config-dir`."""
 
     def __init__(self, config_dir: Path | None = None) -> None:
         if config_dir and not config_dir.is_dir():
@@ -49,10 +49,10 @@ class Composer:
         self.groups = frozenset(self.choices("", ObjectType.GROUP))
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
-        """The configuration of one run.
+        """Compose the configuration of one run.
 
         Raises:
-            UserError: a key, a group or a choice that does not exist, with the nearest that does; bad syntax.
+            UserError: an unknown key, group or choice, with the nearest known one; invalid syntax.
         """
         self.check_choices(overrides)
         try:
@@ -62,10 +62,10 @@ class Composer:
             raise UserError(self.explain(error, overrides)) from error
 
     def check_choices(self, overrides: Sequence[str]) -> None:
-        """Refuse a choice of a group's file that is no name (`profile=1`), where Hydra fails with a traceback.
+        """Refuse a group choice that is not a name (`profile=1`), for which Hydra fails with a traceback.
 
         Raises:
-            UserError: by the group's name.
+            UserError: there is one; the message names the group.
         """
         for override in self.parse(overrides):
             value = override.value()
@@ -76,10 +76,10 @@ class Composer:
                 )
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
-        """Overrides as Hydra reads them.
+        """Parse overrides in Hydra's grammar.
 
         Raises:
-            UserError: bad syntax.
+            UserError: invalid syntax.
         """
         try:
             return self._parser.parse_overrides(list(overrides))
@@ -87,14 +87,14 @@ class Composer:
             raise UserError(self.explain(error, overrides)) from error
 
     def is_group(self, key: str) -> bool:
-        """Whether `key` chooses a file of a configuration group rather than setting a value."""
+        """Whether `key` chooses a file of a configuration group instead of setting a value."""
         return key.partition("@")[0] in self.groups
 
     def values(self, override: Override) -> list[str]:
-        """The values of a discrete sweep, `glob(...)` among them, in Hydra's order.
+        """Return the values of a discrete sweep, including `glob(...)`, in Hydra's order.
 
         Raises:
-            UserError: a glob that fits no choice, a range without a value.
+            UserError: a glob without a match, or an empty range.
         """
         pattern = override.value()
         if not isinstance(pattern, Glob):
@@ -108,13 +108,13 @@ class Composer:
         raise UserError(f"{override.input_line} fits no choice{among}: glob(...) chooses files of a group.")
 
     def expand(self, overrides: Sequence[str]) -> Iterator[tuple[list[str], DictConfig]]:
-        """Every run of a multirun, in Hydra's order: its own overrides, and its configuration.
+        """Yield the runs of a multirun in Hydra's order: overrides and configuration of each.
 
-        A composition takes tens of milliseconds, a value set on a composed configuration much less: one
-            composition serves all runs that choose the same files.
+        Composition takes a tenth of a second, setting a value on a composed configuration much less, so runs that
+        choose the same files share one composition.
 
         Raises:
-            UserError: as `compose`; or a sweep over something that cannot be listed, such as an interval.
+            UserError: as `compose`; or a sweep that cannot be listed, such as an interval.
         """
         fixed: list[str] = []
         axes: list[list[str]] = []
@@ -150,7 +150,7 @@ class Composer:
         return cfg
 
     def explain(self, error: Exception, overrides: Sequence[str]) -> str:
-        """One sentence for what Hydra or OmegaConf could not compose."""
+        """Explain in one sentence why Hydra or OmegaConf could not compose."""
         if isinstance(error, MissingConfigException) and error.missing_cfg_file:
             group, _, choice = str(error.missing_cfg_file).rpartition("/")
             options = self.choices(group)
@@ -187,13 +187,13 @@ class Composer:
         return first_line.rstrip(".") + cause + "."
 
     def choices(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
-        """Names of the files of a configuration group, sorted."""
+        """Return the sorted names of the files of a configuration group."""
         with _hydra():
             loader = GlobalHydra.instance().config_loader()
             return sorted(loader.get_group_options(group, kind, CONFIG_NAME, self._search_path))
 
     def _keys_without(self, overrides: Sequence[str], wrong: str) -> list[str]:
-        """Keys that exist where everything that can be composed is, and `wrong` is left out."""
+        """Return the keys of the configuration composed without the override `wrong`, as far as it can be."""
         others = [text for text in overrides if text != wrong and self.is_group(text.partition("=")[0])]
         for attempt in (others, []):
             try:
@@ -206,7 +206,7 @@ class Composer:
 
 
 def override_text(value: Any) -> str:
-    """A value in Hydra's override grammar."""
+    """Format a value in Hydra's override grammar."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""The reference of the configuration: every key with its default, its type and its sentence.
+"""The reference of the configuration: every key with its default, type and description.
 
-All of it is read from the dataclasses that define the keys: defaults and types from the fields, sentences from the
-``Attributes:`` of their docstrings.  A test asserts that no key lacks one.
+It is generated from the dataclasses that define the keys: defaults and types from the fields, descriptions from the
+``Attributes:`` of their docstrings.  A test asserts that every key has one.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Key:
 
     Attributes:
         name: dotted, as on the command line.
-        default: as on the command line; None where the key must be set.
-        kind: what a value is, in words.
-        sentence: what the key sets, with its unit; empty where the docstring lacks it.
+        default: as on the command line; None if the key must be set.
+        kind: description of its type.
+        sentence: its description, with the unit; empty if the docstring lacks it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Key:
 
 
 def overview() -> str:
-    """The groups with their choices, the sections, and the keys that belong to neither."""
+    """List the groups with their choices, the sections, and the other keys."""
     own = {key.name: key for key in keys(Config)}
     lines = ["Groups, each chosen by GROUP=CHOICE:", ""]
     lines += [_wrapped(", ".join(choices), " " * 14, f"  {name:<12}") for name, choices in SCHEMAS.items()]
@@ -61,10 +61,10 @@ def overview() -> str:
 
 
 def reference(name: str) -> str:
-    """Every key of a group (``algorithm``), of one choice of it (``algorithm=fest``), or of a section (``train``).
+    """List the keys of a group (``algorithm``), of one of its choices (``algorithm=fest``) or of a section (``train``).
 
     Raises:
-        UserError: there is no such group, choice or section; the message names the nearest.
+        UserError: an unknown group, choice or section; the message names the nearest.
     """
     group, _, choice = name.partition("=")
     schemas: dict[str, type]
@@ -86,7 +86,7 @@ def reference(name: str) -> str:
 
 
 def sections() -> dict[str, type]:
-    """The sections without choices, each with its dataclass."""
+    """Return the sections without choices, each with its dataclass."""
     plain = {name: resolve_name(place) for name, place in PLAIN_SCHEMAS.items()}
     others = {
         field.name: field.default_factory
@@ -97,7 +97,7 @@ def sections() -> dict[str, type]:
 
 
 def keys(schema: type, where: str = "") -> Iterator[Key]:
-    """Every key below a dataclass, nested ones dotted, but the ``name`` that a group's choice sets."""
+    """Yield the keys of a dataclass, nested ones dotted, without the ``name`` that a group's choice sets."""
     hints, texts = typing.get_type_hints(schema, include_extras=True), sentences(schema)
     for field in dataclasses.fields(schema):
         name, nested = join(where, field.name), field.default_factory
@@ -108,7 +108,7 @@ def keys(schema: type, where: str = "") -> Iterator[Key]:
 
 
 def sentences(schema: type) -> dict[str, str]:
-    """What the docstrings of a dataclass and its parents say of its attributes."""
+    """Return the descriptions of attributes in the docstrings of a dataclass and its parents."""
     texts: dict[str, str] = {}
     for parent in reversed(schema.__mro__):
         if dataclasses.is_dataclass(parent) and (attributes := _ATTRIBUTES.search(inspect.getdoc(parent) or "")):
@@ -128,7 +128,7 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
 
 
 def _summary(schema: type) -> str:
-    """The first paragraph of a docstring."""
+    """Return the first paragraph of a docstring."""
     return " ".join((inspect.getdoc(schema) or "").split("\n\n")[0].replace("``", "").split())
 
 

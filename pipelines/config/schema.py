@@ -1,11 +1,10 @@
-"""Convert plain configuration values to dataclasses, or name the wrong key.
+"""Convert plain configuration values to dataclasses; errors name the key.
 
 A dataclass beside the code that it configures is the schema: its fields are the keys, their annotations the types,
-`Annotated[int, Within(1, 10**9)]` the range of a number, its `__post_init__` what settings ask of one another. (A
-library's validation of dataclasses says less of a wrong key.) Every
-number is finite, and a whole one fits in 64 bits, so that JSON can hold it. Nothing is dropped, nothing is guessed: a
-key without a field, a value of another type or out of range, and a mandatory value left as `???` each end with a
-UserError before any work has started.
+`Annotated[int, Within(1, 10**9)]` the range of a number, its `__post_init__` checks combinations. (Libraries that
+validate dataclasses give less helpful messages for a wrong key.) Numbers are finite and integers fit in 64 bits, so
+that JSON can represent them. Nothing is dropped or guessed: an unknown key, a value of another type or out of range,
+and a missing mandatory value (`???`) each raise a UserError before any work starts.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """An instance of the dataclass `schema` from `values`, a tree of dicts, lists and scalars.
+    """Build an instance of the dataclass `schema` from `values`, a tree of dicts, lists and scalars.
 
     Args:
         schema: a dataclass; its fields may be int, float, bool, str, None, lists, dicts, dataclasses and unions of
             these.
-        values: one entry a field; fields with defaults may be left out.
+        values: one entry per field; fields with defaults may be omitted.
         where: dotted key of `values` in the whole configuration.
 
     Raises:
-        UserError: an unknown key (with the nearest right one), a wrong type, a missing value, or a value
-            that the dataclass itself refuses.
+        UserError: an unknown key (with the nearest known one), a wrong type, a missing value, or a value
+            that the dataclass refuses.
     """
     fields = {field.name: field for field in dataclasses.fields(schema) if field.init}  # type: ignore[arg-type]
     if isinstance(values, str) or not isinstance(values, Mapping):
@@ -82,8 +81,8 @@ def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
 
 @contextmanager
 def in_keys() -> Iterator[None]:
-    """The library speaks of arguments (`epsilon=1`, `selection.rows`); what it raises within names the keys they have
-    here. Raises UserError for UserError."""
+    """Rename the library's arguments (`epsilon=1`, `selection.rows`) to configuration keys in any UserError raised
+    within the block."""
     try:
         yield
     except UserError as error:
@@ -91,7 +90,7 @@ def in_keys() -> Iterator[None]:
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
-    """`value` as the type `hint`; raises UserError, which names `key`, if it is not one."""
+    """Convert `value` to the type `hint`; raises UserError, which names `key`, if that is impossible."""
     if isinstance(value, str) and value == MISSING:
         raise UserError(f"{key} must be set: add {key}=... to the command.")
     origin, options = typing.get_origin(hint), typing.get_args(hint)
@@ -156,7 +155,7 @@ def _wrong(hint: Any, value: Any, key: str) -> UserError:
 
 
 def describe(hint: Any) -> str:
-    """What a value of this type is called when a user is asked for one."""
+    """Describe a type in messages to the user."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return " ".join([describe(options[0]), *(str(limit) for limit in options[1:] if isinstance(limit, Within))])
@@ -176,12 +175,12 @@ def _show(value: Any) -> str:
 
 
 def join(where: str, name: str) -> str:
-    """Dotted key of `name` under `where`."""
+    """Return the dotted key of `name` under `where`."""
     return f"{where}.{name}" if where else name
 
 
 def dotted_keys(values: Mapping[str, Any], where: str = "") -> list[str]:
-    """Every key of a tree of dicts, dotted: branches before their leaves."""
+    """Return the dotted keys of a tree of dicts, branches before their leaves."""
     keys = []
     for name, value in values.items():
         keys.append(join(where, str(name)))
@@ -191,7 +190,7 @@ def dotted_keys(values: Mapping[str, Any], where: str = "") -> list[str]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The name most like `name`, by the whole or, failing that, by the part after the last dot."""
+    """Return the name closest to `name`, as a whole or else by the part after the last dot."""
     names = list(names)
     if close := difflib.get_close_matches(name, names, n=1, cutoff=0.75):
         return close[0]
@@ -201,7 +200,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> UserError:
-    """The error for a key that does not exist, with the nearest one that does."""
+    """Return the error for an unknown key, with the nearest known one."""
     keys = list(keys)
     parent = key.rpartition(".")[0]
     beside = sorted({other for other in keys if other.rpartition(".")[0] == parent})

@@ -1,6 +1,6 @@
 """The typed configuration: one dataclass for each section.
 
-`typed` turns what Hydra composed into a `Config`, or says which key is wrong.
+`typed` converts a composed configuration to a `Config`, or names the wrong key.
 """
 
 from __future__ import annotations
@@ -278,16 +278,16 @@ class Config:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts, lists and scalars, as Hydra's own yaml would show them."""
+        """Return plain dicts, lists and scalars, as in Hydra's YAML."""
         return dataclasses.asdict(self)
 
 
 def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
-    """The typed configuration of what Hydra composed.
+    """Convert a composed configuration to a typed one.
 
     Raises:
-        UserError: a key that does not exist (with the nearest that does), a wrong type, a mandatory value
-            that was not given, or a value that its dataclass refuses.
+        UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
+            value that its dataclass refuses.
     """
     values = _container(cfg)
     sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
@@ -329,7 +329,7 @@ def _section(name: str, values: Any) -> Any:
 
 
 def schema(section: str, choice: str) -> type[Any]:
-    """The dataclass of a choice of data, model or algorithm."""
+    """Return the dataclass of a choice of data, model or algorithm."""
     return _load(SCHEMAS[section][choice])
 
 

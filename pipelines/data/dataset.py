@@ -1,10 +1,8 @@
-"""The processed dataset: a folder that training reads at random from disk, and nothing that has to be
-unpickled.
+"""The processed dataset: a folder of memory-mapped rows for random access; nothing is pickled.
 
-``dataset.json`` says what is in it and how it was made; ``train.rows``, ``validation.rows`` and ``test.rows``
-hold fixed-width records, memory-mapped, so that a Poisson batch costs one gather however many rows there are.
-``histogram.npy`` caches how often each table row occurs in the training rows. It is raw data, no private
-release.
+``dataset.json`` describes content and configuration; ``train.rows``, ``validation.rows`` and ``test.rows`` hold
+fixed-width records, memory-mapped, so that a Poisson batch costs one gather, however many rows there are.
+``histogram.npy`` caches how often each table row occurs in the training rows: raw data, not a private release.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ class Dataset:
     """An opened dataset folder.
 
     Attributes:
-        folder: Where it is.
-        description: The whole of dataset.json.
+        folder: Its folder.
+        description: Content of dataset.json.
     """
 
     folder: Path
@@ -42,11 +40,10 @@ class Dataset:
 
     @classmethod
     def open(cls, folder: Path) -> Dataset:
-        """Open a dataset and check that it is whole.
+        """Open a dataset and check that it is complete.
 
         Raises:
-            UserError: There is none, it was written in another schema, or a file's size is not what its rows
-                ask.
+            UserError: It does not exist, has another schema, or a file's size does not match its number of rows.
         """
         path = Path(folder) / "dataset.json"
         try:
@@ -76,23 +73,23 @@ class Dataset:
         return dataset
 
     def verify(self) -> None:
-        """Read every row file and hold it to the checksum that was taken when it was written.
+        """Verify every row file against its checksum in dataset.json.
 
         Raises:
-            UserError: A file is not what was written.
+            UserError: A file is damaged.
         """
         for name in self.rows:
             self._verify(name, read_sha256)
 
     def verify_training_rows(self) -> None:
-        """Hold the training rows to their checksum, before a run goes on with them: a step that is repeated on other
-        rows would be a second release under the same noise.
+        """Verify the training rows against their checksum before a run resumes: a step repeated on other rows would be
+        a second release under the same noise.
 
-        They are read where they have changed since they were last read for this, or never were (about a second a
-        gigabyte); see :mod:`pipelines.system.checksum`.
+        They are read only if they changed since the last verification (about a second per gigabyte); see
+        :mod:`pipelines.system.checksum`.
 
         Raises:
-            UserError: They are not what was written.
+            UserError: They are damaged.
         """
         self._verify("train", sha256_of)
 
@@ -122,7 +119,7 @@ class Dataset:
 
     @property
     def vocabulary_sizes(self) -> list[int]:
-        """Rows of the table of each categorical feature."""
+        """Table rows of each categorical feature."""
         return [int(feature["vocabulary_size"]) for feature in self.description["categorical_features"]]
 
     @property
@@ -137,16 +134,16 @@ class Dataset:
 
     @property
     def rows_per_example(self) -> int:
-        """Most distinct table rows of one feature in which the histogram counts one example."""
+        """Largest number of distinct table rows of a feature that the histogram counts for one example."""
         return int(self.description.get("rows_per_example", 1))
 
     @property
     def data_dependent_vocabulary(self) -> bool:
-        """Whether the vocabulary was read off the training rows, which no ε covers."""
+        """Whether the vocabulary was built from the training rows, which no ε covers."""
         return bool(self.description["vocabulary"]["data_dependent_vocabulary"])
 
     def split(self, name: str) -> RowFile:
-        """The rows of ``train``, ``validation`` or ``test``.
+        """Return the rows of ``train``, ``validation`` or ``test``.
 
         Raises:
             UserError: The dataset has no such split.
@@ -160,11 +157,11 @@ class Dataset:
         return self._opened[name]
 
     def histogram(self) -> list[NDArray[np.int64]]:
-        """How many training rows hold each table row: one array of shape [V_f] for each categorical feature
-        f. Of a text its first :attr:`rows_per_example` distinct tokens are counted.
+        """Count the training rows that contain each table row: one array of shape [V_f] per categorical feature f. Of
+        a text, the first :attr:`rows_per_example` distinct tokens count.
 
-        Read once in bounded memory, then cached in the folder. These are raw counts: what is released from
-        them must be made private first.
+        Computed once in bounded memory, then cached in the folder. These are raw counts: any release derived from
+        them must be made private.
         """
         sizes = self.vocabulary_sizes
         path = self.folder / "histogram.npy"

@@ -1,8 +1,7 @@
-"""Make the days of a dataset or stream, each atomically; existing days are kept.
+"""Write the days of a dataset or stream, each atomically; existing days are kept.
 
-A folder is named by the hashes of its days, so that it never changes. Where a source file changes, or other days of a
-stream are asked for, there is a new folder, and it shares the files of the days that stay (hard links: no row is
-written twice).
+A folder is named by the hashes of its days and never changes. A changed source file, or another choice of days, gives a
+new folder, which shares the files of unchanged days through hard links.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from pipelines.system.progress import Reporter, duration, progress
 
 @dataclasses.dataclass(frozen=True)
 class DaysToMake:
-    """The days that are not there yet.
+    """The missing days of a dataset or stream.
 
     Attributes:
-        folder: The dataset's or the stream's.
+        folder: Folder of the dataset or stream.
         data: Its configuration.
-        hashes: What each missing day is made from.
+        hashes: Content hash of each missing day.
     """
 
     folder: Path
@@ -45,19 +44,19 @@ class DaysToMake:
     hashes: dict[int, str]
 
     def place(self, day: int) -> Path:
-        """Where a day lies."""
+        """Return the folder of a day."""
         return day_folder(self.folder, day) if self.data.is_stream else self.folder
 
     @functools.cached_property
     def estimates(self) -> dict[int, Estimate]:
-        """What making each is expected to take."""
+        """Estimated rows, time and disk of each day."""
         return self.data.estimates(list(self.hashes))
 
     def summary(self, at_once: int) -> str:
-        """A sentence on what is to come.
+        """Describe the work to do in a sentence.
 
         Raises:
-            UserError: The disk is too small for it.
+            UserError: The disk is too small.
         """
         needed = together(self.estimates.values(), at_once)
         free = check_disk(self.folder, needed)
@@ -70,15 +69,15 @@ class DaysToMake:
 
 
 def days_to_make(folder: Path, data: DataConfig, only: int | None = None) -> DaysToMake:
-    """Find out what is missing; of a stream, write its record and take over days that another one has.
+    """Determine the missing days; for a stream, write its record and link days that another stream has.
 
     Args:
-        folder: The dataset's or the stream's.
+        folder: Folder of the dataset or stream.
         data: Its configuration.
-        only: The one day that is asked for; None for all.
+        only: The one requested day; None for all.
 
     Raises:
-        UserError: A source is not there, or ``only`` is no day of the stream.
+        UserError: A source is missing, or ``only`` is no day of the stream.
     """
     hashes = day_hashes(data)
     if only is not None and only not in hashes:
@@ -93,7 +92,7 @@ def days_to_make(folder: Path, data: DataConfig, only: int | None = None) -> Day
 
 
 def _shared(asked: DaysToMake, day: int) -> bool:
-    """Take over the files of the same day of another stream beside this one, if there is one that is whole."""
+    """Link the files of the same day from another stream in the same folder, if an intact one exists."""
     place = asked.place(day)
     for other in sorted(asked.folder.parent.glob(f"{asked.data.name}-*/{place.name}")):
         try:
@@ -110,7 +109,7 @@ def _shared(asked: DaysToMake, day: int) -> bool:
 
 
 def remove_damaged_days(folder: Path) -> None:
-    """Compare every day that is there with its checksums, and remove those that are not what was written."""
+    """Compare every existing day with its checksums and remove damaged ones."""
     days = [folder] if (folder / "dataset.json").exists() else sorted(folder.glob("day_*/"))
     whole = 0
     for day in days:
@@ -125,10 +124,10 @@ def remove_damaged_days(folder: Path) -> None:
 
 
 def make_days(to_make: DaysToMake, at_once: int) -> None:
-    """Make days; of a stream ``at_once`` at the same time, each in a process of its own where that is more than one.
+    """Write days; of a stream ``at_once`` at a time, each in its own process if that is more than one.
 
     Raises:
-        UserError: Some could not be made. The others have been: each failed one is named, with why.
+        UserError: Some failed; the message gives the reason of each. The others are written.
     """
     with progress(f"making {to_make.data.name}") as report:
         if not to_make.data.is_stream:
@@ -148,10 +147,10 @@ def make_days(to_make: DaysToMake, at_once: int) -> None:
 
 
 def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
-    """Make one day.
+    """Write one day.
 
     Raises:
-        UserError: Its source is missing, malformed, broken or changing. Nothing is left then.
+        UserError: Its source is missing, malformed, truncated or changing. Nothing is kept then.
     """
     data, made_from = to_make.data, to_make.hashes[day]
     made_with = pinned(dataclasses.asdict(data), "dataset")  # type: ignore[call-overload]
@@ -170,7 +169,7 @@ def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
 
 
 def _attempt(to_make: DaysToMake, day: int, progress: Progress) -> None:
-    """Make a day of a stream; record why where that fails, and raise nothing: the other days do not depend on it."""
+    """Write a day of a stream, recording the reason of a failure instead of raising: other days do not depend on it."""
     failed = failure_file(to_make.folder, day)
     try:
         _make(to_make, day, progress)
@@ -199,10 +198,10 @@ def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
 
 
 def raise_failed(stream: Path, days: Collection[int]) -> None:
-    """Name the days that could not be made, if there are any, and why, by what they recorded.
+    """Report failed days with their recorded reasons.
 
     Raises:
-        UserError: There are some.
+        UserError: A day is missing.
     """
     failed = {day: _recorded(stream, day) for day in days if not day_folder(stream, day).exists()}
     if failed:
@@ -215,7 +214,7 @@ def raise_failed(stream: Path, days: Collection[int]) -> None:
 
 
 def forget_failures(stream: Path, days: Iterable[int]) -> None:
-    """Remove what an earlier attempt at these days recorded."""
+    """Remove the recorded failures of an earlier attempt at these days."""
     for day in days:
         failure_file(stream, day).unlink(missing_ok=True)
 
@@ -228,7 +227,7 @@ def _recorded(stream: Path, day: int) -> str:
 
 
 def days_in_words(count: int) -> str:
-    """1 day, 2 days."""
+    """Format a number of days: 1 day, 2 days."""
     return f"{count} day{'s' * (count != 1)}"
 
 
@@ -237,7 +236,7 @@ def _gigabytes(count: float) -> str:
 
 
 class _Follower:
-    """Reports the progress of days in rows: rate, time left, and which days are being made."""
+    """Reports the progress of days in rows: rate, remaining time, and the days being written."""
 
     def __init__(self, report: Reporter, estimates: Mapping[int, Estimate]) -> None:
         self._report = report
@@ -246,7 +245,7 @@ class _Follower:
         self._started = time.monotonic()
 
     def of(self, day: int) -> Progress:
-        """What is told how much of a day is done."""
+        """Return a callback for the progress of a day."""
         return lambda done, total: self.day_is_at(day, done / max(1, total))
 
     def day_is_at(self, day: int, share: float) -> None:

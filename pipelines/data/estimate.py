@@ -1,4 +1,4 @@
-"""Estimates, before days are made, of their rows, disk and time."""
+"""Estimates of the rows, disk and time of days before they are written."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from pipelines.data.rows import RECORD
 
 @dataclass(frozen=True)
 class Estimate:
-    """Rows to come; the seconds that they take, where that is known; and bytes of files that are removed again."""
+    """Estimated rows, seconds (None if unknown), and bytes of temporary files."""
 
     rows: float
     seconds: float | None = None
     scratch_bytes: float = 0
 
     def times(self, amount: float) -> Estimate:
-        """The estimate of so many times as much."""
+        """Return the estimate scaled by a factor."""
         seconds = None if self.seconds is None else self.seconds * amount
         return Estimate(self.rows * amount, seconds, self.scratch_bytes * amount)
 
     @property
     def disk_bytes(self) -> float:
-        """Disk that the rows take."""
+        """Bytes of the rows on disk."""
         return self.rows * RECORD.itemsize
 
 
 def together(estimates: Collection[Estimate], at_once: int) -> Estimate:
-    """The estimate of several days, of which ``at_once`` are made at the same time."""
+    """Combine the estimates of several days, of which ``at_once`` are written concurrently."""
     seconds = [day.seconds for day in estimates if day.seconds is not None]
     scratch = sorted((day.scratch_bytes for day in estimates), reverse=True)[:at_once]
     # Reading, parsing and hashing one day keep two cores busy.
@@ -42,10 +42,10 @@ def together(estimates: Collection[Estimate], at_once: int) -> Estimate:
 
 
 def check_disk(folder: Path, estimate: Estimate) -> int:
-    """Free bytes where ``folder`` is, or is to be.
+    """Return the free bytes of the disk of ``folder``, which need not exist.
 
     Raises:
-        UserError: They are too few for what is to come.
+        UserError: They are fewer than the estimate.
     """
     while not folder.exists():
         folder = folder.parent

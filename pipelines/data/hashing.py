@@ -11,10 +11,10 @@ A categorical value has a 64-bit *key*: 8 hexadecimal digits read as an unsigned
 (which no such number can be) for a blank. Its bucket in feature j = 0..25 with V rows is
 ``splitmix64(key ^ splitmix64(j)) mod V``.
 
-A line's place in a split follows from its *content*, all of its fields with the label among them, and from nothing
-else: not from its number, its file, or any other line. One line more or less therefore moves no other. Equal lines
-share their split. To tell them apart by their rank would take a table of all lines that were met (45.8 million of
-Criteo's, 195 million a day of its 1 TB), and would let a copy of a test line be trained on.
+A line's split is a function of its *content* alone (all fields including the label), not of its number, its file or
+other lines, so adding or removing one line moves no other. Equal lines share their split. To tell them apart by rank
+would require a table of all lines seen (45.8 million in Criteo Kaggle, 195 million per day of its 1 TB) and would allow
+training on a copy of a test line.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _mixed_number(value: int) -> np.uint64:
 
 
 def bucket(keys: NDArray[np.uint64], feature: int, size: int) -> NDArray[np.int32]:
-    """Row of each key in the table of ``feature`` (0..25) with ``size`` rows.
+    """Return the row of each key in the table of ``feature`` (0..25) with ``size`` rows.
 
     Args:
         keys: Keys of one feature, shape [n].
@@ -71,12 +71,12 @@ def bucket(keys: NDArray[np.uint64], feature: int, size: int) -> NDArray[np.int3
 
 
 def text_key(text: str) -> int:
-    """64-bit key of a text, to be a field of :func:`line_content`."""
+    """Return the 64-bit key of a text, for use as a field of :func:`line_content`."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
 def line_content(fields: Iterable[NDArray[np.uint64] | NDArray[np.int64]]) -> NDArray[np.uint64]:
-    """What n lines say, as one 64-bit number each: equal for equal lines, otherwise equal by chance alone (2**-64).
+    """Hash the content of n lines to 64 bits each: different lines collide with probability 2**-64.
 
     Args:
         fields: The columns of the lines in their order, the label first, each of shape [n].
@@ -94,6 +94,6 @@ def line_content(fields: Iterable[NDArray[np.uint64] | NDArray[np.int64]]) -> ND
 
 
 def content_uniforms(content: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
-    """A number in [0, 1) for each line, fixed by its content and the seed (which is public), shape [n]."""
+    """Return a number in [0, 1) per line, a function of its content and the public seed, shape [n]."""
     # 53 bits: the most that a float64 below 1 can carry, so that the result never rounds up to 1.
     return (splitmix64(content ^ _mixed_number(seed)) >> np.uint64(11)).astype(np.float64) * 2.0**-53

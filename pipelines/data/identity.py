@@ -1,4 +1,4 @@
-"""Hashes of what the rows of a dataset are made from: equal hashes, equal rows, wherever the files lie."""
+"""Content hashes of datasets: equal hashes imply equal rows, wherever the files are."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pipelines.data.source import DataConfig
 
 
 def data_hash(data: DataConfig) -> str:
-    """8 hexadecimal digits that change with whatever changes the rows of a dataset or stream.
+    """Return 8 hexadecimal digits over everything that determines the rows of a dataset or stream.
 
-    They cover the configuration, the formats and feature recipes of this version, and the source files by
-    name, size and all of their content (see :mod:`pipelines.system.checksum`). Where the files lie is left out: data
-    may be moved.
+    They cover the configuration, the formats and feature recipes of this version, and name, size and entire content of
+    the source files (see :mod:`pipelines.system.checksum`), but not their folder: data may be moved.
 
     Raises:
         UserError: A source file is missing.
@@ -27,17 +26,17 @@ def data_hash(data: DataConfig) -> str:
 
 
 def day_hashes(data: DataConfig) -> dict[int, str]:
-    """What each day is made from, as a hash."""
+    """Return the content hash of each day."""
     return {day: content_hash(data, data.identity(day)) for day in data.day_numbers()}
 
 
 def content_hash(data: DataConfig, source: dict[str, Any]) -> str:
-    """64 hexadecimal digits that change with whatever changes the rows.
+    """Return 64 hexadecimal digits over everything that determines the rows.
 
     Args:
-        data: The data configuration. Where the files lie is left out: data and tokenizers may be moved. So are the
-            days that a stream has: what each is made from says more.
-        source: What the rows are made from.
+        data: The data configuration. Excluded are paths, since data and tokenizers may be moved, and the days of
+            a stream, which ``source`` identifies.
+        source: Identity of the source, from :meth:`DataConfig.identity`.
     """
     settings = dataclasses.asdict(data)  # type: ignore[call-overload]
     for place in ("path", "tokenizer", *(["days"] if data.is_stream else [])):

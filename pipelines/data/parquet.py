@@ -15,7 +15,7 @@ _MAGIC = b"PAR1"
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether a file is Parquet by its content, or claims to be by its name."""
+    """Whether a file is Parquet by its content or its name."""
     try:
         with path.open("rb") as stream:
             return stream.read(4) == _MAGIC or path.suffix == ".parquet"
@@ -28,12 +28,12 @@ class ParquetRows:
 
     Args:
         path: The file.
-        columns: What is read, given the file and its schema; raises UserError where that is not there.
+        columns: Returns the columns to read, given the file and its schema; raises UserError if they are missing.
 
     Attributes:
         path: The file.
-        bytes_read: The share of the file, in bytes, that the rows given out so far are of it.
-        lines: Rows given out so far.
+        bytes_read: Bytes of the file that correspond to the rows yielded so far.
+        lines: Number of rows yielded so far.
     """
 
     unit = "row"
@@ -47,11 +47,11 @@ class ParquetRows:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the whole file as it lies on disk, once all of it has been read."""
+        """SHA-256 of the file on disk, available once all of it has been read."""
         return self._sha256
 
     def blocks(self) -> Iterator[pl.DataFrame]:
-        """Blocks of rows.
+        """Yield blocks of rows.
 
         Raises:
             UserError: The file is truncated or corrupt, holds no rows, or has other columns.

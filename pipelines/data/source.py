@@ -1,4 +1,4 @@
-"""The interface of a dataset's configuration: a stream of days, of one day by default."""
+"""The interface of a dataset's configuration: a stream of days, by default of one day."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pipelines.data.provenance import Provenance
 from pipelines.system.hub import HubConfig
 
 Progress = Callable[[int, int], None]
-"""Called with (work done, work in all), both in bytes of the source."""
+"""Called with (done, total), both in bytes of the source."""
 
 
 SCRATCH = "source"
-"""Within the folder of a dataset that is being made, the folder for generated files, which need not exist."""
+"""Folder of generated files within that of a dataset being written; it need not exist."""
 
 
 class DataConfig(ABC):
-    """The configuration of a dataset, a dataclass: which days it has, and how the rows of each are made.
+    """The configuration of a dataset, a dataclass: its days and how the rows of each are written.
 
     Attributes:
-        task: what is learnt from it, `clicks` or `text`.
-        is_stream: whether it is trained on day by day. Other data have one day, number 0.
-        hub: what may be fetched from the Hugging Face hub: nothing, unless the whole configuration says so.
+        task: the learning task, `clicks` or `text`.
+        is_stream: whether training proceeds day by day. Other data have one day, number 0.
+        hub: whether files may be downloaded from the Hugging Face hub: no, unless the whole configuration allows it.
         provenance: of real data that come with the project; None for others.
         name: as in ``data=...``.
     """
@@ -41,75 +41,75 @@ class DataConfig(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
+        """Raise UserError for an invalid setting."""
 
     def day_numbers(self) -> list[int]:
-        """Number of each day, rising."""
+        """Return the number of each day, increasing."""
         return [0]
 
     @abstractmethod
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from, as JSON.
+        """Return, as JSON, everything that determines the rows of a day.
 
         Raises:
-            UserError: It is not there.
+            UserError: The source is missing.
         """
 
     @abstractmethod
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
-        """Fill an empty folder with the dataset of a day, ``made_with`` among what its dataset.json records.
+        """Write the dataset of a day into an empty folder, and record ``made_with`` in its dataset.json.
 
         Raises:
-            UserError: The source is malformed, or holds no row to train on.
+            UserError: The source is malformed or has no training row.
         """
 
     def estimates(self, days: list[int]) -> dict[int, Estimate]:
-        """What making each of these days will take."""
+        """Estimate rows, time and disk of each of these days."""
         return dict.fromkeys(days, Estimate(0))
 
     @abstractmethod
     def features(self) -> list[int] | int:
-        """Rows of each embedding table where the settings say them, else the number of tables."""
+        """Return the rows of each embedding table if the settings determine them, else the number of tables."""
 
     @abstractmethod
     def expected_examples(self, train_days: int) -> float | None:
-        """Training examples, told before anything is made; None where nothing is known of the source.
+        """Estimate the number of training examples before preprocessing; None if the source's size is unknown.
 
         Args:
-            train_days: of a stream, the days that are trained on.
+            train_days: number of training days of a stream.
         """
 
     def warnings(self, day: Dataset) -> list[str]:
-        """What a user should know of a day that has been made."""
+        """Return warnings about a written day."""
         return []
 
 
 @dataclass
 class RefusedRows:
-    """Rows of the source that are not in the dataset, counted by reason, the first few named by place."""
+    """Rows of the source that are not in the dataset, counted by reason, with the location of the first few."""
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)
 
     def add(self, reason: str, example: str | None = None, count: int = 1) -> None:
-        """Count rows that were left out for ``reason``; ``example`` names one (the first ten are kept)."""
+        """Count rows excluded for ``reason``; ``example`` locates one (the first ten are kept)."""
         self.counts[reason] = self.counts.get(reason, 0) + count
         if example is not None and len(self.examples) < 10:
             self.examples.append(example)
 
     def merge(self, others: RefusedRows) -> None:
-        """Count those of another file, too."""
+        """Add the counts of another file."""
         for reason, count in others.counts.items():
             self.add(reason, count=count)
         self.examples = [*self.examples, *others.examples][:10]
 
     def as_json(self) -> dict[str, Any]:
-        """Total, counts by reason, and the examples, for dataset.json."""
+        """Return total, counts by reason, and examples, for dataset.json."""
         return {"total": sum(self.counts.values()), "by_reason": self.counts, "first": self.examples}
 
 
 class BadLineError(ValueError):
-    """Why a line is no example: ``reason`` is its kind, the text says which field and what it held."""
+    """A malformed line: ``reason`` is the kind of error, the text names the field and its value."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
@@ -117,6 +117,6 @@ class BadLineError(ValueError):
 
 
 def check_on_bad_row(choice: str) -> None:
-    """Raise UserError unless it says what to do with malformed rows."""
+    """Raise UserError unless the choice is a known treatment of malformed rows."""
     if choice not in ("stop", "skip"):
         raise UserError(f"data.on_bad_row must be stop or skip, not {choice!r}.")

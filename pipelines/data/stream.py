@@ -1,8 +1,8 @@
-"""A stream: days in the order of time, each of them a dataset of its own. An ordinary dataset is a stream of one day.
+"""A stream: days in temporal order, each a dataset of its own. An ordinary dataset is a stream of one day.
 
-The folder of an ordinary dataset is its day's (see :mod:`pipelines.data.dataset`). That of a stream of several holds
-``stream.json``, which says which days belong to it and how they were made, and the folders ``day_00``, ``day_01``, …
-An example lies in one day. Rows are memory-mapped: no day is in memory.
+The folder of an ordinary dataset is that of its day (see :mod:`pipelines.data.dataset`). A stream of several days has
+``stream.json``, which lists its days and their configuration, and the folders ``day_00``, ``day_01``, …
+An example belongs to one day. Rows are memory-mapped.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ RECORD_FILE = "stream.json"
 
 
 def day_folder(stream: Path, number: int) -> Path:
-    """Where a day of a stream lies; its name sorts by time."""
+    """Return the folder of a day of a stream; names sort by time."""
     return stream / f"day_{number:02d}"
 
 
 def failure_file(stream: Path, number: int) -> Path:
-    """Where the latest attempt at a day records why it failed; a day that is made has none."""
+    """Return the file in which the latest attempt at a day records its failure; a written day has none."""
     return stream / f"day_{number:02d}.failed"
 
 
 def write_stream_record(folder: Path, name: str, hashes: Mapping[int, str], made_with: dict[str, Any]) -> None:
-    """Write ``stream.json``, which names the days before they are made, so that one that is missing can be named."""
+    """Write ``stream.json``, which lists the days before they are written, so that missing ones can be reported."""
     days = [{"day": day, "folder": day_folder(folder, day).name, "hash": hashes[day]} for day in hashes]
     write_json(folder / RECORD_FILE, {"schema": STREAM_SCHEMA, "name": name, "days": days, "made_with": made_with})
 
@@ -42,13 +42,13 @@ class Stream:
     """An opened stream of D days.
 
     Attributes:
-        folder: Where it is.
-        days: The days in the order of time. That of an ordinary dataset has the splits ``train``, ``validation`` and
-            ``test``; those of a stream of several have ``train`` and ``validation``.
-        day_numbers: Number of each day, rising; not always 0 to D - 1, since a stream may be a part of its source's
-            days.
-        hashes: What each day is made from.
-        is_stream: Whether it is trained on day by day.
+        folder: Its folder.
+        days: The days in temporal order. The day of an ordinary dataset has the splits ``train``, ``validation`` and
+            ``test``; days of a stream have ``train`` and ``validation``.
+        day_numbers: Number of each day, increasing; not always 0 to D - 1, since a stream may contain only some of its
+            source's days.
+        hashes: Content hash of each day.
+        is_stream: Whether training proceeds day by day.
     """
 
     folder: Path
@@ -59,11 +59,11 @@ class Stream:
 
     @classmethod
     def open(cls, folder: Path) -> Stream:
-        """Open a dataset or stream and check that every day is whole.
+        """Open a dataset or stream and check that every day is complete.
 
         Raises:
-            UserError: There is none, it was written in another schema, or a day is missing or damaged: it is named,
-                with what remakes it, and why it failed where it did.
+            UserError: It does not exist, has another schema, or a day is missing or damaged; the message names the day,
+                the command that remakes it, and the reason of an earlier failure.
         """
         folder = Path(folder)
         if not (folder / RECORD_FILE).exists() and not any(folder.glob("day_*")):
@@ -81,20 +81,20 @@ class Stream:
 
     @property
     def rows_of_day(self) -> list[int]:
-        """Number of rows of each day, in all splits."""
+        """Number of rows of each day, over all splits."""
         return [sum(day.rows.values()) for day in self.days]
 
     @property
     def vocabulary_sizes(self) -> list[int]:
-        """Rows of the table of each categorical feature, the same on all days."""
+        """Table rows of each categorical feature, equal on all days."""
         return self.days[0].vocabulary_sizes
 
     def split_days(self, train_days: int) -> tuple[list[Dataset], list[Dataset]]:
-        """The first ``train_days`` days, which are trained on, and those after them, which are held out; an ordinary
-        dataset has its held-out rows in its one day.
+        """Return the first ``train_days`` days, for training, and the held-out days after them; an ordinary dataset has
+        its held-out rows in its one day.
 
         Raises:
-            UserError: no day of a stream would be held out.
+            UserError: no day of a stream is left to hold out.
         """
         if not self.is_stream:
             return self.days, []
@@ -106,7 +106,7 @@ class Stream:
         return self.days[:train_days], self.days[train_days:]
 
     def examples(self, train_days: int) -> int | list[int]:
-        """Number of training examples, in a stream of each of the first ``train_days`` days; raises as `split_days`."""
+        """Return the number of training examples, of a stream for each training day; raises as `split_days`."""
         examples = [day.examples for day in self.split_days(train_days)[0]]
         return examples if self.is_stream else examples[0]
 

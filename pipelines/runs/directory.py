@@ -2,15 +2,15 @@
 
 ::
 
-    status.json        running, stopped, done or failed; tells nothing of the data
-    release/           there, whole, exactly when the run is done: config.yaml, ledger.json, summary.json, SHA256SUMS,
-                       and model.safetensors unless train.save_model is false; see pipelines.runs.release
-    private/           for its owner alone (0700, files 0600): config.yaml as it was asked, the noise seed among it;
+    status.json        running, stopped, done or failed; independent of the data
+    release/           exists, complete, exactly when the run is done: config.yaml, ledger.json, summary.json,
+                       SHA256SUMS, and model.safetensors unless train.save_model is false; see pipelines.runs.release
+    private/           readable by its owner alone (0700, files 0600): config.yaml as requested, with the noise seed;
                        state.pt, which holds the noise key until the run is done; metrics.jsonl (losses and batch
                        sizes); timings.json; failure.txt
 
-Errors and times lie in ``private/`` because they can depend on the training examples: which batch was drawn, whether an
-example made a loss overflow.
+Errors and times are in ``private/`` because they can depend on the training examples: on the batches drawn, on an
+example whose loss overflows.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class RunDirectory:
     """Reads and writes one run's folder; every file is replaced whole.
 
     Args:
-        path: the folder, made if it is not there.
+        path: the folder, created if it does not exist.
 
     Raises:
-        UserError: an earlier version of dpfest made it and laid it out otherwise.
+        UserError: an earlier version of dpfest made it, with another layout.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,10 +63,10 @@ class RunDirectory:
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
-        """Hold the run against a second process; the lock goes with the process, however it ends.
+        """Lock the run against a second process; the lock is released with the process, however it ends.
 
         Args:
-            wait: until another process that makes this run has ended, as sweeps side by side do.
+            wait: whether to wait for another process that makes this run, as concurrent sweeps do.
 
         Raises:
             UserError: another process is making this very run.
@@ -85,9 +85,9 @@ class RunDirectory:
 
     @contextmanager
     def recording(self, settings: dict[str, Any]) -> Iterator[None]:
-        """Record what the run is asked, that it is running, and how the block ends: stopped, or failed and why.
+        """Record the run's settings, that it is running, and its outcome: stopped, or failed and why.
 
-        That it is done is recorded by :meth:`finish`.
+        :meth:`finish` records that it is done.
         """
         self.write_config(settings)
         self.write_status("running")
@@ -102,7 +102,7 @@ class RunDirectory:
             raise
 
     def summary(self) -> dict[str, Any] | None:
-        """The summary of a run that is done, or None."""
+        """Return the summary of a finished run, or None."""
         path = self.path / RELEASE / SUMMARY
         if not path.parent.exists():
             return None
@@ -116,12 +116,12 @@ class RunDirectory:
         return summary
 
     def write_config(self, config: dict[str, Any]) -> None:
-        """What the run was asked, resolved."""
+        """Write the run's resolved settings."""
         text = yaml.safe_dump(config, sort_keys=False)
         write_atomically(self.private / CONFIG, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
 
     def config(self) -> dict[str, Any]:
-        """What the run was asked when it was last started; empty where that cannot be read."""
+        """Return the settings with which the run was last started; empty if they cannot be read."""
         try:
             config = yaml.safe_load((self.private / CONFIG).read_text(encoding="utf-8"))
         except (OSError, ValueError, yaml.YAMLError):
@@ -129,11 +129,11 @@ class RunDirectory:
         return config if isinstance(config, dict) else {}
 
     def write_status(self, status: str) -> None:
-        """How the run stands: running, stopped, done or failed."""
+        """Write the run's status: running, stopped, done or failed."""
         write_json(self.path / "status.json", {"status": status, "reason": _REASONS.get(status)})
 
     def fail(self, error: BaseException) -> None:
-        """Write down that the run failed, and in ``private/`` why: the text of an error may tell of the data."""
+        """Record that the run failed, and the reason in ``private/``: the text of an error can reveal data."""
         text = f"{type(error).__name__}: {error}\n"
         write_atomically(
             self.private / "failure.txt", lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY
@@ -141,12 +141,12 @@ class RunDirectory:
         self.write_status("failed")
 
     def log_metrics(self, record: dict[str, Any]) -> None:
-        """One line of metrics."""
+        """Append a line of metrics."""
         with _open_private(self.private / "metrics.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
 
     def keep_metrics_until(self, step: int) -> None:
-        """Drop the lines of steps after ``step``, which are about to be made again, and a line cut short."""
+        """Drop the lines of steps after ``step``, which are about to be repeated, and a truncated last line."""
         path = self.private / "metrics.jsonl"
         if not path.exists():
             return
@@ -165,10 +165,10 @@ class RunDirectory:
         return self.private / "state.pt"
 
     def save_state(self, state: dict[str, Any]) -> None:
-        """The private state of a run that goes on: tensors and plain values.
+        """Save the private state of an unfinished run: tensors and plain values.
 
         Raises:
-            UserError: it cannot be written, as on a full disk; the state that was saved before is whole.
+            UserError: it cannot be written, as on a full disk; the previous state is intact.
         """
 
         def write(partial: Path) -> None:
@@ -180,7 +180,7 @@ class RunDirectory:
 
     @contextmanager
     def _keeping_state(self) -> Iterator[None]:
-        """Say of a write that failed that it did no harm."""
+        """Report a failed write, and that the previous state is intact."""
         try:
             yield
         except (OSError, RuntimeError, SafetensorError) as error:
@@ -196,7 +196,7 @@ class RunDirectory:
             ) from error
 
     def load_state(self) -> dict[str, Any] | None:
-        """What :meth:`save_state` wrote, or None."""
+        """Return the state that :meth:`save_state` wrote, or None."""
         if not self._state.exists():
             return None
         try:
@@ -215,17 +215,16 @@ class RunDirectory:
         weights: Mapping[str, torch.Tensor] | None,
         timings: Mapping[str, Any],
     ) -> None:
-        """Release: write all that may leave beside its place and rename it into it, which makes the run done; then
-        forget the private state.
+        """Finish the run: write ``release/`` atomically, then delete the private state.
 
         Args:
-            config: of :func:`pipelines.runs.release.released_settings`.
-            ledger, summary: as they are to be read.
-            weights: the model's, or None where they are not to be kept.
-            timings: what stays in ``private/``.
+            config: settings from :func:`pipelines.runs.release.released_settings`.
+            ledger, summary: content of the files of that name.
+            weights: the model's weights, or None not to keep them.
+            timings: content of ``private/timings.json``.
 
         Raises:
-            UserError: there is no room; the state that was saved before is whole.
+            UserError: the disk is full; the previous state is intact.
         """
         write_json(self.private / "timings.json", timings, OWNER_ONLY)
         with self._keeping_state(), whole_folder(self.path / RELEASE) as partial:
@@ -238,7 +237,7 @@ class RunDirectory:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the private state of a run that is done and what a kill cut short, and say that it is done."""
+        """Delete the private state of a finished run and leftovers of a kill, and record that it is done."""
         for state in (self._state, self.private / "failure.txt", *self.private.glob(".*.partial")):
             state.unlink(missing_ok=True)
         for partial in self.path.glob(f".{RELEASE}.*.partial"):
@@ -247,10 +246,10 @@ class RunDirectory:
 
 
 def is_of_an_earlier_version(path: Path) -> bool:
-    """Whether the folder is a run's as versions before ``release/`` and ``private/`` laid it out."""
+    """Whether the folder has the layout of versions before ``release/`` and ``private/``."""
     return any((path / name).exists() for name in (CONFIG, SUMMARY, "checkpoint"))
 
 
 def _open_private(path: Path, mode: str) -> Any:
-    """A text file that is made for its owner alone."""
+    """Open a text file, created readable by its owner alone."""
     return open(path, mode, encoding="utf-8", opener=lambda name, flags: os.open(name, flags, OWNER_ONLY))

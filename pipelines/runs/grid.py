@@ -1,4 +1,4 @@
-"""The runs of a sweep, from an experiment's grid or a multirun line, and the steps of each."""
+"""The runs of a sweep, from an experiment's grid or a multirun line, and their numbers of steps."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pipelines.runs.identity import run_folder
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run: the overrides that make it, its configuration, the folder it will have, and the position in
-    `Plan.multiruns` of the line that makes it."""
+    """A run to make: its overrides, configuration, folder, and the position of its line in `Plan.multiruns`."""
 
     overrides: tuple[str, ...]
     config: Config
@@ -36,7 +35,7 @@ class Plan:
     multiruns: list[list[str]]
 
     def by_algorithm(self) -> dict[str, int]:
-        """How many runs each algorithm has."""
+        """Return the number of runs of each algorithm."""
         counts: dict[str, int] = {}
         for run in self.runs:
             counts[run.config.algorithm.name] = counts.get(run.config.algorithm.name, 0) + 1
@@ -44,15 +43,14 @@ class Plan:
 
 
 def plan(composer: Composer, overrides: Sequence[str]) -> Plan:
-    """Every run that `overrides` ask for: an experiment's grid for the profile, or Hydra's own multirun
-    syntax.
+    """Return the runs that `overrides` request: an experiment's grid for the profile, or Hydra's multirun syntax.
 
-    A value on the command line goes before the grid's: of a group that the grid sweeps (algorithm=adafest)
-    it keeps the matching part of the grid, of any other key (privacy.epsilon=3) it replaces the grid's
-    values; a key that the grid does not have (seed=0,1,2) multiplies it.
+    The command line takes precedence over the grid: a choice of a group that the grid sweeps (algorithm=adafest)
+    selects that part of the grid, a value of any other key (privacy.epsilon=3) replaces the grid's values, and a key
+    that the grid lacks (seed=0,1,2) multiplies it.
 
     Raises:
-        UserError: a configuration among them is wrong, or the experiment has no grid for the profile.
+        UserError: a configuration is invalid, or the experiment has no grid for the profile.
     """
     multiruns = _multiruns(composer, overrides)
     runs: dict[Path, PlannedRun] = {}
@@ -98,7 +96,7 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
 
 
 def products(config: Config) -> list[dict[str, list[Any]]]:
-    """The experiment's products of override values under the configuration's profile.
+    """Return the experiment's products of override values under the configuration's profile.
 
     Raises:
         UserError: there is no experiment, or it has no grid for the profile.
@@ -114,7 +112,7 @@ def products(config: Config) -> list[dict[str, list[Any]]]:
 
 
 def steps(config: Config) -> int | None:
-    """Steps of a run, to a step a period, estimated before its data are made; None where nothing is known of them."""
+    """Estimate a run's steps before its data exist, to one step per period; None if the source's size is unknown."""
     if config.train.steps is not None:
         periods = math.ceil(config.stream.train_days / config.stream.period) if config.data.is_stream else 1
         return periods * config.train.steps

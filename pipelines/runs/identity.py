@@ -1,4 +1,4 @@
-"""The run hash: over the settings that can change the result, and no others."""
+"""The run hash, over exactly the settings that can change the result."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Left out are paths, hub, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, what
-    only says when something is written, and micro_batch_size, which moves sums by rounding and nothing else (under
-    lazy noise evaluate_every enters: an evaluation draws the pending noise); `stream`, where the data are none.
-    Data enter as `pipelines.data.identity.data_hash` sees them and a model as its `identity` says, so source files and
-    weights may move.
+    Excluded are paths, hub, device, profile, experiment, budget, audit, bench, sweep and preprocess; of `train`, the
+    settings that only determine when something is written, and micro_batch_size, which affects rounding only (under
+    lazy noise evaluate_every is included: an evaluation draws the pending noise); and `stream` for other data.
+    Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
+    weights may be moved.
     """
     train = dataclasses.asdict(config.train)
     for name in WITHOUT_EFFECT:
@@ -48,7 +48,7 @@ def run_hash(config: Config) -> str:
 
 
 def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
-    """What decides a selection: its settings, and of a public prior the content, wherever it lies.
+    """Return what determines a selection: its settings, and the content of a public prior, wherever it is.
 
     Raises:
         UserError: the prior cannot be read.
@@ -67,5 +67,5 @@ def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
 
 
 def run_folder(config: Config) -> Path:
-    """Where the run lies: `<paths.runs>/<dataset>/<algorithm>/<hash>`."""
+    """Return the run's folder, `<paths.runs>/<dataset>/<algorithm>/<hash>`."""
     return Path(config.paths.runs) / config.data.name / config.algorithm.name / run_hash(config)

@@ -1,10 +1,10 @@
 """The allow-list of a run's release, its check before packing, and the archive.
 
-``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/`` may leave, with the
-keys that are listed here and no others, and ``SHA256SUMS``, their checksums.  Each is a function of the settings, of
-the number of examples, of what was paid for, and of rows that are never trained on;
-``tests/pipelines/runs/test_release.py`` holds every byte of them to that.  Not among them: the noise seed, places on
-this machine, times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
+May be published: ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/``,
+with exactly the keys listed here, and ``SHA256SUMS``, their checksums.  Each is a function of the settings, of the
+number of examples, of releases that the ledger counts, and of rows that are never trained on;
+``tests/pipelines/runs/test_release.py`` verifies this byte by byte.  Excluded: the noise seed, paths on this machine,
+times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ _SUMMARY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Release:
-    """A run whose release holds what may leave and nothing else.
+    """A run's release that passed the check against the allow-list.
 
     Attributes:
-        run: its folder.
-        files: of the release, in the order of their names.
-        config, summary, ledger: what they say.
-        digest: twelve hexadecimal digits of all their bytes.
+        run: the run's folder.
+        files: the files of the release, sorted by name.
+        config, summary, ledger: content of the files of that name.
+        digest: twelve hexadecimal digits over all files.
     """
 
     run: Path
@@ -104,12 +104,12 @@ class Release:
 
     @property
     def name(self) -> str:
-        """Its folder in an archive, which tells no more than the files in it."""
+        """The folder in an archive; its name reveals no more than the files in it."""
         return f"{self.summary['dataset']}-{self.summary['algorithm']}-{self.digest}"
 
 
 def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a run that may leave, from all that it was asked: no noise seed, and of places the last name."""
+    """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}
     settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
     return settings
@@ -124,19 +124,19 @@ def _without_places(value: Any, key: str = "") -> Any:
 
 
 def config_text(settings: Mapping[str, Any]) -> str:
-    """The text of a released ``config.yaml``."""
+    """Return the text of a released ``config.yaml``."""
     return _HEADING + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
 
 
 def checked(run: Path) -> Release:
-    """The release of a run that is done, checked against the allow-list.
+    """Return the release of a finished run, checked against the allow-list.
 
     Args:
         run: the run's folder, ``<paths.runs>/<dataset>/<algorithm>/<hash>``.
 
     Raises:
         UserError: the run is not done; a file is missing, empty, damaged, edited, no plain file, open to others, or not
-            on the list; a key or tensor is not on the list. It names the first that it finds.
+            on the list; a key or tensor is not on the list. The message names the first.
     """
     if not (run / "status.json").is_file():
         raise UserError(
@@ -166,10 +166,10 @@ def checked(run: Path) -> Release:
 
 
 def pack(releases: Sequence[Release], archive: Path) -> None:
-    """Write checked releases into a zip archive, a folder each: the same bytes from the same releases.
+    """Write checked releases into a zip archive, one folder each; equal releases give equal bytes.
 
     Raises:
-        UserError: there is another file of that name already.
+        UserError: a file of that name exists.
     """
 
     def write(partial: Path) -> None:
@@ -235,8 +235,8 @@ def _refuse_constant(word: str) -> float:
 
 
 def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
-    """The settings, if they are such as :func:`released_settings` gives and as a run can be asked; and whether weights
-    were kept."""
+    """Return the settings, checked to be valid and as :func:`released_settings` writes them, and whether weights were
+    kept."""
     from pipelines.config.settings import typed
 
     _refuse_no_plain_file(path)
@@ -284,7 +284,7 @@ def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) ->
 
 
 def _refuse_unlisted(path: Path, value: Any, shape: Shape, where: str = "") -> None:
-    """Refuse keys that a shape has not, and objects and lists where it has plain values."""
+    """Refuse keys that a shape lacks, and objects or lists in place of plain values."""
     if shape is _APART:
         return
     if isinstance(shape, dict) and isinstance(value, Mapping):
@@ -321,7 +321,7 @@ def _texts(value: Any) -> Iterator[str]:
 def _refuse_contradictions(
     folder: Path, settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> None:
-    """Refuse files that are not of one run."""
+    """Refuse files of different runs."""
     for path, value, shape in ((folder / LEDGER, ledger, _LEDGER), (folder / SUMMARY, summary, _SUMMARY)):
         _refuse_keys(path, value, list(shape))
     if summary["schema"] != SUMMARY_SCHEMA:
@@ -355,7 +355,7 @@ def _recount(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
-    """Refuse weights that hold other tensors than the model that the summary tells of, or words beside them."""
+    """Refuse weights with other tensors than the summary lists, or with metadata."""
     if (listed is None) == path.exists():
         raise UserError(f"{path} and {SUMMARY} do not agree on whether weights were kept: make the run anew.")
     if listed is None:
@@ -378,7 +378,7 @@ def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
 
 
 def described(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Type and shape of each tensor by its name, such as ``float32 [60, 5]``."""
+    """Return type and shape of each tensor by name, as in ``float32 [60, 5]``."""
     return {name: _in_words(weight) for name, weight in sorted(weights.items())}
 
 
@@ -395,5 +395,5 @@ def _digest_of(files: Sequence[Path]) -> str:
 
 
 def digest(words: Sequence[str]) -> str:
-    """Twelve hexadecimal digits of what was released, by which it can be named; of the data they tell no more."""
+    """Return twelve hexadecimal digits over released files, to name them; they reveal no more than those do."""
     return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""The rows that a run trains on and is evaluated on, period by period; one period for an ordinary dataset."""
+"""The training and evaluation rows of a run, period by period; an ordinary dataset has one period."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ VALIDATION_SHARE = 1 / 8
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a run trains on, and is judged by.
+    """Training and evaluation rows of a run, with its plan.
 
     Attributes:
-        days: those that are trained on.
-        plan: what the run may spend, in its periods.
-        rows: the examples of each period.
-        held_out: the rows of each period's days that are never trained on.
-        validation, test: rows that settings are chosen on, and rows that are only reported.
-        selection: from the days of a period to the sorted global rows that it trains within; None for all rows.
+        days: the training days.
+        plan: the run's privacy plan, with its periods.
+        rows: training rows of each period.
+        held_out: rows of each period's days that are never trained on.
+        validation, test: rows on which settings are chosen, and rows that are only reported.
+        selection: maps the days of a period to its selected rows (sorted, global); None for all rows.
     """
 
     days: Sequence[Dataset]
@@ -43,28 +43,28 @@ class Schedule:
 
     @property
     def is_stream(self) -> bool:
-        """Whether its periods are days of a stream."""
+        """Whether the periods consist of days of a stream."""
         return self.plan.periods[0].days is not None
 
     def selected(self, period: int) -> NDArray[np.int64] | None:
-        """The rows that a period (from 0) trains within, or None; periods are asked for in their order."""
+        """Return the selected rows of a period (from 0), or None; to be called for periods in order."""
         return self.selection(self.plan.periods[period].days or range(1)) if self.selection else None
 
     def following(self, period: int) -> ChunkedRows | None:
-        """The held-out rows of the next period's days, which judge the model at a period's end; None after the last.
+        """Return the held-out rows of the next period's days, on which a period is evaluated; None after the last.
 
-        The other rows of those days are trained on next: what is measured on them is private.
+        The other rows of those days are trained on next, so measurements on them would be private.
         """
         return self.held_out[period + 1] if period + 1 < len(self.held_out) else None
 
     @property
     def data_dependent_vocabulary(self) -> bool:
-        """Whether the vocabulary was read off the training rows, which no epsilon covers."""
+        """Whether the vocabulary was built from the training rows, which no epsilon covers."""
         return self.days[0].data_dependent_vocabulary
 
     @property
     def statements(self) -> list[str]:
-        """What the ledger cannot know of its epsilon, in full sentences."""
+        """Qualifications of epsilon that the ledger cannot know, as full sentences."""
         statements = [self.days[0].description["vocabulary"]["note"]] if self.data_dependent_vocabulary else []
         plan = self.plan
         if self.is_stream and plan.fidelity == "paper" and plan.target_epsilon is not None:
@@ -79,10 +79,10 @@ class Schedule:
 def schedule(
     config: Config, stream: Stream, plan: PrivacyPlan, selection: Callable[[range], NDArray[np.int64]] | None = None
 ) -> Schedule:
-    """What `config` trains on, of data and under a plan that fit it.
+    """Return the schedule of `config` on its data, under its plan.
 
     Raises:
-        UserError: no day of a stream would be held out.
+        UserError: no day of a stream is left to hold out.
     """
     training, last = stream.split_days(config.stream.train_days)
     rows, held_out = (
@@ -101,5 +101,5 @@ def schedule(
 
 
 def _chooses(rows: Rows, seed: int) -> NDArray[np.bool_]:
-    """Which rows of held-out days settings are chosen on."""
+    """Return which rows of held-out days are for choosing settings."""
     return record_uniforms(rows, seed) < VALIDATION_SHARE

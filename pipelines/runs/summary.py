@@ -1,8 +1,8 @@
 """summary.json: settings, utility and privacy cost of a run; the contract that reports read.
 
-It may leave, so it holds what :mod:`pipelines.runs.release` lists: functions of the settings, of the number of
-examples, of released quantities and of rows that are never trained on.  Times depend on the batches that were drawn,
-and lie in ``private/timings.json``.
+It may be published, so it contains only what :mod:`pipelines.runs.release` lists: functions of the settings, of the
+number of examples, of released quantities and of rows that are never trained on.  Times depend on the batches drawn and
+are in ``private/timings.json``.
 """
 
 from __future__ import annotations
@@ -36,15 +36,14 @@ def summarize(
     settings: Mapping[str, Any],
     tensors: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """The summary of a run that is done.
+    """Return the summary of a finished run.
 
     Args:
-        mean_rows: rows with a noised gradient, the mean over steps, for each table.
-        evaluations: after each period, metrics on `validation`, the rows that settings are chosen on, and on
-            `following`, the held-out rows of the next period's days; after the last on `test`, those that are only
-            reported.
-        settings: those that may leave (:func:`pipelines.runs.release.released_settings`).
-        tensors: type and shape of each tensor that is released, by name; None where the weights are not kept.
+        mean_rows: rows with a noised gradient per table, averaged over steps.
+        evaluations: metrics after each period, on `validation` (rows on which settings are chosen) and `following`
+            (held-out rows of the next period's days); after the last on `test` (rows that are only reported).
+        settings: settings that may be published (:func:`pipelines.runs.release.released_settings`).
+        tensors: type and shape of each released tensor by name; None if the weights are not kept.
     """
     plan, validation, test = schedule.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
     sections = ("algorithm", "optimizer", "train", *(["stream"] if schedule.is_stream else []))
@@ -84,13 +83,13 @@ def summarize(
 
 
 def _weights(model: Mapping[str, Any]) -> str | None:
-    """Eight hexadecimal digits for the content of pretrained weights, wherever they lie; None of random ones."""
+    """Return eight hexadecimal digits over the content of pretrained weights; None for random ones."""
     files = model.get("path")
     return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
 
 
 def _periods(schedule: Schedule, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Which days each period of a stream took, and how the model stood at its end."""
+    """Return days, examples and evaluation of each period of a stream."""
     ended = enumerate(zip(schedule.plan.periods, evaluations, strict=True), 1)
     return [
         {"period": number, "days": list(period.days or ()), "examples": period.examples, **evaluation}
@@ -99,7 +98,7 @@ def _periods(schedule: Schedule, evaluations: Sequence[Mapping[str, Any]]) -> li
 
 
 def _privacy(schedule: Schedule, ledger: Ledger) -> dict[str, Any]:
-    """What was spent and the noise that it bought: enough to count epsilon again."""
+    """Return privacy cost and noise: enough to recompute epsilon."""
     plan, spent, stream = schedule.plan, ledger.to_json(), schedule.is_stream
     steps = [plan.step(number) for number in range(len(plan.periods))]
     selection = replace(plan.selections[0], part=()) if plan.selections else None
@@ -116,7 +115,7 @@ def _privacy(schedule: Schedule, ledger: Ledger) -> dict[str, Any]:
 
 
 def _period(period: Period, step: Event | None) -> dict[str, Any]:
-    """What the steps of a period spent, and their noise."""
+    """Return the cost of a period's steps, and their noise."""
     return {"examples": period.examples, "steps": period.steps, "step": _record(step), **_noise(step)}
 
 

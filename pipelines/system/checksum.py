@@ -1,8 +1,8 @@
 """SHA-256 of whole files, cached while a file stays unchanged.
 
-What is known of a file lies in a small JSON file of its own in ``$DPFEST_CACHE`` (``~/.cache/dpfest``), under the
-file's place, and is believed while size, inode and both times (of its content and of its status) are what they were.
-No program that edits a file can set its status time back. Processes that ask for the same file at once read it once.
+The cache, ``$DPFEST_CACHE`` (``~/.cache/dpfest``), holds one small JSON file per file, keyed by its path. An entry is
+valid while the file's size, inode, modification time and status-change time are unchanged; no program that edits a file
+can set its status-change time back. Concurrent processes hash the same file once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SETTLED = 1_000_000_000
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
-    """Name, size and SHA-256 of a file. Its folder is left out, so that moving data does not make them other data.
+    """Return name, size and SHA-256 of a file, without its folder, so that moving data does not change their identity.
 
     Raises:
         UserError: It cannot be read, or changes while it is.
@@ -37,7 +37,7 @@ def fingerprint(path: Path) -> dict[str, Any]:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, 64 hexadecimal digits: read, or remembered from when it was read last.
+    """Return the SHA-256 of a file, 64 hexadecimal digits, from the cache where its entry is valid.
 
     Raises:
         UserError: It cannot be read, or changes while it is.
@@ -56,12 +56,12 @@ def sha256_of(path: Path) -> str:
 
 
 def read_sha256(path: Path) -> str:
-    """SHA-256 of a file, read now, whatever is remembered; raises OSError."""
+    """Return the SHA-256 of a file, always read anew; raises OSError."""
     return _read(path)[0]
 
 
 def _memory(place: Path) -> Path | None:
-    """Where what is known of a file lies; None where nothing can be kept."""
+    """Return the path of a file's cache entry, or None where there is no cache folder."""
     folder = Path(os.environ.get("DPFEST_CACHE") or Path("~/.cache/dpfest").expanduser()) / "checksums"
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ def _memory(place: Path) -> Path | None:
 
 
 def _signature(place: Path) -> dict[str, Any]:
-    """What changes whenever a file does."""
+    """Return values that change whenever the file does."""
     stat = place.stat()
     names = ("st_size", "st_dev", "st_ino", "st_mtime_ns", "st_ctime_ns")
     return {"path": str(place), **{name.removeprefix("st_"): getattr(stat, name) for name in names}}
@@ -96,7 +96,7 @@ def _learnt(memory: Path, place: Path) -> str:
 
 
 def _read(place: Path) -> tuple[str, dict[str, Any]]:
-    """SHA-256 and signature of a file that stays as it is while it is read."""
+    """Return SHA-256 and signature of a file that does not change while it is read."""
     before = _signature(place)
     with place.open("rb") as file:
         if before["size"] < _TOLD_BYTES:
@@ -127,20 +127,20 @@ def write_sums(folder: Path) -> None:
 
 
 def sums_text(folder: Path) -> str:
-    """What :data:`SUMS` says of a folder's files as they are: a line each, by name."""
+    """Return the content of :data:`SUMS` for a folder: one line per file, sorted by name."""
     names = sorted(path.name for path in folder.iterdir() if path.name != SUMS)
     return "".join(f"{_checksum(folder / name)}  {name}\n" for name in names)
 
 
 def check_sums(folder: Path, cure: str) -> None:
-    """Refuse a folder with a file that is not what was written; one without checksums (of an earlier version) passes.
+    """Verify a folder against its checksums; one without checksums (written by an earlier version) passes.
 
     Args:
         folder: that :func:`write_sums` was called on.
-        cure: what to do about a damaged file, a full sentence.
+        cure: what to do about a damaged file, as a full sentence.
 
     Raises:
-        UserError: names the first file that is missing, added or changed.
+        UserError: a file is missing, added or changed; the message names the first.
     """
     try:
         written = (folder / SUMS).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -158,5 +158,5 @@ def check_sums(folder: Path, cure: str) -> None:
 
 
 def _checksum(path: Path) -> str:
-    """SHA-256 of a file; only of large ones is it remembered."""
+    """Return the SHA-256 of a file; only those of large files are cached."""
     return sha256_of(path) if path.stat().st_size >= 1 << 20 else read_sha256(path)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 
 def partial_of(path: Path, process: object) -> Path:
-    """Where ``process`` writes what is to become ``path``: a hidden name in the same folder."""
+    """Return the temporary path at which ``process`` writes ``path``: a hidden name in the same folder."""
     return path.with_name(f".{path.name}.{process}.partial")
 
 
@@ -26,12 +26,12 @@ OWNER_ONLY = 0o600
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o666) -> None:
-    """Have ``write`` make a temporary file in the same folder, and rename it to ``path`` when it is whole.
+    """Write a file atomically: ``write`` fills a temporary file in the same folder, which is then renamed to ``path``.
 
     Args:
-        path: what is written or replaced.
-        write: writes into the file that it is given, which is there and empty.
-        mode: of the file, less what the umask takes; it has it before the first byte is written.
+        path: the file to create or replace.
+        write: fills the empty file whose path it is called with.
+        mode: permissions, subject to the umask, set before the first byte is written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_of(path, os.getpid())
@@ -44,18 +44,18 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
 
 
 def json_text(value: Any) -> str:
-    """JSON, indented; refuses what JSON has no word for (nan, infinity)."""
+    """Return indented JSON; refuses values that JSON cannot represent (nan, infinity)."""
     return json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, value: Any, mode: int = 0o666) -> None:
-    """Write :func:`json_text` atomically, into a file of this mode."""
+    """Write a value as JSON, atomically, with these permissions."""
     text = json_text(value)
     write_atomically(path, lambda partial: partial.write_text(text, encoding="utf-8"), mode)
 
 
 def private_folder(path: Path) -> Path:
-    """A folder that its owner alone may enter, made where it is not there, and closed to others where it is open."""
+    """Create a folder that only its owner may enter, or restrict an existing one to its owner; returns it."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o700)
     return path
@@ -73,9 +73,9 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill, renamed to ``path`` when the block ends well and removed when it fails.
+    """Yield a temporary folder, renamed to ``path`` when the block succeeds and removed when it fails.
 
-    Where another process has made ``path`` in the meantime, that one stays and this one's is dropped.
+    If another process has created ``path`` in the meantime, that folder stays and this one is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_of(path, os.getpid())
@@ -94,7 +94,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold ``path`` against other processes and remove it in the end; False where the file system has no locks."""
+    """Lock ``path`` and remove it in the end; yields False where the file system has no locks."""
     lock = FileLock(path, poll_interval=0.01)
     try:
         lock.acquire()
@@ -110,10 +110,10 @@ def locked(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def made_once(final: Path) -> Iterator[Path | None]:
-    """A folder to fill, renamed to ``final`` when the block ends well, removed when it fails.
+    """Yield a temporary folder, renamed to ``final`` when the block succeeds and removed when it fails.
 
-    A lock, which the system drops with its holder, makes a second process wait for the first; what dead processes left
-    behind is removed under it. Yields None where another process has made ``final`` in the meantime.
+    A lock, which the system releases with its process, makes a second process wait for the first; leftovers of killed
+    processes are removed under it. Yields None if another process has created ``final`` in the meantime.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     with locked(final.with_name(f".{final.name}.lock")) as alone:

@@ -1,8 +1,8 @@
 """Models and texts by their name on the Hugging Face hub: from the local cache, downloaded only where permitted.
 
-A folder that exists is itself, whatever it is called.  A name is looked up in the cache that all programs of the hub
-share (``HF_HUB_CACHE``), without a request to anyone; what is there is used as it is, so that the same command trains
-on the same files tomorrow.  What is not there comes over the network under ``hub.download=true`` alone.
+An existing folder takes precedence over a repository of the same name.  Repositories are looked up in the hub's shared
+cache (``HF_HUB_CACHE``) without network access; cached files are used unchanged, so that a command trains on the same
+files every time.  Files that the cache lacks are downloaded only under ``hub.download=true``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class HubConfig:
 
 @dataclass(frozen=True)
 class Wanted:
-    """The files that are used of a repository.
+    """The files of a repository that dpfest uses.
 
     Attributes:
-        kind: of the repository.
-        choices: patterns of the files that there must be; of several such lists, the first that the repository has.
-        by_hand: the files to fetch where somebody does that.
+        kind: kind of the repository.
+        choices: lists of patterns of required files; the first list that the repository satisfies counts.
+        by_hand: the files to name to a user who downloads by hand.
     """
 
     kind: Kind
@@ -55,13 +55,13 @@ WEIGHT_FILES = Wanted(
 
 
 def local_folder(place: str, wanted: Wanted, hub: HubConfig) -> Path:
-    """The folder that a place stands for: a path that exists, or else a repository (``owner/name`` or ``name``, with
-    ``@revision`` where that is not main) in the hub's local cache.
+    """Return the folder of an existing path, or of a repository in the hub's local cache (``owner/name`` or ``name``,
+    with ``@revision`` unless that is main).
 
     Args:
-        place: a path or the name of a repository; what can be neither is returned as a path.
+        place: a path or the name of a repository; a text that cannot be a name is returned as a path.
         wanted: the files that a repository's folder must hold.
-        hub: whether they may be fetched.
+        hub: whether they may be downloaded.
 
     Raises:
         UserError: they are not in the cache and may not or cannot be fetched, or the repository has none.
@@ -79,11 +79,11 @@ def local_folder(place: str, wanted: Wanted, hub: HubConfig) -> Path:
 
 
 def pinned(section: Mapping[str, Any], path: Kind) -> dict[str, Any]:
-    """Settings in which each repository is named with the commit that the local cache has of it.
+    """Return settings in which each repository is named with its commit in the local cache.
 
     Args:
-        section: settings of a model or of data, among them perhaps ``path`` and ``tokenizer``.
-        path: what kind of repository ``path`` names.
+        section: settings of a model or of data, possibly with ``path`` and ``tokenizer``.
+        path: kind of the repository that ``path`` names.
     """
     settings = dict(section)
     kinds: dict[str, Kind] = {"path": path, "tokenizer": "model"}
@@ -95,7 +95,7 @@ def pinned(section: Mapping[str, Any], path: Kind) -> dict[str, Any]:
 
 
 def _named(place: str, kind: Kind) -> Repository | None:
-    """The repository that a place names; None where it is a path that exists, or can be nothing but a path."""
+    """Return the repository that a place names, or None for an existing path or a text that cannot be a name."""
     match = _NAME.fullmatch(place)
     if match is None or Path(place).exists():
         return None
@@ -103,7 +103,7 @@ def _named(place: str, kind: Kind) -> Repository | None:
 
 
 def _fetched(repository: Repository, folder: Path | None, wanted: Wanted) -> Path:
-    """The folder of the files, fetched; at the commit of which other files are there, so that all fit together."""
+    """Download the files and return their folder; at the commit of files already cached, so that all fit together."""
     for patterns in wanted.choices:
         folder = repository.fetch(folder.name if folder else None, patterns)
         if not _lacking(folder, wanted):
@@ -116,13 +116,13 @@ def _fetched(repository: Repository, folder: Path | None, wanted: Wanted) -> Pat
 
 
 def _lacking(folder: Path, wanted: Wanted) -> str:
-    """The first file that a folder lacks, of each choice; nothing where it holds all of one."""
+    """Return the first missing file of each choice; empty where one choice is complete."""
     first = [next((one for one in patterns if not _holds(folder, one)), "") for patterns in wanted.choices]
     return " or ".join(dict.fromkeys(first)) if all(first) else ""
 
 
 def _holds(folder: Path, pattern: str) -> bool:
-    """Whether files of a pattern are there; of weights in several files all, and their index."""
+    """Whether files of a pattern exist; for weights in several files, all of them and their index."""
     names = [path.name for path in folder.glob(pattern) if path.exists()]
     counts = [int(part[1]) for name in names if (part := re.search(r"-of-(\d+)\.(safetensors|bin)$", name))]
     return bool(names) and (not counts or (len(counts) >= max(counts) and any(folder.glob(INDEX))))

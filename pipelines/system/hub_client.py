@@ -34,7 +34,7 @@ class Repository:
 
     @property
     def client(self) -> Any:
-        """The hub's own package; raises UserError where it is missing."""
+        """Import the hub's own package; raises UserError where it is missing."""
         try:
             import huggingface_hub.errors
         except ImportError as error:
@@ -45,17 +45,17 @@ class Repository:
         return huggingface_hub
 
     def cached(self) -> Path | None:
-        """The folder of the revision in the local cache, whole or not; no request is made."""
+        """Return the folder of the revision in the local cache, complete or not, without network access."""
         try:
             return self._snapshot(self.revision, [], local_files_only=True)
         except (OSError, ValueError):  # there is none, or no repository can have such a name
             return None
 
     def fetch(self, commit: str | None, patterns: tuple[str, ...]) -> Path:
-        """The folder of the revision once files at a commit, or at its latest, have been fetched into it.
+        """Download files at a commit, or at the revision's latest, and return the folder.
 
         Raises:
-            UserError: they cannot be.
+            UserError: the download fails.
         """
         from pipelines.system.progress import progress
 
@@ -93,7 +93,7 @@ class Repository:
 
 
 def _bar(report: Reporter) -> type[Any]:
-    """What the client takes for a bar of its own, and is none: of bytes, however many bars count them, it reports."""
+    """Return a substitute for the client's progress bar, which passes the bytes of all bars to a reporter."""
     from tqdm.auto import tqdm
 
     most = 0

@@ -1,4 +1,4 @@
-"""Keep freed memory for the next step: memory given back to the system must be faulted in again, page by page."""
+"""Keep freed memory in the process: memory returned to the system must be faulted in again, page by page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 def keep_freed_memory() -> None:
     """Tell glibc to keep up to 1 GiB of freed memory, and to serve blocks of up to 32 MiB from it.
 
-    Performance alone: a private step frees and takes again some 50 MB of activations, which the system's own setting
-    hands back in between.  Where the C library is another one, nothing happens.
+    Affects performance only: a private step frees and reallocates some 50 MB of activations, which by default go back
+    to the system in between.  No effect with another C library.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,8 +1,8 @@
 """Functions in their own processes: one that crashes or runs out of memory ends no other.
 
-Each process is forked from a server that holds none of this one's threads and memory. It is out of the terminal's
-reach: this process passes an interrupt on once, as SIGTERM, which ends a process as an exception would, so that what
-is half made is removed; or, where a :class:`StopRequest` takes it, at the next safe place.
+Each process is forked from a server that shares neither threads nor memory with this one. The terminal's signals do not
+reach it: this process forwards an interrupt once, as SIGTERM, which ends a process like an exception, so that
+incomplete output is removed, or, under a :class:`StopRequest`, at the next safe place.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Child:
     """A process that calls a function, with a pipe between the two.
 
     Args:
-        function: of a module, so that the process finds it; called with its end of the pipe and the arguments.
-        arguments: what it is called with, pickled.
-        log: file that takes what it prints, readable by the owner alone; None to print where this process does.
-        threads: of torch; None leaves them, and torch, alone.
-        memory: bytes of data that it may hold; None for no limit.
-        preload: modules that the server imports before it forks, where this child is the first to need it.
-        daemon: whether it ends with this process; such a one may start no others.
+        function: a module-level function, called with the child's end of the pipe and the arguments.
+        arguments: its further arguments, pickled.
+        log: file for standard output and error, readable by the owner alone; None to inherit those of this process.
+        threads: torch threads; None not to import torch.
+        memory: limit of its data segment in bytes; None for no limit.
+        preload: modules that the server imports before it forks, if this child is the first to need the server.
+        daemon: whether it ends with this process; a daemon may start no processes.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Child:
         theirs.close()
 
     def stop(self) -> None:
-        """Ask it to end."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def join(self) -> None:
-        """Wait for its end."""
+        """Wait until the process has ended."""
         self._process.join()
         self.connection.close()
 
     @property
     def failure(self) -> str | None:
-        """How a process that has ended failed, as the end of a sentence; None where it did not."""
+        """How the ended process failed, as the end of a sentence; None for success."""
         status = self._process.exitcode
         if not status:
             return None
@@ -79,15 +79,15 @@ class Child:
 
 
 class Pool(Generic[Job], Iterator[tuple[Job, Child]]):
-    """Jobs in processes of their own, so many at once; an iterator over those that have ended.
+    """Runs jobs in processes of their own, at most `at_once` at a time; an iterator over jobs as they end.
 
-    It can be asked on after an exception, such as an interrupt. Where its block is left, nothing runs on.
+    Iteration can continue after an exception, such as an interrupt. No job outlives the `with` block.
 
     Args:
-        jobs: in the order in which they are started.
-        at_once: how many.
+        jobs: in the order in which to start them.
+        at_once: number of concurrent processes.
         start: starts a job's process.
-        heard: told what a job's process sends.
+        heard: called with a job and each message of its process.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Pool(Generic[Job], Iterator[tuple[Job, Child]]):
                     return job, child
 
     def stop(self) -> None:
-        """Start no other job, and ask those under way to end."""
+        """Start no further job and ask running ones to end."""
         self._waiting.clear()
         for _, child in self._under_way.values():
             child.stop()
@@ -134,7 +134,7 @@ class Pool(Generic[Job], Iterator[tuple[Job, Child]]):
 
 
 class StopRequest:
-    """Whether somebody asked the process to stop; a second request stops it at once."""
+    """Whether the process was asked to stop; a second request stops it at once."""
 
     def __init__(self) -> None:
         self._signal: int | None = None
@@ -161,7 +161,7 @@ class StopRequest:
 def stop_requests() -> Iterator[StopRequest]:
     """Turn SIGINT, SIGTERM and SIGHUP (a closed terminal) into a :class:`StopRequest` while the block runs.
 
-    Outside of the main thread, where Python delivers no signals, the request never comes.  A SIGHUP that is ignored,
+    Outside of the main thread, where Python delivers no signals, it is never requested.  An ignored SIGHUP,
     as under nohup, stays ignored.
     """
     stop = StopRequest()
@@ -178,7 +178,7 @@ def stop_requests() -> Iterator[StopRequest]:
 
 @contextmanager
 def sigterm_interrupts() -> Iterator[None]:
-    """SIGTERM, and SIGHUP of a closed terminal, raise KeyboardInterrupt while the block runs."""
+    """Make SIGTERM, and SIGHUP of a closed terminal, raise KeyboardInterrupt while the block runs."""
     before = {number: signal.signal(number, signal.default_int_handler) for number in _ends()}
     try:
         yield
@@ -188,7 +188,7 @@ def sigterm_interrupts() -> Iterator[None]:
 
 
 def _ends() -> list[signal.Signals]:
-    """Return the signals that ask a process to end; not one that is ignored, as SIGHUP is under nohup."""
+    """Return the signals that ask a process to end, without those that are ignored, as SIGHUP is under nohup."""
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
 
 

@@ -15,17 +15,17 @@ from rich.text import Text
 
 
 class Reporter(Protocol):
-    """Say that ``done`` of ``total`` units of work are done, and a few words about them."""
+    """Report that ``done`` of ``total`` units of work are done, with a short remark."""
 
     def __call__(self, done: int, total: int, words: str = "") -> None: ...
 
 
 @contextmanager
 def progress(title: str, interval: float = 10.0) -> Iterator[Reporter]:
-    """Reporter on work, on standard error.
+    """Show the progress of work on standard error; yields its reporter.
 
-    On a terminal that is a bar with the words under it. Elsewhere it is a line at the start, one each report but at
-    most one every ``interval`` seconds (0: each report), and one with the seconds once the work is done.
+    On a terminal this is a bar with the remark below it. Elsewhere it is a line at the start, one per report but at
+    most one every ``interval`` seconds (0: every report), and one with the elapsed seconds at the end.
     """
     console = Console(stderr=True)
     with _bar(title, console) if console.is_terminal else _lines(title, interval) as report:
@@ -33,7 +33,7 @@ def progress(title: str, interval: float = 10.0) -> Iterator[Reporter]:
 
 
 class _Bar(Progress):
-    """One line of title, bar, count and time left, which fits any width, and one of words, cut where it does not."""
+    """A line of title, bar, count and remaining time, and a line of remarks, both cut to the terminal's width."""
 
     words = ""
 
@@ -94,7 +94,7 @@ def _lines(title: str, interval: float) -> Iterator[Reporter]:
 
 
 def duration(seconds: float) -> str:
-    """A span of time in the two units that matter: 3 d 4 h, 2 h 10 min, 5 min 20 s, 12 s."""
+    """Format a duration in its two largest units: 3 d 4 h, 2 h 10 min, 5 min 20 s, 12 s."""
     for unit, part, size, parts in (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1)):
         if seconds >= size:
             return f"{int(seconds // size)} {unit} {int(seconds % size // parts)} {part}"
@@ -102,7 +102,7 @@ def duration(seconds: float) -> str:
 
 
 def _count(done: int, total: int) -> str:
-    """How much of how much: steps to the last digit, bytes by the million."""
+    """Format done and total: steps exactly, bytes in millions."""
     if total < 10_000_000:
         return f"{done:,}/{total:,}"
     return f"{done / 1e6:,.0f}M/{total / 1e6:,.0f}M"

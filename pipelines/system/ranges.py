@@ -1,4 +1,4 @@
-"""The ranges of numbers in a configuration: `Annotated[int, Within(1, 10**9)]`, and those that many share."""
+"""Ranges of numeric settings, as in `Annotated[int, Within(1, 10**9)]`, and common ones."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Annotated
 
 @dataclass(frozen=True)
 class Within:
-    """The range of a number, its ends included; in `Annotated`, beside a type.
+    """An inclusive range of a number, for use in `Annotated`.
 
     Attributes:
         least: smallest value.
         most: largest value.
-        above: whether `least` itself is left out.
+        above: whether `least` itself is excluded.
     """
 
     least: float = -math.inf

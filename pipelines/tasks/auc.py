@@ -1,4 +1,4 @@
-"""The area under the ROC curve of any number of scores, in memory that does not grow with them."""
+"""Area under the ROC curve in fixed memory, for any number of scores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse_not_finite(scores: NDArray[np.floating]) -> None:
 
 
 class RocAuc:
-    """Counts scores of each label in 2^20 bins, and ranks the bins.
+    """Counts scores per label in 2^20 bins and ranks the bins.
 
     A bin holds the float32 scores that share sign, exponent and 11 leading bits of their fraction: they differ by less
     than 1 part in 2,000 and count as equal, which moves the area in its seventh digit.
@@ -32,7 +32,7 @@ class RocAuc:
         self._counts = np.zeros((2, 1 << _KEPT_BITS), np.int64)
 
     def add(self, labels: NDArray[np.floating], scores: NDArray[np.float32]) -> None:
-        """Count examples, labels (0 or 1) and scores of shape [n] each.
+        """Add examples: labels (0 or 1) and scores of shape [n] each.
 
         Raises:
             UserError: a score is not finite.
@@ -45,12 +45,12 @@ class RocAuc:
 
     @property
     def positives(self) -> int:
-        """Examples of label 1."""
+        """Number of examples with label 1."""
         return int(self._counts[1].sum())
 
     @property
     def examples(self) -> int:
-        """All examples."""
+        """Number of examples."""
         return int(self._counts.sum())
 
     @property
@@ -65,7 +65,7 @@ class RocAuc:
 
     @property
     def standard_error(self) -> float | None:
-        """Of the value, over a finite sample (Hanley and McNeil, 1982, equation 1)."""
+        """Standard error of the value over a finite sample (Hanley and McNeil, 1982, equation 1)."""
         if (auc := self.value) is None:
             return None
         positives, negatives = self.positives, self.examples - self.positives

@@ -25,10 +25,10 @@ class ClickTask:
     """Model, batches, losses and metric of click-through prediction.
 
     Args:
-        data: whose features the model reads.
+        data: dataset whose features the model reads.
         config: shape of the model.
-        seed: of its initial weights.
-        device: where it is trained.
+        seed: seed of its initial weights.
+        device: device to train on.
     """
 
     metric = "auc"
@@ -42,22 +42,22 @@ class ClickTask:
         return EmbeddingSize(layout, layout.coordinates)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
-        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
+        """Return the examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
         size = size or max(len(indices), 1)
         parts = (indices[start : start + size] for start in range(0, len(indices), size))
         return [MicroBatch(part, self._to_device(rows.gather(part))) for part in parts]
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy of each example, ``[b]``."""
+        """Return the cross-entropy of each example, ``[b]``."""
         numeric, categorical, labels = batch
         logits = model(numeric, categorical)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     @torch.no_grad()
     def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
-        """AUC, its standard error and the mean loss over rows; None for what they are too few to tell.
+        """Return the AUC, its standard error and the mean loss over rows; None for what too few rows leave undefined.
 
-        Memory does not grow with the rows.
+        Memory is independent of the number of rows.
         """
         self.model.eval()
         auc, loss = RocAuc(), 0.0

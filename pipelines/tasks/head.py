@@ -1,8 +1,8 @@
-"""A classifier that leaves room, under a clipping norm, for the encoder below it.
+"""A classification head whose gradient leaves room for the encoder's under one clipping norm.
 
-The head that pretrained classifiers come with reads the encoder's first output as it is.  Where that is long (51 in
-an encoder of 384 dimensions at hand), the head's gradient is as long, for every example: 13 against 0.2 of LoRA and 0.3
-of the word embedding.  What is clipped to one norm is then the head's alone, and the noise on the rest drowns it.
+The head of pretrained classifiers reads the encoder's first output unnormalised.  If that has a large norm (51 in one
+encoder of 384 dimensions), so has the head's gradient, in every example: 13 against 0.2 for LoRA and 0.3 for the word
+embedding.  Clipped to one norm, the gradient is then almost entirely the head's, and noise drowns the rest.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ class UnitHead(nn.Module):
     """The first token's output, normalised to length one, and one linear layer.
 
     Args:
-        width: of the encoder's output.
-        classes: how many logits it gives.
-        gain: length of a class's initial weights. The encoder's gradient grows with it, the head's own does not.
+        width: dimension of the encoder's output.
+        classes: number of logits.
+        gain: norm of a class's initial weights; scales the encoder's gradient and not the head's own.
     """
 
     def __init__(self, width: int, classes: int, gain: float) -> None:
@@ -34,7 +34,7 @@ class UnitHead(nn.Module):
 
 
 class FirstToken(nn.Module):
-    """In the place of a pooler: the first token's output as it is."""
+    """Replaces a pooler: returns the first token's output unchanged."""
 
     def forward(self, features: Tensor) -> Tensor:
         """``[b, width]`` of ``[b, length, width]``."""

@@ -1,8 +1,8 @@
 """LoRA on the embedding table, the baseline that the paper compares DP-AdaFEST with.
 
-The table is frozen and what a row learns is ``a_row B``: the factor A ``[rows, r]`` is a table of its own, B
-``[r, dim]`` a linear layer, and both are trained by plain DP-SGD.  The algorithm lives here and not with the others:
-it is not about which rows survive, but about which model is trained.
+The table is frozen; row i learns the update ``a_i B``, where the factor A ``[rows, r]`` is an embedding table and B
+``[r, dim]`` a linear layer, both trained by plain DP-SGD.  The algorithm is defined here and not in
+:mod:`dpfest.algorithms` because it changes which model is trained, not which rows survive.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dpfest.tables import TableLayout
 
 @dataclass(frozen=True)
 class LoraEmbedding(DPSGD):
-    """DP-SGD on two factors of low rank in the embedding's stead (Hu et al., 2022; Ghazi et al., 2023, section 4.3).
+    """DP-SGD on two low-rank factors in place of the embedding (Hu et al., 2022; Ghazi et al., 2023, section 4.3).
 
     Attributes:
-        rank: r of the factors; a step noises ``r * (rows + dim)`` coordinates instead of ``rows * dim``.
+        rank: r, the rank of the factors; a step noises ``r * (rows + dim)`` coordinates instead of ``rows * dim``.
     """
 
     name: str = "lora_embedding"
@@ -30,12 +30,12 @@ class LoraEmbedding(DPSGD):
 
 @dataclass(frozen=True)
 class EmbeddingSize:
-    """What the size of an embedding gradient is reckoned by.
+    """The quantities from which the size of an embedding gradient follows.
 
     Attributes:
-        layout: the tables that are trained.
-        whole: embedding parameters that these stand for; where nothing stands for others, all of the tables.
-        beside: coordinates that every step noises beside the tables' surviving rows.
+        layout: the trained tables.
+        whole: number of embedding parameters that they represent; without low-rank factors, their own.
+        beside: coordinates that every step noises in addition to the tables' surviving rows.
     """
 
     layout: TableLayout
@@ -43,16 +43,16 @@ class EmbeddingSize:
     beside: int = 0
 
     def coordinates(self, rows_per_table: Sequence[float]) -> float:
-        """Coordinates of the gradient with so many non-zero rows in each table."""
+        """Return the coordinates of a gradient with these numbers of non-zero rows per table."""
         return self.layout.coordinates_of(rows_per_table) + self.beside
 
 
 class LowRankTable(nn.Module):
-    """A frozen table and what is learnt beside it, at first nothing; a look-up gives ``[..., dim]``.
+    """A frozen table plus a learnt low-rank update, initially zero; a look-up returns ``[..., dim]``.
 
     Args:
-        table: the embedding as it came.
-        rank: of the factors.
+        table: the embedding to freeze.
+        rank: rank of the factors.
     """
 
     def __init__(self, table: nn.Embedding, rank: int) -> None:
@@ -65,9 +65,9 @@ class LowRankTable(nn.Module):
         nn.init.normal_(self.second.weight, std=rank**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The rows of ``ids``."""
+        """Look up the rows of ``ids``."""
         return self.table(ids) + self.second(self.first(ids))
 
     def size(self, layout: TableLayout) -> EmbeddingSize:
-        """By which the gradient of the factors is reckoned."""
+        """Return the size of the factors' gradient."""
         return EmbeddingSize(layout, self.table.weight.numel(), self.second.weight.numel())

@@ -1,7 +1,7 @@
 """Optimisers of dense parameters and tables; sparse gradients stay sparse.
 
-All of this is post-processing of a released gradient: nothing here costs privacy.  Dense parameters go to any
-optimiser of ``torch.optim``; tables to one whose step costs O(rows in the gradient).
+All of this is post-processing of a released gradient and costs no privacy.  Dense parameters use any optimiser of
+``torch.optim``; tables one whose step costs O(rows in the gradient).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Apply the gradients; a table without one is left alone."""
+        """Apply the gradients; a table without one is unchanged."""
         for group in self.param_groups:
             for table in group["params"]:
                 gradient = table.grad
@@ -132,7 +132,7 @@ TABLE_OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 
 
 def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Optimizer]:
-    """The optimisers of a model's tables and dense parameters; none for what the model has not.
+    """Return the optimisers of a model's tables and dense parameters, omitting either if the model has none.
 
     Raises:
         UserError: the dense optimiser does not exist in torch, needs a closure, or does not know an option.

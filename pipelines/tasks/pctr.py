@@ -32,12 +32,12 @@ class PctrConfig:
             raise ValueError("model.hidden=[] must be a list of widths, one a layer")
 
     def identity(self) -> dict[str, Any]:
-        """What decides the initial model."""
+        """Return what determines the initial model."""
         return asdict(self)
 
 
 def embedding_dim(vocabulary: int) -> int:
-    """The paper's rule, ``int(2 * V ** 0.25)``."""
+    """Return the paper's embedding dimension, ``int(2 * V ** 0.25)``."""
     return int(2 * vocabulary**0.25)
 
 
@@ -47,8 +47,8 @@ class PctrModel(nn.Module):
     Args:
         vocabularies: rows of each categorical feature's table.
         numeric: number of numerical features, already transformed.
-        config: its shape.
-        seed: of the initial weights.
+        config: shape of the model.
+        seed: seed of the initial weights.
     """
 
     def __init__(self, vocabularies: Sequence[int], numeric: int, config: PctrConfig, seed: int) -> None:
@@ -71,6 +71,6 @@ class PctrModel(nn.Module):
                     layer.bias.zero_()
 
     def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
-        """Logits ``[b]`` from numbers ``[b, 13]`` and bucket ids ``[b, 26]``."""
+        """Return logits ``[b]`` of numbers ``[b, 13]`` and bucket ids ``[b, 26]``."""
         embedded = [table(categorical[:, feature]) for feature, table in enumerate(self.tables)]
         return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)

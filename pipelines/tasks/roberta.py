@@ -1,7 +1,7 @@
 """Encoders of the BERT family (BERT, RoBERTa, XLM-R) from a folder, or a tiny one of random weights.
 
-What is trained is LoRA on the query and value of every attention block, the classifier and the word embedding (or two
-factors in its stead); all else stays as it came.
+Trained are LoRA on the query and value of every attention block, the classifier and the word embedding (or two low-rank
+factors in its place); everything else is frozen.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RobertaConfig:
             raise ValueError(f"model.width={self.width} must be a multiple of model.heads={self.heads}")
 
     def identity(self) -> dict[str, Any]:
-        """What decides the initial model: the content of its folder, wherever it lies, or its shape."""
+        """Return what determines the initial model: the content of its folder, wherever it is, or its shape."""
         settings = asdict(self)
         if (folder := self.folder()) is not None:
             # Where there are both, only the former are read.
@@ -77,7 +77,7 @@ class RobertaConfig:
         return settings
 
     def folder(self) -> Path | None:
-        """Where the pretrained model lies on this machine; None for a random one.
+        """Return the folder of the pretrained model on this machine; None for a random one.
 
         Raises:
             UserError: it has a name on the hub, is not in the local cache, and may not or cannot be fetched.
@@ -86,13 +86,13 @@ class RobertaConfig:
 
 
 def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank: int | None = None) -> nn.Module:
-    """The model, in which exactly LoRA, classifier and word embedding are trainable.
+    """Build the model; exactly LoRA, classifier and word embedding are trainable.
 
     Args:
-        config: which.
-        data: its labels, padding, vocabulary and longest text decide the rest.
-        seed: of the weights that do not come from the folder.
-        table_rank: of two factors that are trained in the word embedding's stead; None for the embedding itself.
+        config: the model's settings.
+        data: dataset whose labels, padding, vocabulary and longest text decide the rest.
+        seed: seed of the weights that do not come from the folder.
+        table_rank: rank of two factors trained in place of the word embedding; None for the embedding itself.
 
     Raises:
         UserError: a package is missing, or the folder holds no model that fits.
@@ -109,10 +109,10 @@ def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank:
 
 
 def trainable_set(model: nn.Module) -> dict[str, list[str]]:
-    """Names of the trainable parameters of a :func:`text_classifier`: LoRA, classifier, word embedding.
+    """Return the names of the trainable parameters of a :func:`text_classifier`: LoRA, classifier, word embedding.
 
     Raises:
-        UserError: they are not exactly those.
+        UserError: other parameters are trainable.
     """
     table: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
     learnt = [table.first.weight, table.second.weight] if isinstance(table, LowRankTable) else [*table.parameters()]
@@ -181,7 +181,7 @@ def _random(config: RobertaConfig, text: dict[str, Any], rows: int) -> nn.Module
 
 
 def _fits(model: nn.Module, text: dict[str, Any], rows: int) -> None:
-    """Refuse a model that is not of the tokenizer, or whose positions are too few."""
+    """Refuse a model that does not match the tokenizer or has too few positions."""
     table = model.get_input_embeddings()  # type: ignore[operator]
     if (table.num_embeddings, table.padding_idx) != (rows, text["padding"]):
         raise UserError(
@@ -197,7 +197,7 @@ def _fits(model: nn.Module, text: dict[str, Any], rows: int) -> None:
 
 
 def _adapt(model: Any, config: RobertaConfig, table_rank: int | None) -> None:
-    """Freeze everything, put LoRA in, and thaw what is to be trained beside it."""
+    """Freeze everything, add LoRA, and unfreeze the other trainable parameters."""
     peft = _package("peft")
     model.requires_grad_(False)
     if config.head == "unit":
@@ -238,7 +238,7 @@ def _package(name: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What the weights lack is judged here, and said in one sentence; the package need not say it, too."""
+    """Silence the package's warnings of missing weights, which are checked and reported here."""
     logging = _package("transformers").utils.logging
     level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""The interface of a learning task; a configuration's data and model must name the same."""
+"""The interface of a learning task; a configuration's data and model must belong to the same one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pipelines.tasks.low_rank_table import EmbeddingSize, LoraEmbedding
 
 
 class Task(Protocol):
-    """A model, and how it is fed, judged and named.
+    """A model with its batches, loss, evaluation and table names.
 
     Attributes:
-        metric: the key of :meth:`evaluate` that settings are chosen by; larger is better.
-        table_names: of the model's embedding tables, in its order.
+        metric: key of :meth:`evaluate` by which settings are chosen; larger is better.
+        table_names: names of the embedding tables, in the model's order.
     """
 
     metric: str
@@ -32,13 +32,13 @@ class Task(Protocol):
 
     @property
     def model(self) -> nn.Module:
-        """What is trained."""
+        """The model to train."""
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
         """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
-        """By which the size of the embeddings' gradient is reckoned; ``layout`` is that of the tables trained."""
+        """Return the size of the embedding gradient; ``layout`` describes the trained tables."""
 
     def losses(self, model: nn.Module, batch: Any) -> Tensor:
         """The loss of each example of a micro-batch under a model like :attr:`model`, ``[b]``."""
@@ -49,7 +49,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class TaskReader:
-    """Reads a task's examples for :class:`dpfest.PrivateTraining`; nothing of it is drawn."""
+    """Reads a task's examples for :class:`dpfest.PrivateTraining`, without random draws."""
 
     task: Task
     rows: RowReader
@@ -61,7 +61,7 @@ class TaskReader:
 
 
 def task_of(config: Config, data: Dataset, device: torch.device) -> Task:
-    """The task of a configuration on its data, or on those of any of its days, with the model's initial weights."""
+    """Build the task of a configuration on its data, or on any day of them, with the model's initial weights."""
     if config.data.task == "text":
         from pipelines.tasks.texts import TextTask  # imports packages that click data do without
 
@@ -73,7 +73,7 @@ def task_of(config: Config, data: Dataset, device: torch.device) -> Task:
 
 
 def device_of(name: str) -> torch.device:
-    """The device that ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` stands for.
+    """Return the device that ``auto``, ``cpu``, ``cuda`` or ``cuda:1`` names.
 
     Raises:
         UserError: there is no such device here.

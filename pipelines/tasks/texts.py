@@ -1,4 +1,4 @@
-"""The text task: an encoder's classes of texts, their loss, and its accuracy."""
+"""The text task: classification by an encoder, its loss and accuracy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ EVALUATION_CHUNK, EVALUATION_BATCH = 4096, 128
 
 
 class TextTask:
-    """Model, batches, losses and metric of a classification of texts.
+    """Model, batches, losses and metric of text classification.
 
     Args:
-        data: whose texts the model reads.
-        config: which model.
-        seed: of the weights that are not pretrained.
-        device: where it is trained.
-        table_rank: of factors that are trained in the word embedding's stead; None for the embedding itself.
+        data: dataset whose texts the model reads.
+        config: the model's settings.
+        seed: seed of the weights that are not pretrained.
+        device: device to train on.
+        table_rank: rank of the factors trained in place of the word embedding; None for the embedding itself.
     """
 
     metric = "accuracy"
@@ -49,8 +49,10 @@ class TextTask:
         return table.size(layout) if isinstance(table, LowRankTable) else EmbeddingSize(layout, layout.coordinates)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
-        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``: short texts first, so that a
-        micro-batch is only as long as the longest text in it."""
+        """Return the examples at ``indices`` of ``rows``, in micro-batches of at most ``size``.
+
+        Texts are sorted by length, so that a micro-batch is padded to its own longest text only.
+        """
         parts = self._batches(rows.gather(indices), size or max(len(indices), 1))
         return [MicroBatch(indices[part], batch) for part, batch in parts]
 
@@ -61,7 +63,7 @@ class TextTask:
 
     @torch.no_grad()
     def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
-        """Accuracy, its standard error and the mean loss over rows; None where there are none."""
+        """Return accuracy, its standard error and the mean loss over rows; None without rows."""
         right, examples, loss = 0, 0, 0.0
         for chunk in rows.chunks(EVALUATION_CHUNK):
             for _, (ids, mask, labels) in self._batches(chunk, EVALUATION_BATCH):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,9 +36,14 @@ def dpfest(tmp_path: Path) -> Command:
     return run
 
 
-@pytest.fixture
-def dpfest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """Runs `dpfest ARGUMENTS` in `tmp_path` without a new process."""
+def run_here(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    arguments: Sequence[str],
+    **environment: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run `dpfest ARGUMENTS` in `folder` without a new process."""
     import absl.logging
 
     from cli.main import main
@@ -46,20 +51,20 @@ def dpfest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.C
     # absl's log handler (dp_accounting brings it) took hold of the sys.stderr of its import, which was
     # pytest's, and would close it when Hydra sets logging up while another test's is in place.
     absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     # Typer calls a program by its file only where that was not started as `python -m ...`, as pytest is.
     monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
-    for name, value in {**WIDE_AND_PLAIN, "COMP_LINE": ""}.items():  # completion sets the last for Hydra
+    monkeypatch.setattr(sys, "argv", ["dpfest", *arguments])
+    for name, value in {**WIDE_AND_PLAIN, "COMP_LINE": "", **environment}.items():  # completion sets COMP_LINE
         monkeypatch.setenv(name, value)
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capfd.readouterr()
+    return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out, err)
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setattr(sys, "argv", ["dpfest", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return subprocess.CompletedProcess(arguments, int(ended.value.code or 0), out, err)
 
-    return run
+@pytest.fixture
+def dpfest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """Runs `dpfest ARGUMENTS` in `tmp_path` without a new process."""
+    return lambda *arguments, **environment: run_here(tmp_path, monkeypatch, capfd, arguments, **environment)

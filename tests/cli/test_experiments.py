@@ -14,25 +14,30 @@ EXPERIMENTS = sorted((HOME / "conf" / "experiment").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
-def test_an_experiment_runs_and_is_reported(dpfest: Command, tmp_path: Path, file: Path) -> None:
+def test_an_experiment_runs_and_is_reported(
+    dpfest_here: Command, tmp_path: Path, calibrations: Path, file: Path
+) -> None:
+    """Runs have processes of their own; the commands need none."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / ".calibration").symlink_to(calibrations)
     line = ["sweep", f"experiment={file.stem}", "profile=smoke", "sweep.jobs=2"]
-    first = dpfest(*line)
+    first = dpfest_here(*line)
     assert first.returncode == 0, first.stdout + first.stderr
     planned = int(re.match(r"(\d+) runs", first.stdout)[1])  # type: ignore[index]
     summaries = list(tmp_path.glob("runs/*/*/*/release/summary.json"))
     assert len(summaries) == planned
     assert first.stdout.endswith(f"\n{planned} done.\n")
 
-    again = dpfest(*line)
+    again = dpfest_here(*line)
     assert again.returncode == 0
     assert f"{planned} done, 0 to do." in again.stdout
 
-    listed = dpfest("report", "profile=smoke", "--list")
+    listed = dpfest_here("report", "profile=smoke", "--list")
     assert listed.returncode == 0, listed.stderr
     counts = [(int(done), int(needed)) for done, needed in re.findall(r" (\d+) of +(\d+) runs", listed.stdout)]
     assert {done == needed for done, needed in counts if done} == {True}
     assert max(counts)[0] <= planned
-    built = dpfest("report", "profile=smoke")
+    built = dpfest_here("report", "profile=smoke")
     assert built.returncode == 0, built.stderr
     assert json.loads((tmp_path / "report" / "report.json").read_text())["artifacts"]
     assert {path.name for path in tmp_path.iterdir()} == {"data", "runs", "report"}

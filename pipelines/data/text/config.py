@@ -18,13 +18,13 @@ from pipelines.system.ranges import Length, Seed, Share, Within
 
 @dataclass
 class TextConfig(DataConfig):
-    """What all labelled texts have.
+    """Settings of all datasets of labelled texts.
 
     Attributes:
-        max_length: tokens of a text, the marks at its ends among them; the rest is cut off.
-        validation: share of the training file's rows that choose settings.
-        split_seed: decides which.
-        counted_tokens: most distinct tokens of a text, its first ones, that private row selection counts.
+        max_length: tokens per text, special tokens included; longer texts are truncated.
+        validation: share of the training file's rows that is held out for choosing settings.
+        split_seed: seed of this split.
+        counted_tokens: number of distinct tokens per text, the first ones, that private row selection counts.
         on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in dataset.json.
     """
 
@@ -39,18 +39,18 @@ class TextConfig(DataConfig):
     on_bad_row: str = "stop"
 
     def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
+        """Raise UserError for an invalid setting."""
         check_on_bad_row(self.on_bad_row)
         if self.validation == 1:
             raise UserError("data.validation must be below 1: no row would be left to train on.")
 
     @abstractmethod
     def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
-        """The file ``train``, and ``test``, whose labels are known and only reported; generated ones in ``scratch``."""
+        """Return the files ``train`` and ``test`` (only reported on); generated ones are written to ``scratch``."""
 
     @abstractmethod
     def tokens(self) -> TextTokenizer:
-        """What cuts the texts into tokens."""
+        """Return the tokenizer."""
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
         write_text_dataset(folder, self, made_with, progress)

@@ -17,10 +17,10 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class TextColumns:
-    """Which columns hold an example: one text or two, and what the label column may say (labels count from 0).
+    """The columns of an example: one text or two, and the values of the label column (numbered from 0).
 
     Attributes:
-        only: a column and what it must say of a row that is read; others are of another language, say.
+        only: a column and its value in rows to read; other rows (of another language, say) are skipped.
     """
 
     texts: tuple[str, ...]
@@ -42,13 +42,13 @@ class TextFile(ABC, Generic[Row]):
 
     Args:
         path: the file.
-        columns: what is read of it.
+        columns: the columns to read.
         on_bad_row: ``stop`` or ``skip``.
 
     Attributes:
-        unit, first: what a row of the file is called, and the number of its first one.
-        rejected: malformed rows met by the latest reading.
-        read: path, size and SHA-256 of the file as it was read last.
+        unit, first: name of a row of this kind of file, and the number of the first one.
+        rejected: malformed rows found by the latest reading.
+        read: path, size and SHA-256 of the file at the latest reading.
     """
 
     unit: ClassVar[str]
@@ -60,10 +60,10 @@ class TextFile(ABC, Generic[Row]):
         self.read: dict[str, Any] = {}
 
     def examples(self, progress: Progress) -> Iterator[LabelledText]:
-        """All examples in order; ``progress`` is told of bytes.
+        """Yield all examples in order, reporting bytes to ``progress``.
 
         Raises:
-            UserError: the file is not there, is not of the format, or has a malformed row under ``stop``.
+            UserError: the file is missing, has another format, or has a malformed row under ``stop``.
         """
         self.rejected = RefusedRows()
         for number, row in enumerate(self._rows(progress)):
@@ -79,11 +79,11 @@ class TextFile(ABC, Generic[Row]):
 
     @abstractmethod
     def _rows(self, progress: Progress) -> Iterator[Row]:
-        """The rows of the file; at their end ``read`` is known."""
+        """Yield the rows of the file; sets ``read`` at the end."""
 
     @abstractmethod
     def _parse(self, row: Row) -> tuple[tuple[str, ...], int]:
-        """Texts and label of a row, no text of one that is not to be read; raises BadLineError."""
+        """Return texts and label of a row, without text if it is to be skipped; raises BadLineError."""
 
     def _was_read(self, size: int, sha256: str) -> None:
         self.read = {"path": str(self.path.absolute()), "bytes": size, "sha256": sha256}

@@ -45,17 +45,17 @@ class OfficialConfig(TextConfig):
 
     @abstractmethod
     def official(self) -> Parts:
-        """The official files."""
+        """Return the official files."""
 
     @abstractmethod
     def converted(self) -> Parts:
-        """The files of the dataset ``on_hub``."""
+        """Return the files of the dataset ``on_hub``."""
 
     def expected_examples(self, train_days: int) -> float:
         return self.training_examples
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         files = [fingerprint(path) for path, _ in self._found().values()]
         return {"files": files, **folder_identity(self._folder())}
 
@@ -77,7 +77,7 @@ class OfficialConfig(TextConfig):
         return local_folder(self.tokenizer, TOKENIZER_FILES, self.hub)
 
     def _found(self) -> dict[str, tuple[Path, TextColumns]]:
-        """The files that the folder holds, the official ones where it holds both kinds."""
+        """Return the files in the folder, the official ones if it has both kinds."""
         layouts = (self.official(), self.converted())
         names = [tuple(name for name, _ in parts.values()) for parts in layouts]
         folder = local_folder(self.path, Wanted("dataset", (names[1], names[0]), " ".join(names[1])), self.hub)
@@ -163,7 +163,7 @@ class XnliConfig(OfficialConfig):
     language: str = "en"
 
     def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
+        """Raise UserError for an invalid setting."""
         super().check()
         if self.language not in XNLI_LANGUAGES:
             raise UserError(f"data.language={self.language} is none of XNLI's: {', '.join(XNLI_LANGUAGES)}.")

@@ -27,7 +27,7 @@ class ParquetFile(TextFile[tuple[Any, ...]]):
         self._was_read(total, reader.sha256)
 
     def _find(self, path: Path, schema: pl.Schema) -> list[pl.Expr]:
-        """The columns of the texts, then that of the label."""
+        """Return the columns of the texts, then that of the label."""
         wanted = (*self.columns.texts, self.columns.label)
         for name in wanted:
             if name not in schema:

@@ -28,11 +28,11 @@ class TextSyntheticConfig(TextConfig):
     """Generated texts.
 
     Attributes:
-        rows, test_rows: Texts of the training file and of the test file.
-        vocabulary_size: Rows of the word embedding, marks among them; 250,002 is XLM-R's.
-        telling_words: Words that tell the label, half of them each one; the others are drawn by Zipf's law.
-        zipf_exponent: Frequency of the r-th most frequent word falls as r to minus this.
-        seed: Decides every text.
+        rows, test_rows: Number of texts of the training file and of the test file.
+        vocabulary_size: Rows of the word embedding, special tokens included; 250,002 is XLM-R's.
+        telling_words: Words that indicate the label, half of them per label; the others are drawn by Zipf's law.
+        zipf_exponent: The r-th most frequent word has frequency proportional to r to minus this.
+        seed: Seed of all texts.
     """
 
     columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
@@ -48,7 +48,7 @@ class TextSyntheticConfig(TextConfig):
     seed: Seed = 0
 
     def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
+        """Raise UserError for an invalid setting."""
         super().check()
         words = self.vocabulary_size - len(MARKS)
         if not 2 <= self.telling_words <= words // 2:
@@ -62,7 +62,7 @@ class TextSyntheticConfig(TextConfig):
             raise UserError("data.zipf_exponent must be between 0 and 10, and data.seed 0 or more.")
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return {"generator": GENERATOR_VERSION}
 
     def expected_examples(self, train_days: int) -> float:
@@ -79,7 +79,7 @@ class TextSyntheticConfig(TextConfig):
         return parts
 
     def tokens(self) -> TextTokenizer:
-        """Each word is a token."""
+        """Return a tokenizer in which each word is a token."""
         vocabulary = {word: row for row, word in enumerate([*MARKS, *self._words()])}
         marks = [
             {"id": row, "content": mark, "special": True, "normalized": False}

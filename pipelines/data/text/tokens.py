@@ -21,26 +21,25 @@ _UNUSED = re.compile(r"\[unused\d+\]")
 
 @dataclass(frozen=True)
 class Tokens:
-    """Texts as ids, at most ``max_length`` each: ids of every text, and whether it was cut."""
+    """Token ids of texts, at most ``max_length`` each, and whether each text was truncated."""
 
     ids: list[list[int]]
     cut: list[bool]
 
 
 class TextTokenizer:
-    """Texts to ids of the rows of a word embedding.
+    """Maps texts to rows of a word embedding.
 
     Args:
-        tokenizer: what ``tokenizers.Tokenizer`` writes as JSON.
-        rows: of the word embedding; every id is below it.
-        padding: the id that stands for nothing.
+        tokenizer: the JSON that ``tokenizers.Tokenizer`` writes.
+        rows: rows of the word embedding; every id is below this number.
+        padding: the id of padding.
 
     Attributes:
-        separator: id behind the first text of a pair, where the model is told which tokens are the second's (BERT is,
-            RoBERTa is not); None where it is not.
+        separator: id after the first text of a pair, for models with token types (BERT, not RoBERTa); else None.
 
     Raises:
-        UserError: the package is missing, or the tokenizer has ids for which the embedding has no row.
+        UserError: the package is missing, or the tokenizer has ids beyond the embedding's rows.
     """
 
     def __init__(self, tokenizer: dict[str, Any], rows: int, padding: int) -> None:
@@ -61,17 +60,17 @@ class TextTokenizer:
             )
 
     def encode(self, texts: Sequence[tuple[str, ...]], max_length: int) -> Tokens:
-        """Ids of single texts or pairs, with the model's own marks around them; longer ones are cut."""
+        """Return the ids of single texts or pairs with the model's special tokens, truncated to ``max_length``."""
         self._tokenizer.enable_truncation(max_length)
         encodings = self._tokenizer.encode_batch([text[0] if len(text) == 1 else text for text in texts])
         return Tokens([one.ids for one in encodings], [bool(one.overflowing) for one in encodings])
 
     def prior(self) -> NDArray[np.float64]:
-        """For each row, how frequent the tokenizer alone lets us think its token is; shape [rows].
+        """Rank tokens by the frequency that the tokenizer alone suggests: a score per row, shape [rows].
 
-        A byte-pair encoding merges the most frequent pairs first, so a token counts by how early it was made; a
-        unigram model states probabilities; other vocabularies list frequent tokens first, behind places that BERT left
-        unused.  The tokenizer was made from other texts than those that are trained on, so this costs no privacy.
+        A byte-pair encoding merges the most frequent pairs first, so a token ranks by its merge; a unigram model states
+        probabilities; other vocabularies list frequent tokens first, after BERT's unused places.  The tokenizer was
+        trained on other texts than the model is, so this costs no privacy.
         """
         model, counts = self._json["model"], np.full(self.rows, -np.inf)
         if model["type"] == "BPE":
@@ -93,7 +92,7 @@ class TextTokenizer:
 
 
 def folder_identity(folder: Path) -> dict[str, Any]:
-    """What decides the ids that the tokenizer of a model's folder gives.
+    """Return everything that determines the ids of the tokenizer in a model's folder.
 
     Raises:
         UserError: the folder has no tokenizer or no configuration.
@@ -111,7 +110,7 @@ def folder_identity(folder: Path) -> dict[str, Any]:
 
 
 def folder_tokenizer(folder: Path) -> TextTokenizer:
-    """The tokenizer of a model's folder; raises UserError as :func:`folder_identity` does."""
+    """Return the tokenizer of a model's folder; raises UserError as :func:`folder_identity`."""
     sizes = folder_identity(folder)
     return TextTokenizer(_read(folder, "tokenizer.json"), sizes["vocab_size"], sizes["pad_token_id"])
 

@@ -36,7 +36,7 @@ class TsvFile(TextFile[bytes]):
         progress(total, total)
 
     def _find(self, header: bytes) -> tuple[int, list[int]]:
-        """How many columns there are, and where the texts and the label stand."""
+        """Return the number of columns and the positions of texts and label."""
         names = header.decode("utf-8", "replace").removeprefix("\ufeff").rstrip("\r\n").split("\t")
         only = self.columns.only
         wanted = (*self.columns.texts, self.columns.label, *(only[:1] if only else ()))

@@ -31,16 +31,16 @@ _BLOCK = 1000  # texts that are cut into tokens together
 
 
 def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any], progress: Progress) -> None:
-    """Fill ``folder`` with the texts that ``data`` describes.
+    """Write the texts that ``data`` describes into ``folder``.
 
     Args:
         folder: An empty folder.
-        data: Which texts.
-        made_with: The data configuration, recorded in dataset.json.
-        progress: Told how far the reading is.
+        data: Configuration of the texts.
+        made_with: The data configuration to record in dataset.json.
+        progress: Receives the progress of reading.
 
     Raises:
-        UserError: a file is missing or malformed, holds no row to train on, or its tokenizer cannot be used.
+        UserError: a file is missing or malformed, has no training row, or the tokenizer cannot be used.
     """
     tokenizer, files = data.tokens(), data.files(folder / SCRATCH)
     record = text_record(data.max_length)
@@ -97,7 +97,7 @@ def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any]
 
 
 class _Tally:
-    """What dataset.json says of a split: rows, labels, and how long the texts are."""
+    """Statistics of a split for dataset.json: rows, labels, and lengths of texts."""
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels, self._counts = labels, np.zeros(len(labels), np.int64)
@@ -126,7 +126,7 @@ class _Tally:
 def _records(
     block: Sequence[LabelledText], tokenizer: TextTokenizer, max_length: int
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """The records of some texts, and which texts were cut."""
+    """Return the records of texts, and which texts were truncated."""
     tokens = tokenizer.encode([example.texts for example in block], max_length)
     records = np.empty(len(block), text_record(max_length))
     records["label"] = [example.label for example in block]
@@ -138,7 +138,7 @@ def _records(
 
 
 def _parts(block: Sequence[LabelledText], source: str, data: TextConfig) -> NDArray[np.str_]:
-    """The split of each text, by what it says and its label; shape [n]."""
+    """Return the split of each text, a function of its content and label; shape [n]."""
     if source == "test":
         return np.full(len(block), "test")
     labels = np.array([example.label for example in block], np.int64)

@@ -15,7 +15,7 @@ EXAMPLES = {
         "dpfest report",
     ),
     "preprocess": _examples(
-        "dpfest preprocess data=nycflights",
+        "dpfest preprocess data=journey",
         "dpfest preprocess data=criteo_kaggle data.path=/data/criteo/train.txt.gz data.on_bad_row=skip",
         "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb preprocess.jobs=4",
         "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb hydra/launcher=joblib",
@@ -41,8 +41,8 @@ EXAMPLES = {
         "dpfest sweep experiment=comparison profile=paper data.path=/data/train.txt hydra/launcher=joblib",
     ),
     "release": _examples(
-        "dpfest release runs/nycflights/adafest/0a1b2c3d4e5f",
-        "dpfest release runs/nycflights/adafest/* --to adafest.zip",
+        "dpfest release runs/journey/adafest/0a1b2c3d4e5f",
+        "dpfest release runs/journey/adafest/* --to adafest.zip",
         "dpfest release runs/*/*/* --nonprivate --cards cards/runs.jsonl.gz --made-by 'make reproduce'",
     ),
     "report": _examples(

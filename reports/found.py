@@ -17,8 +17,6 @@ from reports.wording import plural
 DECIDED = (HOLDS, FAILS)
 BENCHMARKS = "benchmarks"
 """In place of a dataset: the column of claims that need none, as those of time."""
-RUNS = "these runs"
-"""In place of a dataset: the column of claims whose verdict is of all data at once."""
 
 _LOOKS: dict[str, dict[str, Any]] = {
     HOLDS: {"color": "#1B7837", "marker": "o", "markerfacecolor": "#1B7837"},
@@ -42,14 +40,12 @@ class Found:
         tested = dict.fromkeys(group.dataset for group in groups if group.untestable is None)
         verdicts = {}
         for claim in claims:
-            said = {name: one["verdict"] for name, one in claim.get("datasets", {}).items()}
-            if "datasets" not in claim:
-                said = {RUNS: claim["verdict"]}
-            elif not said and claim["verdict"] in DECIDED:
+            said = {name: one["verdict"] for name, one in claim["datasets"].items()}
+            if not said and claim["verdict"] in DECIDED:
                 said = {BENCHMARKS: claim["verdict"]}
-            verdicts[claim["id"]] = {name: said[name] for name in (*tested, BENCHMARKS, RUNS) if name in said}
+            verdicts[claim["id"]] = {name: said[name] for name in (*tested, BENCHMARKS) if name in said}
         there = {name for by_dataset in verdicts.values() for name in by_dataset}
-        return cls(verdicts, [name for name in (*tested, BENCHMARKS, RUNS) if name in there])
+        return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there])
 
     @property
     def sentence(self) -> str:

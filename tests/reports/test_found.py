@@ -47,12 +47,6 @@ def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Populatio
     assert Found.of([], []).sentence.startswith("Of 0 claims")
 
 
-def test_verdicts_of_all_data_at_once_have_a_column_of_their_own(groups: list[Population]) -> None:
-    found = Found.of([{"id": "a", "verdict": "holds"}, {"id": "b", "verdict": "not enough runs"}], groups)
-    assert found.datasets == ["these runs"]
-    assert found.sentence.endswith("training, on these runs 1 holds; 1 is undecided.")
-
-
 def test_the_picture_has_a_mark_for_each_claim_and_dataset_and_says_which(groups: list[Population]) -> None:
     with style():
         figure = Found.of(CLAIMS, groups).picture()

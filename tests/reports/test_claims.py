@@ -326,6 +326,14 @@ def test_datasets_have_verdicts_and_intervals_of_their_own(tmp_path: Path) -> No
     assert one["datasets"]["journey"]["verdict"] == HOLDS
 
 
+def test_settings_in_which_no_row_survives_leave_no_interval_that_json_lacks(tmp_path: Path) -> None:
+    none = float("inf")
+    write(tmp_path, [*BASE, adafest(500, 0.03, none), fest(25, 0.002, 900.0), *drawn(0.002, none)], seeds=(0, 1, 2))
+    write(tmp_path, [*grid((1, 5, 0.0, 9.0), (5, 5, 0.0, none), (10, 5, 0.0, none))])
+    judged = judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))
+    json.dumps(judged, allow_nan=False)
+
+
 def test_texts_are_cut_less_than_clicks(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *MANY])
     write_texts(tmp_path, [*BASE, adafest(50, 0.002, 50.0), adafest(500, 0.04, 200.0)])

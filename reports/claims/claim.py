@@ -43,7 +43,7 @@ class Finding:
         interval = None
         if self.interval is not None:
             of, *bounds = self.interval
-            low, high = (None if bound is None or math.isinf(bound) else bound for bound in bounds)
+            low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in bounds)
             interval = {"of": of, "low": low, "high": high}
         return {"verdict": self.verdict, "interval": interval, "evidence": self.evidence}
 

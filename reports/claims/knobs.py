@@ -119,7 +119,7 @@ def _sized(line: dict[float, Setting], of: int) -> tuple[float, float, Differenc
 
 
 def _times_as_many(grown: Difference) -> tuple[str, float, float]:
-    return "times as many coordinates", math.exp(grown.low), math.exp(min(grown.high, 700.0))
+    return "times as many coordinates", math.exp(grown.low), math.exp(grown.high)
 
 
 def _denser(one: Setting, other: Setting, of: int) -> Difference:

@@ -1,0 +1,110 @@
+"""Claims of streams: each holds on runs in which it is so, fails where it is not, and is open on too few."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from reports.claims.estimate import FAILS, HOLDS, OPEN
+from tests.reports.judged import (
+    MANY,
+    Spec,
+    adafest,
+    fest,
+    found,
+    plus,
+    verdicts,
+    write,
+    write_periods,
+)
+from tests.reports.synthetic import write_run
+
+STREAM_CLAIMS = (
+    "streaming_frequencies_suffice",
+    "streaming_ahead_of_first_day",
+    "adafest_twice_fest_in_streams",
+    "combined_ahead_in_streams",
+    "private_rises_with_period",
+    "nonprivate_unmoved_by_period",
+)
+
+
+def of_days(first: float, streaming: float, everything: float) -> list[Spec]:
+    """DP-FEST by the days that are counted: a loss at k = 3000 each, and k = 300 out of all reach."""
+    losses = {"first_day": first, "streaming": streaming, "all_days": everything}
+    return [
+        spec
+        for source, loss in losses.items()
+        for spec in (fest(300, loss + 0.03, 900.0, source), fest(3000, loss, 90.0, source))
+    ]
+
+
+def test_claims_of_streams(tmp_path: Path) -> None:
+    so = [*of_days(0.008, 0.003, 0.002), *MANY, plus(5, 0.002, 3e4), plus(50, 0.03, 3e5)]
+    write_periods(tmp_path / "so", (0.002, 0.0015, 0.0), (0.0, 0.0, 0.0), so)
+    for days, epsilon in itertools.product((1, 4, 18), (3.0, 8.0)):
+        one = ("dpsgd", {}, -0.0001 * days, 1.0)
+        write(tmp_path / "so", [one], dataset="nycflights_stream", period=days, epsilon=epsilon)
+    said = verdicts(tmp_path / "so")
+    assert {claim: said[claim] for claim in STREAM_CLAIMS} == dict.fromkeys(STREAM_CLAIMS, HOLDS)
+
+    other = [*of_days(0.002, 0.008, 0.001), adafest(5, 0.002, 100.0), adafest(50, 0.05, 5e4)]
+    other += [plus(5, 0.002, 50.0), plus(50, 0.03, 3e5)]
+    write_periods(tmp_path / "not so", (0.0, 0.001, 0.006), (0.0, 0.004, 0.02), other)
+    said = verdicts(tmp_path / "not so")
+    assert {claim: said[claim] for claim in STREAM_CLAIMS} == dict.fromkeys(STREAM_CLAIMS, FAILS)
+
+
+def test_streams_in_which_training_without_privacy_is_behind_say_so(tmp_path: Path) -> None:
+    write_periods(tmp_path, (0.002, 0.0015, 0.0), (0.07, 0.0, 0.0), [])
+    said = found(tmp_path, "nonprivate_unmoved_by_period")["evidence"]
+    assert "Non-private training has a lower test AUC than DP-SGD with a period of 1 day:" in said
+
+
+def test_single_runs_of_streams_that_scatter_leave_claims_open(tmp_path: Path) -> None:
+    for days, test in ((1, 0.6585), (4, 0.6433), (18, 0.6652)):
+        for name, epsilon in (("dpsgd", 1.0), ("nonprivate", None)):
+            write_run(tmp_path, name, test=test, epsilon=epsilon, period=days, dataset="nycflights_stream")
+    for source, test in (("first_day", 0.71), ("streaming", 0.72), ("all_days", 0.72)):
+        settings = fest(300, 0.0, 1.0, source)[1]
+        write_run(tmp_path, "fest", test=test, settings=settings, period=1, dataset="nycflights_stream")
+    said = verdicts(tmp_path)
+    assert {said[claim] for claim in STREAM_CLAIMS} == {OPEN}
+
+
+def test_utility_that_rises_on_the_whole_and_falls_in_between_does_not_rise(tmp_path: Path) -> None:
+    """A straight line through 0.715, 0.725, 0.722 and 0.73 rises."""
+    for days, loss in ((1, 0.005), (2, -0.005), (4, -0.002), (8, -0.01)):
+        write(tmp_path, [("dpsgd", {}, loss, 1.0)], dataset="nycflights_stream", period=days)
+    claim = found(tmp_path, "private_rises_with_period")
+    assert claim["verdict"] == FAILS
+    assert "The step that gains least, from 2 days to 4 days, changes it by −0.0030" in claim["evidence"]
+
+
+def test_gains_with_and_without_privacy_are_compared_by_one_contrast(tmp_path: Path) -> None:
+    write_periods(tmp_path / "so", (0.004, 0.002, 0.0), (0.001, 0.0005, 0.0), [])
+    write_periods(tmp_path / "not so", (0.001, 0.0005, 0.0), (0.004, 0.002, 0.0), [])
+    assert found(tmp_path / "so", "private_moved_more")["verdict"] == HOLDS
+    assert found(tmp_path / "not so", "private_moved_more")["verdict"] == FAILS
+    interval = found(tmp_path / "so", "private_moved_more")["datasets"]["nycflights_stream"]["interval"]
+    assert interval["low"] == pytest.approx(0.003) and interval["high"] == pytest.approx(0.003)
+
+
+def test_an_effect_as_small_as_the_papers_says_how_many_seeds_it_takes(tmp_path: Path) -> None:
+    for (days, loss), seed in itertools.product(((1, 0.0), (18, 0.001)), range(3)):
+        test = 0.72 - loss + 0.004 * (-1) ** (seed + days)
+        write_run(tmp_path, "dpsgd", test=test, seed=seed, period=days, dataset="nycflights_stream")
+    claim = found(tmp_path, "private_rises_with_period")
+    assert claim["verdict"] == OPEN
+    assert "the paper's, 0.0007, takes about 404 seeds a period" in claim["evidence"]
+    assert "0.7846, 0.7848, 0.7847, 0.7820, 0.7848" in found(tmp_path, "nonprivate_unmoved_by_period")["paper"]
+
+
+def test_a_period_of_all_days_does_not_tell_streaming_from_all_days(tmp_path: Path) -> None:
+    write(tmp_path, of_days(0.008, 0.002, 0.002), dataset="nycflights_stream", period=18)
+    assert "No setting has both" in found(tmp_path, "streaming_frequencies_suffice")["evidence"]
+    write(tmp_path, of_days(0.008, 0.009, 0.002), dataset="nycflights_stream", period=1)
+    assert found(tmp_path, "streaming_frequencies_suffice")["verdict"] == FAILS
+    assert found(tmp_path, "streaming_ahead_of_first_day")["verdict"] == HOLDS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import re
 import shlex
@@ -44,9 +45,9 @@ class Composer:
     def __init__(self, config_dir: Path | None = None) -> None:
         if config_dir and not config_dir.is_dir():
             raise UserError(f"there is no folder {config_dir}, which --config-dir names.")
-        self._search_path = [f"hydra.searchpath=[file://{config_dir.resolve()}]"] if config_dir else []
+        self._search_path = (f"hydra.searchpath=[file://{config_dir.resolve()}]",) if config_dir else ()
         self._parser = OverridesParser.create()
-        self.groups = frozenset(self.choices("", ObjectType.GROUP))
+        self.groups = _groups(self._search_path)
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Compose the configuration of one run.
@@ -186,11 +187,9 @@ class Composer:
         cause = f" ({str(error.__cause__).splitlines()[0]})" if error.__cause__ and str(error.__cause__) else ""
         return first_line.rstrip(".") + cause + "."
 
-    def choices(self, group: str, kind: ObjectType = ObjectType.CONFIG) -> list[str]:
+    def choices(self, group: str) -> list[str]:
         """Return the sorted names of the files of a configuration group."""
-        with _hydra():
-            loader = GlobalHydra.instance().config_loader()
-            return sorted(loader.get_group_options(group, kind, CONFIG_NAME, self._search_path))
+        return sorted(_options(group, ObjectType.CONFIG, self._search_path))
 
     def _keys_without(self, overrides: Sequence[str], wrong: str) -> list[str]:
         """Return the keys of the configuration composed without the override `wrong`, as far as it can be."""
@@ -229,6 +228,18 @@ _WORDS = ("null", "true", "false", "nan", "inf")
 
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:
     return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
+
+
+@functools.cache
+def _groups(search_path: tuple[str, ...]) -> frozenset[str]:
+    """Return the names of all groups; finding them reads the whole folder, which is done once a process."""
+    return frozenset(_options("", ObjectType.GROUP, search_path))
+
+
+def _options(group: str, kind: ObjectType, search_path: Sequence[str]) -> list[str]:
+    with _hydra():
+        loader = GlobalHydra.instance().config_loader()
+        return list(loader.get_group_options(group, kind, CONFIG_NAME, list(search_path)))
 
 
 def _hydra() -> AbstractContextManager[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUP_FILES = [path for group in (*SCHEMAS, "privacy", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))]
 
 
+@cache
 def composed(*overrides: str) -> Config:
     return typed(Composer().compose(overrides))
 

@@ -15,6 +15,7 @@ from dpfest.errors import UserError
 
 if TYPE_CHECKING:
     from cli.tasks import Task
+    from pipelines.config.compose import Composer
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,9 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
         raise UserError(composer.explain(error, line.overrides)) from error
 
 
-def _check_every_run(composer: object, overrides: Sequence[str]) -> None:
-    from pipelines.config.compose import Composer
+def _check_every_run(composer: Composer, overrides: Sequence[str]) -> None:
     from pipelines.config.settings import typed
 
-    assert isinstance(composer, Composer)
     ours = [text for text in overrides if not text.startswith("hydra")]
     if any(text.startswith("hydra/sweeper=") for text in overrides):
         return  # another sweeper has a grammar of its own

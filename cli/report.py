@@ -16,6 +16,7 @@ from dpfest.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+    from pipelines.config.compose import Composer
     from reports.pace import RunLength
 
 
@@ -94,7 +95,7 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
     return {f"paths.{name}": str(path) for name, path in cfg.paths.items() if str(path) != default.get(name)}
 
 
-def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, list[RunLength]]:
+def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list[RunLength]]:
     """Return the planned runs of the named experiment, or of every experiment, under the chosen profile.
 
     Experiments that do not support these data, or whose data are missing, are omitted: the report then shows no number
@@ -103,11 +104,9 @@ def planned_runs(composer: object, overrides: Sequence[str]) -> dict[str, list[R
     Raises:
         UserError: the named experiment is among those.
     """
-    from pipelines.config.compose import Composer
     from pipelines.runs.grid import plan, steps
     from reports.pace import RunLength
 
-    assert isinstance(composer, Composer)
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
     named = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
     planned = {}

@@ -45,22 +45,11 @@ class Dataset:
         Raises:
             UserError: It does not exist, has another schema, or a file's size does not match its number of rows.
         """
-        path = Path(folder) / "dataset.json"
-        try:
-            description = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            half = Path(folder).exists()
-            remedy = f"delete {folder} and preprocess again" if half else "make it with `dpfest preprocess`"
-            raise UserError(f"There is no dataset in {folder} (no dataset.json): {remedy}.") from error
-        except (OSError, ValueError) as error:
-            raise UserError(f"{path} cannot be read ({error}): delete {folder} and preprocess again.") from error
-        schema = description.get("schema") if isinstance(description, dict) else None
-        if schema != SCHEMA:
-            raise UserError(
-                f"{path} has schema {schema!r}, but this version reads schema {SCHEMA}: "
-                f"delete {folder} and preprocess again."
-            )
-        dataset = cls(Path(folder), description)
+        folder = Path(folder)
+        remedy = f"delete {folder} and preprocess again" if folder.exists() else "make it with `dpfest preprocess`"
+        missing = f"There is no dataset in {folder} (no dataset.json): {remedy}."
+        description = read_description(folder / "dataset.json", SCHEMA, missing, damaged=str(folder))
+        dataset = cls(folder, description)
         for name, rows in dataset.rows.items():
             file = dataset.folder / f"{name}.rows"
             wanted = rows * description["record"]["bytes"]
@@ -184,3 +173,30 @@ class Dataset:
                 seen = np.bincount(chunk.counted(feature, self.rows_per_example))
                 counts[start : start + len(seen)] += seen
         return counts
+
+
+def read_description(path: Path, schema: int, missing: str, damaged: str) -> dict[str, Any]:
+    """Read the JSON file that describes a dataset or stream.
+
+    Args:
+        path: the file.
+        schema: the schema that this version reads.
+        missing: error message if there is no file.
+        damaged: what to delete if the file cannot be read.
+
+    Raises:
+        UserError: it is missing, unreadable, or of another schema.
+    """
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(missing) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}): delete {damaged} and preprocess again.") from error
+    own = description.get("schema") if isinstance(description, dict) else None
+    if own != schema:
+        raise UserError(
+            f"{path} has schema {own!r}, but this version reads schema {schema}: delete {path.parent} and preprocess "
+            "again."
+        )
+    return dict(description)

@@ -7,14 +7,13 @@ An example belongs to one day. Rows are memory-mapped.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from pipelines.data.dataset import Dataset
+from pipelines.data.dataset import Dataset, read_description
 from pipelines.system.files import write_json
 
 STREAM_SCHEMA = 1
@@ -68,7 +67,8 @@ class Stream:
         folder = Path(folder)
         if not (folder / RECORD_FILE).exists() and not any(folder.glob("day_*")):
             return cls(folder, [Dataset.open(folder)], [0], [folder.name.rpartition("-")[2]], is_stream=False)
-        description = _read_record(folder)
+        missing = f"There is no stream in {folder} (no {RECORD_FILE}): make it with `dpfest preprocess`."
+        description = read_description(folder / RECORD_FILE, STREAM_SCHEMA, missing, damaged="it")
         numbers = [int(day["day"]) for day in description["days"]]
         days = [_open_day(folder, description["name"], number) for number in numbers]
         for day in days[1:]:
@@ -109,25 +109,6 @@ class Stream:
         """Return the number of training examples, of a stream for each training day; raises as `split_days`."""
         examples = [day.examples for day in self.split_days(train_days)[0]]
         return examples if self.is_stream else examples[0]
-
-
-def _read_record(folder: Path) -> dict[str, Any]:
-    path = folder / RECORD_FILE
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(
-            f"There is no stream in {folder} (no {RECORD_FILE}): make it with `dpfest preprocess`."
-        ) from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}): delete it and preprocess again.") from error
-    schema = description.get("schema") if isinstance(description, dict) else None
-    if schema != STREAM_SCHEMA:
-        raise UserError(
-            f"{path} has schema {schema!r}, but this version reads schema {STREAM_SCHEMA}: delete {folder} and "
-            "preprocess again."
-        )
-    return dict(description)
 
 
 def _open_day(folder: Path, name: str, number: int) -> Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ def write_text_run(
 ) -> None:
     """One run of a word embedding of so many rows; a reduction of None is one without an embedding gradient."""
     parameters = rows * WIDTH
+    if reduction == math.inf:
+        reduction = None  # as a summary has it
     coordinates = 0.0 if reduction is None else parameters / reduction
     table = {"name": "word_embeddings", "rows": rows, "dim": WIDTH, "rows_mean": coordinates / WIDTH}
     values = {"value": test, "validation": test, "standard_error": 0.01, "validation_standard_error": 0.01}

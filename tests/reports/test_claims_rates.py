@@ -115,9 +115,9 @@ def test_the_best_of_many_equal_settings_is_above_the_reference_in_five_percent(
     seeds: int, times: float, run: Run
 ) -> None:
     """Twenty settings equal to a reference, whose scatter is theirs or three times theirs. That the one that seems best
-    is above it is shown in 3.7%, 5.3% and 7.0% of 300 cases (among twelve in 4.0%, 5.3% and 6.3% of 1,000): where scatter
-    differs so much and no F-test sees it, in somewhat more than 5%. That all are better and worse by less than nothing,
-    in none."""
+    is above it is shown in 3.7%, 5.3% and 7.0% of 300 cases (among twelve in 4.0%, 5.3% and 6.3% of 1,000): where the
+    scatter differs so much and no F-test sees it, in somewhat more than 5%. That all are better and worse by less than
+    nothing, in none."""
     make = maker(run, random.Random(seeds), 0.004, seeds)
     better = same = 0
     for _ in range(300):

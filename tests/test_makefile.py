@@ -57,7 +57,7 @@ def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
     assert "seed=range(2)" in calls[-1]  # so that it knows how many runs are complete
     *sweeps, last = (call for call in calls if call[0] == "sweep")
     assert all({"seed=range(2)", "profile=demo", "sweep.jobs=2"} <= set(call) for call in sweeps)
-    assert {"seed=range(3)", "experiment=comparison"} <= set(last)
+    assert {"seed=range(3)", "data=journey", "experiment=comparison"} <= set(last)
     assert "bench.seconds=1" in calls[-7]
 
 

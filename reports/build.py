@@ -20,7 +20,7 @@ from typing import Any
 from dpfest.errors import UserError
 from reports.claims import register
 from reports.commands import Commands
-from reports.comparison import Population, heading, populations
+from reports.comparison import Population, heading, joined, populations
 from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
 from reports.found import Found
 from reports.page import page
@@ -155,13 +155,15 @@ class _Work:
         """The population that the plain file names stand for: one of the dataset that was named, else of the artifact's
         own kind of data. None where there is none, though there be runs of another kind."""
         shown = [group for group in self.groups if entry.shows(group)]
+        if entry.together:
+            return joined(shown)
         if shown and shown[0].dataset == self.dataset:
             return shown[0]
         return next((group for group in shown if group.kind == entry.kinds[0]), None)
 
     def artifact(self, entry: Entry) -> dict[str, Any]:
         main = self.plain(entry)
-        others = [group for group in self.groups if entry.shows(group) and group is not main]
+        others = [g for g in self.groups if entry.shows(g) and g is not main and not entry.together]
         shown = {entry.id: main} | _names(entry.id, others, main)
         variants = [self._variant(entry, name, population) for name, population in shown.items()]
         files = [file for variant in variants for file in variant["files"]]
@@ -201,7 +203,7 @@ class _Work:
         return {
             "name": name,
             "dataset": population.dataset if population else None,
-            "heading": heading(population, self.groups) if population else None,
+            "heading": heading(population, () if entry.together else self.groups) if population else None,
             "status": "missing" if nothing else "incomplete" if missing else "complete",
             "missing": missing,
             "caption": content.caption,
@@ -220,7 +222,7 @@ class _Work:
         if population is None:
             return (self.planned or {}).get(name)
         first = next(g for g in self.groups if entry.shows(g) and entry.experiment_on(g) == name)
-        if population is not first or population.profile != self.commands.profile:
+        if (population is not first and not entry.together) or population.profile != self.commands.profile:
             return None
         grid = (self.planned or {}).get(name)
         times = 1 if self.commands.seed else len(population.seeds)

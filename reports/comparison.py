@@ -23,6 +23,10 @@ LARGE_VOCABULARY = 200_000
 """Rows of a word embedding from which on it stands for XLM-R's 250,002 and not for RoBERTa's 50,265."""
 
 
+MAP = "map_synthetic"
+"""Planted data that differ in one property at a time: points of the map, and not data to be compared on."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """One configuration at one ε and all its runs (one a seed)."""
@@ -150,7 +154,9 @@ class Population:
 
     @property
     def kind(self) -> str:
-        """``text``; ``large_text``, of a large vocabulary; ``stream``; or ``clicks``."""
+        """``text``; ``large_text``, of a large vocabulary; ``stream``; ``map``, planted for the map; or ``clicks``."""
+        if self.dataset == MAP:
+            return "map"
         if self.metric == "accuracy":
             return "large_text" if self.vocabulary >= LARGE_VOCABULARY else "text"
         return "stream" if self.periods else "clicks"
@@ -277,6 +283,18 @@ def populations(runs: Iterable[Run]) -> list[Population]:
         for (dataset, model, profile, material, examples, fidelity), members in private.items()
     ]
     return sorted(groups, key=_rank)
+
+
+def joined(groups: Sequence[Population]) -> Population | None:
+    """Populations that differ in their data or model as one, for an artifact that is drawn from all of them: those of
+    the first one's name, accounting and profile; None of none."""
+    alike = [group for group in groups if _name(group) == _name(groups[0])]
+    settings = tuple(setting for group in alike for setting in group.settings)
+    return replace(alike[0], settings=settings) if alike else None
+
+
+def _name(group: Population) -> tuple[str, str, str]:
+    return group.dataset, group.fidelity, group.profile
 
 
 def _rank(population: Population) -> tuple[Any, ...]:

@@ -67,6 +67,7 @@ class Entry:
         kinds: of data (`Population.kind`) that it is drawn from; its plain file names stand for the first.
         measured: commands that measure what it shows into the report's own folder.
         figure: whether it has one, and so needs a placeholder while there is nothing to draw.
+        together: whether all populations of its kinds are drawn as one (`comparison.joined`), and not each by itself.
     """
 
     id: str
@@ -77,6 +78,7 @@ class Entry:
     kinds: tuple[str, ...] = ("clicks",)
     measured: tuple[str, ...] = ()
     figure: bool = True
+    together: bool = False
 
     def shows(self, population: Population) -> bool:
         """Whether it can be drawn from this population."""

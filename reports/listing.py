@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipelines.system.progress import duration
 from reports.bench import read
-from reports.comparison import Population, populations
+from reports.comparison import Population, joined, populations
 from reports.entry import Entry, Inputs
 from reports.pace import Pace, RunLength
 from reports.registry import ENTRIES
@@ -134,7 +134,8 @@ def _line(
 
 def _main(entry: Entry, groups: Sequence[Population]) -> Population | None:
     """The population that the artifact's own experiment makes, for which the plain file names stand."""
-    return next((group for group in groups if entry.shows(group) and group.kind == entry.kinds[0]), None)
+    shown = [group for group in groups if entry.shows(group) and group.kind == entry.kinds[0]]
+    return joined(shown) if entry.together else next(iter(shown), None)
 
 
 def _done(population: Population | None) -> Counter[str]:

@@ -15,6 +15,7 @@ from reports.artifacts import (
     fig8,
     fig9,
     frontier,
+    map,
     speed,
     tab_frozen,
     tab_large_vocab,
@@ -91,6 +92,10 @@ ENTRIES = (
     Entry(
         "frontier", "Every algorithm's frontier", frontier.content,
         experiment="comparison", algorithms=_ALL, kinds=_CLICKS_AND_TEXT, figure=False,
+    ),
+    Entry(
+        "map", "Where sparsity pays", map.content,
+        experiment="map", algorithms=("frozen", "dpsgd", *map.RULES), kinds=("map",), together=True,
     ),
     Entry(
         "speed", "Time of a step by vocabulary size", speed.content, measured=(speed.COMMAND, speed.STEP_COMMAND)

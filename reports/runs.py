@@ -83,6 +83,7 @@ class Run:
     hyperparameters: Mapping[str, Any] = field(compare=False, hash=False)
     # Fingerprint of the data and model sections: runs on different data or models are never pooled.
     material: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)  # its section of the settings
     source: str | None = None  # data.path, where the data have one
     weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None where the data are no stream
@@ -233,6 +234,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         sampling=str(privacy.get("sampling") or ""),
         noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
         hyperparameters=_hyperparameters(summary, config),
+        data=config.get("data") or {},
         source=_place(config, asked, "data"),
         weights=_place(config, asked, "model"),
         material=_material(config, summary.get("weights")),

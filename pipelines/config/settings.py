@@ -35,6 +35,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "criteo_1tb": "pipelines.data.clicks.criteo_days:Criteo1TBConfig",
         "criteo_synthetic": "pipelines.data.clicks.synthetic:CriteoSyntheticConfig",
         "criteo_synthetic_stream": "pipelines.data.clicks.synthetic:CriteoSyntheticStreamConfig",
+        "map_synthetic": "pipelines.data.clicks.map_synthetic:MapSyntheticConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
         "qnli": "pipelines.data.text.glue:QnliConfig",
         "qqp": "pipelines.data.text.glue:QqpConfig",

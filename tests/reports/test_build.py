@@ -22,7 +22,14 @@ from reports.listing import listing
 from reports.pace import RunLength
 from reports.registry import ENTRIES
 from reports.text import markdown
-from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
+from tests.reports.synthetic import (
+    write_audit,
+    write_benches,
+    write_comparison,
+    write_map,
+    write_run,
+    write_streaming,
+)
 from tests.reports.synthetic_texts import write_texts
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +42,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_streaming(runs, periods=(1, 4))
     write_texts(runs)
     write_texts(runs, "xnli", 250_002)
+    write_map(runs)
     return runs
 
 

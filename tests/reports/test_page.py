@@ -20,7 +20,14 @@ from reports.registry import ENTRIES
 from reports.runs import load_runs
 from reports.tables import Column, Table
 from reports.write import Draft
-from tests.reports.synthetic import write_audit, write_benches, write_comparison, write_run, write_streaming
+from tests.reports.synthetic import (
+    write_audit,
+    write_benches,
+    write_comparison,
+    write_map,
+    write_run,
+    write_streaming,
+)
 from tests.reports.synthetic_texts import write_text_run
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -85,6 +92,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_comparison(folder, epsilons=(1.0, 3.0), seeds=(0,))
     write_streaming(folder, periods=(1,))
+    write_map(folder)
     return folder
 
 

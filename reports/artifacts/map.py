@@ -1,0 +1,260 @@
+"""map: where sparsity pays, on planted data that differ in one property at a time, with real datasets beside them.
+
+What an algorithm keeps is its share of DP-SGD's gain over frozen embeddings: 0 is frozen, 1 is DP-SGD. It has no
+scale, so that data of different difficulty stand in one figure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from reports.algorithms import algorithm, label
+from reports.comparison import MAP, Population, Setting
+from reports.entry import Content, Inputs
+from reports.style import NOTE_COLOUR, WIDTH, Drawing, hover, key, log_axis
+from reports.tables import Column, Table
+from reports.wording import metric, multiple, settings_text, significant, utility
+
+RULES = ("fest", "adafest")
+KEPT = 0.9
+"""Share of DP-SGD's gain over frozen embeddings that a setting must keep."""
+LEAST_GAIN = 0.01
+"""Of utility, for which there is something to keep: one seed and a test split of thousands tell no less."""
+NOTHING = "nothing to keep"
+NONE = "no setting keeps enough"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A property of data or training that the map changes.
+
+    Attributes:
+        name: in tables.
+        heading: in words.
+        of: its value; None where it is not known.
+        log: whether its values differ by factors.
+    """
+
+    name: str
+    heading: str
+    of: Callable[[Population, float, int], float | None]
+    log: bool = True
+
+
+def _setting(name: str) -> Callable[[Population, float, int], float | None]:
+    """A setting of the data, which only planted ones have."""
+    return lambda population, epsilon, batch: population.runs[0].data.get(name) if population.kind == "map" else None
+
+
+def _examples_per_row(population: Population, epsilon: float, batch: int) -> float | None:
+    return population.examples / population.embedding_rows if population.embedding_rows else None
+
+
+AXES = (
+    Axis("examples_per_row", "examples per embedding row", _examples_per_row),
+    Axis("zipf_exponent", "Zipf exponent", _setting("zipf_exponent"), log=False),
+    Axis("tail_signal", "share of signal in rare values", _setting("tail_signal"), log=False),
+    Axis("epsilon", "ε", lambda population, epsilon, batch: epsilon),
+    Axis("batch_size", "batch size", lambda population, epsilon, batch: float(batch)),
+)
+
+
+@dataclass(frozen=True)
+class Point:
+    """The settings of one dataset, ε and batch size, and where it lies on each axis by its name."""
+
+    population: Population
+    frozen: Setting
+    dpsgd: Setting
+    places: Mapping[str, float | None] = field(default_factory=dict)
+
+    @property
+    def gain(self) -> float:
+        """Of DP-SGD over frozen embeddings, in test utility."""
+        return self.dpsgd.test - self.frozen.test
+
+    @property
+    def pays(self) -> bool:
+        """Whether there is something to keep, on validation (which chooses) and on test."""
+        return min(self.gain, self.dpsgd.validation - self.frozen.validation) >= LEAST_GAIN
+
+    def best(self, name: str) -> Setting | None:
+        """The most reduced setting that keeps enough of the gain on validation; None where none does."""
+        least = self.frozen.validation + KEPT * (self.dpsgd.validation - self.frozen.validation)
+        kept = [s for s in self.population.of(name, self.dpsgd.epsilon) if s.validation >= least]
+        return max(kept, key=lambda s: (s.reduction, s.validation, s.key), default=None)
+
+    def kept(self, setting: Setting) -> float:
+        """Share of the gain, on test."""
+        return (setting.test - self.frozen.test) / self.gain
+
+
+def points(group: Population) -> Iterator[Point]:
+    """Those of a population, a point for each ε and batch size at which both references were trained."""
+    for epsilon in group.epsilons:
+        for batch in sorted({setting.runs[0].batch_size for setting in group.settings}):
+            alike = replace(group, settings=tuple(s for s in group.settings if s.runs[0].batch_size == batch))
+            frozen, dpsgd = alike.best("frozen", epsilon), alike.best("dpsgd", epsilon)
+            if frozen is not None and dpsgd is not None:
+                places = {axis.name: axis.of(group, epsilon, batch) for axis in AXES}
+                yield Point(alike, frozen, dpsgd, places)
+
+
+def centre(planted: Sequence[Point]) -> dict[str, float | None]:
+    """The commonest value on each axis."""
+    return {axis.name: Counter(p.places[axis.name] for p in planted).most_common(1)[0][0] for axis in AXES}
+
+
+def content(inputs: Inputs) -> Content:
+    drawn = inputs.population
+    groups = [g for g in inputs.of("map") if (g.fidelity, g.profile) == (drawn.fidelity, drawn.profile)]
+    others = [g for g in inputs.of("clicks") if g.untestable is None and g.fidelity == drawn.fidelity]
+    planted = [point for group in groups for point in points(group)]
+    real = [point for group in others for point in points(group)]
+    name = metric(drawn)
+    caption = (
+        f"The largest reduction of the embedding gradient at which at least {KEPT:.0%} of DP-SGD's gain in {name} over "
+        "frozen embeddings is kept, chosen on validation. Planted data: each panel changes one property and "
+        "leaves the others at the centre. Named markers are real datasets, which differ from the centre in the other "
+        "properties, too; panels of properties that are not known of them lack them. ▾ at 1: no setting tried keeps "
+        f"enough, so that only DP-SGD itself does. ✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} over "
+        "frozen embeddings; train none. Examples per embedding row are training examples over the rows of all tables; "
+        "rare values are those left when the most frequent ones, as many as make up half of all occurrences, are taken "
+        "away."
+    )
+    if not planted:
+        return Content(caption, missing=["No point has both DP-SGD and frozen embeddings yet."])
+    return Content(caption, _figure(planted, real), _table([*planted, *real], name))
+
+
+def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
+    figure = Drawing(WIDTH, 4.6)
+    grid = list(figure.subplots(2, 3, sharey=True, squeeze=False).flat)
+    middle = centre(planted)
+    for axes, axis in zip(grid, AXES, strict=False):
+        log_axis(axes, "y")
+        if axis.log:
+            log_axis(axes, "x")
+        others = {one.name for one in AXES} - {axis.name}
+        line = [p for p in planted if all(p.places[other] == middle[other] for other in others)]
+        for name in RULES:
+            _curve(axes, axis, name, sorted(line, key=lambda p: p.places[axis.name] or 0.0))
+            for point in real:
+                _named(axes, axis, name, point)
+        values = sorted({p.places[axis.name] for p in line})
+        if axis.log:
+            axes.set_xticks(values, [significant(value) for value in values], minor=False)
+            axes.set_xticks([], minor=True)
+        else:
+            axes.set_xticks(values)
+        axes.margins(x=0.12)
+        axes.set_xlabel(axis.heading)
+    grid[0].set_ylim(0.6, max(2 * grid[0].get_ylim()[1], 20))
+    for axes in grid[::3]:
+        axes.set_ylabel(f"reduction that keeps {KEPT:.0%} (×)")
+    rest = grid[len(AXES)]
+    rest.axis("off")
+    handles = [key(label(name), name, linestyle="-") for name in RULES]
+    handles.append(key("real data (named)"))
+    handles.append(key(NONE, marker="v", markerfacecolor="#333333"))
+    handles.append(key(NOTHING, marker="x", color=NOTE_COLOUR, markeredgewidth=1.4))
+    rest.legend(handles=handles, loc="center", frameon=False)
+    return figure
+
+
+def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
+    """The best reductions along an axis; a place without one ends at 1, one with nothing to keep breaks the line."""
+    look = algorithm(name)
+    xs, ys = [], []
+    for point in line:
+        if not point.population.of(name, point.dpsgd.epsilon):
+            continue
+        xs.append(point.places[axis.name])
+        ys.append(_height(point, name))
+        _mark(axes, point, name, xs[-1], look.colour)
+    axes.plot(xs, ys, color=look.colour, linewidth=1.1, zorder=2)
+
+
+def _named(axes: Axes, axis: Axis, name: str, point: Point) -> None:
+    """A real dataset, where it has this property and runs of this algorithm."""
+    place = point.places[axis.name]
+    if place is None or not point.population.of(name, point.dpsgd.epsilon):
+        return
+    _mark(axes, point, name, place, "none")
+    height = _height(point, name)
+    words = point.population.dataset
+    where = (place, height if height == height else 1.0)
+    axes.annotate(words, where, xytext=(4, 3), textcoords="offset points", fontsize=6.5, color=algorithm(name).colour)
+
+
+def _height(point: Point, name: str) -> float:
+    """On the figure: not a number where there is nothing to keep, 1 where no setting keeps enough."""
+    if not point.pays:
+        return float("nan")
+    best = point.best(name)
+    return 1.0 if best is None else best.reduction
+
+
+def _mark(axes: Axes, point: Point, name: str, place: Any, face: str) -> None:
+    colour, marker, height = algorithm(name).colour, algorithm(name).marker, _height(point, name)
+    if not point.pays:
+        colour, marker, face, height = NOTE_COLOUR, "x", NOTE_COLOUR, 1.0
+    elif point.best(name) is None:
+        marker = "v"
+    (mark,) = axes.plot([place], [height], marker, color=colour, markerfacecolor=face, markersize=5, zorder=3)
+    hover(mark, [f"{_where(point)}: {label(name)}, {_words(point, name)}"])
+
+
+def _where(point: Point) -> str:
+    known = {axis.heading: point.places[axis.name] for axis in AXES}
+    said = ", ".join(f"{heading} {significant(value)}" for heading, value in known.items() if value is not None)
+    return f"{'planted' if point.population.dataset == MAP else point.population.dataset} ({said})"
+
+
+def _words(point: Point, name: str) -> str:
+    if not point.pays:
+        return NOTHING
+    best = point.best(name)
+    if best is None:
+        return NONE
+    return f"{multiple(best.reduction)} keeps {point.kept(best):.0%} on test ({settings_text(best, point.population)})"
+
+
+def _table(shown: Sequence[Point], name: str) -> Table:
+    columns = [
+        Column("dataset", "data"),
+        *(Column(axis.name, axis.heading, significant) for axis in AXES),
+        Column("frozen", f"frozen {name}", utility),
+        Column("dpsgd", f"DP-SGD {name}", utility),
+        Column("algorithm", "algorithm", label),
+        Column("reduction", f"reduction that keeps {KEPT:.0%}", multiple),
+        Column("kept", "kept on test", lambda share: f"{share:.0%}"),
+        Column("verdict", "in words"),
+        Column("seeds", "seeds"),
+    ]
+    table = Table(columns, heads=1)
+    for point in shown:
+        for rule in RULES:
+            if settings := point.population.of(rule, point.dpsgd.epsilon):
+                best = point.best(rule) if point.pays else None
+                table.runs.append((best or settings[0]).runs[0].anchor)
+                places = [point.places[axis.name] for axis in AXES]
+                table.rows.append(
+                    (
+                        point.population.dataset,
+                        *places,
+                        point.frozen.test,
+                        point.dpsgd.test,
+                        rule,
+                        best and best.reduction,
+                        best and point.kept(best),
+                        f"keeps enough at {settings_text(best, point.population)}" if best else _words(point, rule),
+                        min(len(one.runs) for one in (best or settings[0], point.frozen, point.dpsgd)),
+                    )
+                )
+    return table

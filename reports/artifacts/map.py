@@ -6,6 +6,7 @@ scale, so that data of different difficulty stand in one figure.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,12 +39,14 @@ class Axis:
         heading: in words.
         of: its value; None where it is not known.
         log: whether its values differ by factors.
+        word: a value in words.
     """
 
     name: str
     heading: str
     of: Callable[[Population, float, int], float | None]
     log: bool = True
+    word: Callable[[float], str] = significant
 
 
 def _setting(name: str) -> Callable[[Population, float, int], float | None]:
@@ -60,7 +63,7 @@ AXES = (
     Axis("zipf_exponent", "Zipf exponent", _setting("zipf_exponent"), log=False),
     Axis("tail_signal", "share of signal in rare values", _setting("tail_signal"), log=False),
     Axis("epsilon", "ε", lambda population, epsilon, batch: epsilon),
-    Axis("batch_size", "batch size", lambda population, epsilon, batch: float(batch)),
+    Axis("batch_size", "batch size", lambda population, epsilon, batch: batch, word="{:,.0f}".format),
 )
 
 
@@ -121,7 +124,8 @@ def content(inputs: Inputs) -> Content:
         f"The largest reduction of the embedding gradient at which at least {KEPT:.0%} of DP-SGD's gain in {name} over "
         "frozen embeddings is kept, chosen on validation. Planted data: each panel changes one property and "
         "leaves the others at the centre. Named markers are real datasets, which differ from the centre in the other "
-        "properties, too; panels of properties that are not known of them lack them. ▾ at 1: no setting tried keeps "
+        "properties, too (outside the panel of ε they are at the centre's); panels of properties that are not known of "
+        "them lack them. ▾ at 1: no setting tried keeps "
         f"enough, so that only DP-SGD itself does. ✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} over "
         "frozen embeddings; train none. Examples per embedding row are training examples over the rows of all tables; "
         "rare values are those left when the most frequent ones, as many as make up half of all occurrences, are taken "
@@ -145,14 +149,15 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
         for name in RULES:
             _curve(axes, axis, name, sorted(line, key=lambda p: p.places[axis.name] or 0.0))
             for point in real:
-                _named(axes, axis, name, point)
-        values = sorted({p.places[axis.name] for p in line})
+                if axis.name == "epsilon" or point.dpsgd.epsilon == middle["epsilon"]:
+                    _named(axes, axis, name, point)
+        values = sorted({value for p in line if (value := p.places[axis.name]) is not None})
         if axis.log:
-            axes.set_xticks(values, [significant(value) for value in values], minor=False)
+            axes.set_xticks(values, [axis.word(value) for value in values], minor=False)
             axes.set_xticks([], minor=True)
         else:
             axes.set_xticks(values)
-        axes.margins(x=0.12)
+        axes.margins(x=0.2)
         axes.set_xlabel(axis.heading)
     grid[0].set_ylim(0.6, max(2 * grid[0].get_ylim()[1], 20))
     for axes in grid[::3]:
@@ -170,7 +175,8 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
 def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
     """The best reductions along an axis; a place without one ends at 1, one with nothing to keep breaks the line."""
     look = algorithm(name)
-    xs, ys = [], []
+    xs: list[Any] = []
+    ys = []
     for point in line:
         if not point.population.of(name, point.dpsgd.epsilon):
             continue
@@ -187,9 +193,9 @@ def _named(axes: Axes, axis: Axis, name: str, point: Point) -> None:
         return
     _mark(axes, point, name, place, "none")
     height = _height(point, name)
-    words = point.population.dataset
-    where = (place, height if height == height else 1.0)
-    axes.annotate(words, where, xytext=(4, 3), textcoords="offset points", fontsize=6.5, color=algorithm(name).colour)
+    where = (place, 1.0 if math.isnan(height) else height)
+    look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 6.5}
+    axes.annotate(point.population.dataset, where, xytext=(0, 5), color=algorithm(name).colour, **look)
 
 
 def _height(point: Point, name: str) -> float:
@@ -211,8 +217,8 @@ def _mark(axes: Axes, point: Point, name: str, place: Any, face: str) -> None:
 
 
 def _where(point: Point) -> str:
-    known = {axis.heading: point.places[axis.name] for axis in AXES}
-    said = ", ".join(f"{heading} {significant(value)}" for heading, value in known.items() if value is not None)
+    known = [(axis, value) for axis in AXES if (value := point.places[axis.name]) is not None]
+    said = ", ".join(f"{axis.heading} {axis.word(value)}" for axis, value in known)
     return f"{'planted' if point.population.dataset == MAP else point.population.dataset} ({said})"
 
 
@@ -228,7 +234,7 @@ def _words(point: Point, name: str) -> str:
 def _table(shown: Sequence[Point], name: str) -> Table:
     columns = [
         Column("dataset", "data"),
-        *(Column(axis.name, axis.heading, significant) for axis in AXES),
+        *(Column(axis.name, axis.heading, axis.word) for axis in AXES),
         Column("frozen", f"frozen {name}", utility),
         Column("dpsgd", f"DP-SGD {name}", utility),
         Column("algorithm", "algorithm", label),

@@ -16,7 +16,7 @@ const choose = () => {
   const dead = (link) => document.getElementById(decodeURIComponent(link.hash.slice(1)))?.closest("[hidden]") != null;
   const links = (e) => [...e.querySelectorAll('a[href^="#"]')];
   document.querySelectorAll(".claims tbody tr").forEach((e) => { e.hidden = links(e).length > 0 && links(e).every(dead); });
-  document.querySelectorAll("nav li, .decided li, .findings li").forEach((e) => { e.hidden = links(e).some(dead); });
+  document.querySelectorAll("nav li, .decided li, .findings li, .matrix tbody tr").forEach((e) => { e.hidden = links(e).some(dead); });
   document.querySelectorAll(".shown a").forEach((e) => { e.hidden = dead(e); });
   const shown = document.querySelectorAll(".run:not([hidden])").length;
   filter.querySelector("output").textContent = `${shown} of ${runs.length} runs`;

@@ -253,7 +253,7 @@ def test_a_signal_asks_runs_to_stop_and_starts_no_other(tmp_path: Path, stages: 
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while len(list(tmp_path.glob("nycflights/adafest/*/starts"))) < 2 and time.monotonic() < deadline:
+    while len(list(tmp_path.glob("journey/adafest/*/starts"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.1)
     time.sleep(0.2)
     os.kill(parent.pid, number)

@@ -308,5 +308,5 @@ def test_streams_settings_name_a_run_on_a_stream_and_no_other() -> None:
     assert name(stream, "stream.period=4") != name(stream)
     assert name(stream, *fest) == name(stream, *fest, "algorithm.selection.source=streaming")
     assert name(stream, *fest) != name(stream, *fest, "algorithm.selection.source=first_day")
-    with pytest.raises(UserError, match=r"source=first_day .* data=nycflights is no stream: leave it null"):
+    with pytest.raises(UserError, match=r"source=first_day .* data=journey is no stream: leave it null"):
         name("algorithm=fest", "algorithm.selection.source=first_day")

@@ -65,7 +65,11 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
 
     if of_cards(runs):  # new runs do not belong beside cards
         moved.pop("paths.runs", None)
-    counts = {name: Counter(run.algorithm for run in lengths) for name, lengths in planned.items()}
+    # An artifact is of one dataset; an experiment's first is the one with the plain file names.
+    counts = {
+        name: Counter(run.algorithm for run in lengths if run.data == lengths[0].data)
+        for name, lengths in planned.items()
+    }
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
     folder = writable(Path(cfg.paths.report))
     try:

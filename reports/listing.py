@@ -99,7 +99,8 @@ def listing(
     lines = [_line(entry, groups, report, plans, pace, jobs) for entry in ENTRIES]
     experiments = []
     for name, plan in plans.items():
-        done = _done(shown.get(name))
+        datasets = {run.data for run in plan}
+        done = sum((_done(group) for group in groups if group.dataset in datasets), Counter())
         counted = sum((done & Counter(run.algorithm for run in plan)).values())
         left = pace.left(plan, done, jobs)
         experiments.append(Line(f"experiment={name}", "", name, False, counted, len(plan), left))
@@ -120,7 +121,8 @@ def _line(
         source = " && ".join(entry.measured) or None
         return Line(entry.id, entry.title, source, measured, int(there), int(measured), None)
     done, plan = _done(_main(entry, groups)), planned.get(entry.experiment)
-    mine = None if plan is None else [run for run in plan if run.algorithm in entry.algorithms]
+    # An artifact is of one dataset, the first of its experiment.
+    mine = None if plan is None else [r for r in plan if r.algorithm in entry.algorithms and r.data == plan[0].data]
     return Line(
         entry.id,
         entry.title,

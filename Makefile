@@ -93,17 +93,19 @@ estimate: $(READY)  ## how many runs `make reproduce` makes with the same variab
 		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
 	$(foreach name,$(WORK),$(call estimated,$(name)))
 
-# The first figures are drawn as soon as there are runs for them. In the demo the comparison on
-# journey, whose runs are short, gets two seeds more when all else has run.
+# The first figures are drawn as soon as there are runs for them: in the demo those of journey, whose comparison gets two
+# seeds more when all else has run.
+DEMO     := $(filter demo,$(PROFILE))
+journey   = $(subst $(SEEDED),$(1) data=journey,$(call swept,comparison))
 reproduce: estimate  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
-	$(call swept,$(firstword $(WORK)))
+	$(if $(DEMO),$(call journey,$(SEEDED)),$(call swept,$(firstword $(WORK))))
 	$(REPORT)
-	$(foreach name,$(wordlist 2,9,$(WORK)),$(call swept,$(name)))
-	$(if $(filter demo,$(PROFILE)),$(subst $(SEEDED),"seed=range(3)" data=journey,$(call swept,comparison)))
+	$(foreach name,$(if $(DEMO),$(WORK),$(wordlist 2,9,$(WORK))),$(call swept,$(name)))
+	$(if $(DEMO),$(call journey,"seed=range(3)"))
 	$(BIN)/dpfest bench embedding $(QUICK) $(BENCH)
-	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(filter demo,$(PROFILE)),bench.largest_rows=338782)
+	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)
 	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)
-	$(BIN)/dpfest bench bias $(QUICK) $(if $(filter demo,$(PROFILE)),data=nycflights) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
+	$(BIN)/dpfest bench bias $(QUICK) $(if $(DEMO),data=nycflights) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
 	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)
 	$(BIN)/dpfest audit $(QUICK) privacy.noise_seed=0 $(ARGS)
 	$(REPORT)

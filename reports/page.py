@@ -24,7 +24,7 @@ from reports.reference import ALARM, Agreement
 from reports.runs import Run
 from reports.svg import inline
 from reports.templates import render
-from reports.wording import CONTROLS, described, metric, number, settings_text
+from reports.wording import described, metric, number, settings_text
 from reports.write import Draft
 
 CENTRAL = "fig8"
@@ -67,7 +67,6 @@ def page(
         matrix=_matrix(claims, groups),
         verdicts=_VERDICTS,
         decisive=(HOLDS, FAILS, DIFFERS),
-        controls=[name for name in CONTROLS if any(group.dataset == name for group in groups)],
         enough=ENOUGH,
         retraining=TRAINING["auc"],
         groups=[(group.dataset, described(group)) for group in groups],

@@ -35,9 +35,6 @@ SYMBOL = {
 
 GENERATED = "text_synthetic"
 
-CONTROLS = ("nycflights", "nycflights_stream")
-"""Data on which frozen embeddings do almost as well as trained ones: what holds there says little of embeddings."""
-
 # Settings of the selection that only these mechanisms use.
 SELECTION_COST = {
     "algorithm.selection.noise_multiplier": ("gaussian",),

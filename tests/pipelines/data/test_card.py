@@ -87,7 +87,6 @@ def test_real_data_state_origin_and_licence_and_others_state_none() -> None:
         assert '"contains simulated data based on real grocery shopping patterns"' in readme
         assert "should not be used for academic research, commercial decision-making" in readme
         assert "CRAN does not call them simulated" in cran
-    assert "control" in stated["nycflights"].remarks[0]
 
 
 def test_the_origin_is_recorded_and_told_but_is_no_part_of_the_hash(

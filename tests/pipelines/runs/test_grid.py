@@ -12,8 +12,8 @@ from pipelines.runs.grid import steps
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["data=nycflights"], 128),
-        (["data=nycflights", "train.epochs=2"], 256),
+        (["data=nycflights", "train.epochs=1"], 32),
+        (["data=nycflights", "train.epochs=2"], 64),
         (["data=criteo_kaggle", "data.path=x"], 17_907),  # four fifths of 45,840,617
         (["data=criteo_synthetic", "data.rows=100000", "train.steps=7"], 7),
         (["data=nycflights_stream", "stream.period=4"], 114),  # 18 of 24 days, a twentieth of each held out

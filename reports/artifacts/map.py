@@ -146,11 +146,12 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
             log_axis(axes, "x")
         others = {one.name for one in AXES} - {axis.name}
         line = [p for p in planted if all(p.places[other] == middle[other] for other in others)]
+        labels = Counter[tuple[float, float]]()
         for name in RULES:
             _curve(axes, axis, name, sorted(line, key=lambda p: p.places[axis.name] or 0.0))
             for point in real:
                 if axis.name == "epsilon" or point.dpsgd.epsilon == middle["epsilon"]:
-                    _named(axes, axis, name, point)
+                    _named(axes, axis, name, point, labels)
         values = sorted({value for p in line if (value := p.places[axis.name]) is not None})
         if axis.log:
             axes.set_xticks(values, [axis.word(value) for value in values], minor=False)
@@ -186,16 +187,21 @@ def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
     axes.plot(xs, ys, color=look.colour, linewidth=1.1, zorder=2)
 
 
-def _named(axes: Axes, axis: Axis, name: str, point: Point) -> None:
-    """A real dataset, where it has this property and runs of this algorithm."""
+def _named(axes: Axes, axis: Axis, name: str, point: Point, labels: Counter[tuple[float, float]]) -> None:
+    """A real dataset, where it has this property and runs of this algorithm; above the `labels` at the same mark."""
     place = point.places[axis.name]
     if place is None or not point.population.of(name, point.dpsgd.epsilon):
         return
     _mark(axes, point, name, place, "none")
     height = _height(point, name)
     where = (place, 1.0 if math.isnan(height) else height)
-    look: dict[str, Any] = {"textcoords": "offset points", "ha": "center", "fontsize": 6.5}
-    axes.annotate(point.population.dataset, where, xytext=(0, 5), color=algorithm(name).colour, **look)
+    place_of_label: dict[str, Any] = {
+        "xytext": (0, 5 + 7 * labels[where]),
+        "textcoords": "offset points",
+        "ha": "center",
+    }
+    axes.annotate(point.population.dataset, where, fontsize=6.5, color=algorithm(name).colour, **place_of_label)
+    labels[where] += 1
 
 
 def _height(point: Point, name: str) -> float:

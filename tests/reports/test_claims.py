@@ -264,7 +264,7 @@ def test_a_claim_for_every_epsilon_fails_at_one(tmp_path: Path) -> None:
     assert verdicts(tmp_path)["training_embeddings_helps_clicks"] == FAILS
 
 
-@pytest.mark.parametrize(("lost", "verdict"), [(0.001, HOLDS), (0.02, FAILS)])
+@pytest.mark.parametrize(("lost", "verdict"), [(0.02, HOLDS), (-0.001, HOLDS), (-0.02, FAILS)])
 def test_the_two_fidelities_stand_side_by_side(lost: float, verdict: str, tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *MANY])
     assert verdicts(tmp_path)["corrections_cost_no_utility"] == UNTOLD
@@ -273,7 +273,7 @@ def test_the_two_fidelities_stand_side_by_side(lost: float, verdict: str, tmp_pa
 
 
 def test_the_two_fidelities_are_held_against_each_other_on_all_data_that_have_both(tmp_path: Path) -> None:
-    for dataset, lost in (("nycflights", 0.001), ("criteo_kaggle", 0.02)):
+    for dataset, lost in (("nycflights", 0.001), ("criteo_kaggle", -0.02)):
         write(tmp_path, [("dpsgd", {}, 0.0, 1.0)], dataset=dataset)
         write(tmp_path, [("dpsgd", {}, lost, 1.0)], dataset=dataset, fidelity="paper")
     claim = found(tmp_path, "corrections_cost_no_utility")

@@ -1,7 +1,8 @@
 """README's results, from the reference's run cards alone: `python -m reports.readme` writes them, a test compares them.
 
-Between BEGIN and END stand what was found, the picture of the central comparison and a table, a row a dataset. The
-picture carries a digest of the values that it shows, so that one of other runs can be told.
+Between BEGIN and END stand what was found, the picture of the central comparison and a table, a row a dataset. The map
+is drawn, too, for docs/EXPERIMENTS.md. Each picture carries a digest of the values that it shows, so that one of other
+runs can be told.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ from pathlib import Path
 from dpfest.errors import UserError
 from pipelines.system.files import write_atomically
 from reports.algorithms import REFERENCES, label
-from reports.artifacts import fig8
-from reports.artifacts.frontier import in_order, settings_table
+from reports.artifacts import fig8, map
 from reports.claims import register
 from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, populations
-from reports.entry import Inputs, provenance
+from reports.entry import Content, Inputs, provenance
 from reports.found import Found
 from reports.reference import reference_folder
 from reports.runs import load_runs
@@ -32,7 +32,7 @@ from reports.wording import metric, multiple, number, seeds_of, utility
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
 END = "<!-- end of results -->"
 
-PICTURE = Path("docs") / "comparison.png"
+PICTURE, MAP = Path("docs") / "comparison.png", Path("docs") / "map.png"
 DIGEST = "Description"
 """The PNG's own text that holds the digest."""
 
@@ -47,6 +47,7 @@ class Results:
     reference: Path
     runs: int
     groups: Sequence[Population]
+    planted: Sequence[Population]
 
     @classmethod
     def read(cls, reference: Path) -> Results:
@@ -58,10 +59,11 @@ class Results:
         runs, skipped = load_runs(reference)
         if skipped:
             raise UserError(f"{reference / skipped[0].path} cannot be used: {skipped[0].reason}.")
-        groups = [g for g in populations(runs) if g.untestable is None and g.fidelity == "rigorous" and g.epsilons]
+        rigorous = [g for g in populations(runs) if g.fidelity == "rigorous" and g.epsilons]
+        groups = [group for group in rigorous if group.untestable is None]
         if not any(group.kind == "clicks" for group in groups):
             raise UserError(f"{reference} holds no cards of private runs on real clicks.")
-        return cls(reference, len(runs), groups)
+        return cls(reference, len(runs), groups, [group for group in rigorous if group.kind == "map"])
 
     @property
     def central(self) -> Population:
@@ -98,23 +100,30 @@ class Results:
         )
 
     @property
-    def picture(self) -> bytes:
-        """The central comparison as a PNG."""
+    def pictures(self) -> dict[Path, tuple[Population, Content]]:
+        """The central comparison and, where planted data were trained on, the map, by their files."""
         central = self.central
-        with style():
-            content = fig8.content(Inputs([central], self.reference, central))
-            assert content.figure is not None
-            dress(content.figure, provenance(central, content), [])
-            settle(content.figure)
-            out = io.BytesIO()
-            content.figure.savefig(out, format="png", metadata={"Software": None, DIGEST: self.digest})
-        return out.getvalue()
+        shown = {PICTURE: (central, fig8.content(Inputs([central], self.reference, central)))}
+        if self.planted:
+            first = self.planted[0]
+            shown[MAP] = first, map.content(Inputs([*self.planted, *self.groups], self.reference, first))
+        return shown
 
-    @property
-    def digest(self) -> str:
-        """Of the values that the picture shows."""
-        values = settings_table(self.central, in_order(self.central)).csv()
-        return hashlib.sha256(values.encode()).hexdigest()
+
+def png(population: Population, content: Content) -> bytes:
+    """The picture, with the digest of its values."""
+    assert content.figure is not None
+    dress(content.figure, provenance(population, content), [])
+    settle(content.figure)
+    out = io.BytesIO()
+    content.figure.savefig(out, format="png", metadata={"Software": None, DIGEST: digest(content)})
+    return out.getvalue()
+
+
+def digest(content: Content) -> str:
+    """Of the values that a picture shows."""
+    assert content.table is not None
+    return hashlib.sha256(content.table.csv().encode()).hexdigest()
 
 
 def split(text: str) -> tuple[str, str, str]:
@@ -131,12 +140,18 @@ def split(text: str) -> tuple[str, str, str]:
 
 
 def write(readme: Path, reference: Path) -> None:
-    """Replace README's results and its picture."""
+    """Replace README's results and draw the pictures."""
     before, _, after = split(readme.read_text(encoding="utf-8"))
     results = Results.read(reference)
-    text, picture = f"{before}\n{results.text}\n\n{after}", results.picture
-    write_atomically(readme.parent / PICTURE, lambda partial: partial.write_bytes(picture))
+    text = f"{before}\n{results.text}\n\n{after}"
+    with style():
+        for file, shown in results.pictures.items():
+            _write(readme.parent / file, png(*shown))
     write_atomically(readme, lambda partial: partial.write_text(text, encoding="utf-8"))
+
+
+def _write(file: Path, data: bytes) -> None:
+    write_atomically(file, lambda partial: partial.write_bytes(data))
 
 
 def _panels(groups: Sequence[Population]) -> list[Panel]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import re
 import shutil
@@ -16,8 +15,8 @@ import pytest
 from PIL import Image
 
 from dpfest.errors import UserError
-from reports.readme import BEGIN, DIGEST, END, PICTURE, Results, split, write
-from tests.reports.synthetic import write_cards_of, write_comparison, write_run, write_streaming
+from reports.readme import BEGIN, DIGEST, END, MAP, PICTURE, Results, digest, split, write
+from tests.reports.synthetic import write_cards_of, write_comparison, write_map, write_run, write_streaming
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +25,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = folder / "runs"
     write_comparison(runs, epsilons=(1.0, 3.0), seeds=(0, 1, 2), dataset="journey")
     write_streaming(runs, periods=(1, 4))
+    write_map(runs)
     write_run(runs, "dpsgd", test=0.123, dataset="criteo_synthetic")  # on which nothing can be tested
     write_run(runs, "dpsgd", test=0.124, dataset="journey", fidelity="paper")
     return write_cards_of(runs, folder / "docs" / "reference" / "all.jsonl.gz")
@@ -116,8 +116,9 @@ def test_a_number_that_changes_in_one_card_changes_the_text_and_the_picture(refe
         summary.write_text(json.dumps(written))
     other = Results.read(write_cards_of(runs, tmp_path / "cards" / "all.jsonl"))
     first = Results.read(reference)
-    assert other.text != first.text and other.digest != first.digest
-    assert Image.open(io.BytesIO(other.picture)).text[DIGEST] == other.digest
+    assert other.text != first.text
+    digests = [{file: digest(content) for file, (_, content) in one.pictures.items()} for one in (first, other)]
+    assert digests[0][PICTURE] != digests[1][PICTURE]
 
 
 def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, text: str, tmp_path: Path) -> None:
@@ -127,7 +128,10 @@ def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, text: 
     write(readme, reference)
     once = readme.read_text(encoding="utf-8")
     assert split(once) == (f"# Title\n\n{BEGIN}\n", text, f"{END}\n\nThe rest.\n") and "old 0.7" not in once
-    assert Image.open(tmp_path / PICTURE).text[DIGEST] == Results.read(reference).digest
+    shown = Results.read(reference).pictures
+    assert set(shown) == {PICTURE, MAP}
+    for file, (_, content) in shown.items():
+        assert Image.open(tmp_path / file).text[DIGEST] == digest(content)
     write(readme, reference)
     assert readme.read_text(encoding="utf-8") == once
     readme.write_text("no lines\n", encoding="utf-8")

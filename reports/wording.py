@@ -43,9 +43,13 @@ SELECTION_COST = {
 
 
 def seeds(runs: Iterable[Run]) -> str:
-    """Which seeds: seed 0 alone; seeds 0, 1, 2."""
+    """Which seeds: seed 0 alone; seeds 0, 1, 2; seeds 0 to 9."""
     numbers = sorted({run.seed for run in runs})
-    return f"seeds {', '.join(map(str, numbers))}" if len(numbers) > 1 else f"seed {numbers[0]} alone"
+    if len(numbers) == 1:
+        return f"seed {numbers[0]} alone"
+    if len(numbers) > 3 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"seeds {numbers[0]} to {numbers[-1]}"
+    return f"seeds {', '.join(map(str, numbers))}"
 
 
 def seeds_of(population: Population) -> str:

@@ -139,7 +139,10 @@ def check(config: Config) -> Findings:
         )
     data.check()
     folder = Path(config.paths.data)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} cannot be a folder for data ({error.strerror}): set paths.data.") from error
     with tempfile.TemporaryDirectory(prefix=".check-", dir=folder) as scratch:
         return _measure(config, Path(scratch))
 
@@ -171,7 +174,7 @@ def _measure(config: Config, scratch: Path) -> Findings:
         source=source,
         lines=lines,
         malformed=rejected["total"],
-        first=next(iter(rejected["first"]), None),
+        first=next((text.replace(str(file), source) for text in rejected["first"]), None),
         positives=sum(part["positives"] for part in splits) / sum(part["rows"] for part in splits),
         hashed=not dataset.data_dependent_vocabulary,
         features=_features(head, dataset, counts),

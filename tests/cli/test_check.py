@@ -84,7 +84,7 @@ def test_malformed_lines_lie_outside(dpfest_here: Command, tmp_path: Path, lines
     ended = check(dpfest_here, file)
     assert ended.returncode == 1
     assert "OUTSIDE" in row(ended.stdout, "malformed lines")
-    assert "41 fields between tabs, 40 wanted" in row(ended.stdout, "malformed lines")
+    assert f"{file}, line 2001: 41 fields between tabs, 40 wanted" in row(ended.stdout, "malformed lines")
     assert "of these lie OUTSIDE their ranges" in ended.stderr
 
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,7 +75,8 @@ class Trial:
 
     Attributes:
         auc, error: on test rows, with its standard error; None where the labels do not define it.
-        coordinates: of the embedding gradient with a value, mean over steps.
+        parameters: coordinates of the embedding tables.
+        coordinates: of these, with a value in the gradient, mean over steps.
         expected: the same by the law of the batches and of the map; None where it is all or none.
         seconds: of a step.
         evaluation: seconds of evaluating an example.
@@ -85,6 +85,7 @@ class Trial:
     algorithm: str
     auc: float | None
     error: float | None
+    parameters: int
     coordinates: float
     expected: Expected | None
     seconds: float
@@ -103,7 +104,6 @@ class Findings:
         positives: share of label 1.
         hashed: whether the vocabulary is hashed, so that values can share a row.
         seconds: of preprocessing the lines.
-        parameters: coordinates of the embedding tables.
         epsilon: what the private trainings were asked to spend.
     """
 
@@ -116,11 +116,15 @@ class Findings:
     hashed: bool
     features: Sequence[Feature]
     seconds: float
-    parameters: int
     steps: int
     batch_size: int
     epsilon: float
     trials: Mapping[str, Trial]
+
+    @property
+    def parameters(self) -> int:
+        """Coordinates of the embedding tables."""
+        return next(trial.parameters for trial in self.trials.values())
 
 
 def check(config: Config) -> Findings:
@@ -166,9 +170,6 @@ def _measure(config: Config, scratch: Path) -> Findings:
     seconds = time.perf_counter() - started
     counts, splits = dataset.histogram(), dataset.description["splits"].values()
     rejected = dataset.description["rejected_rows"]
-    trials, summary = {}, {}
-    for algorithm in ALGORITHMS:
-        trials[algorithm], summary = _train(config, algorithm, dataset.examples, counts)
     return Findings(
         data=name,
         source=source,
@@ -179,11 +180,10 @@ def _measure(config: Config, scratch: Path) -> Findings:
         hashed=not dataset.data_dependent_vocabulary,
         features=_features(head, dataset, counts),
         seconds=seconds,
-        parameters=summary["embedding_gradient"]["parameters"],
         steps=config.check.steps,
         batch_size=config.train.batch_size,
         epsilon=config.privacy.epsilon,
-        trials=trials,
+        trials={name: _train(config, name, dataset.examples, counts) for name in ALGORITHMS},
     )
 
 
@@ -244,9 +244,7 @@ def _features(head: CriteoKaggleConfig, dataset: Dataset, counts: Sequence[NDArr
     return [Feature(name, len(keys), len(rows), int((rows > 0).sum()), share) for name, keys, rows, share in columns]
 
 
-def _train(
-    config: Config, name: str, examples: int, counts: Sequence[NDArray[np.int64]]
-) -> tuple[Trial, dict[str, Any]]:
+def _train(config: Config, name: str, examples: int, counts: Sequence[NDArray[np.int64]]) -> Trial:
     algorithm = config.algorithm if config.algorithm.name == name else schema("algorithm", name)()
     optimizer = _NONPRIVATE if name == "nonprivate" else config.optimizer
     run = make_run(replace(config, algorithm=algorithm, optimizer=optimizer))
@@ -256,22 +254,22 @@ def _train(
     rate, dims = config.train.batch_size / examples, [table["dim"] for table in gradient["tables"]]
     expected = None
     if name == "nonprivate":
-        expected = _mean_size([1 - (1 - rate) ** rows for rows in counts], dims, summary["steps"])
+        expected = _mean_size([-np.expm1(rows * math.log1p(-rate)) for rows in counts], dims, summary["steps"])
     elif isinstance(algorithm, AdaFEST):
         noise = summary["privacy"]["map_noise_multiplier"]
         expected = _mean_size(
             [surviving(algorithm, noise, rows, rate, len(dims)) for rows in counts], dims, summary["steps"]
         )
-    trial = Trial(
+    return Trial(
         algorithm=name,
         auc=utility["value"],
         error=utility["standard_error"],
+        parameters=gradient["parameters"],
         coordinates=gradient["coordinates_mean"],
         expected=expected,
         seconds=timings["wall_seconds"] / summary["steps"],
         evaluation=timings["evaluation_seconds"] / timings["evaluated_examples"],
     )
-    return trial, summary
 
 
 def surviving(

@@ -24,6 +24,11 @@ EXAMPLES = {
         "dpfest card data=journey",
         "dpfest card data=names_stream data.days=12",
     ),
+    "check": _examples(
+        "dpfest check data=criteo_kaggle data.path=/data/criteo/train.txt",
+        "dpfest check data=criteo_1tb data.path=/data/criteo_1tb device=cuda",
+        "dpfest check data=criteo_synthetic check.lines=100000 check.steps=40",
+    ),
     "select": _examples(
         "dpfest select algorithm=fest algorithm.selection.rows=20000",
         "dpfest select algorithm=fest algorithm.selection.mechanism=laplace algorithm.selection.epsilon=0.1",

@@ -65,6 +65,18 @@ def card(ctx: typer.Context) -> None:
     _run(tasks.card, ctx)
 
 
+@app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["check"])
+def check(ctx: typer.Context) -> None:
+    """Check Criteo's files in minutes: read, hash and train on their first million lines, and compare with what the
+    paper, public sources and the algorithms' own laws lead to expect.
+
+    Exits with status 1 if something lies outside of its range. Also estimates how long the paper's grid takes.
+    """
+    from cli.check import run_check
+
+    raise typer.Exit(run_check(ctx.args))
+
+
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["select"])
 def select(ctx: typer.Context) -> None:
     """Select DP-FEST's rows privately, before training."""

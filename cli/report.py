@@ -108,7 +108,7 @@ def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list
     Raises:
         UserError: the named experiment is among those.
     """
-    from pipelines.runs.grid import plan, steps
+    from pipelines.runs.grid import evaluated, plan, steps
     from reports.pace import RunLength
 
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
@@ -117,5 +117,7 @@ def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list
     for name in named or composer.choices("experiment"):
         with nullcontext() if named else suppress(UserError):
             runs = [run.config for run in plan(composer, [*own, f"experiment={name}"]).runs]
-            planned[name] = [RunLength(run.data.name, run.model.name, run.algorithm.name, steps(run)) for run in runs]
+            planned[name] = [
+                RunLength(run.data.name, run.model.name, run.algorithm.name, steps(run), evaluated(run)) for run in runs
+            ]
     return planned

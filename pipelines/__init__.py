@@ -1,1 +1,1 @@
-"""Commands (preprocess, select, train, sweep, budget, bench, audit) and the datasets, models and runs beneath them."""
+"""Commands (preprocess, select, train, check, sweep, budget, bench, audit), and what lies beneath them."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from pipelines.runs.grid import PlannedRun
 from pipelines.runs.identity import run_folder
 from pipelines.runs.release import RELEASE, SUMMARY
 from pipelines.system.files import OWNER_ONLY, private_folder, write_json
-from pipelines.system.processes import Child, Pool, sigterm_interrupts
+from pipelines.system.processes import Child, Pool, cores, sigterm_interrupts
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.
@@ -92,7 +91,7 @@ def run_all(
     Datasets are preprocessed first, once each. After KeyboardInterrupt or SIGTERM, and after a failure under
     `fail_fast`, no further run starts, running ones are asked to save and stop, and their outcomes are yielded.
     """
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, cores() // jobs)
     with sigterm_interrupts():
         failed_data = _make_datasets(runs, stages)
         for run in runs:
@@ -172,7 +171,7 @@ def _make_datasets(runs: Sequence[PlannedRun], stages: Stages) -> dict[str, str]
         return records_folder(run.config) / "preprocess.log"
 
     def start(run: PlannedRun) -> Child:
-        return _child(_prepare_in_child, run.config, stages, log(run), threads=os.cpu_count() or 1)
+        return _child(_prepare_in_child, run.config, stages, log(run), threads=cores())
 
     def heard(run: PlannedRun, reason: str) -> None:
         failed[_data_key(run)] = reason

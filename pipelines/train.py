@@ -27,6 +27,7 @@ from dpfest.training import PrivateTraining, Step
 from pipelines.budget import planned
 from pipelines.config.compose import override_text
 from pipelines.config.settings import Config
+from pipelines.data.rows import ChunkedRows, CountedRows
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
@@ -122,6 +123,7 @@ class _Run:
         self.task = task_of(config, schedule.days[0], device_of(config.device))
         self.optimizers = optimizers(self.task.model, config.optimizer)
         self.seconds, self.waited = 0.0, 0.0
+        self.evaluating, self.evaluated = 0.0, 0
         self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
         if saved is not None:
@@ -186,7 +188,7 @@ class _Run:
                 self._refuse_not_finite()
             if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < end:
                 self.training.flush()
-                self._metrics("validation", **self.task.evaluate(self.schedule.validation))
+                self._metrics("validation", **self._evaluate(self.schedule.validation))
             # What follows a period's last step is soon saved with what the evaluation says.
             if (self.step - last_saved >= every.checkpoint_every and self.step < end) or stop.requested:
                 self._save()
@@ -246,10 +248,17 @@ class _Run:
         following = self.schedule.following(self.period)
         last = {"test": self.schedule.test} if following is None else {"following": following}
         splits = {"validation": self.schedule.validation, **last}
-        self.evaluations.append({split: self.task.evaluate(rows) for split, rows in splits.items()})
+        self.evaluations.append({split: self._evaluate(rows) for split, rows in splits.items()})
         for split, values in self.evaluations[-1].items():
             if split != "test":
                 self._metrics(split, **values)
+
+    def _evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+        started, counted = time.perf_counter(), CountedRows(rows)
+        values = self.task.evaluate(counted)
+        self.evaluating += time.perf_counter() - started
+        self.evaluated += counted.count
+        return values
 
     def release(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Release a run whose steps are all taken; returns the summary."""
@@ -278,12 +287,14 @@ class _Run:
     @property
     def _timings(self) -> dict[str, float | None]:
         """Seconds in training steps, seconds of these spent waiting for batches, and examples per second at the
-        expected batch size."""
+        expected batch size; seconds in evaluations, and the examples that these read."""
         examples = self.steps * self.config.train.batch_size
         return {
             "wall_seconds": self.seconds,
             "waited_for_data_seconds": self.waited,
             "examples_per_second": examples / self.seconds if self.seconds else None,
+            "evaluation_seconds": self.evaluating,
+            "evaluated_examples": self.evaluated,
         }
 
     @property
@@ -296,12 +307,14 @@ class _Run:
 
     def _save(self) -> None:
         own = {"rows": self.rows, "seconds": self.seconds, "waited": self.waited}
+        own |= {"evaluating": self.evaluating, "evaluated": self.evaluated}
         place = {"period": self.period, "evaluations": self.evaluations}
         key = torch.tensor(list(self.key.secret), dtype=torch.uint8)
         self.directory.save_state({"training": self.training.state_dict(), "key": key, **place, **own})
 
     def _restore(self, saved: dict[str, Any]) -> None:
         self.seconds, self.waited = saved["seconds"], saved["waited"]
+        self.evaluating, self.evaluated = saved["evaluating"], saved["evaluated"]
         self.evaluations = saved["evaluations"]
         self.rows.copy_(saved["rows"])
         # A step that is taken again must round as it did: sums follow the number of threads.

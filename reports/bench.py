@@ -17,6 +17,7 @@ _NAMES = {
     "pytorch sparse": "Not private, plain PyTorch",
     "pytorch sparse, fused Adam": "Not private, plain PyTorch with fused Adam",
     "matrix products": "Its matrix products alone",
+    "evaluation": "Evaluation of as many examples",
     "dpsgd lazy": "DP-SGD, lazy noise",
 }
 

@@ -4,7 +4,7 @@ A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/con
 a line of a file of cards (`<runs>/*.jsonl`, `*.jsonl.gz`) that holds the same. Only one whose status is `done` and
 whose summary is complete and finite becomes a `Run`; every other folder or line becomes a `Skipped`, which is listed.
 Two things are read from a folder's `private/` where it exists: the paths of data and weights, which printed commands
-need, and the training time, which only `dpfest report --list` shows.
+need, and the run's times, which only `dpfest report --list` shows.
 """
 
 from __future__ import annotations
@@ -44,6 +44,16 @@ class TableGradient:
     rows: int
     dimension: int
     rows_mean: float
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds that a run spent in training steps and in evaluations, and the examples that these read; both None where
+    an earlier version made the run."""
+
+    training: float
+    evaluation: float | None = None
+    evaluated: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class Run:
     source: str | None = None  # data.path, where the data have one
     weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None where the data are no stream
-    wall_seconds: float | None = field(default=None, compare=False)  # in training steps; private
+    timings: Timings | None = field(default=None, compare=False)  # private
     card: Card | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -179,7 +189,7 @@ def read_run(folder: Path) -> Run:
     summary = _json(folder / "release" / "summary.json")
     config, asked = (_config(folder / part / "config.yaml") for part in ("release", "private"))
     run = _whole(folder, summary, config, asked)
-    return replace(run, wall_seconds=_wall_seconds(folder / "private" / "timings.json"))
+    return replace(run, timings=_timings(folder / "private" / "timings.json"))
 
 
 def _of_card(file: Path, card: Card) -> Run:
@@ -247,11 +257,14 @@ def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) ->
     return next((path for settings in (asked, config) if (path := (settings.get(section) or {}).get("path"))), None)
 
 
-def _wall_seconds(timings: Path) -> float | None:
+def _timings(file: Path) -> Timings | None:
     try:
-        return _optional(_json(timings).get("wall_seconds"))
+        found = _json(file)
     except Unusable:
         return None
+    names = ("wall_seconds", "evaluation_seconds", "evaluated_examples")
+    training, evaluation, evaluated = (_optional(found.get(name)) for name in names)
+    return None if training is None else Timings(training, evaluation, evaluated)
 
 
 def setting_key(run: Run) -> str:

@@ -18,7 +18,7 @@ from pipelines.bench.algorithms import private_step
 from pipelines.bench.measure import Turn, steps
 from pipelines.data.clicks.criteo import PUBLISHED_SIZES
 from pipelines.data.rows import NUMERIC_FEATURES
-from pipelines.tasks.clicks import Batch
+from pipelines.tasks.clicks import Batch, Evaluation
 from pipelines.tasks.optimizers import OptimizerConfig
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
 
@@ -28,6 +28,9 @@ ORDINARY = "pytorch sparse"
 FUSED = "pytorch sparse, fused Adam"
 PRODUCTS = "matrix products"
 """Under the floor: the products of the step's forward and backward pass, and nothing else."""
+
+EVALUATION = "evaluation"
+"""No step: the evaluation of as many examples, by which `dpfest report --list` estimates whole runs."""
 
 PUBLISHED_ROWS = sum(PUBLISHED_SIZES)
 SCALES = (1, 5, 50)
@@ -89,6 +92,9 @@ def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: Pc
         return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none")
 
     examples = np.arange(batch_size)
+    if name == EVALUATION:
+        evaluation = Evaluation()
+        return steps(lambda number: evaluation.add(model, data[number % len(data)]), device)
     if name in (ORDINARY, FUSED):
         return steps(_ordinary(model, losses, data, fused=name == FUSED), device)
     return steps(

@@ -13,7 +13,7 @@ from pipelines.config.settings import Config
 from pipelines.system.progress import progress
 from pipelines.tasks.task import device_of
 
-COMPETITORS = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *algorithms.COMPETITORS)
+COMPETITORS = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, pctr.EVALUATION, *algorithms.COMPETITORS)
 
 
 def sizes(config: Config) -> tuple[int, ...]:

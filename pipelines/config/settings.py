@@ -153,6 +153,19 @@ class AuditConfig:
 
 
 @dataclass
+class CheckConfig:
+    """Size of `dpfest check`.
+
+    Attributes:
+        lines: read from the start of the file, or of the first day.
+        steps: of each training.
+    """
+
+    lines: Annotated[int, Within(100, 10**9)] = 1_000_000
+    steps: Count = 200
+
+
+@dataclass
 class BenchConfig:
     """What a benchmark may take.
 
@@ -247,6 +260,7 @@ class Config:
     stream: StreamConfig = field(default_factory=StreamConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    check: CheckConfig = field(default_factory=CheckConfig)
     bench: BenchConfig = field(default_factory=BenchConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     preprocess: PreprocessStageConfig = field(default_factory=PreprocessStageConfig)

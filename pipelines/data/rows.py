@@ -194,6 +194,19 @@ class PartOfRows:
                 yield picked
 
 
+class CountedRows:
+    """The rows of another reader in order, and how many were read, in ``count``."""
+
+    def __init__(self, rows: ChunkedRows) -> None:
+        self._rows, self.count = rows, 0
+
+    def chunks(self, size: int) -> Iterator[Any]:
+        """See :class:`ChunkedRows`."""
+        for rows in self._rows.chunks(size):
+            self.count += len(rows)
+            yield rows
+
+
 def concatenated(parts: Sequence[Rows]) -> Rows:
     """The rows of all parts, in their order."""
     if len(parts) == 1:

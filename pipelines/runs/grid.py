@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer, override_text
 from pipelines.config.settings import Config, typed
 from pipelines.runs.identity import run_folder
+from pipelines.runs.schedule import VALIDATION_SHARE
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,31 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
     return lines
 
 
+def outline(composer: Composer, overrides: Sequence[str]) -> list[Config]:
+    """Return a configuration for each run of an experiment's grid that has its length, and not all of its settings.
+
+    Unlike :func:`plan`, this reads no source file: those of Criteo take minutes to hours to identify.
+    """
+    composed = typed(composer.compose(overrides))
+    grid = [each for each in products(composed) if composed.data.name in each.get("data", [composed.data.name])]
+    keys = sorted({key for product in grid for key in product} - {"data"})
+    base: dict[str, tuple[Config, dict[str, Any]]] = {}
+    runs: dict[tuple[Any, ...], Config] = {}
+    for product in grid:
+        swept = [key for key in keys if key in product]
+        for values in itertools.product(*(product[key] for key in swept)):
+            own = dict(zip(swept, values, strict=True))
+            algorithm = own.get("algorithm", composed.algorithm.name)
+            if algorithm not in base:
+                cfg = composer.compose([*overrides, f"algorithm={algorithm}"])
+                base[algorithm] = typed(cfg), {key: OmegaConf.select(cfg, key) for key in keys if key != "algorithm"}
+            config, rest = base[algorithm]
+            stream = replace(config.stream, period=own.get("stream.period", config.stream.period))
+            # Products overlap: a setting that one of them leaves at its default, another may name.
+            runs.setdefault(tuple((rest | own)[key] for key in keys), replace(config, stream=stream))
+    return list(runs.values())
+
+
 def products(config: Config) -> list[dict[str, list[Any]]]:
     """Return the experiment's products of override values under the configuration's profile.
 
@@ -109,6 +138,24 @@ def products(config: Config) -> list[dict[str, list[Any]]]:
             f"{', '.join(config.experiment.grids)}."
         )
     return config.experiment.grids[config.profile]
+
+
+def evaluated(config: Config) -> float | None:
+    """Estimate the examples on which a run of click data is evaluated, all its evaluations together, before its data
+    exist; None where the source's size or its splits are unknown."""
+    data, stream = config.data, config.stream
+    examples = data.expected_examples(stream.train_days)
+    if data.task != "clicks" or examples is None:
+        return None
+    rows = examples / data.split.shares["train"]
+    if not data.is_stream:
+        return rows - examples
+    # At each period's end the held-out rows of the next period's days, and those of the last days that choose settings.
+    day = rows / stream.train_days
+    last = day * max(0, len(data.day_numbers()) - stream.train_days)
+    periods = math.ceil(stream.train_days / stream.period)
+    following = day * data.split.shares["validation"] * max(0, stream.train_days - stream.period)
+    return following + last * (VALIDATION_SHARE * periods + 1 - VALIDATION_SHARE)
 
 
 def steps(config: Config) -> int | None:

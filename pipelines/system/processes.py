@@ -25,6 +25,11 @@ from pipelines.system.files import OWNER_ONLY, private_folder
 Job = TypeVar("Job")
 
 
+def cores() -> int:
+    """Cores that this process may use: taskset, Slurm and containers give fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Child:
     """A process that calls a function, with a pipe between the two.
 

@@ -21,6 +21,27 @@ Batch = tuple[Tensor, Tensor, Tensor]
 EVALUATION_BATCH = 8192
 
 
+class Evaluation:
+    """The AUC and the mean loss of a model, batch by batch, in memory independent of their number."""
+
+    def __init__(self) -> None:
+        self._auc, self._loss = RocAuc(), 0.0
+
+    @torch.no_grad()
+    def add(self, model: nn.Module, batch: Batch) -> None:
+        """Add the examples of a batch."""
+        numeric, categorical, labels = batch
+        logits = model(numeric, categorical)
+        self._loss += float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum"))
+        self._auc.add(labels.cpu().numpy(), logits.cpu().numpy())
+
+    @property
+    def values(self) -> dict[str, float | None]:
+        """The AUC, its standard error and the mean loss; None for what too few rows leave undefined."""
+        loss = self._loss / self._auc.examples if self._auc.examples else None
+        return {"auc": self._auc.value, "standard_error": self._auc.standard_error, "loss": loss}
+
+
 class ClickTask:
     """Model, batches, losses and metric of click-through prediction.
 
@@ -53,22 +74,14 @@ class ClickTask:
         logits = model(numeric, categorical)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
-    @torch.no_grad()
     def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
-        """Return the AUC, its standard error and the mean loss over rows; None for what too few rows leave undefined.
-
-        Memory is independent of the number of rows.
-        """
+        """Return the AUC, its standard error and the mean loss over rows; see :class:`Evaluation`."""
         self.model.eval()
-        auc, loss = RocAuc(), 0.0
+        evaluation = Evaluation()
         for chunk in rows.chunks(EVALUATION_BATCH):
-            numeric, categorical, labels = self._to_device(chunk)
-            logits = self.model(numeric, categorical)
-            loss += float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum"))
-            auc.add(chunk.labels, logits.cpu().numpy())
+            evaluation.add(self.model, self._to_device(chunk))
         self.model.train()
-        mean_loss = loss / auc.examples if auc.examples else None
-        return {"auc": auc.value, "standard_error": auc.standard_error, "loss": mean_loss}
+        return evaluation.values
 
     def _to_device(self, rows: Rows) -> Batch:
         parts = (rows.numeric, rows.categorical.astype(np.int64), rows.labels)

@@ -170,8 +170,13 @@ def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path, monk
 
 def test_times_and_losses_of_batches_are_private(tmp_path: Path) -> None:
     """Both depend on the batches that were drawn: one example more or less moves them."""
-    run = make_run(config(tmp_path))
+    settings = config(tmp_path)
+    run = make_run(settings)
     timings = json.loads((run.path / "private" / "timings.json").read_text())
+    assert timings["evaluated_examples"] == sum(
+        Dataset.open(preprocess(settings)).rows[part] for part in ("validation", "test")
+    )
+    assert timings["evaluation_seconds"] > 0
     examples = run.summary["steps"] * run.summary["batch_size"]
     assert timings["examples_per_second"] * timings["wall_seconds"] == pytest.approx(examples)
     assert "throughput" not in run.summary and run.summary["schema"] == 2

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -41,6 +42,7 @@ def write_run(
     status: str = "done",
     period: int | None = None,
     wall_seconds: float = 20.0,
+    timings: Mapping[str, float] = MappingProxyType({}),
     data: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Path:
@@ -108,7 +110,7 @@ def write_run(
     (folder / "release" / "summary.json").write_text(json_text(summary))
     ledger = {"target_epsilon": epsilon, "statements": [f"Of {name}."]}
     (folder / "release" / "ledger.json").write_text(json_text(ledger))
-    (folder / "private" / "timings.json").write_text(json.dumps({"wall_seconds": wall_seconds}))
+    (folder / "private" / "timings.json").write_text(json.dumps({"wall_seconds": wall_seconds} | timings))
     (folder / "status.json").write_text(json.dumps({"status": status}))
     return folder
 
@@ -267,6 +269,7 @@ def write_bench(report: Path, section: str, times: Mapping[tuple[str, int], floa
             "case": f"{rows:,} rows",
             "reference": reference,
             "table_rows": rows,
+            "batch_size": 2048,
             "median_seconds": seconds,
             "min_seconds": seconds,
             "max_seconds": seconds,

@@ -19,8 +19,10 @@ def comparison(**algorithms: int) -> dict[str, list[RunLength]]:
     return {"comparison": [run(algorithm) for algorithm, count in algorithms.items() for _ in range(count)]}
 
 
-def run(algorithm: str, steps: int = 128, data: str = "nycflights", model: str = "pctr") -> RunLength:
-    return RunLength(data, model, algorithm, steps)
+def run(
+    algorithm: str, steps: int = 128, data: str = "nycflights", model: str = "pctr", evaluated: float | None = None
+) -> RunLength:
+    return RunLength(data, model, algorithm, steps, evaluated)
 
 
 def lines(folder: Path, planned: dict[str, list[RunLength]] | None = None, jobs: int = 1) -> dict[str, Line]:
@@ -63,13 +65,34 @@ def test_a_run_took_what_its_files_say_unless_they_were_copied(tmp_path: Path) -
         assert seconds(found) == taken
 
 
+def test_steps_evaluations_and_the_rest_are_estimated_each_by_itself(tmp_path: Path) -> None:
+    """A short run is mostly start and evaluation, a long one steps."""
+    timings = {"evaluation_seconds": 8.0, "evaluated_examples": 4_000}
+    folder = write_run(tmp_path, "dpsgd", test=0.7, wall_seconds=64.0, timings=timings)  # 128 steps
+    os.utime(folder / "private" / "config.yaml", (1000.0, 1000.0))
+    os.utime(folder / "release" / "summary.json", (1075.0, 1075.0))  # 3 s of it are neither
+    pace = Pace(load_runs(tmp_path)[0])
+    assert pace.run(run("dpsgd")) == pytest.approx(75)
+    assert pace.run(run("dpsgd", 1280, evaluated=4_000)) == pytest.approx(640 + 8 + 3)
+    assert pace.run(run("dpsgd", 10, evaluated=40_000)) == pytest.approx(5 + 80 + 3)
+    assert pace.run(run("dpsgd", 10, data="journey", evaluated=500)) == pytest.approx(5 + 1 + 3)
+    assert pace.run(run("adafest")) is None
+
+
+def test_the_benchmark_estimates_evaluations_as_well(tmp_path: Path) -> None:
+    write_bench(tmp_path, "step", {("adafest", 338_782): 0.5, ("evaluation", 338_782): 0.128}, "adafest")
+    pace = Pace([], read(tmp_path, "step"))
+    assert pace.run(run("adafest", 60, evaluated=2_048_000)) == pytest.approx(30 + 128)
+    assert pace.run(run("adafest", 60)) == pytest.approx(30)
+
+
 def test_before_the_first_run_the_benchmark_estimates(tmp_path: Path) -> None:
     times = {("adafest", 338_782): 0.5, ("adafest", 1_693_910): 0.9}
     write_bench(tmp_path / "report", "step", times, "adafest")
     plan = {"comparison": [run("adafest", 17_907, "criteo_kaggle")] * 4}
     left = lines(tmp_path, plan, jobs=2)["experiment=comparison"].left
-    assert left == pytest.approx(2 * 17_907 * 0.5)
-    assert "4 h 58 min left with 2 at once" in str(listing(tmp_path, tmp_path / "report", plan, 2))
+    assert left == pytest.approx(4 * 17_907 * 0.5)  # it had the machine to itself, which two runs at once share
+    assert "9 h 56 min left with 2 at once" in str(listing(tmp_path, tmp_path / "report", plan, 2))
     pace = Pace([], read(tmp_path / "report", "step"))
     assert pace.step(run("dpsgd")) is None
     assert pace.step(run("adafest", model="roberta")) is None  # another model's steps take another time

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.runs import load_runs
+from reports.runs import Timings, load_runs
 from tests.reports.synthetic import write_run
 
 
@@ -108,7 +108,7 @@ def test_the_place_of_the_data_is_private_and_times_too(tmp_path: Path) -> None:
     for part, place in (("release", "train.txt"), ("private", "/data/criteo/train.txt")):
         (folder / part / "config.yaml").write_text(f"data: {{name: criteo_kaggle, path: {place}}}\n")
     ((run,), _) = load_runs(tmp_path)
-    assert (run.source, run.wall_seconds) == ("/data/criteo/train.txt", 33.0)
+    assert (run.source, run.timings) == ("/data/criteo/train.txt", Timings(33.0))
     shutil.rmtree(folder / "private")  # a release that somebody else reads
     ((run,), _) = load_runs(tmp_path)
-    assert (run.source, run.wall_seconds) == ("train.txt", None)
+    assert (run.source, run.timings) == ("train.txt", None)

@@ -112,7 +112,7 @@ class CriteoFiles:
         total = sum(path.stat().st_size for path in self.paths)
         done = 0
         for file, path in enumerate(self.paths):
-            reader = ParquetLines(path) if is_parquet(path) else LineBlocks(path)
+            reader = lines_of(path)
             start = 0
             for block in reader:
                 parsed = parse_block(block)
@@ -139,6 +139,11 @@ class CriteoFiles:
                     f"{place}. Mend the file, or have such lines left out and counted: data.on_bad_row=skip."
                 )
             self.rejected.add(error.reason, place)
+
+
+def lines_of(path: Path) -> ParquetLines | LineBlocks:
+    """The lines of a file in blocks, plain, gzipped or from Parquet; no more is read than is asked for."""
+    return ParquetLines(path) if is_parquet(path) else LineBlocks(path)
 
 
 def _guess(path: Path) -> str:

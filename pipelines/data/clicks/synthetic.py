@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 import gzip
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,6 +56,10 @@ class GeneratorConfig(ClickConfig):
     seed: Seed = 0
     on_bad_row: str = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+
+    @abstractmethod
+    def rows_of_days(self) -> dict[int, int]:
+        """Rows of each day."""
 
     def check(self) -> None:
         """Raise UserError where a setting has no meaning."""
@@ -131,6 +136,10 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
     def day_numbers(self) -> list[int]:
         """0 to ``days`` - 1."""
         return list(range(self.days))
+
+    def rows_of_days(self) -> dict[int, int]:
+        """Rows of each day."""
+        return dict.fromkeys(self.day_numbers(), self.rows_per_day)
 
     def identity(self, day: int) -> dict[str, Any]:
         """What the rows of a day are made from."""

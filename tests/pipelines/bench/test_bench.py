@@ -129,7 +129,7 @@ def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
 
 def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:
     found = by_name(step.bench(config(tmp_path), repeats=1))
-    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, *COMPETITORS}
+    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, pctr.EVALUATION, *COMPETITORS}
     assert {record.reference for record in found.values()} == {pctr.ORDINARY}
     assert all(record.median_seconds and record.peak_bytes for record in found.values())
     assert {record.table_rows for record in found.values()} == {2000}

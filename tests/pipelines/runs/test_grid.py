@@ -1,12 +1,14 @@
-"""Steps of a run, told before its data are made."""
+"""Steps and evaluations of a run, told before its data are made; the runs of a grid, told without its files."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
-from pipelines.runs.grid import steps
+from pipelines.runs.grid import evaluated, outline, plan, steps
 
 
 @pytest.mark.parametrize(
@@ -24,3 +26,35 @@ from pipelines.runs.grid import steps
 )
 def test_steps_follow_from_the_configuration(overrides: list[str], expected: int) -> None:
     assert steps(typed(Composer(None).compose(overrides))) == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["data=criteo_synthetic", "data.rows=1000"], 200),  # a fifth is for validation and test
+        # 5 days of training in periods of 2, 2 and 1, then 3 days: an eighth of these chooses after each period,
+        # the rest is reported once; and 3 of the training days follow a period, a twentieth of each held out.
+        (
+            [
+                *("data=criteo_synthetic_stream", "data.days=8", "data.rows_per_day=1000"),
+                *("stream.train_days=5", "stream.period=2"),
+            ],
+            3 * 375 + 2625 + 150,
+        ),
+        (["data=text_synthetic", "model=roberta"], None),
+    ],
+)
+def test_evaluations_follow_from_the_configuration(overrides: list[str], expected: float | None) -> None:
+    found = evaluated(typed(Composer(None).compose(overrides)))
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("named", [["profile=smoke"], ["profile=demo", "data=nycflights"]])
+def test_an_outline_has_the_runs_of_the_plan(named: list[str]) -> None:
+    overrides = [*named, "experiment=comparison"]
+    composer = Composer(None)
+    planned = [run.config for run in plan(composer, overrides).runs]
+    outlined = outline(composer, overrides)
+    assert Counter((run.algorithm.name, steps(run)) for run in outlined) == Counter(
+        (run.algorithm.name, steps(run)) for run in planned
+    )

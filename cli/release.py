@@ -124,6 +124,8 @@ def _write_cards(runs: Sequence[Path], file: CardFile, nonprivate: bool) -> None
 
     from pipelines.runs.cards import Maker, card, write_cards
 
+    if not runs:
+        raise UserError("none of these runs is done: there is nothing to make cards of.")
     maker = Maker(version("dpfest"), file.commit or _source_commit(), file.command)
     releases = _checked(runs, nonprivate)
     cards: dict[str, tuple[Path, Card]] = {}

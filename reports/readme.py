@@ -46,6 +46,7 @@ class Results:
 
     reference: Path
     runs: int
+    everything: Sequence[Population]
     groups: Sequence[Population]
     planted: Sequence[Population]
 
@@ -59,11 +60,13 @@ class Results:
         runs, skipped = load_runs(reference)
         if skipped:
             raise UserError(f"{reference / skipped[0].path} cannot be used: {skipped[0].reason}.")
-        rigorous = [g for g in populations(runs) if g.fidelity == "rigorous" and g.epsilons]
+        everything = populations(runs)
+        rigorous = [group for group in everything if group.fidelity == "rigorous" and group.epsilons]
         groups = [group for group in rigorous if group.untestable is None]
         if not any(group.kind == "clicks" for group in groups):
             raise UserError(f"{reference} holds no cards of private runs on real clicks.")
-        return cls(reference, len(runs), groups, [group for group in rigorous if group.kind == "map"])
+        planted = [group for group in rigorous if group.kind == "map"]
+        return cls(reference, len(runs), everything, groups, planted)
 
     @property
     def central(self) -> Population:
@@ -75,7 +78,7 @@ class Results:
     @property
     def text(self) -> str:
         """What README says between the two lines."""
-        found = Found.of(register.judge(Inputs(self.groups, self.reference)), self.groups)
+        found = Found.of(register.judge(Inputs(self.everything, self.reference)), self.everything)
         central, there = self.central, {run.algorithm for group in self.groups for run in group.runs}
         names = [name for name in fig8.COMPARED if name in there]
         head = ["data", "ε", *(label(name) for name in (*REFERENCES, *names)), "seeds"]

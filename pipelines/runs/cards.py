@@ -20,7 +20,7 @@ from typing import Any
 from dpfest.errors import UserError
 from pipelines.runs.identity import WITHOUT_EFFECT
 from pipelines.runs.release import CONFIG, LEDGER, SUMMARY, Release, config_text
-from pipelines.system.files import json_text, write_atomically
+from pipelines.system.files import json_text, locked, write_atomically
 
 SCHEMA = 1
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -102,13 +102,15 @@ def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
     """
     if not path.name.endswith(SUFFIXES):
         raise UserError(f"{path} is no name for cards: let it end in .jsonl or .jsonl.gz.")
-    there, damaged = read_cards(path) if path.exists() else ([], [])
-    if damaged:
-        raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
-    merged = {one.key: one for one in (*there, *cards)}
-    text = _text([merged[key] for key in sorted(merged)]).encode()
-    content = gzip.compress(text, 9, mtime=0) if path.name.endswith(".gz") else text
-    write_atomically(path, lambda partial: partial.write_bytes(content))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with locked(path.with_name(f".{path.name}.lock")):  # others may add to it
+        there, damaged = read_cards(path) if path.exists() else ([], [])
+        if damaged:
+            raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
+        merged = {one.key: one for one in (*there, *cards)}
+        text = _text([merged[key] for key in sorted(merged)]).encode()
+        content = gzip.compress(text, 9, mtime=0) if path.name.endswith(".gz") else text
+        write_atomically(path, lambda partial: partial.write_bytes(content))
     return len(merged), len(there) + len(cards) - len(merged)
 
 

@@ -26,6 +26,8 @@ KEPT = 0.9
 """Share of DP-SGD's gain over frozen embeddings that a setting must keep."""
 LEAST_GAIN = 0.01
 """Of utility, for which there is something to keep: one seed and a test split of thousands tell no less."""
+GRID = 3
+"""Settings of an algorithm that must have been tried on real data to be drawn: fewer say nothing of what it can keep."""
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 
@@ -190,7 +192,7 @@ def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
 def _named(axes: Axes, axis: Axis, name: str, point: Point, labels: Counter[tuple[float, float]]) -> None:
     """A real dataset, where it has this property and runs of this algorithm; above the `labels` at the same mark."""
     place = point.places[axis.name]
-    if place is None or not point.population.of(name, point.dpsgd.epsilon):
+    if place is None or len(point.population.of(name, point.dpsgd.epsilon)) < GRID:
         return
     _mark(axes, point, name, place, "none")
     height = _height(point, name)

@@ -41,12 +41,14 @@ class Reach:
 
 
 class Compared:
-    """Settings of several algorithms and the DP-SGD that they are compared with, the best on the seeds that choose."""
+    """Settings of several algorithms and the DP-SGD that they are compared with, the best on the seeds that choose, in
+    one of so many panels."""
 
-    def __init__(self, panel: Panel, *names: str) -> None:
+    def __init__(self, panel: Panel, *names: str, panels: int = 1) -> None:
         self.panel = panel
         self.rivals = panel.of("dpsgd")
-        self.sample = Sample(chain(self.rivals, *(panel.of(name) for name in names if name != "dpsgd")))
+        tried = chain(self.rivals, *(panel.of(name) for name in names if name != "dpsgd"))
+        self.sample = Sample(tried, panels)
         self.reference = self.sample.best(self.rivals)
         self.lacking = [name for name in ("dpsgd", *names) if not panel.of(name)]
 
@@ -144,7 +146,9 @@ def ahead(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Seq
 
 
 def behind(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Sequence[float] = LOSSES) -> Statement:
-    """That within one of the losses `mine` does not cut it more than `factor` times as much as some rival."""
+    """That within one of the losses `mine` does not cut it more than `factor` times as much as some rival, at a
+    reduction at which `mine` was tried: denser settings than the densest might lose less."""
+    densest = min(setting.reduction for setting in mine.settings)
 
     def refuted(rival: Tried, setting: Setting, loss: float) -> Statement:
         return All([rival.within(setting, loss), *mine.none_reaches(_more(factor * setting.reduction), loss)])
@@ -155,7 +159,7 @@ def behind(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Se
             for loss in losses
             for rival in rivals
             for setting in rival.settings
-            if setting.reduction > 1
+            if setting.reduction > 1 and factor * setting.reduction >= densest
         ]
     )
 

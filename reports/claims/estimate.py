@@ -97,15 +97,17 @@ class Difference:
 
 
 class Sample:
-    """The runs of the settings that a claim rests on: which seeds choose, and how far runs scatter.
+    """The runs of the settings that a claim rests on: which seeds choose, and how far runs scatter. A claim that fails
+    where it fails in one of several `panels` (every ε, every period) has as many chances to be wrong, which the bounds on
+    confirming seeds count.
 
     Attributes:
         choosing: the seeds that choose; all of them where there are too few to confirm.
         few: whether there are fewer than ENOUGH seeds.
     """
 
-    def __init__(self, settings: Iterable[Setting]) -> None:
-        self.settings = tuple(settings)
+    def __init__(self, settings: Iterable[Setting], panels: int = 1) -> None:
+        self.settings, self.panels = tuple(settings), panels
         seeds = sorted({seed for setting in self.settings for seed in setting.by_seed})
         shared = [seed for seed in seeds if all(seed in setting.by_seed for setting in self.settings)]
         self.few = len(seeds) < ENOUGH
@@ -130,7 +132,7 @@ class Sample:
             value = math.fsum(factor * setting.test for factor, setting in weights)
             return Difference(value, normal(of) * math.hypot(*errors))
         fresh = shared - self.choosing
-        used, of = (fresh, 1) if fresh and chosen else (shared, of)
+        used, of = (fresh, self.panels) if fresh and chosen else (shared, of)
         by_seed = {seed: _at(weights, seed) for seed in sorted(shared)}
         deviation, freedom = scatter
         deviation *= math.hypot(*(factor for factor, _ in weights))

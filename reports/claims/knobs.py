@@ -60,14 +60,19 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
         return finding(OPEN, "missing", what="runs with a ratio of 5 or 10 and with another one")
     statement = Any([All([Above(between(sample, one, against)) for against in others]) for one in named])
     gained = between(sample, best, other).at(len(grid.cells))
+    said = verdict(statement)
+    # What is denser is better: ratios can be compared where both were tried as dense.
+    smallest = [min(tau for (ratio, tau) in grid.cells if (ratio in BEST_RATIOS) == mine) for mine in (True, False)]
+    lacking = said == FAILS and smallest[0] > smallest[1]
     return finding(
-        verdict(statement),
+        UNTOLD if lacking else said,
         "best_ratio",
         (f"gain of {metric(population)}", gained.low, gained.high),
         gained=gained,
         ratio=best.parameter("noise_ratio"),
         other=other.parameter("noise_ratio"),
         of=len(grid.cells),
+        lacking=lacking,
         metric=metric(population),
     )
 
@@ -223,9 +228,12 @@ def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
     said = verdict(Above(worse))
     # Where neither drops sharply there is no cliff whose depth could be compared.
     flat = said != HOLDS and all(drop.value <= TOLERABLE for drop in drops)
+    # Where it has dropped at the smaller τ already, the rest of the drop is not the cliff.
+    best = sample.best(grid.cells.values())
+    fallen = said != HOLDS and best is not None and best.test - few[low].test > TOLERABLE
     moved = worse.at(1, False)
     return finding(
-        UNTOLD if flat else said,
+        UNTOLD if flat or fallen else said,
         "cliffs",
         (f"difference of losses of {metric(population)}", moved.low, moved.high),
         small=min(lines),
@@ -235,6 +243,7 @@ def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
         drops=[drop.at(1, False) for drop in drops],
         moved=moved,
         flat=flat,
+        fallen=fallen,
         metric=metric(population),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
@@ -15,8 +16,9 @@ from reports.wording import metric, settings_text
 TOLERABLE = LOSSES[-1]
 """A loss beyond these is none that the paper tolerates."""
 
-LITTLE = 100
-"""A reduction below this is what the paper may mean by minimal: it names no number."""
+LITTLE, MINIMAL = 100, 2
+"""Reductions below the first are what the paper may mean by minimal: it names no number. Below the second they surely
+are, so that settings must come so far to refute what it says of them."""
 
 
 VERY = 10
@@ -46,7 +48,7 @@ def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: f
 
 
 def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, panels: int) -> Finding:
-    compared = Compared(panel, leader, *rivals)
+    compared = Compared(panel, leader, *rivals, panels=panels)
     if compared.lacking:
         return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
     mine, others = compared.tried(leader), [compared.tried(name) for name in rivals]
@@ -63,7 +65,7 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     return finding(
         UNTOLD if untold else verdict,
         "best_reductions",
-        interval=_lead(reached),
+        interval=_lead(reached, verdict),
         where=panel.where,
         leader=leader,
         rivals=rivals,
@@ -73,15 +75,17 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     )
 
 
-def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]]) -> tuple[str, float, float | None]:
-    """Where the lead is largest by its lower bound: what it is of, and how many times the best rival's the leader's
-    best reduction is; None is unknown."""
+def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], said: str) -> tuple[str, float, float | None]:
+    """Where the lead is largest by its lower bound or, of a claim that does not hold, smallest by its upper one: what it
+    is of, and how many times the best rival's the leader's best reduction is; None is unknown."""
     bounds = []
     for loss, mine, others in reached:
         rival = max(others, key=lambda other: other.at_most)
         least = 0.0 if rival.ended else mine.surely / rival.at_most
         most = None if mine.ended else mine.at_most / max(other.surely for other in others)
         bounds.append((f"times the reduction, within {loss:g}", least, most))
+    if said == FAILS:
+        return min(bounds, key=lambda bound: math.inf if bound[2] is None else bound[2])
     return max(bounds, key=lambda bound: bound[1])
 
 
@@ -169,14 +173,18 @@ def significant_reduction(population: Population) -> Finding:
 
 
 def exponential_loses(population: Population) -> Finding:
-    """No setting of exponential selection has a tolerable loss."""
+    """No setting of exponential selection has a tolerable loss, at every ε at which as many were tried as at the main
+    one."""
+    main = main_panel(population)
     panels = by_epsilon(population, population.epsilons)
+    if main is not None:
+        panels = [panel for panel in panels if len(panel.of("exponential")) >= len(main.of("exponential"))]
     return all_of([_exponential_loses(panel, len(panels)) for panel in panels])
 
 
 def _exponential_loses(panel: Panel, panels: int) -> Finding:
     """A loss is tolerable below TOLERABLE, and below that of frozen embeddings, which cost nothing."""
-    compared = Compared(panel, "exponential", *(["frozen"] if panel.of("frozen") else []))
+    compared = Compared(panel, "exponential", *(["frozen"] if panel.of("frozen") else []), panels=panels)
     if compared.lacking:
         return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
     tried, frozen = compared.tried("exponential"), compared.sample.best(panel.of("frozen"))
@@ -203,7 +211,7 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
 
 
 def beats_dpsgd(population: Population) -> Finding:
-    """One of the AdaFEST settings that cut little is above DP-SGD."""
+    """One of the AdaFEST settings that cut little is above DP-SGD. It is refuted only where one cuts hardly at all."""
     panel = main_panel(population)
     compared = Compared(panel, "adafest") if panel else None
     if panel is None or compared is None or compared.lacking:
@@ -215,8 +223,10 @@ def beats_dpsgd(population: Population) -> Finding:
         return finding(UNTOLD, "none_dense", count=len(tried.settings), little=LITTLE, least=least)
     best = min(dense, key=lambda s: (tried.lost[s.key].seems, s.key))
     gained = tried.lost[best.key].at(len(dense)).times(-1)
+    said = compared.verdict(Any([tried.within(setting, 0) for setting in dense]))
+    minimal = min(setting.reduction for setting in dense)
     return finding(
-        compared.verdict(Any([tried.within(setting, 0) for setting in dense])),
+        UNTOLD if said == FAILS and minimal > MINIMAL else said,
         "dense_enough",
         interval=(f"gain of {metric(population)}", gained.low, gained.high),
         count=len(dense),
@@ -224,6 +234,7 @@ def beats_dpsgd(population: Population) -> Finding:
         reduction=best.reduction,
         gained=gained,
         metric=metric(population),
+        minimal=minimal if minimal > MINIMAL else None,
     )
 
 
@@ -249,7 +260,7 @@ def embeddings_help(population: Population) -> Finding:
 
 
 def _embeddings_help(panel: Panel, panels: int) -> Finding:
-    compared = Compared(panel, "frozen")
+    compared = Compared(panel, "frozen", panels=panels)
     if compared.lacking:
         return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
     frozen = compared.sample.best(panel.of("frozen"))
@@ -319,7 +330,7 @@ def cuts_more(panel: Panel, other: Panel) -> Finding:
     return finding(
         UNTOLD if untold else said,
         "vocabularies",
-        interval=_lead([(loss, one, [two]) for loss, one, two in reached]),
+        interval=_lead([(loss, one, [two]) for loss, one, two in reached], said),
         large=panel.population,
         small=other.population,
         reached=reached,

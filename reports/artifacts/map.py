@@ -27,7 +27,7 @@ KEPT = 0.9
 LEAST_GAIN = 0.01
 """Of utility, for which there is something to keep: one seed and a test split of thousands tell no less."""
 GRID = 3
-"""Settings of an algorithm that must have been tried on real data to be drawn: fewer say nothing of what it can keep."""
+"""Settings of an algorithm that must have been tried on real data to be drawn: fewer do not say what it can keep."""
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 

@@ -15,8 +15,8 @@ from reports.entry import Inputs
 
 
 def as_good(inputs: Inputs) -> Findings:
-    """At every ε and of every algorithm, the best rigorous setting of those trained both ways loses less than NEARLY against the best one of the
-    paper's way; it may be better."""
+    """At every ε and of every algorithm, the best rigorous setting of those trained both ways loses less than NEARLY
+    against the best one of the paper's way; it may be better."""
     usable = [population for population in inputs.of("clicks", "text", "large_text") if not population.untestable]
     pairs = [
         (one, other)

@@ -98,8 +98,8 @@ class Difference:
 
 class Sample:
     """The runs of the settings that a claim rests on: which seeds choose, and how far runs scatter. A claim that fails
-    where it fails in one of several `panels` (every ε, every period) has as many chances to be wrong, which the bounds on
-    confirming seeds count.
+    where it fails in one of several `panels` (every ε, every period) has as many chances to be wrong, which the bounds
+    on confirming seeds count.
 
     Attributes:
         choosing: the seeds that choose; all of them where there are too few to confirm.

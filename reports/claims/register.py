@@ -251,8 +251,8 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "private_moved_more",
-        "Private training gains more from longer periods than training without privacy does: the paper lays it to shifts "
-        "of the distribution, to which private training is more vulnerable.",
+        "Private training gains more from longer periods than training without privacy does; the paper says that it is "
+        "more vulnerable to shifts of the distribution.",
         "§4.3, appendix D.2.2, table 5",
         ("tab_streaming",),
         on(STREAM, streams.private_moved_more),

@@ -76,8 +76,8 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
 
 
 def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], said: str) -> tuple[str, float, float | None]:
-    """Where the lead is largest by its lower bound or, of a claim that does not hold, smallest by its upper one: what it
-    is of, and how many times the best rival's the leader's best reduction is; None is unknown."""
+    """Where the lead is largest by its lower bound or, of a claim that does not hold, smallest by its upper one: what
+    it is of, and how many times the best rival's the leader's best reduction is; None is unknown."""
     bounds = []
     for loss, mine, others in reached:
         rival = max(others, key=lambda other: other.at_most)

@@ -10,7 +10,7 @@ import pytest
 
 from reports.build import build
 from reports.claims.claim import DIFFERS
-from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD
+from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD, Sample
 from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
 from reports.entry import Inputs
@@ -56,7 +56,7 @@ CLICKS: dict[str, tuple[list[Spec], list[Spec]]] = {
     ),
     "adafest_beats_dpsgd": (
         [adafest(1, -0.004, 3.0), adafest(50, 0.02, 1e4)],
-        [adafest(1, 0.004, 3.0), adafest(50, -0.02, 1e4)],  # the sparse one does not count here
+        [adafest(1, 0.004, 1.5), adafest(50, -0.02, 1e4)],  # the sparse one does not count here
     ),
     "larger_ratio_better": (
         grid((1, 5, 0.005, 90), (10, 5, 0.001, 50), (1, 20, 0.009, 900), (10, 20, 0.005, 500)),
@@ -163,6 +163,62 @@ def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> Non
     assert "None of 2 settings cuts less than 100 times; one cuts 5,000×" in said["adafest_beats_dpsgd"]
     assert "the sparsest cuts 50,000× (sweep larger algorithm.threshold)" in said["adafest_half_a_million"]
     assert "privacy=paper" in said["corrections_cost_no_utility"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "so", "open_"),
+    [
+        (  # the other ratio was tried at a smaller τ
+            "ratio_five_or_ten",
+            grid((1, 5, 0.001, 90), (5, 5, 0.004, 70)),
+            grid((1, 2, 0.001, 20), (1, 5, 0.003, 90), (5, 5, 0.004, 70)),
+        ),
+        (  # at the smaller ratio, utility has dropped before the smaller τ
+            "cliff_worse_at_small_ratio",
+            grid((1, 5, 0.001, 90), (1, 80, 0.02, 9e3), (10, 5, 0.001, 50), (10, 80, 0.06, 5e3)),
+            grid((1, 5, 0.02, 90), (1, 80, 0.04, 9e3), (10, 5, 0.001, 50), (10, 80, 0.06, 5e3)),
+        ),
+        (  # no setting of the leader is as dense as the rival's
+            "combined_ahead_of_both",
+            [adafest(1, 0.001, 8), adafest(9, 0.03, 900), fest(300, 0.03, 800), plus(1, 0.02, 4), plus(9, 0.03, 600)],
+            [adafest(1, 0.001, 8), adafest(9, 0.03, 900), fest(300, 0.03, 800), plus(1, 0.02, 40), plus(9, 0.03, 600)],
+        ),
+        ("adafest_beats_dpsgd", [adafest(1, 0.004, 1.5)], [adafest(1, 0.004, 3.0)]),
+    ],
+)
+def test_what_the_grid_leaves_out_refutes_nothing(
+    claim: str, so: list[Spec], open_: list[Spec], tmp_path: Path
+) -> None:
+    write(tmp_path / "so", [*BASE, *so])
+    assert found(tmp_path / "so", claim)["verdict"] == FAILS
+    write(tmp_path / "open", [*BASE, *open_])
+    assert found(tmp_path / "open", claim)["verdict"] == UNTOLD
+
+
+def test_exponential_selection_is_judged_where_as_much_was_tried_as_at_the_main_epsilon(tmp_path: Path) -> None:
+    two = [("exponential", {"rows_per_step": rows}, 0.05, 900.0) for rows in (30, 300)]
+    write(tmp_path, [*BASE, *two])
+    write(tmp_path, [*BASE, ("exponential", {"rows_per_step": 30}, 0.0, 900.0)], epsilon=3.0)
+    claim = found(tmp_path, "exponential_fails")
+    assert claim["verdict"] == HOLDS and "At ε = 3" not in claim["evidence"]
+
+
+def test_the_two_fidelities_are_compared_at_settings_that_both_have(tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, fest(3000, 0.01, 90.0), fest(30, 0.03, 900.0)])
+    write(tmp_path, [fest(3000, 0.001, 90.0)], fidelity="paper")
+    assert verdicts(tmp_path)["corrections_cost_no_utility"] == FAILS
+    write(tmp_path, [fest(30_000, 0.0, 9.0)])  # a better setting of one way alone
+    assert verdicts(tmp_path)["corrections_cost_no_utility"] == FAILS
+
+
+def test_a_claim_that_fails_in_one_of_several_panels_needs_wider_bounds(tmp_path: Path) -> None:
+    for seed, moved in enumerate((0.0, 0.002, -0.001, 0.001)):
+        write_run(tmp_path, "dpsgd", test=0.72, seed=seed)
+        write_run(tmp_path, "frozen", test=0.69 + moved, coordinates=0.0, seed=seed)
+    settings = populations(load_runs(tmp_path)[0])[0].settings
+    weights = [(1.0, settings[0]), (-1.0, settings[1])]
+    one, three = (Sample(settings, panels).contrast(weights) for panels in (1, 3))
+    assert three.value == one.value and three.half > 1.5 * one.half
 
 
 @pytest.mark.parametrize(("frozen", "verdict"), [(0.09, "holds"), (0.03, "inconclusive")])

@@ -38,6 +38,7 @@ def _real(runs: Path, batch_size: int = 2048) -> None:
         ("dpsgd", 0.80, 0.80, 10_000.0),
         ("fest", 0.788, 0.799, 10.0),
         ("fest", 0.791, 0.785, 100.0),
+        ("fest", 0.795, 0.795, 1_000.0),
     ):
         settings = {"selection": {"rows": size}} if name == "fest" else {}
         about: dict[str, Any] = {"dataset": "journey", "settings": settings, "batch_size": batch_size}
@@ -73,6 +74,15 @@ def test_real_data_stand_where_their_place_is_known(tmp_path: Path) -> None:
     assert len(named) == 5
     for axis in artifact.AXES:
         assert named[axis.heading] == ([] if axis.name in ("zipf_exponent", "tail_signal") else ["journey"])
+
+
+def test_real_data_on_which_one_setting_was_tried_are_not_drawn(tmp_path: Path) -> None:
+    write_map(tmp_path)
+    write_run(tmp_path, "frozen", test=0.7, coordinates=0.0, dataset="journey")
+    write_run(tmp_path, "dpsgd", test=0.8, dataset="journey")
+    write_run(tmp_path, "fest", test=0.75, coordinates=10.0, dataset="journey")
+    figure = _content(tmp_path).figure
+    assert figure is not None and not [text for axes in figure.axes for text in axes.texts if axes.get_xlabel()]
 
 
 def test_batch_sizes_are_points_of_their_own(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,12 @@ def test_a_run_made_anew_replaces_its_card_and_another_stands_beside_it(
     write_cards(path, [one(0, 0.7)])
     assert write_cards(path, [again]) == ((1, 1) if replaces else (2, 0))
     assert sorted(values(path)) == ([0.9] if replaces else [0.7, 0.9])
+
+
+def test_cards_that_two_write_at_once_are_all_kept(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda seed: write_cards(tmp_path / "all.jsonl", [one(seed)]), range(8)))
+    assert len(values(tmp_path / "all.jsonl")) == 8
 
 
 def test_makers_without_a_card_are_forgotten(tmp_path: Path) -> None:

@@ -61,6 +61,11 @@ def card(cfg: DictConfig) -> None:
     from pipelines.preprocess import preprocess
 
     print(card(Stream.open(preprocess(config)), config.data.provenance))
+    from reports.reference import learnable, reference_folder
+
+    reference = reference_folder()
+    if reference is not None and (told := learnable(config.data.name, reference)):
+        print(f"dpfest's reference: {told}.")
 
 
 def day_job(cfg: DictConfig) -> None:

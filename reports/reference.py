@@ -24,7 +24,7 @@ from reports.comparison import Population, Setting, populations
 from reports.entry import Entry
 from reports.runs import Run, load_runs, of_cards
 from reports.tables import Column, Table
-from reports.wording import metric, number, plural, settings_text, signed, significant
+from reports.wording import metric, number, plural, seeds_of, settings_text, signed, significant, utility
 
 ALARM = 0.01
 """Probability that an artifact is said to differ although nothing but the seeds does."""
@@ -37,10 +37,28 @@ _EXACT = 1e-9  # equal but for rounding
 Key = tuple[Any, ...]
 
 
+LEARNT = ("frozen", "dpsgd", "nonprivate")
+"""What bounds that which sparse private training can learn."""
+
+
 def reference_folder() -> Path | None:
     """docs/reference of these sources, if it holds run cards; an installed wheel has none."""
     folder = Path(__file__).parents[1] / "docs" / "reference"
     return folder if of_cards(folder) else None
+
+
+def learnable(dataset: str, reference: Path) -> str | None:
+    """What can be learnt from a dataset, by the reference's runs: the best test utility of frozen embeddings, of DP-SGD
+    and of training without privacy, in streams in the shortest period. None where the reference has no such runs."""
+    groups = populations([run for run in load_runs(reference)[0] if run.dataset == dataset])
+    for group in groups:
+        if group.fidelity == "rigorous" and group.main_epsilon is not None:
+            alone = group.at(group.periods[0]) if group.periods else group
+            best = {name: alone.best(name, None if name == "nonprivate" else group.main_epsilon) for name in LEARNT}
+            told = ", ".join(f"{label(name)} {utility(s.test, s.spread)}" for name, s in best.items() if s is not None)
+            period = f" in periods of {plural(group.periods[0], 'day')}" if group.periods else ""
+            return f"test {metric(group)} at ε = {number(group.main_epsilon)}{period}, {seeds_of(group)}: {told}"
+    return None
 
 
 @dataclass(frozen=True)

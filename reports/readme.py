@@ -88,7 +88,8 @@ class Results:
             f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
             "deviations over seeds. The table has means over seeds ± standard deviations; of each algorithm that "
             "chooses rows, the setting with the largest reduction whose validation utility is at most "
-            f"{number(LOSS)} below that of the best DP-SGD. [{self.runs:,} run cards](docs/reference) hold all of it."
+            f"{number(LOSS)} below that of the best DP-SGD. In streams, DP-FEST's rows are those of the days so far. "
+            f"[{self.runs:,} run cards](docs/reference) hold all of it."
         )
         return "\n".join(
             [
@@ -177,13 +178,12 @@ def _row(panel: Panel, names: Sequence[str]) -> list[str]:
 
 
 def _reduced(panel: Panel, best: Setting | None, name: str) -> str:
-    settings = panel.of(name)
+    settings = panel.of("fest/streaming" if name == "fest" and panel.population.periods else name)
     if not settings or best is None:
         return "—"
     chosen = best_reduction(settings, best, LOSS)
     if chosen is None:
-        highest = panel.population.best(name, panel.epsilon)
-        assert highest is not None
+        highest = max(settings, key=lambda setting: (setting.validation, setting.key))
         return f"none ({utility(highest.test, highest.spread)} at best)"
     return f"{utility(chosen.test, chosen.spread)} at {multiple(chosen.reduction)}"
 

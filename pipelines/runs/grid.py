@@ -119,8 +119,10 @@ def outline(composer: Composer, overrides: Sequence[str]) -> list[Config]:
                 base[algorithm] = typed(cfg), {key: OmegaConf.select(cfg, key) for key in keys if key != "algorithm"}
             config, rest = base[algorithm]
             stream = replace(config.stream, period=own.get("stream.period", config.stream.period))
+            length = {key.removeprefix("train."): value for key, value in own.items() if key.startswith("train.")}
+            run = replace(config, stream=stream, train=replace(config.train, **length))
             # Products overlap: a setting that one of them leaves at its default, another may name.
-            runs.setdefault(tuple((rest | own)[key] for key in keys), replace(config, stream=stream))
+            runs.setdefault(tuple((rest | own)[key] for key in keys), run)
     return list(runs.values())
 
 

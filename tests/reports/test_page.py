@@ -196,7 +196,7 @@ def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(re
     ]
 
 
-def test_verdicts_stand_by_dataset(report: Path, document: Document) -> None:
+def test_verdicts_stand_by_dataset(report: Path) -> None:
     claims = json.loads((report / "report.json").read_text(encoding="utf-8"))["claims"]
     text = (report / "index.html").read_text(encoding="utf-8")
     matrix = text[text.index("Verdict on each claim by dataset") :]
@@ -204,7 +204,7 @@ def test_verdicts_stand_by_dataset(report: Path, document: Document) -> None:
     head, *rows = re.findall("<tr>.*?</tr>", matrix, re.DOTALL)
     assert re.findall(">([^<>]+)</th>", head) == ["claim", "nycflights", "nycflights_stream"]
     judged = {claim["id"]: claim["datasets"] for claim in claims if claim["datasets"]}
-    assert len(rows) == len(judged) and "Frozen embeddings do almost as well" in document.text
+    assert len(rows) == len(judged)
     for row, (name, datasets) in zip(rows, judged.items(), strict=True):
         assert f'href="#claim-{name}"' in row
         assert re.findall('data-status="([^"]+)"', row) == [said["verdict"] for said in datasets.values()]

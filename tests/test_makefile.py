@@ -53,7 +53,9 @@ def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
     assert "0 of 9 runs; the rest takes 5 h" in ended.stdout
     sections = ["embedding", "step", "corrections", "bias", "contribution"]
     assert names[-7:] == [*(f"bench {section}" for section in sections), "audit", "report"]
-    assert names[first + 1 : first + 3] == ["report", "sweep experiment=streaming"]  # the first figures come early
+    # The first figures come early: those of journey.
+    assert names[first + 1 : first + 4] == ["report", "sweep experiment=comparison", "sweep experiment=streaming"]
+    assert "data=journey" in calls[first] and "data=journey" not in calls[first + 2]
     assert "seed=range(2)" in calls[-1]  # so that it knows how many runs are complete
     *sweeps, last = (call for call in calls if call[0] == "sweep")
     assert all({"seed=range(2)", "profile=demo", "sweep.jobs=2"} <= set(call) for call in sweeps)

@@ -10,6 +10,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -332,3 +334,11 @@ def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float)
     # One part in 10^12: a loss that equals the threshold on paper must not fail it by rounding.
     within = [s for s in settings if reference.validation - s.validation <= loss + 1e-12]
     return max(within, key=lambda s: (s.reduction, s.validation, s.key), default=None)
+
+
+def but_for_selection(setting: Setting, *names: str) -> str:
+    """All settings but these of the selection: what settings that differ in them alone have in common."""
+    settings = copy.deepcopy(dict(setting.runs[0].hyperparameters))
+    for name in names:
+        (settings["algorithm"].get("selection") or {}).pop(name, None)
+    return json.dumps([settings, setting.epsilon], sort_keys=True, default=str)

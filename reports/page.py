@@ -8,12 +8,11 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import unescape
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from pipelines.config.settings import SCHEMAS
+from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.provenance import Provenance
 from reports.artifacts.frontier import in_order
 from reports.claims.claim import DIFFERS
@@ -81,8 +80,8 @@ def page(
 
 def _origins(groups: Sequence[Population]) -> dict[str, Provenance]:
     """Where the real data come from that the project brings, by dataset."""
-    places = {group.dataset: SCHEMAS["data"].get(group.dataset) for group in groups}
-    origins = {name: getattr(resolve_name(place), "provenance", None) for name, place in places.items() if place}
+    known = dict.fromkeys(group.dataset for group in groups if group.dataset in SCHEMAS["data"])
+    origins = {name: schema("data", name).provenance for name in known}
     return {name: origin for name, origin in origins.items() if origin}
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
-import json
 from collections.abc import Sequence
 
 from reports.claims.claim import NOWHERE, Finding, Findings, finding, seeds_of
 from reports.claims.estimate import NEARLY, OPEN, UNTOLD, Sample
 from reports.claims.logic import Above, All, Contrast, between, verdict
-from reports.comparison import Population, Setting
+from reports.comparison import Population, Setting, but_for_selection
 from reports.entry import Inputs
 
 
@@ -62,16 +60,10 @@ def _both_ways(one: Population, other: Population) -> Finding | None:
 
 def _alike(ours: Sequence[Setting], theirs: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
     """What was trained in both ways: a setting of one way alone would compare grids."""
-    keys = [{_but_for_accounting(setting): setting for setting in settings} for settings in (ours, theirs)]
+    cost = ("mechanism", "noise_multiplier", "epsilon")
+    keys = [{but_for_selection(setting, *cost): setting for setting in settings} for settings in (ours, theirs)]
     both = keys[0].keys() & keys[1].keys()
     return [keys[0][key] for key in sorted(both)], [keys[1][key] for key in sorted(both)]
-
-
-def _but_for_accounting(setting: Setting) -> str:
-    settings = copy.deepcopy(dict(setting.runs[0].hyperparameters))
-    for name in ("mechanism", "noise_multiplier", "epsilon"):
-        (settings["algorithm"].get("selection") or {}).pop(name, None)
-    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def _data(population: Population) -> tuple[str, str, str, str, int]:

@@ -98,8 +98,8 @@ class Difference:
 
 class Sample:
     """The runs of the settings that a claim rests on: which seeds choose, and how far runs scatter. A claim that fails
-    where it fails in one of several `panels` (every ε, every period) has as many chances to be wrong, which the bounds
-    on confirming seeds count.
+    where it fails in one of several `panels` (every ε, every period) has as many chances to be wrong, which all bounds
+    count.
 
     Attributes:
         choosing: the seeds that choose; all of them where there are too few to confirm.
@@ -125,6 +125,7 @@ class Sample:
     def contrast(self, weights: Weights, of: int = 1, chosen: bool = True) -> Difference:
         """A contrast on test. `chosen` says that the seeds that choose had a say in which contrast this is; where there
         are no others, it is one of `of` that it was chosen among."""
+        of *= self.panels
         shared = set.intersection(*(set(setting.by_seed) for _, setting in weights))
         scatter = None if self.few else self._scatter(frozenset(setting.algorithm for _, setting in weights))
         if scatter is None or not shared:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import math
 from collections.abc import Callable
 
@@ -12,7 +10,7 @@ from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Sample
 from reports.claims.logic import Above, Contrast, verdict
 from reports.claims.tradeoff import leads
 from reports.claims.trend import Trend, mean_gain, seeds_needed, trend
-from reports.comparison import Population, Setting, by_period
+from reports.comparison import Population, Setting, but_for_selection, by_period
 from reports.published import TAB_STREAMING
 from reports.templates import sentences
 from reports.wording import metric
@@ -103,7 +101,7 @@ def _against(population: Population, source: str, least: float, counts: Callable
     names = ("fest/streaming", source)
     ours, others = (
         {
-            _but_for_the_source(setting): setting
+            but_for_selection(setting, "source"): setting
             for epsilon in population.epsilons
             for setting in population.of(name, epsilon)
             if counts(setting)
@@ -167,10 +165,3 @@ def _papers_gain(column: str) -> float | None:
 def _all_days(setting: Setting) -> int | None:
     """The days that are trained on."""
     return (setting.runs[0].hyperparameters.get("stream") or {}).get("train_days")
-
-
-def _but_for_the_source(setting: Setting) -> str:
-    """What settings that differ in their source alone have in common."""
-    settings = copy.deepcopy(dict(setting.runs[0].hyperparameters))
-    settings["algorithm"]["selection"].pop("source", None)
-    return json.dumps([settings, setting.epsilon], sort_keys=True, default=str)

@@ -55,9 +55,8 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     gained = frozen_gain(panel)
     losses, of = comparable([mine, *others], -gained.value if gained else 0)
     so, not_so = (test(mine, others, factor, losses) for test in (ahead, behind))
-    # A claim for all panels fails where it fails in one, which is one of so many chances to be wrong.
     of *= len(compared.rivals)
-    verdict = FAILS if not_so.holds(of * panels, True) else HOLDS if so.holds(of, True) else OPEN
+    verdict = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
     if verdict == OPEN and gained is not None and gained.value >= -LOSSES[0]:
         return finding(UNTOLD, "nothing_to_lose", where=panel.where, gained=gained, metric=metric(panel.population))
     untold = verdict == OPEN and max(so.value, not_so.value) < 0
@@ -196,7 +195,7 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
     statement = All([lost(setting) for setting in tried.settings])
     of = len(compared.rivals)
     least = min(tried.lost.values(), key=lambda contrast: contrast.seems).at(len(tried.settings))
-    failed = statement.fails(of * panels, True)
+    failed = statement.fails(of, True)
     return finding(
         FAILS if failed else HOLDS if statement.holds(of, True) else OPEN,
         "least_loss",
@@ -269,7 +268,7 @@ def _embeddings_help(panel: Panel, panels: int) -> Finding:
     of = len(compared.sample.settings)
     gained = gain.contrast.at(of)
     return finding(
-        FAILS if gain.fails(of * panels, True) else HOLDS if gain.holds(of, True) else OPEN,
+        FAILS if gain.fails(of, True) else HOLDS if gain.holds(of, True) else OPEN,
         "trained",
         interval=(f"gain of {metric(panel.population)}", gained.low, gained.high),
         where=panel.where,

@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, Override
+from hydra.core.override_parser.types import Glob, Override, OverrideType
 from hydra.errors import (
     ConfigCompositionException,
     HydraException,
@@ -48,6 +48,7 @@ class Composer:
         self._search_path = (f"hydra.searchpath=[file://{config_dir.resolve()}]",) if config_dir else ()
         self._parser = OverridesParser.create()
         self.groups = _groups(self._search_path)
+        self._composed: dict[tuple[str, ...], DictConfig] = {}
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Compose the configuration of one run.
@@ -112,7 +113,7 @@ class Composer:
         """Yield the runs of a multirun in Hydra's order: overrides and configuration of each.
 
         Composition takes a tenth of a second, setting a value on a composed configuration much less, so runs that
-        choose the same files share one composition.
+        choose the same files share one composition, also with those of earlier calls.
 
         Raises:
             UserError: as `compose`; or a sweep that cannot be listed, such as an interval.
@@ -127,20 +128,23 @@ class Composer:
                 axes.append([f"{key}={value}" for value in self.values(override)])
             else:
                 raise UserError(f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3.")
-        composed: dict[tuple[str, ...], DictConfig] = {}
         for chosen in itertools.product(*axes):
-            values = [text for text in chosen if self._sets_a_value(text)]
-            files = tuple(text for text in chosen if text not in values)
-            if files not in composed:
-                composed[files] = self.compose([*fixed, *files])
-            yield [*fixed, *chosen], self._with_values(composed[files], values)
+            overrides = [*fixed, *chosen]
+            values = [override for override in self.parse(overrides) if self._sets_a_value(override)]
+            lines = {override.input_line for override in values}
+            files = tuple(text for text in overrides if text not in lines)
+            if files not in self._composed:
+                self._composed[files] = self.compose(files)
+            yield overrides, self._with_values(self._composed[files], values)
 
-    def _sets_a_value(self, text: str) -> bool:
-        return text[0] not in "+~" and not self.is_group(text.partition("=")[0])
+    def _sets_a_value(self, override: Override) -> bool:
+        """Whether it does no more: it chooses no file, adds or deletes no key, merges no mapping, is not Hydra's own."""
+        plain = override.type is OverrideType.CHANGE and not isinstance(override.value(), dict)
+        return plain and not self.is_group(override.key_or_group) and not override.key_or_group.startswith("hydra")
 
-    def _with_values(self, composed: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    def _with_values(self, composed: DictConfig, overrides: Sequence[Override]) -> DictConfig:
         cfg = copy.deepcopy(composed)
-        for override in self.parse(overrides):
+        for override in overrides:
             try:
                 OmegaConf.update(cfg, override.key_or_group, override.value(), merge=False)
             except OmegaConfBaseException as error:

@@ -148,13 +148,13 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
             log_axis(axes, "x")
         others = {one.name for one in AXES} - {axis.name}
         line = [p for p in planted if all(p.places[other] == middle[other] for other in others)]
+        values = sorted({value for p in line if (value := p.places[axis.name]) is not None})
         labels = Counter[tuple[float, float]]()
         for name in RULES:
             _curve(axes, axis, name, sorted(line, key=lambda p: p.places[axis.name] or 0.0))
             for point in real:
                 if axis.name == "epsilon" or point.dpsgd.epsilon == middle["epsilon"]:
-                    _named(axes, axis, name, point, labels)
-        values = sorted({value for p in line if (value := p.places[axis.name]) is not None})
+                    _named(axes, axis, name, point, labels, last=values[-1])
         if axis.log:
             axes.set_xticks(values, [axis.word(value) for value in values], minor=False)
             axes.set_xticks([], minor=True)
@@ -189,18 +189,23 @@ def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
     axes.plot(xs, ys, color=look.colour, linewidth=1.1, zorder=2)
 
 
-def _named(axes: Axes, axis: Axis, name: str, point: Point, labels: Counter[tuple[float, float]]) -> None:
-    """A real dataset, where it has this property and runs of this algorithm; above the `labels` at the same mark."""
+def _named(axes: Axes, axis: Axis, name: str, point: Point, labels: Counter[tuple[float, float]], last: float) -> None:
+    """A real dataset, where it has this property and runs of this algorithm.
+
+    Its name is to the right of the mark, or to the left at the `last` place, and above the `labels` of the same mark.
+    """
     place = point.places[axis.name]
     if place is None or len(point.population.of(name, point.dpsgd.epsilon)) < GRID:
         return
     _mark(axes, point, name, place, "none")
     height = _height(point, name)
     where = (place, 1.0 if math.isnan(height) else height)
+    side = -1 if place >= last else 1
     place_of_label: dict[str, Any] = {
-        "xytext": (0, 5 + 7 * labels[where]),
+        "xytext": (5 * side, 7 * labels[where]),
         "textcoords": "offset points",
-        "ha": "center",
+        "ha": "right" if side < 0 else "left",
+        "va": "center",
     }
     axes.annotate(point.population.dataset, where, fontsize=6.5, color=algorithm(name).colour, **place_of_label)
     labels[where] += 1

@@ -46,7 +46,7 @@ def run_audit(arguments: Sequence[str]) -> int:
             configs.append(typed(composer.compose([f"algorithm={name}", *SETTINGS.get(name, ()), *others])))
         except UserError as error:
             # A key that only some algorithms have.
-            raise error if chosen else UserError(f"{error} That is of {name}: choose with algorithm=...") from error
+            raise error if chosen else UserError(f"{error} This is for {name}: choose with algorithm=...") from error
     for config in configs:
         refuse_without_guarantee(config)
     audits: list[Audit] = []
@@ -56,12 +56,12 @@ def run_audit(arguments: Sequence[str]) -> int:
         path = write(Path(config.paths.report), audits)
     print(
         f"one step on the whole batch; δ = {audits[0].delta:g}; {audits[0].draws:,} draws in each world; "
-        f"{audits[0].confidence:.0%} confidence. The engine as it is must be sound, every sabotage broken: its bound "
-        "above the claim."
+        f"{audits[0].confidence:.0%} confidence. The intact engine must be sound (bound at most the claim), every "
+        "sabotage broken (bound above it)."
     )
     print(path)
     if missed := sum(case.verdict == "missed" for audit in audits for case in audit.cases):
-        print(f"{missed} sabotages were missed: so few draws decide nothing. Raise audit.draws.", file=sys.stderr)
+        print(f"{missed} sabotages were missed: too few draws. Raise audit.draws.", file=sys.stderr)
     return int(any(audit.refuted for audit in audits))
 
 

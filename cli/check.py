@@ -1,4 +1,4 @@
-"""`dpfest check`: measure the head of a click log, and say whether it is what it should be."""
+"""`dpfest check`: measure the head of a click log, and compare it with the expected values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cli import tasks
 from cli.launch import HydraLine, launch
 
-# The paper's grid on whole data, for generated ones as well. What it takes follows without a look at the files.
+# The paper's grid on the whole data, also for generated data. Its time is estimated without reading the files.
 _KAGGLE = ("comparison", "criteo_kaggle")
 _TERABYTE = ("streaming", "criteo_1tb")
 
@@ -44,6 +44,7 @@ def run_check(arguments: Sequence[str]) -> int:
     print("\n".join(["", *speeds(findings, " ".join(reversed(named)), planned)]))
     if verdict.outside:
         print(
-            f"{verdict.outside} of these lie OUTSIDE their ranges: see their sources before you go on.", file=sys.stderr
+            f"{verdict.outside} measurements lie OUTSIDE their ranges: read their sources before you continue.",
+            file=sys.stderr,
         )
     return int(verdict.outside > 0)

@@ -51,8 +51,7 @@ def _query(before: Sequence[str], word: str) -> list[str]:
 
     answer = io.StringIO()
     os.environ["COMP_LINE"] = " ".join(["dpfest", *before, word])
-    # Whatever cannot be completed is completed by nothing: an error message would land in the user's
-    # command line.
+    # On any error return no completion: a message would end up in the user's command line.
     with (
         contextlib.redirect_stdout(answer),
         contextlib.redirect_stderr(io.StringIO()),

@@ -36,8 +36,8 @@ def dpfest(
 ) -> None:
     """Train models with large embedding tables under differential privacy, and reproduce the paper.
 
-    Every command accepts any Hydra override (KEY=VALUE) and Hydra's flags --cfg job, --multirun, --config-dir, --info.
-    `dpfest config` lists the keys.
+    Every command accepts any Hydra override (KEY=VALUE), and Hydra's flags --cfg job, --multirun, --config-dir and
+    --info. `dpfest config` lists the keys.
     """
 
 
@@ -49,10 +49,10 @@ def _run(task: tasks.Task, ctx: typer.Context) -> None:
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["preprocess"])
 def preprocess(ctx: typer.Context) -> None:
-    """Write the dataset: rows on disk from which Poisson batches are gathered at random.
+    """Write the dataset as rows on disk, from which Poisson batches are gathered at random.
 
-    A stream is written day by day; finished days stay. preprocess.jobs=2 writes two at once; with a Hydra launcher
-    (hydra/launcher=...) each missing day is a job of its own.
+    A stream is written day by day, and finished days are kept. preprocess.jobs=2 writes two days at once; with a Hydra
+    launcher (hydra/launcher=...) each missing day is a separate job.
     """
     from cli.preprocess import run_preprocess
 
@@ -61,16 +61,16 @@ def preprocess(ctx: typer.Context) -> None:
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["card"])
 def card(ctx: typer.Context) -> None:
-    """Describe a dataset: rows, labels, origin, licence, and how its tables are used."""
+    """Describe a dataset: rows, labels, origin, licence, and use of its tables."""
     _run(tasks.card, ctx)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["check"])
 def check(ctx: typer.Context) -> None:
-    """Check Criteo's files in minutes: read, hash and train on their first million lines, and compare with what the
-    paper, public sources and the algorithms' own laws lead to expect.
+    """Check Criteo's files in minutes: read, hash and train on the first million lines, and compare the results with
+    ranges from the paper, public sources and theory.
 
-    Exits with status 1 if something lies outside of its range. Also estimates how long the paper's grid takes.
+    Exits with status 1 if a result lies outside its range. Also estimates how long the paper's grid takes.
     """
     from cli.check import run_check
 
@@ -98,7 +98,7 @@ def sweep(
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without starting any.")] = False,
 ) -> None:
-    """Train a grid of runs. Finished runs are skipped; failed ones are listed at the end and retried next time.
+    """Train a grid of runs. Finished runs are skipped; failed ones are listed at the end and retried by the next sweep.
 
     Hydra's launchers work; joblib's comes with the extra \\[cluster]: pip install -e '.\\[cluster]'.
     """
@@ -115,24 +115,24 @@ def release(
         typer.Argument(metavar="RUN...", help="Folders of finished runs.", autocompletion=finished_runs),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="Archive to write; by default named after its content.")
+        str | None, typer.Option("--to", metavar="FILE", help="Archive to write. Default: named after its content.")
     ] = None,
     nonprivate: Annotated[bool, typer.Option("--nonprivate", help="Pack non-private runs as well.")] = False,
     cards: Annotated[
         str | None,
-        typer.Option("--cards", metavar="FILE", help="Add a card of each run to this .jsonl or .jsonl.gz instead."),
+        typer.Option("--cards", metavar="FILE", help="Add a run card of each to this .jsonl or .jsonl.gz instead."),
     ] = None,
     made_by: Annotated[
-        str | None, typer.Option("--made-by", metavar="COMMAND", help="The command that made the runs, for cards.")
+        str | None, typer.Option("--made-by", metavar="COMMAND", help="Command that made the runs, for run cards.")
     ] = None,
     commit: Annotated[
-        str | None, typer.Option("--commit", help="Git commit that made the runs, for cards; by default the present.")
+        str | None, typer.Option("--commit", help="Git commit that made the runs, for run cards. Default: current.")
     ] = None,
 ) -> None:
     """Check finished runs against the list of what may be published, and pack them into one .zip.
 
     A file, key or tensor that is not on the list is refused by name. The same runs give the same bytes. --cards writes
-    settings, ledger and summary of each run, without weights, as a line of one file: `dpfest report` reads it.
+    settings, ledger and summary of each run, without weights, as one line of a file that `dpfest report` reads.
     """
     run_release([*(runs or ()), *ctx.args], to, nonprivate, cards, made_by, commit)
 
@@ -143,8 +143,10 @@ def report(
     only: Annotated[
         list[str] | None, typer.Option("--only", help="Build only these artifacts: fig8 or fig8,fig3; repeatable.")
     ] = None,
-    dataset: Annotated[str | None, typer.Option("--dataset", help="Dataset that gets the plain file names.")] = None,
-    listing: Annotated[bool, typer.Option("--list", help="List artifacts and how complete each is.")] = False,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="Dataset with the plain file names.")] = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List artifacts, their runs done and the time left; build nothing.")
+    ] = False,
 ) -> None:
     """Build the paper's figures, tables and claims from finished runs."""
     from cli.report import run_report

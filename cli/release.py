@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CardFile:
-    """Where run cards go, the command that made the runs, and its git commit (None: that of these sources)."""
+    """The file of run cards, the command that made the runs, and its git commit (None for that of these sources)."""
 
     path: Path
     command: str
@@ -39,12 +39,12 @@ def run_release(
         arguments: folders of runs; Hydra's overrides among them are checked, and have no effect.
         to: the archive; None for `<dataset>-<algorithm>-<digest>.zip` of one run, `release-<digest>.zip` of several.
         nonprivate: whether runs without privacy are packed.
-        cards: the file that takes a card of each run in place of an archive; runs that are not done are then left out.
+        cards: file to which a card of each run is added instead of packing; unfinished runs are then left out.
         made_by, at: the command that made the runs and its git commit, for their cards.
 
     Raises:
-        UserError: no run is named, one holds what may not be published or lacks a file, it is non-private and
-            `nonprivate` is not set, the archive is there already, or the file of cards is damaged.
+        UserError: no run is named, a run fails its check, it is non-private and `nonprivate` is not set, the archive
+            already exists, or the file of cards is damaged.
     """
     line = HydraLine.read(arguments)
     if line.only_shows:
@@ -60,12 +60,12 @@ def run_release(
 
         typed(Composer(line.config_dir).compose(overrides))
     if cards is None and (made_by or at):
-        raise UserError("--made-by and --commit go into run cards: name their file with --cards.")
+        raise UserError("--made-by and --commit are for run cards: name their file with --cards.")
     if cards is not None:
         if to is not None:
-            raise UserError("--to names an archive, and --cards a file of cards: give one of them.")
+            raise UserError("--to names an archive, and --cards a file of run cards: give one of them.")
         if not made_by:
-            raise UserError('Cards say what made their runs: add --made-by "COMMAND".')
+            raise UserError('Run cards record the command that made the runs: add --made-by "COMMAND".')
         _write_cards(_done(runs), CardFile(Path(cards), made_by, at), nonprivate)
         return
     _pack(_checked(runs, nonprivate), to)
@@ -77,11 +77,12 @@ def _checked(runs: Sequence[Path], nonprivate: bool) -> list[Release]:
     try:
         releases = [checked(run) for run in dict.fromkeys(runs)]
     except OSError as error:
-        raise UserError(f"{error.filename} cannot be read ({error.strerror}): only its owner packs a run.") from error
+        reason = f"({error.strerror}): only its owner can pack a run"
+        raise UserError(f"{error.filename} cannot be read {reason}.") from error
     for release in releases:
         if release.summary["privacy"] is None and not nonprivate:
             raise UserError(
-                f"{release.run} was trained without privacy: nothing in it is protected. Where the data are public, "
+                f"{release.run} was trained without privacy, so its release has no guarantee. If the data are public, "
                 "add --nonprivate."
             )
     return releases
@@ -106,7 +107,7 @@ def _pack(releases: Sequence[Release], to: str | None) -> None:
 
 
 def _done(runs: Sequence[Path]) -> list[Path]:
-    """Those that are done, of a sweep that may go on; the others are named."""
+    """Return the finished runs, and print the others: a sweep may still be running."""
     done = []
     for run in runs:
         status = ""
@@ -125,7 +126,7 @@ def _write_cards(runs: Sequence[Path], file: CardFile, nonprivate: bool) -> None
     from pipelines.runs.cards import Maker, card, write_cards
 
     if not runs:
-        raise UserError("none of these runs is done: there is nothing to make cards of.")
+        raise UserError("none of these runs is finished.")
     maker = Maker(version("dpfest"), file.commit or _source_commit(), file.command)
     releases = _checked(runs, nonprivate)
     cards: dict[str, tuple[Path, Card]] = {}
@@ -146,7 +147,7 @@ def _write_cards(runs: Sequence[Path], file: CardFile, nonprivate: bool) -> None
 
 
 def _source_commit() -> str | None:
-    """The git commit of these sources, with a + where they were changed since; None where they are no checkout."""
+    """Return the git commit of these sources, with a + if they were changed since; None if they are no checkout."""
     home = Path(__file__).parents[1]
     try:
         commit, changed = (
@@ -159,22 +160,22 @@ def _source_commit() -> str | None:
 
 
 def _together(releases: Sequence[Release]) -> list[str]:
-    """The cost of several runs on the same data, by basic composition (Dwork and Roth, 2014, Theorem 3.16)."""
+    """Describe the cost of several runs on the same data, by basic composition (Dwork and Roth, 2014, Theorem 3.16)."""
     spent = defaultdict(list)
     for release in releases:
         if release.summary["privacy"] is not None:
             spent[release.summary["dataset"], release.summary["examples"]].append(release.ledger)
     return [
         f"{len(ledgers)} runs on {dataset} together: epsilon {sum(ledger['epsilon'] for ledger in ledgers):.4g} at "
-        f"delta {sum(ledger['delta'] for ledger in ledgers):.2g} by plain composition, if all were trained on the "
-        "same examples."
+        f"delta {sum(ledger['delta'] for ledger in ledgers):.2g} by basic composition, if all were trained on the same "
+        "examples."
         for (dataset, _), ledgers in spent.items()
         if len(ledgers) > 1
     ]
 
 
 def finished_runs(incomplete: str) -> list[str]:
-    """Folders of finished runs that start with `incomplete`, for the shell."""
+    """Return the folders of finished runs that start with `incomplete`, for shell completion."""
     base = incomplete.rpartition("/")[0]
     depth = 4 - len(Path(base).parts) if base else 4
     releases = Path(base or ".").glob("/".join(["*"] * depth) + "/release") if depth > 0 else []

@@ -1,4 +1,4 @@
-"""`dpfest report`: builds figures and tables from finished runs, and counts them against the experiments' plans."""
+"""`dpfest report`: builds figures and tables from finished runs, and compares their number with the planned one."""
 
 from __future__ import annotations
 
@@ -37,19 +37,17 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
 
     chosen = [name for names in only or () for name in names.split(",") if name]
     if only and not chosen:
-        raise UserError(
-            "--only names no artifact: give one or several, as in --only fig8,fig3, or leave it out for all."
-        )
+        raise UserError("--only names no artifact: give one or several, as in --only fig8,fig3, or omit it for all.")
     composer = Composer(line.config_dir)
-    # A sweep's line lists what the sweep would make: seed=range(3) counts thrice, and its first value stands here.
+    # The overrides may be those of a sweep, such as seed=range(3): compose the first run here.
     _, cfg = next(iter(composer.expand([text for text in line.overrides if not text.startswith("hydra")])))
     seed = next((text.partition("=")[2] for text in reversed(line.overrides) if text.startswith("seed=")), None)
     moved, runs = elsewhere(cfg), Path(cfg.paths.runs)
-    # Listing needs no runs; but a folder that was named must be there.
+    # Listing needs no runs, but a folder that the user named must exist.
     if not runs.exists() and (not listing or "paths.runs" in moved):
         raise UserError(
-            f"there is no folder {runs} of runs (paths.runs): make some with `dpfest sweep experiment=comparison`, or "
-            "point paths.runs at them or at run cards."
+            f"there is no folder {runs} of runs (paths.runs): make runs with `dpfest sweep experiment=comparison`, or "
+            "set paths.runs to a folder of runs or to run cards."
         )
     planned = planned_runs(composer, line.overrides)
     if listing:
@@ -65,7 +63,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
 
     if of_cards(runs):  # new runs do not belong beside cards
         moved.pop("paths.runs", None)
-    # An artifact is of one dataset; an experiment's first is the one with the plain file names.
+    # An artifact shows one dataset; the experiment's first dataset gets the plain file names.
     counts = {
         name: Counter(run.algorithm for run in lengths if run.data == lengths[0].data)
         for name, lengths in planned.items()

@@ -52,7 +52,7 @@ def preprocess(cfg: DictConfig) -> None:
 
 @task
 def card(cfg: DictConfig) -> None:
-    """Print what a dataset or stream holds; it is made where it is missing."""
+    """Print the card of a dataset or stream, which is made if it is missing."""
     from pipelines.config.settings import typed
 
     config = typed(cfg)
@@ -64,12 +64,12 @@ def card(cfg: DictConfig) -> None:
     from reports.reference import learnable, reference_folder
 
     reference = reference_folder()
-    if reference is not None and (told := learnable(config.data.name, reference)):
-        print(f"dpfest's reference: {told}.")
+    if reference is not None and (results := learnable(config.data.name, reference)):
+        print(f"dpfest's reference: {results}.")
 
 
 def day_job(cfg: DictConfig) -> None:
-    """Write one day of a stream, as a job of a Hydra launcher; a day that fails records why and stops no other."""
+    """Write one day of a stream as a job of a Hydra launcher; a failure is recorded and stops no other day."""
     from pipelines.config.settings import typed
     from pipelines.preprocess import preprocess_day
 
@@ -90,7 +90,7 @@ def select(cfg: DictConfig) -> None:
     folder = select(config)
     record = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
     what = f"{record['rows']:,} rows" if "rows" in record else "noised counts, a folder like this one for each day,"
-    print(f"{what} by {config.algorithm.selection.mechanism}; `dpfest budget` says what they cost")
+    print(f"{what} by {config.algorithm.selection.mechanism}; `dpfest budget` prints their cost")
     print(folder)
 
 
@@ -136,15 +136,15 @@ def describe(summary: Mapping[str, Any]) -> str:
 
 
 def _sound(privacy: Mapping[str, Any]) -> str:
-    """Qualify an epsilon: with the sound value of the paper's claim, and a vocabulary that it does not cover."""
-    uncovered = "" if privacy.get("public_vocabulary", True) else "; the vocabulary, from the data, is not covered"
+    """Qualify an epsilon by the sound value of the paper's claim, and by a vocabulary that it does not cover."""
+    uncovered = "" if privacy.get("public_vocabulary", True) else "; does not cover the vocabulary, made from the data"
     if privacy["fidelity"] != "paper":
         return uncovered
     from reports.wording import epsilon
 
     own = privacy.get("epsilon_at_own_rates")
     rates = f"; epsilon {epsilon(own)} at each period's own sampling rate" if own is not None else ""
-    return f"{uncovered}{rates}; sound epsilon {epsilon(privacy['sound_epsilon'])}, nothing claimed for sampling"
+    return f"{uncovered}{rates}; sound epsilon {epsilon(privacy['sound_epsilon'])}, without amplification by sampling"
 
 
 def _number(value: float | None) -> str:

@@ -42,7 +42,7 @@ class Budget:
         if one_rate:
             lines["sampling probability q"] = f"{plan.batch_size / plan.examples:.6g}"
         if plan.target_epsilon is None:
-            lines["privacy"] = "none: nothing is guaranteed"
+            lines["privacy"] = "none: no guarantee"
         else:
             lines["epsilon"] = (
                 f"{plan.epsilon:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
@@ -156,7 +156,7 @@ def _folder(config: Config) -> Path | None:
     try:
         folder = dataset_folder(config)
     except UserError:
-        # Its source is not here; budget.examples may say all that is needed.
+        # The source is missing; budget.examples may suffice.
         return None
     return folder if folder.exists() else None
 
@@ -169,9 +169,9 @@ def _examples(config: Config, stream: Stream | None) -> int | list[int]:
             [examples // days + (day < examples % days) for day in range(days)] if config.data.is_stream else examples
         )
     if stream is None:
-        of = f", of all {days} days that are trained on (stream.train_days)," if config.data.is_stream else ""
+        of = f" (over all {days} training days)" if config.data.is_stream else ""
         raise UserError(
-            f"The number of training examples is not known: set budget.examples{of} or make the data first "
+            f"The number of training examples is unknown: set budget.examples{of}, or make the data first "
             f"(dpfest preprocess data={config.data.name})."
         )
     return stream.examples(days)

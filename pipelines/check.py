@@ -1,10 +1,10 @@
-"""`dpfest check`: the head of a click log through the whole path, in minutes: read, hashed, written, trained on.
+"""`dpfest check`: read, hash, write and train on the head of a click log, in minutes.
 
-The head is copied into a scratch folder as a file of its own; from there on the stages do with it what they do with a
-whole file. What is measured comes with what must be measured if batches and noise are what they should be: the sizes of
-a batch's gradient and of DP-AdaFEST's follow from how often each table row occurs.
+The head is copied to a file in a scratch folder, which then passes through the ordinary stages. Measurements come with
+their expected values where theory gives them: the counts of the table rows determine the expected gradient sizes of a
+Poisson batch and of DP-AdaFEST.
 
-The measurements are of the data themselves, without noise: they are for whoever holds the data.
+The measurements are exact and not private: they are for the owner of the data.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from pipelines.tasks.optimizers import DenseOptimizerConfig, OptimizerConfig, Ta
 from pipelines.train import make_run
 
 ALGORITHMS = ("nonprivate", "frozen", "dpsgd", "adafest")
-"""What is trained, in this order."""
+"""The algorithms to train, in this order."""
 
 _NONPRIVATE = OptimizerConfig(
     DenseOptimizerConfig(learning_rate=0.001), TableOptimizerConfig(name="adagrad", learning_rate=0.01)
 )
-"""The middle of the grid of `experiment=comparison`; the private algorithms take `optimizer` as it is."""
+"""The centre of the grid of `experiment=comparison`; private algorithms use the configured `optimizer`."""
 
 _LEAST_BATCHES = 10
 _NODES = 64
@@ -51,8 +51,8 @@ _NODES = 64
 
 @dataclass(frozen=True)
 class Feature:
-    """A categorical feature: `values` that occur in the training rows (blank is one), `used` of the `rows` of its
-    table, and the share of all lines in which it is `blank`."""
+    """A categorical feature: number of `values` in the training rows (blank is one), number of table `rows` and of rows
+    `used`, and the share of all lines in which it is `blank`."""
 
     name: str
     values: int
@@ -63,7 +63,7 @@ class Feature:
 
 @dataclass(frozen=True)
 class Expected:
-    """A mean over steps, foretold by the counts of the table rows, with its standard error."""
+    """The expected mean over steps, computed from the counts of the table rows, with its standard error."""
 
     value: float
     error: float
@@ -74,12 +74,12 @@ class Trial:
     """A short training.
 
     Attributes:
-        auc, error: on test rows, with its standard error; None where the labels do not define it.
+        auc, error: test AUC and its standard error; None if the labels do not define it.
         parameters: coordinates of the embedding tables.
-        coordinates: of these, with a value in the gradient, mean over steps.
-        expected: the same by the law of the batches and of the map; None where it is all or none.
-        seconds: of a step.
-        evaluation: seconds of evaluating an example.
+        coordinates: non-zero coordinates of the embedding gradient, mean over steps.
+        expected: expected value of `coordinates` by the laws of batches and map; None where it is all or none of them.
+        seconds: seconds per step.
+        evaluation: seconds to evaluate one example.
     """
 
     algorithm: str
@@ -94,17 +94,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Findings:
-    """What the head of a log holds, and how it trains.
+    """Content of the head of a log, and results of training on it.
 
     Attributes:
         data: name of the data.
-        source: the file that was read, or what generated it.
-        lines: read, malformed ones included.
-        malformed: of these; `first` tells of the first of them.
+        source: the file that was read, or its generator.
+        lines: number of lines read, including malformed ones.
+        malformed: number of malformed lines; `first` describes the first of them.
         positives: share of label 1.
         hashed: whether the vocabulary is hashed, so that values can share a row.
-        seconds: of preprocessing the lines.
-        epsilon: what the private trainings were asked to spend.
+        seconds: time of preprocessing the lines.
+        epsilon: target epsilon of each private training.
     """
 
     data: str
@@ -128,9 +128,9 @@ class Findings:
 
 
 def check(config: Config) -> Findings:
-    """Measure the first `check.lines` lines of a log in Criteo's format: of a stream, of its first day.
+    """Measure the first `check.lines` lines of a log in Criteo's format; of a stream, of its first day.
 
-    Nothing is kept: files of the head lie in a hidden folder in `paths.data` while it lasts.
+    Temporary files lie in a hidden folder in `paths.data` and are removed at the end.
 
     Raises:
         UserError: the data are of another kind, missing, or too few.
@@ -138,7 +138,7 @@ def check(config: Config) -> Findings:
     data = config.data
     if not isinstance(data, CriteoKaggleConfig | Criteo1TBConfig | GeneratorConfig):
         raise UserError(
-            f"dpfest check reads logs in Criteo's format, and data={data.name} is none: choose data=criteo_kaggle or "
+            f"dpfest check reads logs in Criteo's format, not data={data.name}: choose data=criteo_kaggle or "
             "data=criteo_1tb with data.path=..., or data=criteo_synthetic to try it."
         )
     data.check()
@@ -158,8 +158,8 @@ def _measure(config: Config, scratch: Path) -> Findings:
     least = math.ceil(_LEAST_BATCHES * config.train.batch_size / split.train)
     if lines < least:
         raise UserError(
-            f"{source} gives {lines:,} lines, and a check takes at least {least:,}, so that {_LEAST_BATCHES} batches "
-            "of train.batch_size can be drawn: give more lines (check.lines), or lower train.batch_size."
+            f"{source} has {lines:,} lines, and a check needs at least {least:,} for {_LEAST_BATCHES} batches of "
+            "train.batch_size: raise check.lines, or lower train.batch_size."
         )
     head = CriteoKaggleConfig(path=str(file), on_bad_row="skip", vocabulary=config.data.vocabulary, split=split)
     paths = PathsConfig(*(str(scratch / name) for name in ("data", "runs", "report")))
@@ -188,7 +188,7 @@ def _measure(config: Config, scratch: Path) -> Findings:
 
 
 def _head(config: Config, file: Path) -> tuple[str, int]:
-    """Write the first `check.lines` lines to a file; returns where they come from, and how many there are.
+    """Write the first `check.lines` lines to a file; returns their source and their number.
 
     Raises:
         UserError: none of them is in Criteo's format.
@@ -224,13 +224,13 @@ def _refuse_other_formats(path: Path, block: bytes) -> None:
     fields = block.split(b"\n", place + 1)[place].count(b"\t") + 1
     test = " Kaggle's test.txt has no labels: give its train.txt." if fields == FIELDS - 1 else ""
     raise UserError(
-        f"{path} is not in Criteo's format: line {place + 1} has {error}.{test} A line is a label, 13 integers and 26 "
-        "categories of 8 hexadecimal digits, between tabs."
+        f"{path} is not in Criteo's format: line {place + 1} has {error}.{test} A line has a label, 13 integers and 26 "
+        "categories of 8 hexadecimal digits, separated by tabs."
     )
 
 
 def _features(head: CriteoKaggleConfig, dataset: Dataset, counts: Sequence[NDArray[np.int64]]) -> list[Feature]:
-    """Count the values of the categories, by the reader that wrote the dataset."""
+    """Count the values of the categories, with the reader that wrote the dataset."""
     blank, lines = np.zeros(len(counts)), 0
 
     def training_keys() -> Iterator[NDArray[np.uint64]]:
@@ -239,8 +239,8 @@ def _features(head: CriteoKaggleConfig, dataset: Dataset, counts: Sequence[NDArr
             blank, lines = blank + (block.keys == BLANK_KEY).sum(0), lines + len(block.label)
             yield block.keys[split_of(block, head.split) == 0]
 
-    found = learn_vocabulary(training_keys(), 1).keys
-    columns = zip(dataset.categorical_names, found, counts, blank / lines, strict=True)
+    values = learn_vocabulary(training_keys(), 1).keys
+    columns = zip(dataset.categorical_names, values, counts, blank / lines, strict=True)
     return [Feature(name, len(keys), len(rows), int((rows > 0).sum()), share) for name, keys, rows, share in columns]
 
 
@@ -275,28 +275,28 @@ def _train(config: Config, name: str, examples: int, counts: Sequence[NDArray[np
 def surviving(
     algorithm: AdaFEST, noise_multiplier: float, counts: NDArray[np.int64], rate: float, features: int
 ) -> NDArray[np.float64]:
-    """Return the probability with which each row passes DP-AdaFEST's map in a step, shape [rows].
+    """Return the probability that each row passes DP-AdaFEST's map in a step, shape [rows].
 
-    An example touches one row of each feature, so that each counts min(1, C1 / √features); how many of the examples
-    that hold a row are in a Poisson batch is binomial.
+    An example touches one row of each feature, so each counts min(1, C1 / √features); the number of a row's examples in
+    a Poisson batch is binomial.
 
     Args:
         algorithm: threshold and C1.
         noise_multiplier: σ1.
-        counts: training examples that hold each row, shape [rows].
+        counts: number of training examples of each row, shape [rows].
         rate: sampling probability of an example.
-        features: categorical features.
+        features: number of categorical features.
     """
     share = min(1.0, algorithm.contribution_clipping_norm / math.sqrt(features))
     deviation = noise_multiplier * algorithm.contribution_clipping_norm
-    different, place = np.unique(counts, return_inverse=True)
-    nodes = (np.arange(_NODES) + 0.5) / _NODES  # of the binomial, by its quantiles
-    batch = stats.binom.ppf(nodes, different[:, None], rate)
+    distinct, place = np.unique(counts, return_inverse=True)
+    levels = (np.arange(_NODES) + 0.5) / _NODES  # approximate the binomial by its quantiles
+    batch = stats.binom.ppf(levels, distinct[:, None], rate)
     return stats.norm.sf((algorithm.threshold - share * batch) / deviation).mean(1)[place]
 
 
 def _mean_size(survival: Sequence[NDArray[np.float64]], dims: Sequence[int], steps: int) -> Expected:
-    """Mean coordinates of rows that survive independently, each with its probability."""
+    """Return the expected number of coordinates of rows that survive independently with these probabilities."""
     parts = list(zip(survival, dims, strict=True))
     value = sum(dim * float(share.sum()) for share, dim in parts)
     variance = sum(dim**2 * float((share * (1 - share)).sum()) for share, dim in parts)

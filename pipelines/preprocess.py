@@ -1,4 +1,4 @@
-"""The preprocess stage: write the dataset or stream of a configuration, or find it written."""
+"""The preprocess stage: write the dataset or stream of a configuration unless it exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipelines.data.stream import Stream, day_folder
 
 
 def preprocess(config: Config) -> Path:
-    """Write the dataset or stream of ``config.data`` unless it exists, and print which.
+    """Write the dataset or stream of ``config.data`` unless it exists, and print a summary.
 
     Returns:
         Its folder, for :meth:`Stream.open`, or for :meth:`Dataset.open` if it is no stream of several days.
@@ -41,7 +41,7 @@ def preprocess_day(config: Config) -> Path:
         UserError: as :func:`preprocess`, or the data are no stream.
     """
     if not config.data.is_stream:
-        raise UserError(f"preprocess.day has a meaning for streams, and data={config.data.name} is none.")
+        raise UserError(f"preprocess.day applies to streams only, and data={config.data.name} is none.")
     stream, day = dataset_folder(config), config.preprocess.day
     assert day is not None
     _make(days_to_make(stream, config.data, day), at_once=1)

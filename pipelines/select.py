@@ -49,7 +49,7 @@ Counts = Sequence[NDArray[np.integer]]
 
 @in_keys()
 def select(config: Config) -> Path:
-    """Select the rows of ``config.algorithm``, or find an existing selection.
+    """Select the rows of ``config.algorithm`` unless an existing selection fits.
 
     Returns:
         The folder of the release; of a stream whose days are released separately, the last day's.
@@ -105,7 +105,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
     return (
         f"The rows are the most frequent ones after {noise} on the counts of {of}{counted}{most}. "
         f"Alone, the selection costs {cost} ({source}){claim}; training within these rows composes that with its "
-        "steps, inside its own privacy.epsilon. Asking for the same selection again costs nothing more."
+        "steps within its own privacy.epsilon. Repeating the same selection costs nothing more."
     )
 
 
@@ -202,18 +202,18 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
     if released.exists():
         check_sums(
             released,
-            f"Restore it. Deleting {folder} selects anew: a second release unless under a noise seed, which no ledger "
-            "counts.",
+            f"Restore it. If you delete {folder}, rows are selected again: without a noise seed that is a second "
+            "release, which no ledger counts.",
         )
         return released
     if folder.exists():
         raise UserError(
-            f"{folder} was made by an earlier version of dpfest: move it away or delete it (its noise seed may be in "
-            "it), and the same command selects anew."
+            f"{folder} was made by an earlier version of dpfest: move it away or delete it (it may contain the noise "
+            "seed), then give the same command again."
         )
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, name)
-    with whole_folder(folder) as partial:  # where another process was first, its release is the one
+    with whole_folder(folder) as partial:  # if another process was faster, its release stays
         write_json(private_folder(partial / PRIVATE) / "request.json", request, OWNER_ONLY)
         (partial / RELEASE).mkdir()
         record = fill(partial / RELEASE, key.stream("selection"))
@@ -224,8 +224,8 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
 
 
 def _public_counts(path: str, sizes: Sequence[int], dataset: Path) -> Counts:
-    """Read public counts of the rows of all tables, concatenated in one .npy file (for texts, the tokenizer's own), and
-    split them by table."""
+    """Read public counts of the rows of all tables from one .npy file (for texts, the tokenizer's ranking), and split
+    them by table."""
     own = dataset / PRIOR_FILE
     if path == TOKENIZER_PRIOR and not own.exists():
         raise UserError(f"algorithm.selection.prior={path} is for texts; give a .npy file of public counts.")

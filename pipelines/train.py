@@ -54,7 +54,7 @@ class RunOutcome:
 
 
 def make_run(config: Config) -> RunOutcome:
-    """Make the run of a configuration, resume it, or find it finished.
+    """Train the run of a configuration; resume it if it was stopped, and skip it if it is finished.
 
     Raises:
         UserError: a setting or the data cannot be used; another process is making the same run.
@@ -189,7 +189,7 @@ class _Run:
             if every.evaluate_every and self.step % every.evaluate_every == 0 and self.step < end:
                 self.training.flush()
                 self._metrics("validation", **self._evaluate(self.schedule.validation))
-            # What follows a period's last step is soon saved with what the evaluation says.
+            # After a period's last step the next checkpoint includes the evaluation.
             if (self.step - last_saved >= every.checkpoint_every and self.step < end) or stop.requested:
                 self._save()
                 last_saved = self.step
@@ -323,8 +323,9 @@ class _Run:
             self.training.load_state_dict(saved["training"])
         except UserError as error:
             raise UserError(
-                f"{self.directory.path} cannot go on from its checkpoint: {error} From the command line: give the same "
-                "train.micro_batch_size, device and installation as before, or delete that folder and spend anew."
+                f"{self.directory.path} cannot resume from its checkpoint: {error} From the command line: use the same "
+                "train.micro_batch_size, device and installation as before, or delete that folder and start again, "
+                "which spends the budget a second time."
             ) from error
 
 
@@ -342,7 +343,7 @@ def _warn_of_differences(directory: RunDirectory, config: Config) -> None:
     pairs += [(f"train.{name}", train.get(name), now["train"][name]) for name in WITHOUT_EFFECT]
     if differing := [f"{key}={override_text(had)}" for key, had, asked in pairs if before and had != asked]:
         print(
-            f"{directory.path} was made with {', '.join(differing)}: what was asked now would not change its result, "
-            "and is not applied. Delete that folder to make the run again.",
+            f"{directory.path} was made with {', '.join(differing)}: the present settings would not change its result "
+            "and are ignored. Delete that folder to make the run again.",
             file=sys.stderr,
         )

@@ -1,1 +1,1 @@
-"""Figures and tables from finished runs alone: one module an artifact, one style, the same bytes again."""
+"""Figures, tables and claims from finished runs only: one module per artifact, one style, reproducible bytes."""

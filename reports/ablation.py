@@ -1,4 +1,4 @@
-"""The grid of AdaFEST settings over σ₁/σ₂ and τ that fig7 and fig9 show, all else held fixed."""
+"""The grid of DP-AdaFEST settings over σ₁/σ₂ and τ that fig7 and fig9 show, all else fixed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Grid:
 
 
 def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
-    """The fullest slice of AdaFEST runs at one ε in which only σ₁/σ₂ and τ vary (the better on a tie)."""
+    """Return the largest set of DP-AdaFEST settings at one ε in which only σ₁/σ₂ and τ vary (the better on a tie)."""
     slices: dict[str, dict[tuple[float, float], Setting]] = {}
     for setting in population.of("adafest", epsilon):
         ratio, threshold = setting.parameter(RATIO), setting.parameter(THRESHOLD)
@@ -44,7 +44,7 @@ def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
 
 
 def _rest(setting: Setting) -> str:
-    """Everything but σ₁/σ₂ and τ."""
+    """Return all settings but σ₁/σ₂ and τ."""
     run = setting.runs[0]
     skipped = INCIDENTAL | {RATIO, THRESHOLD}
     algorithm = {k: v for k, v in (run.hyperparameters.get("algorithm") or {}).items() if k not in skipped}
@@ -57,7 +57,7 @@ def _rest(setting: Setting) -> str:
 
 
 def held_fixed(grid: Grid) -> str:
-    """The other settings of the algorithm, for captions."""
+    """Return the other settings of the algorithm, for captions."""
     best = grid.best
     names = {"contribution_clipping_norm": "C₁", "clipping_norm": "C₂"}
     known = [
@@ -69,7 +69,7 @@ def held_fixed(grid: Grid) -> str:
 
 
 def grid_table(population: Population, grid: Grid) -> Table:
-    """One row a cell of the grid."""
+    """Return a table with one row per cell of the grid."""
     table = Table(
         [
             Column("noise_ratio", "σ₁/σ₂", number),
@@ -95,11 +95,11 @@ def grid_table(population: Population, grid: Grid) -> Table:
 
 
 def gaps(grid: Grid) -> list[str]:
-    """What a grid lacks to show the effects of σ₁/σ₂ and τ (it need not be a full product)."""
+    """Return what a grid lacks to show the effects of σ₁/σ₂ and τ (it need not be a full product)."""
     sentences = []
     for name, values in (("noise ratio σ₁/σ₂", grid.ratios), ("threshold τ", grid.thresholds)):
         if len(values) < 2:
-            sentences.append(f"Runs with one {name} only: its effect cannot be seen yet.")
+            sentences.append(f"Runs with one {name} only, which do not show its effect yet.")
     return sentences
 
 

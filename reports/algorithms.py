@@ -1,8 +1,7 @@
-"""What reports know of each algorithm: label, colour, marker, order, line, symbols and knob.
+"""All that reports know about an algorithm: label, colour, marker, order, line style, symbols and tuning knob.
 
-The library's registry says which algorithms there are. Those of the paper look as they do here, in every figure; one
-that the library has and this file does not gets a label from its name, a colour and a marker that are free, and its
-own settings as its knob.
+The algorithms are those of the library's registry. The paper's algorithms have fixed attributes here; any other one
+gets its label from its name, an unused colour and marker, and its own settings as its knob.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ NORM = "algorithm.clipping_norm"
 
 @dataclass(frozen=True)
 class Algorithm:
-    """How an algorithm, or one of its variants in a stream, is named and drawn.
+    """Name and appearance of an algorithm, or of one of its variants in a stream.
 
     Attributes:
-        name: as in the configuration; of a variant `<algorithm>/<days whose frequencies it selects by>`.
-        colour, marker: the same in every figure, so that none relies on colour alone.
-        knob: what to sweep for it to cut the gradient more.
-        dashes: the line of a reference, which sparsifies nothing.
-        breadth: of a curve; of variants that often coincide, the broad one lies below the narrow one.
-        symbols: of its settings, where they are not the usual ones.
+        name: as in the configuration; for a variant `<algorithm>/<source of its frequencies>`.
+        colour, marker: the same in every figure; the marker also identifies it without colour.
+        knob: settings to sweep for larger reductions.
+        dashes: line style, for references.
+        breadth: width of its curve; of variants that often coincide, the broad one is drawn below the narrow one.
+        symbols: symbols of its settings that differ from the usual ones.
     """
 
     name: str
@@ -43,7 +42,7 @@ class Algorithm:
 _ROWS = "smaller algorithm.selection.rows"
 _THRESHOLD = "larger algorithm.threshold"
 
-# In the order of tables and legends; colours are Okabe and Ito's, which colour-blind readers tell apart.
+# In the order of tables and legends; colours are Okabe and Ito's, which colour-blind readers can distinguish.
 _KNOWN = {
     known.name: known
     for known in (
@@ -66,21 +65,21 @@ _KNOWN = {
 _FREE = (("#CC79A7", "p"), ("#8C510A", "h"), ("#56B4E9", "<"), ("#B2182B", ">"), ("#35978F", "d"))
 
 REFERENCES = ("nonprivate", "dpsgd", "frozen")
-"""What the others are compared with: they choose no rows."""
+"""The algorithms that the others are compared with; they choose no rows."""
 
 
 def algorithm(name: str) -> Algorithm:
-    """The facts of an algorithm or of a variant; those of its algorithm for a variant that has none of its own."""
+    """Return the entry of an algorithm or variant; for an unknown variant, that of its algorithm."""
     return _KNOWN.get(name) or _KNOWN.get(name.partition("/")[0]) or _unknown(name.partition("/")[0])
 
 
 def label(name: str) -> str:
-    """What readers call an algorithm."""
+    """Return an algorithm's name for readers."""
     return algorithm(name).label
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Names without repetition, in the order of tables and legends; new ones last."""
+    """Return distinct names in the order of tables and legends, unknown ones last."""
     places = list(_KNOWN)
     return sorted(set(names), key=lambda name: (places.index(name) if name in places else len(places), name))
 

@@ -1,4 +1,4 @@
-"""Reading the results of `dpfest bench` from the report's folder."""
+"""Read the results of `dpfest bench` from the report's folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEEDED = {*_TIMES, "competitor", "case", "reference", "table_rows", "repeats", 
 _NAMES = {
     "pytorch sparse": "Not private, plain PyTorch",
     "pytorch sparse, fused Adam": "Not private, plain PyTorch with fused Adam",
-    "matrix products": "Its matrix products alone",
+    "matrix products": "Its matrix products only",
     "evaluation": "Evaluation of as many examples",
     "dpsgd lazy": "DP-SGD, lazy noise",
 }
@@ -24,20 +24,19 @@ _NAMES = {
 
 @dataclass(frozen=True)
 class Section:
-    """The records of one section, and the machine in words."""
+    """The records of one section, and a description of the machine."""
 
     records: list[Mapping[str, Any]]
     machine: str
 
     def at(self, competitor: str) -> dict[int, Mapping[str, Any]]:
-        """A competitor's records by table rows; one without a time is left out."""
+        """Return a competitor's timed records by table rows."""
         timed = (record for record in self.records if record["median_seconds"] is not None)
         return {record["table_rows"]: record for record in timed if record["competitor"] == competitor}
 
 
 def read(report: Path, section: str, values: Collection[str] = ()) -> Section | None:
-    """A section as `dpfest bench` wrote it, of records with all of these `values`; None where it is not there, cannot
-    be read or has none."""
+    """Read a section's records that have all of these `values`; None if it is missing, unreadable or has none."""
     try:
         text = (report / "bench" / f"{section}.json").read_text(encoding="utf-8")
         content = json.loads(text)
@@ -52,12 +51,12 @@ def read(report: Path, section: str, values: Collection[str] = ()) -> Section | 
 
 
 def competitor(name: str) -> str:
-    """The label of what a benchmark times."""
+    """Return the label of a benchmark's competitor."""
     return _NAMES.get(name) or label(name)
 
 
 def _whole(record: Mapping[str, Any], values: Collection[str]) -> bool:
-    """Whether a record has its fields, each time a positive number or none, and these `values`, none of them a list."""
+    """Whether a record is complete: all fields, times positive or null, and these `values`, none of them a list."""
     if not record.keys() >= _NEEDED or not (record.get("values") or {}).keys() >= set(values):
         return False
     times = all(record[name] is None or 0 < record[name] < math.inf for name in _TIMES)

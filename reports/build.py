@@ -1,9 +1,8 @@
-"""`dpfest report`: every artifact from finished runs alone, their folders or their cards, under `<report>`.
+"""`dpfest report`: build every artifact under `<report>` from finished runs, given as folders or as cards.
 
-Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and `index.html`, the page
-that needs no other file. Plain names are for an artifact's own kind of data, whatever runs there are; another
-population has `<id>--<dataset>`. Two builds on the same runs give the same bytes; nothing is written before all
-is made.
+Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and the self-contained page
+`index.html`. Plain file names always stand for an artifact's own kind of data; another population's files are named
+`<id>--<dataset>`. Two builds from the same runs give the same bytes; everything is rendered before anything is written.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ from reports.templates import render
 from reports.wording import plural
 from reports.write import Draft, put_figure, put_table
 
-# Keys of a variant that earlier versions did not write.
+# Keys of a variant that earlier versions lack.
 _KEYS = {"heading", "values", "claims"}
 
-# Runs that a complete experiment has, by experiment and algorithm, where the caller knows its grid.
+# Number of runs of a complete experiment, by experiment and algorithm, if the caller knows its grid.
 Planned = Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """What was built, what was left out, and the commands that make more runs for what is incomplete."""
+    """The artifacts built, the runs left out, and the commands that make the missing runs."""
 
     folder: Path
     artifacts: list[dict[str, Any]]
@@ -55,7 +54,7 @@ class BuiltReport:
         lines = [f"{entry['id']:<10} {entry['status']:<10} {_progress(entry)}" for entry in self.artifacts]
         verdicts = Counter(claim["verdict"] for claim in self.claims)
         lines.append("claims: " + ", ".join(f"{count} × {verdict}" for verdict, count in sorted(verdicts.items())))
-        lines += [f"reference: {agreement}" for agreement in self.agreements or ("nothing to compare these runs with",)]
+        lines += [f"reference: {agreement}" for agreement in self.agreements or ("no reference to compare with",)]
         lines += [f"more runs: {sweep}" for sweep in self.sweeps]
         if self.skipped:
             first, more = self.skipped[0], len(self.skipped) - 1
@@ -73,12 +72,20 @@ def build(
     commands: Commands | None = None,
     reference: Path | None = None,
 ) -> BuiltReport:
-    """Build all artifacts, or `only` those named, from the runs under `runs` into `report`.
+    """Build artifacts from runs.
 
-    `dataset` chooses the data that get the plain file names (default: the first of the artifact's own kind). `planned`
-    has the number of runs of each experiment, `commands` the arguments for printed commands. The runs are compared with
-    those under `reference`, unless they are of these. Artifacts that are not built stay as an earlier build made them.
-    Raises UserError for an unknown artifact or a dataset without runs, OSError where the folder cannot be written to.
+    Args:
+        runs: folder of runs or of cards, or a file of cards.
+        report: output folder.
+        only: ids of the artifacts to build; None for all. The others stay as an earlier build left them.
+        dataset: dataset that gets the plain file names; by default the first of the artifact's own kind.
+        planned: number of runs of each experiment.
+        commands: arguments for printed commands.
+        reference: folder of the reference's runs to compare with, unless `runs` lies in it.
+
+    Raises:
+        UserError: an unknown artifact, or a dataset without runs.
+        OSError: the output folder cannot be written to.
     """
     chosen, commands = _chosen(only), commands or Commands()
     usable, skipped = load_runs(runs)
@@ -128,12 +135,12 @@ def _chosen(only: Sequence[str] | None) -> list[Entry]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
             hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"There is no artifact {name}; {hint}There are {', '.join(known)}.")
+            raise UserError(f"There is no artifact {name}; {hint}The artifacts are {', '.join(known)}.")
     return [entry for entry in ENTRIES if not only or entry.id in only]
 
 
 def _main_first(groups: list[Population], dataset: str | None, profile: str) -> list[Population]:
-    """The populations of the dataset that was named first, then those of the profile that was."""
+    """Sort populations: those of the named dataset first, then those of the named profile."""
     if dataset is not None and all(group.dataset != dataset for group in groups):
         there = ", ".join(sorted({group.dataset for group in groups})) or "none"
         raise UserError(f"There are no finished runs on {dataset}; there are runs on: {there}.")
@@ -142,7 +149,7 @@ def _main_first(groups: list[Population], dataset: str | None, profile: str) -> 
 
 @dataclass(frozen=True)
 class _Work:
-    """What all artifacts of one report are made from, and the draft that they go to."""
+    """The inputs of all artifacts of one report, and the draft that receives them."""
 
     draft: Draft
     measured: Path
@@ -152,8 +159,8 @@ class _Work:
     commands: Commands
 
     def plain(self, entry: Entry) -> Population | None:
-        """The population that the plain file names stand for: one of the dataset that was named, else of the artifact's
-        own kind of data. None where there is none, though there be runs of another kind."""
+        """Return the population of the plain file names: that of the named dataset, else one of the artifact's own kind
+        of data; None if there is none, even if there are runs of another kind."""
         shown = [group for group in self.groups if entry.shows(group)]
         if entry.together:
             return joined(shown)
@@ -216,8 +223,8 @@ class _Work:
         }
 
     def _grid(self, entry: Entry, population: Population | None) -> Mapping[str, int] | None:
-        """Runs by algorithm that the experiment plans, for every seed that is planned or at hand; None where it is not
-        known, as of another profile's runs and of all populations but the first that are of one experiment."""
+        """Return the experiment's planned runs by algorithm, for every seed planned or present; None if unknown, as for
+        another profile and for every population of an experiment but the first."""
         name = entry.experiment_on(population) or ""
         if population is None:
             return (self.planned or {}).get(name)
@@ -239,7 +246,7 @@ class _Work:
         }
 
     def _undone(self, entry: Entry, population: Population | None) -> list[str]:
-        """A sentence that names the algorithms with fewer runs than the experiment plans, where some runs are done."""
+        """Return a sentence on the algorithms with some, but fewer runs than the experiment plans."""
         if population is None or entry.experiment is None:
             return []
         grid, done = self._grid(entry, population) or {}, Counter(run.algorithm for run in population.runs)
@@ -249,7 +256,7 @@ class _Work:
         return [f"Done so far: {', '.join(short)} runs."] if short else []
 
     def remove_stale(self, id: str, files: list[str]) -> None:
-        """Remove what an earlier build wrote under this id and this one does not: its runs are gone."""
+        """Remove files of this id that an earlier build wrote and this one does not, because their runs are gone."""
         report = self.draft.folder
         for folder in ("figures", "tables"):
             for path in [*(report / folder).glob(f"{id}.*"), *(report / folder).glob(f"{id}--*.*")]:
@@ -258,7 +265,7 @@ class _Work:
 
 
 def _names(id: str, others: list[Population], main: Population | None) -> dict[str, Population]:
-    """`<id>--<dataset>` for each population but the main one, with as much more as tells them apart."""
+    """Return unique names for all populations but the main one: `<id>--<dataset>`, with further details if needed."""
 
     def details(group: Population) -> list[str]:
         return [
@@ -276,7 +283,7 @@ def _names(id: str, others: list[Population], main: Population | None) -> dict[s
             label = details(group)[:depth]
             if sum(details(other)[:depth] == label for other in groups) == 1:
                 break
-        # Names in runs must not lead out of the folder.
+        # Names from runs must not lead out of the folder.
         safe = re.sub(r"[^\w.+-]+", "_", "-".join(filter(None, label)))
         named[f"{id}--{safe}"] = group
     return named
@@ -289,7 +296,7 @@ def _progress(entry: Mapping[str, Any]) -> str:
 
 
 def _earlier(report: Path) -> dict[str, dict[str, Any]]:
-    """What an earlier build of this version left; an entry of another version is none."""
+    """Return the entries that an earlier build of this version left; those of other versions are ignored."""
     try:
         entries = json.loads((report / "report.json").read_text(encoding="utf-8"))["artifacts"]
         return {e["id"]: e for e in entries if all(variant.keys() >= _KEYS for variant in e["variants"])}

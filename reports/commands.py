@@ -19,10 +19,10 @@ class Commands:
     """The arguments of the command that builds this report.
 
     Attributes:
-        paths: those of runs, data and report that are not the default, by key (`paths.runs`).
-        profile: of planned runs; existing runs have their own.
+        paths: paths that differ from the defaults, by key (`paths.runs`).
+        profile: profile of planned runs; existing runs have their own.
         config_dir: folder given by --config-dir.
-        dataset: data given by --dataset.
+        dataset: dataset given by --dataset.
         seed: seeds of planned runs, as on the command line (`range(3)`); existing runs have their own.
     """
 
@@ -33,7 +33,7 @@ class Commands:
     seed: str | None = None
 
     def sweep(self, experiment: str, population: Population | None = None) -> str:
-        """The command that makes an experiment's runs, comparable with those of `population`."""
+        """Return the command that makes an experiment's runs, comparable with those of `population`."""
         chosen: dict[str, Any] = {"experiment": experiment}
         if population is not None:
             chosen |= {
@@ -51,14 +51,14 @@ class Commands:
         return self._line(["dpfest", "sweep"], chosen, ("paths.data", "paths.runs"))
 
     def report(self, artifact: str, population: Population | None = None) -> str:
-        """The command that builds one artifact again."""
+        """Return the command that rebuilds one artifact."""
         profile = (population.profile if population else "") or self.profile
         chosen = {"profile": profile} if profile != DEFAULT_PROFILE else {}
         words = ["dpfest", "report", "--only", artifact, *(["--dataset", self.dataset] if self.dataset else [])]
         return self._line(words, chosen, ("paths.runs", "paths.report"))
 
     def measured(self, command: str) -> str:
-        """A command that measures into the report's own folder."""
+        """Return a command that measures into the report's folder."""
         return self._line(shlex.split(command), {}, ("paths.report",))
 
     def _line(self, words: list[str], chosen: Mapping[str, Any], paths: tuple[str, ...]) -> str:
@@ -68,7 +68,7 @@ class Commands:
 
 
 def quoted(value: str) -> str:
-    """Text, or numbers with commas between, in Hydra's override grammar."""
+    """Format text, or numbers separated by commas, in Hydra's override grammar."""
     return (
         value if re.fullmatch(r"[\w.+/-]+|\d+(,\d+)+|range\([\d,]+\)", value) else '"' + value.replace('"', '\\"') + '"'
     )

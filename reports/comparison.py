@@ -1,11 +1,11 @@
-"""The comparison that every artifact shares: runs pooled over seeds, chosen on validation, reported on test.
+"""The comparison that every artifact uses: runs pooled over seeds, chosen on validation, reported on test.
 
-- A *population* is the runs that may stand in one panel: same data, model, fidelity and profile.
-- A *setting* is one configuration at one ε; its runs differ in the seed alone.
+- A *population* is a set of comparable runs: same data, model, fidelity and profile.
+- A *setting* is one configuration at one ε; its runs differ in the seed only.
 - *Utility loss* is measured against the setting of DP-SGD that is best on the validation split at the same ε.
-- *Reduction* is embedding parameters / mean non-zero coordinates of the noised embedding gradient per step,
-  infinite where no coordinate is updated (frozen embeddings).
-- A *panel* is the settings that one DP-SGD is the reference of: those of one ε, and in a stream of one period.
+- *Reduction* is embedding parameters / mean non-zero coordinates of the noised embedding gradient per step; infinite if
+  no coordinate is updated (frozen embeddings).
+- A *panel* is the settings with the same reference DP-SGD: those of one ε and, in a stream, of one period.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from typing import Any
 from reports.runs import Run, setting_key
 
 LARGE_VOCABULARY = 200_000
-"""Rows of a word embedding from which on it stands for XLM-R's 250,002 and not for RoBERTa's 50,265."""
-
+"""Rows of a word embedding from which it counts as large, like XLM-R's 250,002 and unlike RoBERTa's 50,265."""
 
 MAP = "map_synthetic"
-"""Planted data that differ in one property at a time: points of the map, and not data to be compared on."""
+"""Planted data that differ in one property at a time: points of the map, not data for comparisons."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One configuration at one ε and all its runs (one a seed)."""
+    """One configuration at one ε with all its runs, one per seed."""
 
     key: str
     runs: tuple[Run, ...]
@@ -42,18 +41,18 @@ class Setting:
 
     @property
     def variant(self) -> str:
-        """The algorithm; where it selects rows in a stream, with the days that are counted (`fest/all_days`)."""
+        """The algorithm; if it selects rows in a stream, with the days that are counted (`fest/all_days`)."""
         selects = self.period is not None and self.parameter("selection") is not None
         return f"{self.algorithm}/{self.parameter('selection.source') or 'streaming'}" if selects else self.algorithm
 
     @property
     def period(self) -> int | None:
-        """Days of a streaming period, None where the data are no stream."""
+        """Days of a streaming period; None if the data are no stream."""
         return self.runs[0].period
 
     @property
     def epsilon(self) -> float | None:
-        """The target ε, None without privacy."""
+        """Target ε; None without privacy."""
         return self.runs[0].target_epsilon
 
     @cached_property
@@ -84,8 +83,8 @@ class Setting:
 
     @property
     def reduction_spread(self) -> tuple[float, float] | None:
-        """How far the reduction reaches below and above its mean at a standard deviation of the coordinates over
-        seeds; None with a single seed or without coordinates. Above is infinite where the deviation is the mean's."""
+        """Distances of the reduction below and above its mean for one standard deviation of the coordinates over seeds;
+        None with a single seed or without coordinates, infinite above if the deviation exceeds the mean."""
         if len(self.runs) < 2 or self.coordinates <= 0:
             return None
         deviation, parameters = statistics.stdev(run.coordinates for run in self.runs), self.runs[0].parameters
@@ -95,7 +94,7 @@ class Setting:
 
     @property
     def error(self) -> float:
-        """Standard error of the test utility: that of one run over its test rows, or over seeds where that is more."""
+        """Standard error of the test utility: the larger of that of one run over its test rows and that over seeds."""
         over_seeds = (self.spread or 0.0) / math.sqrt(len(self.runs))
         return max([over_seeds, *(run.test_error for run in self.runs if run.test_error is not None)])
 
@@ -109,15 +108,15 @@ class Setting:
 
     @property
     def is_sparsest(self) -> bool:
-        """Whether no setting of its algorithm can cut more: DP-FEST with a row a table (int(k/p) = 1), exponential
-        selection with a row a step, LoRA of rank 1."""
+        """Whether no setting of its algorithm can have a larger reduction: DP-FEST with one row per table (int(k/p) =
+        1), exponential selection with one row per step, LoRA of rank 1."""
         tables, rows = len(self.runs[0].tables), self.parameter("selection.rows")
         if self.algorithm == "fest":
             return bool(tables and isinstance(rows, int | float) and rows // tables <= 1)
         return 1 in (self.parameter("rows_per_step"), self.parameter("rank"))
 
     def parameter(self, name: str) -> Any:
-        """A hyper-parameter of the algorithm by its dotted name (`selection.rows`), or None."""
+        """Return a hyper-parameter of the algorithm by its dotted name (`selection.rows`), or None."""
         value: Any = self.runs[0].hyperparameters.get("algorithm") or {}
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -126,7 +125,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Population:
-    """Settings that may be compared with each other: same data, model, fidelity, profile."""
+    """Comparable settings: same data, model, fidelity and profile."""
 
     dataset: str
     model: str
@@ -146,17 +145,17 @@ class Population:
 
     @property
     def embedding_rows(self) -> int:
-        """Rows of all embedding tables; 0 where no run tells."""
+        """Rows of all embedding tables; 0 if unknown."""
         return max(sum(table.rows for table in run.tables) for run in self.runs)
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the largest embedding table; 0 where no run tells."""
+        """Rows of the largest embedding table; 0 if unknown."""
         return max((table.rows for run in self.runs for table in run.tables), default=0)
 
     @property
     def kind(self) -> str:
-        """``text``; ``large_text``, of a large vocabulary; ``stream``; ``map``, planted for the map; or ``clicks``."""
+        """``text``, ``large_text`` (large vocabulary), ``stream``, ``map`` (planted for the map) or ``clicks``."""
         if self.dataset == MAP:
             return "map"
         if self.metric == "accuracy":
@@ -165,10 +164,10 @@ class Population:
 
     @property
     def untestable(self) -> str | None:
-        """Why no claim of the paper can be tested on these runs; None where it can."""
+        """Why no claim of the paper can be tested on these runs; None if it can."""
         if "synthetic" in self.dataset:
             return "the data are generated, and the claim needs runs on real data"
-        return "the numbers of profile=smoke have no meaning" if self.profile == "smoke" else None
+        return "the numbers of profile=smoke are meaningless" if self.profile == "smoke" else None
 
     @property
     def seeds(self) -> list[int]:
@@ -180,42 +179,42 @@ class Population:
 
     @property
     def test_error(self) -> float | None:
-        """The largest standard error of one run's test utility over its test rows; None where no run tells."""
+        """Largest standard error of one run's test utility over its test rows; None if unknown."""
         return max((run.test_error for run in self.runs if run.test_error is not None), default=None)
 
     @property
     def main_epsilon(self) -> float | None:
-        """The ε of single-panel artifacts: 1, as in the paper, or else the smallest at hand."""
+        """The ε of single-panel artifacts: 1, as in the paper, or else the smallest present."""
         return 1.0 if 1.0 in self.epsilons else next(iter(self.epsilons), None)
 
     @property
     def periods(self) -> list[int]:
-        """Lengths of the streaming periods at hand; none where the data are no stream."""
+        """Lengths of the streaming periods present; none if the data are no stream."""
         return sorted({s.period for s in self.settings if s.period is not None})
 
     def at(self, period: int) -> Population:
-        """The settings of one streaming period: what was trained in other periods is no reference for them."""
+        """Return the settings of one streaming period, for which settings of other periods are no reference."""
         return replace(self, settings=tuple(s for s in self.settings if s.period == period))
 
     def of(self, name: str, epsilon: float | None) -> list[Setting]:
-        """The settings of an algorithm, or of one of its variants in a stream (see `Setting.variant`)."""
+        """Return the settings of an algorithm, or of one of its variants in a stream (see `Setting.variant`)."""
         return [s for s in self.settings if name in (s.algorithm, s.variant) and s.epsilon == epsilon]
 
     def best(self, name: str, epsilon: float | None) -> Setting | None:
-        """The setting with the highest validation utility (the more reduced one on a tie)."""
+        """Return the setting with the highest validation utility (that of larger reduction on a tie)."""
         return max(self.of(name, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
 
     def worse_than_frozen(self, setting: Setting) -> bool:
-        """Whether frozen embeddings have a higher test utility at this ε: its reduction is worthless."""
+        """Whether frozen embeddings have a higher test utility at this ε, which makes the reduction worthless."""
         frozen = self.best("frozen", setting.epsilon)
         return frozen is not None and setting.algorithm != "frozen" and setting.test < frozen.test
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Settings that are compared with one DP-SGD: those of one ε, and in a stream of one period.
+    """Settings that are compared with one DP-SGD: those of one ε and, in a stream, of one period.
 
-    `value` tells it from the panels beside it, `where` names it in a sentence.
+    `value` distinguishes it from other panels, `where` names it in a sentence.
     """
 
     value: float | int
@@ -229,17 +228,17 @@ class Panel:
         return self.population.best("dpsgd", self.epsilon)
 
     def of(self, name: str) -> list[Setting]:
-        """The settings of an algorithm, or of one of its variants."""
+        """Return the settings of an algorithm, or of one of its variants."""
         return self.population.of(name, self.epsilon)
 
 
 def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:
-    """A panel for each ε."""
+    """Return a panel for each ε."""
     return [Panel(epsilon, f"ε = {epsilon:g}", population, epsilon) for epsilon in epsilons]
 
 
 def by_period(population: Population, periods: Sequence[int]) -> list[Panel]:
-    """A panel for each streaming period, at the population's main ε."""
+    """Return a panel for each streaming period, at the population's main ε."""
     epsilon = population.main_epsilon
     return [
         Panel(days, f"period of {days} day{'s' * (days > 1)}", population.at(days), epsilon)
@@ -249,8 +248,8 @@ def by_period(population: Population, periods: Sequence[int]) -> list[Panel]:
 
 
 def heading(population: Population, among: Sequence[Population]) -> str:
-    """A name that no other population in `among` has: with the rows of the largest table, the number of examples, or
-    the fingerprint of data and model where the shorter ones are shared."""
+    """Return a name that is unique in `among`: if shorter ones are not, with the rows of the largest table, the number
+    of examples, or the fingerprint of data and model."""
 
     def names(of: Population) -> list[str]:
         short = ", ".join(filter(None, (of.dataset, of.model, of.fidelity, of.profile)))
@@ -262,11 +261,10 @@ def heading(population: Population, among: Sequence[Population]) -> str:
 
 
 def populations(runs: Iterable[Run]) -> list[Population]:
-    """Runs sorted into populations, in an order that tells what they are and never how many runs there are.
+    """Group runs into populations, in an order that does not depend on the number of runs.
 
-    Clicks come first, then streams, then texts; in each the real data before generated ones, rigorous before the
-    paper's fidelity.
-    A run without privacy has no fidelity: it stands beside the private runs of every fidelity on its data.
+    Clicks come first, then streams, then texts; within each, real data before generated ones, and rigorous before the
+    paper's fidelity. A run without privacy has no fidelity: it joins the private runs of every fidelity on its data.
     """
     private: dict[tuple, list[Run]] = {}
     public: dict[tuple, list[Run]] = {}
@@ -288,8 +286,8 @@ def populations(runs: Iterable[Run]) -> list[Population]:
 
 
 def joined(groups: Sequence[Population]) -> Population | None:
-    """Populations that differ in their data or model as one, for an artifact that is drawn from all of them: those of
-    the first one's name, accounting and profile; None of none."""
+    """Join the populations with the first one's dataset name, accounting and profile, for an artifact that is drawn
+    from all of them; None if there are none."""
     alike = [group for group in groups if _name(group) == _name(groups[0])]
     settings = tuple(setting for group in alike for setting in group.settings)
     return replace(alike[0], settings=settings) if alike else None
@@ -318,7 +316,7 @@ def _settings(runs: list[Run]) -> tuple[Setting, ...]:
 
 
 def pareto(settings: Iterable[Setting]) -> list[Setting]:
-    """The frontier on (validation utility, reduction): settings that no other one equals or beats in both."""
+    """Return the frontier of validation utility and reduction: settings that no other one equals or beats in both."""
     frontier: list[Setting] = []
     for setting in sorted(settings, key=lambda s: (s.validation, s.reduction, s.key), reverse=True):
         if not frontier or setting.reduction > frontier[-1].reduction:
@@ -327,17 +325,17 @@ def pareto(settings: Iterable[Setting]) -> list[Setting]:
 
 
 def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float) -> Setting | None:
-    """The most reduced setting whose *validation* loss against `reference` is at most `loss`, or None.
+    """Return the setting of largest reduction whose *validation* loss against `reference` is at most `loss`, or None.
 
-    The choice never sees the test split; the test loss of the chosen setting is what is reported.
+    The choice does not use the test split, on which the chosen setting is reported.
     """
-    # One part in 10^12: a loss that equals the threshold on paper must not fail it by rounding.
+    # Tolerance for rounding of a loss that equals the threshold.
     within = [s for s in settings if reference.validation - s.validation <= loss + 1e-12]
     return max(within, key=lambda s: (s.reduction, s.validation, s.key), default=None)
 
 
 def but_for_selection(setting: Setting, *names: str) -> str:
-    """All settings but these of the selection: what settings that differ in them alone have in common."""
+    """Return all settings but these of the selection, a key for settings that differ only in them."""
     settings = copy.deepcopy(dict(setting.runs[0].hyperparameters))
     for name in names:
         (settings["algorithm"].get("selection") or {}).pop(name, None)

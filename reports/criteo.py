@@ -1,8 +1,8 @@
-"""What `dpfest check` should find, and whether it does: each expectation with where it comes from.
+"""Compare the measurements of `dpfest check` with expected ranges, each with its source.
 
-Nothing here is a guess of what Criteo's files hold. A range is a law (what a hash, a batch, a noisy map does to the
-counts at hand), a number that the paper or a public source prints, or, of generated data, the generator's own setting;
-what none of these says is shown without a verdict.
+No range is a guess about Criteo's files. A range follows from theory (the effect of hash, batch and noisy map on the
+measured counts), is a number from the paper or a public source, or, for generated data, is a setting of the generator.
+A measurement without any of these is shown without a verdict.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _TERABYTE_VALUES = (
 )
 
 _HELD_OUT = 0.02
-"""By how much an AUC may exceed the paper's on the 1 TB logs: a check is tested on the hours that it is trained on, the
+"""Margin by which an AUC may exceed the paper's on the 1 TB logs: a check tests on the hours that it trains on, the
 paper on later days."""
 
 _DIFFERENCE = 2 * math.sqrt(2) * TRAINING["auc"]
-"""Two standard deviations of the difference of two trainings."""
-_APART = f"± {_DIFFERENCE:.3f} (two standard deviations of a difference of trainings) and two standard errors"
+"""Two standard deviations of the difference of two training runs."""
+_APART = f"± {_DIFFERENCE:.3f} (two standard deviations of a difference of runs) and two standard errors"
 
 _ERRORS = 5
 _TENTH = 0.1
@@ -45,13 +45,13 @@ _TENTH = 0.1
 
 @dataclass(frozen=True)
 class Reference:
-    """What is known of data, with its sources.
+    """Known properties of the data, with their sources.
 
     Attributes:
-        values: distinct values of each category in all of the data, at most.
-        positives: share of label 1, and by which part of it the head may differ.
-        auc: of non-private training on all of the data, at most.
-        private_auc: of DP-SGD by its ε, at most; empty where nothing says.
+        values: largest number of distinct values of each category in all of the data.
+        positives, around: share of label 1, and the relative deviation allowed for the head.
+        auc: largest AUC of non-private training on all of the data.
+        private_auc: largest AUC of DP-SGD by ε; empty if there is no source.
     """
 
     values: tuple[int, ...]
@@ -69,7 +69,7 @@ _KAGGLE = Reference(
     "distinct values of all of train.txt, as facebookresearch/dlrm lists them",
     11_745_438 / 45_840_617,
     _TENTH,
-    "11,745,438 of train.txt's 45,840,617 lines, a tenth either way: lines are in order of time",
+    "11,745,438 of train.txt's 45,840,617 lines, ± a tenth: lines are in temporal order",
     0.8148,
     "best of the public benchmark BARS (Criteo_x4) on all lines; the paper prints no AUC of Criteo-Kaggle",
     {},
@@ -79,9 +79,9 @@ _TERABYTE = Reference(
     "distinct values of all 24 days, as facebookresearch/dlrm lists them",
     0.02904,
     1 / 3,
-    "29,040 of a million lines (README of the project CTRLib), a third either way: it does not say which lines",
+    "29,040 of a million unspecified lines (README of the project CTRLib), ± a third",
     max(nonprivate for *_, nonprivate in TAB_STREAMING.rows.values()) + _HELD_OUT,
-    f"the paper's tab:auc_streaming + {_HELD_OUT}: it tests on later days",
+    f"the paper's tab:auc_streaming + {_HELD_OUT}, since it tests on later days",
     {
         epsilon: max(row[place] for row in TAB_STREAMING.rows.values()) + _HELD_OUT
         for place, epsilon in enumerate((1.0, 3.0, 8.0))
@@ -92,7 +92,7 @@ _GENERATED = Reference(
     "the generator draws each category from as many values as the paper's vocabulary has",
     CLICK_RATE,
     _TENTH,
-    "the generator's click rate, a tenth either way: its intercept is approximate",
+    "the generator's click rate, ± a tenth: its intercept is approximate",
     0.81,
     "the planted model's own AUC is about 0.8",
     {},
@@ -102,7 +102,7 @@ _REFERENCES = {"criteo_kaggle": _KAGGLE, "criteo_1tb": _TERABYTE}
 
 @dataclass(frozen=True)
 class Line:
-    """Something measured, what was expected of it and where that comes from; `ok` is None where nothing says."""
+    """A measurement, its expected range and the source of the range; `ok` is None without one."""
 
     what: str
     measured: str
@@ -121,14 +121,14 @@ class Column:
 
     @property
     def ok(self) -> bool:
-        """Whether both lie within their ranges; a blank counts as a value."""
+        """Whether values and used rows are within their ranges; a blank counts as a value."""
         few = 2 <= self.feature.values <= self.most + 1
         return few and (self.used is None or self.used[0] <= self.feature.used <= self.used[1])
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """All that was compared."""
+    """All comparisons."""
 
     lines: Sequence[Line]
     columns: Sequence[Column]
@@ -136,12 +136,12 @@ class Verdict:
 
     @property
     def outside(self) -> int:
-        """How many things lie outside their range."""
+        """Number of measurements outside their range."""
         return sum(line.ok is False for line in self.lines) + sum(not column.ok for column in self.columns)
 
 
 def judge(findings: Findings) -> Verdict:
-    """Compare what was measured with what is expected of these data."""
+    """Compare measurements with their expected ranges."""
     reference = _REFERENCES.get(findings.data, _GENERATED)
     columns = [
         Column(feature, most, _used(feature) if findings.hashed else None)
@@ -172,8 +172,8 @@ def _reading(findings: Findings, reference: Reference) -> list[Line]:
 
 
 def _used(feature: Feature) -> tuple[float, float]:
-    """How many of a table's V rows d values fall on by a uniform hash, within four standard deviations and the values
-    themselves: all V (1 - (1 - 1/V)^d) in the mean."""
+    """Return the range, within four standard deviations, of the number of a table's V rows that d uniformly hashed
+    values occupy; its mean is V (1 - (1 - 1/V)^d)."""
     rows, values = feature.rows, feature.values
     empty = (1 - 1 / rows) ** values
     both = (1 - 2 / rows) ** values if rows > 1 else 0.0
@@ -202,7 +202,7 @@ def _gradients(findings: Findings) -> list[Line]:
                 low <= trial.coordinates <= high,
                 "the law of Poisson batches"
                 + (" and of the noisy map" if name == "adafest" else "")
-                + ", from the counts of the rows, a tenth either way",
+                + ", given the counts of the rows, ± a tenth",
             )
         )
     dense = findings.trials["dpsgd"].coordinates
@@ -212,17 +212,17 @@ def _gradients(findings: Findings) -> list[Line]:
             f"{dense:,.0f}",
             f"{findings.parameters:,}",
             dense == findings.parameters,
-            "all of them, by definition",
+            "all, by definition",
         )
     )
     return lines
 
 
 def _utilities(findings: Findings, reference: Reference) -> list[Line]:
-    """AUCs: of non-private training above chance and below what all of the data give; the others in their order."""
+    """Compare AUCs: non-private training is above chance and below that on all of the data; the others are ordered."""
     trials = findings.trials
     if any(trial.auc is None for trial in trials.values()):
-        return [Line("test AUC", "unknown", "known", False, "the test rows do not have both labels")]
+        return [Line("test AUC", "unknown", "known", False, "the test rows lack one of the labels")]
     frozen, nonprivate = _auc(trials["frozen"]), _auc(trials["nonprivate"])
     lines = []
     for name, trial in trials.items():
@@ -230,7 +230,7 @@ def _utilities(findings: Findings, reference: Reference) -> list[Line]:
         apart = _DIFFERENCE + 2 * error
         if name == "nonprivate":
             low, high = 0.5 + _ERRORS * error, reference.auc
-            source = f"above chance: labels belong to their lines; {reference.auc_source}"
+            source = f"above chance if labels match their lines; {reference.auc_source}"
         else:
             low, high = (0.5 if name == "frozen" else frozen) - apart, nonprivate + apart
             source = f"from {'chance' if name == 'frozen' else 'frozen'} to non-private, {_APART}"
@@ -255,10 +255,11 @@ def _auc(trial: Trial) -> float:
 
 
 def speeds(findings: Findings, grid: str, planned: Sequence[Config]) -> list[str]:
-    """Say how long all lines, and the paper's grid on them, take at the speed of the check.
+    """Estimate how long all lines, and the paper's grid on them, take at the speed of the check.
 
     Args:
-        grid: what makes the runs.
+        findings: measurements of the check.
+        grid: overrides that make the runs.
         planned: the runs. Algorithms that were not tried count as DP-AdaFEST, whose steps are as sparse.
     """
     data = planned[0].data
@@ -280,13 +281,13 @@ def speeds(findings: Findings, grid: str, planned: Sequence[Config]) -> list[str
     if others := [name for name in runs if name not in findings.trials]:
         names = ", ".join(f"{label(name)} ({runs[name]:,})" for name in others)
         took = duration(sum(seconds[name] for name in others))
-        lines.append(f"{names}: {took} if their steps take as long as {label('adafest')}'s, which was not measured")
+        lines.append(f"{names}: {took}, assuming that their steps take as long as {label('adafest')}'s")
     total = duration(sum(seconds.values()))
     return [*lines, f"{grid}: {runs.total():,} runs, {total} one after another on this machine"]
 
 
 def text(verdict: Verdict) -> str:
-    """The comparison as lines for the terminal."""
+    """Format the comparison for the terminal."""
     columns = [("category", "values", "at most", "table rows", "used", "expected", "blank", "")]
     for column in verdict.columns:
         feature, used = column.feature, column.used
@@ -309,8 +310,8 @@ def text(verdict: Verdict) -> str:
             *_aligned(lines, left=(0, 3, 4)),
             "",
             *_aligned(columns, left=(0, 7)),
-            f"at most: {verdict.values_source}, and a blank.",
-            "expected: rows on which so many values fall by a uniform hash, within four standard deviations.",
+            f"at most: {verdict.values_source}, plus one for blanks.",
+            "expected: rows that a uniform hash of these values occupies, within four standard deviations.",
         ]
     )
 

@@ -1,4 +1,4 @@
-"""What an artifact is: an id, the experiment that makes its runs, a function from inputs to its content."""
+"""The definition of an artifact: its id, the experiment that makes its runs, and a function that draws it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from reports.wording import delta, metric, number, seeds_of
 
 @dataclass(frozen=True)
 class Inputs:
-    """What artifacts are drawn from, and claims judged on.
+    """The inputs of artifacts and claims.
 
     Attributes:
-        populations: all that there are, the preferred ones first.
-        report: the folder with what `dpfest bench` and `dpfest audit` measured (`runs.measured_in`).
-        drawn: the one that an artifact is drawn from; it is preferred to all.
+        populations: all populations, preferred ones first.
+        report: folder with the results of `dpfest bench` and `dpfest audit` (`runs.measured_in`).
+        drawn: population that an artifact is drawn from, preferred to all others.
     """
 
     populations: Sequence[Population] = ()
@@ -30,29 +30,29 @@ class Inputs:
 
     @property
     def population(self) -> Population:
-        """The one that an artifact is drawn from, of an artifact that is drawn from one."""
+        """Population that the artifact is drawn from; the artifact must have one."""
         assert self.drawn is not None
         return self.drawn
 
     def of(self, *kinds: str) -> list[Population]:
-        """The populations of these kinds (`Population.kind`), those that no claim can be tested on last."""
+        """Return the populations of these kinds (`Population.kind`), those on which no claim can be tested last."""
         alike = [population for population in self.populations if population.kind in kinds]
         return sorted(alike, key=lambda population: (population is not self.drawn, population.untestable is not None))
 
 
 @dataclass
 class Content:
-    """What an artifact shows of one population. `missing`: what it could not show, a sentence an item."""
+    """An artifact's content for one population; `missing` has a sentence for everything that it cannot show."""
 
     caption: str
     figure: Drawing | None = None
     table: Table | None = None
     missing: list[str] = field(default_factory=list)
-    epsilons: list[float] | None = None  # those shown, for the footer; None: all of the population
+    epsilons: list[float] | None = None  # the ε shown, for the footer; None for all of the population
 
 
 def unmeasured(*commands: str) -> Content:
-    """What an artifact shows before these commands have measured anything."""
+    """Return the content of an artifact before these commands have measured anything."""
     return Content("Nothing to show yet.", missing=[f"Not measured yet: {command}" for command in commands])
 
 
@@ -61,13 +61,13 @@ class Entry:
     """One figure or table.
 
     Attributes:
-        content: draws it; an artifact with an experiment is given a population (`Inputs.population`).
-        experiment: what makes its runs; None where it needs none.
-        algorithms: those that it compares; without a run of each it is marked incomplete.
-        kinds: of data (`Population.kind`) that it is drawn from; its plain file names stand for the first.
-        measured: commands that measure what it shows into the report's own folder.
-        figure: whether it has one, and so needs a placeholder while there is nothing to draw.
-        together: whether all populations of its kinds are drawn as one (`comparison.joined`), and not each by itself.
+        content: draws it; an artifact with an experiment receives a population (`Inputs.population`).
+        experiment: experiment that makes its runs; None if it needs none.
+        algorithms: algorithms that it compares; without a run of each it is marked incomplete.
+        kinds: kinds of data (`Population.kind`) that it is drawn from; its plain file names stand for the first.
+        measured: commands that measure its data into the report's folder.
+        figure: whether it has a figure, and needs a placeholder while there is nothing to draw.
+        together: whether all populations of its kinds are drawn as one (`comparison.joined`).
     """
 
     id: str
@@ -85,7 +85,7 @@ class Entry:
         return self.experiment is not None and population.kind in self.kinds
 
     def experiment_on(self, population: Population | None) -> str | None:
-        """The experiment that makes its runs on the population's kind of data."""
+        """Return the experiment that makes its runs on the population's kind of data."""
         return self.experiment if population is None else TEXTS.get(population.kind, self.experiment)
 
 
@@ -94,14 +94,14 @@ TEXTS = {"text": "text", "large_text": "text_large_vocabulary"}
 
 
 def remake(entry: Entry, population: Population | None, commands: Commands) -> str:
-    """The command that makes the artifact's runs or measurements, and then the artifact."""
+    """Return the command that makes the artifact's runs or measurements, and then the artifact."""
     experiment = entry.experiment_on(population)
     runs = [commands.sweep(experiment, population)] if experiment else map(commands.measured, entry.measured)
     return " && ".join([*runs, commands.report(entry.id, population)])
 
 
 def provenance(population: Population, content: Content) -> str:
-    """On which data, at which ε and δ, how accounted, over how many seeds: the first line of every footer."""
+    """Return data, ε, δ, accounting and seeds: the first line of every footer."""
     epsilons = population.epsilons if content.epsilons is None else content.epsilons
     private = [run for run in population.runs if run.epsilon is not None]
     deltas = sorted({run.delta for run in private if run.delta is not None})
@@ -118,7 +118,7 @@ def provenance(population: Population, content: Content) -> str:
 
 
 def _resolution(population: Population) -> str:
-    """How finely utilities can be told apart: the largest standard error of each split's utility."""
+    """Return the resolution of utilities: the largest standard error of each split's utility."""
     errors = {
         "test": [run.test_error for run in population.runs if run.test_error is not None],
         "validation": [run.validation_error for run in population.runs if run.validation_error is not None],
@@ -128,9 +128,9 @@ def _resolution(population: Population) -> str:
 
 
 def absent(entry: Entry, population: Population | None) -> list[str]:
-    """A sentence for every algorithm that the artifact compares and that has no run at some ε.
+    """Return a sentence for every algorithm of the artifact that lacks runs at some ε.
 
-    An ε at which only the references were trained, as for another artifact, has nothing to compare.
+    An ε at which only references were trained, for another artifact, does not count.
     """
     if population is None:
         return ["No runs yet."] if entry.experiment else []
@@ -148,7 +148,7 @@ def absent(entry: Entry, population: Population | None) -> list[str]:
 
 
 def placeholder(title: str) -> Drawing:
-    """The figure of an artifact that has nothing to show: it says so, and cannot be taken for a result."""
+    """Return the figure of an artifact without data, which cannot be mistaken for a result."""
     figure = Drawing(WIDTH, 1.2)
     axes = figure.add_subplot()
     axes.axis("off")

@@ -1,4 +1,4 @@
-"""What was found: which claims hold on which data, in one sentence and one picture."""
+"""Summary of results: which claims hold on which data, in one sentence and one picture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.wording import plural
 
 DECIDED = (HOLDS, FAILS)
 BENCHMARKS = "benchmarks"
-"""In place of a dataset: the column of claims that need none, as those of time."""
+"""Column of claims that concern no dataset, such as those about time."""
 
 _LOOKS: dict[str, dict[str, Any]] = {
     HOLDS: {"color": "#1B7837", "marker": "o", "markerfacecolor": "#1B7837"},
@@ -29,34 +29,34 @@ _NAMES = {"adafest": "AdaFEST", "fest": "FEST", "dpsgd": "DP-SGD", "lora": "LoRA
 
 @dataclass(frozen=True)
 class Found:
-    """The verdicts of each claim by its id and by dataset, and the datasets in their order."""
+    """The verdicts of each claim by id and dataset, and the datasets in order."""
 
     verdicts: Mapping[str, Mapping[str, str]]
     datasets: Sequence[str]
 
     @classmethod
     def of(cls, claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> Found:
-        """From the claims of `report.json`, without data on which nothing can be tested."""
+        """Read the claims of `report.json`, without data on which no claim can be tested."""
         tested = dict.fromkeys(group.dataset for group in groups if group.untestable is None)
         verdicts = {}
         for claim in claims:
-            said = {name: one["verdict"] for name, one in claim["datasets"].items()}
-            if not said and claim["verdict"] in DECIDED:
-                said = {BENCHMARKS: claim["verdict"]}
-            verdicts[claim["id"]] = {name: said[name] for name in (*tested, BENCHMARKS) if name in said}
+            judged = {name: one["verdict"] for name, one in claim["datasets"].items()}
+            if not judged and claim["verdict"] in DECIDED:
+                judged = {BENCHMARKS: claim["verdict"]}
+            verdicts[claim["id"]] = {name: judged[name] for name in (*tested, BENCHMARKS) if name in judged}
         there = {name for by_dataset in verdicts.values() for name in by_dataset}
         return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there])
 
     @property
     def sentence(self) -> str:
-        """How many claims hold and how many do not on each dataset that decides one, and how many none decides."""
+        """Number of claims that hold and that do not on each dataset, and number of undecided ones."""
         parts = []
         for name in self.datasets:
-            said = [by_dataset.get(name) for by_dataset in self.verdicts.values()]
-            hold, fail = said.count(HOLDS), said.count(FAILS)
+            verdicts = [by_dataset.get(name) for by_dataset in self.verdicts.values()]
+            hold, fail = verdicts.count(HOLDS), verdicts.count(FAILS)
             if hold or fail:
                 fails = f" and {fail} {'does' if fail == 1 else 'do'} not" if fail else ""
-                parts.append(f"on {name} {hold} {'holds' if hold == 1 else 'hold'}{fails}")
+                parts.append(f"{hold} {'holds' if hold == 1 else 'hold'}{fails} on {name}")
         undecided = sum(not {*by_dataset.values()} & {*DECIDED} for by_dataset in self.verdicts.values())
         of = f"Of {plural(len(self.verdicts), 'claim')} about sparsity-preserving private training"
         if not parts:
@@ -65,7 +65,7 @@ class Found:
         return f"{of}, {', '.join(parts)}{rest}."
 
     def picture(self) -> Drawing:
-        """A mark for each claim and dataset, in two blocks side by side."""
+        """Draw a mark for each claim and dataset, in two blocks side by side."""
         names = list(self.verdicts)
         half = math.ceil(len(names) / 2)
         figure = Drawing(WIDTH, 0.9 + 0.165 * half + 0.055 * max((len(name) for name in self.datasets), default=0))
@@ -95,6 +95,6 @@ class Found:
 
 
 def short(claim: str) -> str:
-    """A claim's id in words: AdaFEST ahead of FEST."""
+    """Return a claim's id in words: AdaFEST ahead of FEST."""
     words = [_NAMES.get(word, word) for word in claim.split("_")]
     return " ".join([words[0][0].upper() + words[0][1:], *words[1:]])

@@ -1,4 +1,4 @@
-"""`dpfest report --list`: each artifact with its experiment, its runs done and needed, and the time left."""
+"""`dpfest report --list`: each artifact with its experiment, its runs done and planned, and the time left."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Line:
 
     Attributes:
         name: the artifact's id, or `experiment=...`.
-        source: what makes it: an experiment, or the command that measures it; None where nothing has to be made.
-        done, needed: runs; of what is measured, 1 of 1 where it is. `needed` is None where it is not known.
-        left: estimated seconds until it is done; None where that is not known.
+        source: the experiment or measuring command that makes it; None if it needs neither.
+        done, needed: number of runs; 1 of 1 for a finished measurement. `needed` is None if unknown.
+        left: estimated seconds until it is done; None if unknown.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Listing:
-    """A line an artifact, and one an experiment, whose runs artifacts share."""
+    """A line per artifact, and one per experiment, whose runs artifacts share."""
 
     artifacts: list[Line]
     experiments: list[Line]
@@ -84,14 +84,13 @@ def listing(
     profile: str | None = None,
     seeded: bool = True,
 ) -> Listing:
-    """What is done and what is left, counted on the runs of `profile` (None: whatever is there), `jobs` at once.
+    """List finished and missing runs of `profile` (None for any), and the time left with `jobs` at once.
 
-    Unless `planned` is `seeded`, with all seeds that are wanted, it holds one seed, and as many are counted as are at
-    hand.
+    If `planned` is `seeded`, it has all seeds; otherwise it has one seed, and counts once for each seed present.
     """
     usable, report = load_runs(runs)[0], measured_in(runs, report)
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
-    # Runs of another profile are of another length, and what is not a step weighs differently in them.
+    # Runs of another profile have another length, and another share of their time outside of steps.
     pace = Pace([run for run in usable if profile in (None, run.profile)], read(report, "step"))
     mains = {entry.experiment: _main(entry, groups) for entry in ENTRIES if entry.experiment}
     seeds = {name: len(main.seeds) for name, main in mains.items() if main and not seeded}
@@ -124,7 +123,7 @@ def _line(
         source = " && ".join(entry.measured) or None
         return Line(entry.id, entry.title, source, measured, int(there), int(measured), None)
     done, plan = _done(_main(entry, groups)), planned.get(entry.experiment)
-    # An artifact is of one dataset, the first of its experiment.
+    # An artifact shows one dataset, the first of its experiment.
     mine = None if plan is None else [r for r in plan if r.algorithm in entry.algorithms and r.data == plan[0].data]
     return Line(
         entry.id,
@@ -143,11 +142,11 @@ def _fits(entry: Entry, group: Population) -> bool:
 
 
 def _main(entry: Entry, groups: Sequence[Population]) -> Population | None:
-    """The population that the artifact's own experiment makes, for which the plain file names stand."""
+    """Return the population that the artifact's own experiment makes, which has the plain file names."""
     shown = [group for group in groups if _fits(entry, group)]
     return joined(shown) if entry.together else next(iter(shown), None)
 
 
 def _done(population: Population | None) -> Counter[str]:
-    """Runs by algorithm."""
+    """Count finished runs by algorithm."""
     return Counter(run.algorithm for run in population.runs) if population else Counter()

@@ -1,10 +1,10 @@
-"""Estimated time of the remaining runs, from the speed of those that are done here.
+"""Estimated time of the remaining runs, from the speed of those finished on this machine.
 
-A run takes its steps, its evaluations and the rest: start, reading, writing. Each is estimated by itself, since runs of
-other lengths and other data share them in other proportions.
+A run's time consists of steps, evaluations and the rest (start-up, reading, writing). Each part is estimated
+separately, since their proportions depend on the length of the run and on the data.
 
-Times of runs are private (they depend on the batches that were drawn): they are for the terminal, and enter no figure,
-table or page.
+Times of runs are private (they depend on the batches drawn): they are for the terminal, and enter no figure, table or
+page.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ EVALUATION = "evaluation"
 
 _ANY = ""
 _LIKELY = 10.0
-"""Files that tell more than so many times the training and evaluation time were copied or touched."""
+"""Files whose times imply more than this multiple of the training and evaluation time were copied or touched."""
 
 
 class RunLength(NamedTuple):
-    """What the time of a planned run depends on; `steps`, and the examples that it is `evaluated` on, are None where
-    they are not known."""
+    """What the time of a planned run depends on; `steps`, and the number of examples `evaluated`, are None if
+    unknown."""
 
     data: str
     model: str
@@ -39,11 +39,11 @@ class RunLength(NamedTuple):
 
 
 class Pace:
-    """Seconds of a run: from finished runs on the same data, else from any of the same model; else, for the click
-    model, from `dpfest bench step`.
+    """Estimates the seconds of a run from finished runs on the same data, else from any runs of the same model; else,
+    for the click model, from `dpfest bench step`.
 
-    Runs share the machine with those beside them, and `jobs` of them end in the time of one. The benchmark has the
-    machine to itself: there, as many runs take as long one after another as at once.
+    Finished runs shared the machine with concurrent ones, so `jobs` of them end in the time of one. The benchmark has
+    the machine to itself: concurrent runs are assumed to take as long as sequential ones.
     """
 
     def __init__(self, runs: Sequence[Run], step: Section | None = None) -> None:
@@ -71,17 +71,17 @@ class Pace:
         }
 
     def step(self, run: RunLength) -> float | None:
-        """Seconds of a step of it; None where nothing tells."""
+        """Return the seconds of a step; None if unknown."""
         paces = _nearest(self._steps, run.data, run.model, run.algorithm)
         return statistics.fmean(paces) if paces else self._benchmarked(run, run.algorithm)
 
     def run(self, run: RunLength) -> float | None:
-        """Seconds of the whole run; None where nothing tells."""
+        """Return the seconds of the whole run; None if unknown."""
         step = self.step(run)
         return None if step is None or run.steps is None else run.steps * step + self._beside(run)
 
     def left(self, planned: Sequence[RunLength], done: Mapping[str, int], jobs: int) -> float | None:
-        """Seconds until all planned runs are done, `jobs` at once; None where the pace of one of them is not known."""
+        """Return the seconds until all planned runs are done, `jobs` at once; None if one of their paces is unknown."""
         total = 0.0
         for run in self._waiting(planned, done):
             taken = self.run(run)
@@ -91,7 +91,7 @@ class Pace:
         return total
 
     def _beside(self, run: RunLength) -> float:
-        """Seconds of it that are no steps."""
+        """Return the seconds of a run outside of steps."""
         rest = _nearest(self._rest, run.data, run.model)
         if not rest:
             batch = self._benchmarked(run, EVALUATION)
@@ -109,7 +109,7 @@ class Pace:
 
     @staticmethod
     def _waiting(planned: Sequence[RunLength], done: Mapping[str, int]) -> Iterator[RunLength]:
-        """Those planned runs that are not done, counted by algorithm."""
+        """Yield the planned runs that are not done, counted by algorithm."""
         finished = Counter(done)
         for run in planned:
             if finished[run.algorithm] > 0:
@@ -119,8 +119,8 @@ class Pace:
 
 
 def seconds(run: Run) -> float | None:
-    """What a run took from its start to its end by the times of its files; where they tell less than its training and
-    evaluation took or far more, these alone."""
+    """Return the duration of a run by the times of its files; if they imply less than its training and evaluation took,
+    or far more, the latter."""
     if run.timings is None:
         return None
     counted = run.timings.training + (run.timings.evaluation or 0.0)
@@ -137,5 +137,5 @@ def _add(paces: dict[tuple[str, ...], list[float]], key: tuple[str, ...], value:
 
 
 def _nearest(paces: Mapping[tuple[str, ...], list[float]], data: str, *rest: str) -> list[float]:
-    """What is known of runs on these data, else of runs on any; empty where nothing is."""
+    """Return the values of runs on these data, else of runs on any data; empty if there are none."""
     return paces.get((data, *rest)) or paces.get((_ANY, *rest), [])

@@ -1,5 +1,4 @@
-"""index.html: one document with its style, script and figures inside, from report.json, the files beside it and the
-runs."""
+"""index.html: one self-contained document from report.json, the files beside it and the runs."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ CENTRAL = "fig8"
 """The artifact that the page begins with."""
 
 EMBEDDED = 8_000_000
-"""Beyond so many characters of configurations and ledgers the page links to the files of further runs."""
+"""Characters of configurations and ledgers in the page; for further runs it links to their files."""
 
 _VERDICTS = {
     HOLDS: "hold",
@@ -50,8 +49,14 @@ def page(
     groups: Sequence[Population],
     reference: Sequence[Agreement] | None = None,
 ) -> str:
-    """`entries`, `claims` and `left_out` are those of `report.json`; `groups` holds the runs that are shown one by
-    one, `reference` how far they agree with the reference's."""
+    """Return the page.
+
+    Args:
+        draft: the report's files.
+        entries, claims, left_out: as in `report.json`.
+        groups: the runs to list.
+        reference: their agreement with the reference's runs.
+    """
     anchors = {run.anchor for group in groups for run in group.runs}
     shown = [entry | {"variants": [_variant(entry, v, draft, anchors) for v in entry["variants"]]} for entry in entries]
     central = next((entry for entry in shown if entry["id"] == CENTRAL and _drawn(entry)), None)
@@ -79,29 +84,29 @@ def page(
 
 
 def _origins(groups: Sequence[Population]) -> dict[str, Provenance]:
-    """Where the real data come from that the project brings, by dataset."""
+    """Return origin and licence of the real data that come with the project, by dataset."""
     known = dict.fromkeys(group.dataset for group in groups if group.dataset in SCHEMAS["data"])
     origins = {name: schema("data", name).provenance for name in known}
     return {name: origin for name, origin in origins.items() if origin}
 
 
 def _matrix(claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> dict[str, list[tuple[str, str, str]]]:
-    """By dataset, in the order of the runs, the claims that are judged on it: id, verdict, interval in words. Datasets
-    on which no claim can be tested are left out."""
-    judged = {name for claim in claims for name in claim["datasets"]}
-    names = [group.dataset for group in groups if group.untestable is None and group.dataset in judged]
+    """Return id, verdict and interval of the claims judged on each dataset, in the order of the runs, without datasets
+    on which no claim can be tested."""
+    with_claims = {name for claim in claims for name in claim["datasets"]}
+    names = [group.dataset for group in groups if group.untestable is None and group.dataset in with_claims]
     return {
         name: [
-            (claim["id"], said["verdict"], _interval(said["interval"]))
+            (claim["id"], judged["verdict"], _interval(judged["interval"]))
             for claim in claims
-            if (said := claim["datasets"].get(name))
+            if (judged := claim["datasets"].get(name))
         ]
         for name in dict.fromkeys(names)
     }
 
 
 def _interval(interval: Mapping[str, Any] | None) -> str:
-    """An interval in words: what it is of, and from where to where; empty where there is none."""
+    """Return an interval in words; empty if there is none."""
     if interval is None or interval["low"] is None:
         return ""
     low, high = (None if bound is None else f"{bound:.4g}" for bound in (interval["low"], interval["high"]))
@@ -113,22 +118,22 @@ def _drawn(entry: Mapping[str, Any]) -> bool:
 
 
 def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
-    """The central figure, before all that stands in the paper's order."""
+    """Return the central figure, which precedes the artifacts in the paper's order."""
     file = next(file for file in entry["variants"][0]["files"] if file.endswith(".svg"))
     label = f"{entry['title']}. Its values are in the table of {CENTRAL}."
     return Markup(inline(draft.text(file), label, "glance"))
 
 
 def _found(claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft) -> tuple[str, Markup]:
-    """What was found, in a sentence and a picture."""
-    label = "Verdict on each claim by dataset; the register of claims has the same in words."
+    """Return the summary of results as a sentence and a picture."""
+    label = "Verdict on each claim by dataset; the register of claims lists the same verdicts."
     return Found.of(claims, groups).sentence, Markup(inline(draft.text("figures/found.svg"), label))
 
 
 def _variant(
     entry: Mapping[str, Any], variant: dict[str, Any], draft: Draft, anchors: Collection[str]
 ) -> dict[str, Any]:
-    """What one population shows, with the figure and the table themselves."""
+    """Add the figure and the table of one population."""
     files = {Path(file).suffix: file for file in variant["files"]}
     picture = table = None
     if ".svg" in files and variant["status"] != "missing":
@@ -139,7 +144,7 @@ def _variant(
 
 
 def _linked(table: str, anchors: Collection[str]) -> str:
-    """A table whose rows lead to their runs, from the last of the cells that say what they are of."""
+    """Link each row of a table to its run, from the last of its heading cells."""
 
     def link(row: re.Match[str]) -> str:
         if unescape(row[2]) not in anchors:
@@ -150,13 +155,13 @@ def _linked(table: str, anchors: Collection[str]) -> str:
 
 
 def _folded(evidence: str) -> tuple[str, str]:
-    """What is shown at once, and the rest: a long text is folded where its first sentence ends."""
+    """Split a long text after its first sentence into the shown and the folded part."""
     end = evidence.find(". ", 60)
     return (evidence, "") if len(evidence) <= _LONG or end < 0 else (evidence[: end + 1], evidence[end + 2 :])
 
 
 def _filters(entries: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> list[tuple[str, str, list[str]]]:
-    """Two choices, of what there is to choose from."""
+    """Return the filters by data and ε, with their choices."""
     shown = {variant["dataset"] for entry in entries for variant in entry["variants"]} - {None}
     epsilons = [number(epsilon) for epsilon in sorted({e for group in groups for e in group.epsilons})]
     return [
@@ -166,7 +171,7 @@ def _filters(entries: Sequence[Mapping[str, Any]], groups: Sequence[Population])
 
 
 def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """All runs, by what they are compared with; a run without privacy that stands in two groups is listed once."""
+    """Yield all runs by population; a run without privacy that belongs to two populations is listed once."""
     seen, room = set[str](), EMBEDDED
     for group in groups:
         items = []
@@ -190,7 +195,7 @@ def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, l
 
 
 def _file(run: Run, name: str, report: Path, room: int) -> dict[str, Any]:
-    """A released file's text where there is room for it, else a link to what holds it; neither where there is none."""
+    """Return a released file's text if there is room, else a link to it; neither if the file is missing."""
     released = run.released(name)
     if released is None:
         return {"name": name, "text": None, "link": None}

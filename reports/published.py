@@ -1,7 +1,7 @@
-"""The numbers that the paper prints: every value of every table of Ghazi et al. (NeurIPS 2023), as data.
+"""The paper's numbers: every value of every table of Ghazi et al. (NeurIPS 2023).
 
-An artifact that has such numbers puts them beside ours. What the paper shows as a curve alone (its figures) has no
-numbers to copy; what it says of them in words is in the register of claims (:mod:`reports.claims`).
+Artifacts show these numbers beside ours. The paper's figures print no numbers to copy; its statements about them are in
+the register of claims (:mod:`reports.claims`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class PublishedTable(Generic[Key]):
-    """One table of the paper: the label that it has in the paper's source, what it was measured on, and its cells.
+    """One table of the paper: its label in the paper's source, its data, and its cells.
 
-    `rows` are by what the paper's own first column says, each with a value for every name in `columns`.
+    `rows` are keyed by the paper's first column, each with a value for every name in `columns`.
     """
 
     label: str
@@ -30,19 +30,19 @@ class PublishedTable(Generic[Key]):
     rows: Mapping[Key, tuple[float, ...]]
 
     def value(self, row: Key, column: str) -> float | None:
-        """A cell; None where the paper's table has no such row or column."""
+        """Return a cell; None if the paper's table lacks the row or column."""
         if row not in self.rows or column not in self.columns:
             return None
         return self.rows[row][self.columns.index(column)]
 
     def beside(self, row: Key, column: str, ours: float | None) -> tuple[float | None, float | None, float | None]:
-        """A cell, ours, and the difference where there are both: the cells of the columns of :func:`beside`."""
+        """Return a cell, our value, and their difference if both exist: the cells of the columns of :func:`beside`."""
         paper = self.value(row, column)
         return paper, ours, None if paper is None or ours is None else ours - paper
 
 
 def beside(name: str, heading: str, word: Callable[[float], str]) -> list[Column]:
-    """The columns of a quantity that the paper prints: the paper's, ours, and by how much ours is more."""
+    """Return the columns of a quantity that the paper prints: the paper's value, ours, and the difference."""
     return [
         Column(f"{name}_paper", f"{heading}, paper", word),
         Column(name, f"{heading}, ours", word),
@@ -65,7 +65,7 @@ TAB_VOCAB = PublishedTable(
         )
     },
 )  # fmt: skip
-"""Vocabulary size by categorical feature; the 13 numeric features are counted first."""
+"""Vocabulary size by categorical feature, numbered after the 13 numeric features."""
 
 TAB_LORA = PublishedTable(
     "tab:compare_w_lora",
@@ -137,7 +137,7 @@ TABLES: Mapping[str, PublishedTable] = {
     "tab_streaming": TAB_STREAMING,
     "tab_frozen": TAB_FROZEN,
 }
-"""By the id of the artifact that reproduces it."""
+"""Tables by the id of the artifact that reproduces them."""
 
 DATA: Mapping[str, tuple[str, ...]] = {
     "fig1b": ("criteo_kaggle",),
@@ -154,7 +154,7 @@ DATA: Mapping[str, tuple[str, ...]] = {
     "tab_streaming": ("criteo_1tb",),
     "tab_frozen": ("sst2", "qnli"),
 }
-"""What the paper's figures and tables were measured on, by artifact."""
+"""Data of the paper's figures and tables, by artifact."""
 
 NAMES = {
     "criteo_kaggle": "Criteo-Kaggle",
@@ -167,18 +167,14 @@ NAMES = {
 
 
 def other_data(artifact: str, dataset: str) -> str:
-    """A sentence for the caption of an artifact that is not of the paper's data; nothing where it is, or is none of the
-    paper's."""
+    """Return a sentence for the caption of an artifact on other data than the paper's; empty on the same data, or if
+    the artifact is not the paper's."""
     theirs = DATA.get(artifact, (dataset,))
     if dataset in theirs:
         return ""
     named = ", ".join(NAMES[name] for name in theirs)
-    if artifact in TABLES:
-        return (
-            f" The data differ: the paper's numbers are of {named}, ours of {dataset}. Trends can be compared, levels "
-            "cannot."
-        )
+    theirs_and_ours = ("numbers are", "ours") if artifact in TABLES else ("figure is", "this one")
     return (
-        f" The data differ: the paper's figure is of {named}, this one of {dataset}. Trends can be compared, levels "
-        "cannot."
+        f" The data differ: the paper's {theirs_and_ours[0]} for {named}, {theirs_and_ours[1]} for {dataset}. Compare "
+        "trends, not levels."
     )

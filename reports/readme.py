@@ -1,8 +1,9 @@
-"""README's results, from the reference's run cards alone: `python -m reports.readme` writes them, a test compares them.
+"""README's results, from the reference's run cards only: `python -m reports.readme` writes them, and a test compares
+them.
 
-Between BEGIN and END stand what was found, the picture of the central comparison and a table, a row a dataset. The map
-is drawn, too, for docs/EXPERIMENTS.md. Each picture carries a digest of the values that it shows, so that one of other
-runs can be told.
+The block between BEGIN and END has the summary of claims, the picture of the central comparison, and a table with a row
+per dataset. The map for docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a
+picture of other runs is detected.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ END = "<!-- end of results -->"
 
 PICTURE, MAP = Path("docs") / "comparison.png", Path("docs") / "map.png"
 DIGEST = "Description"
-"""The PNG's own text that holds the digest."""
+"""The PNG's text chunk with the digest."""
 
 LOSS = 0.005
-"""Largest loss of validation utility against DP-SGD at which a reduction is told."""
+"""Largest loss of validation utility against DP-SGD for the reductions in the table."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What the reference says on data on which something can be tested, accounted rigorously."""
+    """The reference's runs under rigorous accounting, on data on which claims can be tested."""
 
     reference: Path
     runs: int
@@ -52,10 +53,10 @@ class Results:
 
     @classmethod
     def read(cls, reference: Path) -> Results:
-        """From a folder of run cards.
+        """Read a folder of run cards.
 
         Raises:
-            UserError: some card cannot be used, or there are none of private runs on real clicks.
+            UserError: a card cannot be used, or there are none of private runs on real clicks.
         """
         runs, skipped = load_runs(reference)
         if skipped:
@@ -70,14 +71,14 @@ class Results:
 
     @property
     def central(self) -> Population:
-        """That of the picture: the first of clicks, at its main ε."""
+        """The population of the picture: the first on click data, at its main ε."""
         first = next(group for group in self.groups if group.kind == "clicks")
         kept = tuple(s for s in first.settings if s.epsilon in (None, first.main_epsilon))
         return replace(first, settings=kept)
 
     @property
     def text(self) -> str:
-        """What README says between the two lines."""
+        """Text of the block in README."""
         found = Found.of(register.judge(Inputs(self.everything, self.reference)), self.everything)
         central, there = self.central, {run.algorithm for group in self.groups for run in group.runs}
         names = [name for name in fig8.COMPARED if name in there]
@@ -86,10 +87,10 @@ class Results:
         caption = (
             f"Test {metric(central)} on {central.dataset} ({central.examples:,} training examples) against the "
             f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
-            "deviations over seeds. The table has means over seeds ± standard deviations; of each algorithm that "
-            "chooses rows, the setting with the largest reduction whose validation utility is at most "
-            f"{number(LOSS)} below that of the best DP-SGD. In streams, DP-FEST's rows are those of the days so far. "
-            f"[{self.runs:,} run cards](docs/reference) hold all of it."
+            "deviations over seeds. The table has means over seeds ± standard deviations; for each algorithm that "
+            "chooses rows, it shows the setting with the largest reduction whose validation utility is at most "
+            f"{number(LOSS)} below that of the best DP-SGD. In streams, DP-FEST selects rows by the counts of the days "
+            f"so far. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [
@@ -105,7 +106,7 @@ class Results:
 
     @property
     def pictures(self) -> dict[Path, tuple[Population, Content]]:
-        """The central comparison and, where planted data were trained on, the map, by their files."""
+        """The central comparison and, if there are runs on planted data, the map, by file."""
         central = self.central
         shown = {PICTURE: (central, fig8.content(Inputs([central], self.reference, central)))}
         if self.planted:
@@ -115,7 +116,7 @@ class Results:
 
 
 def png(population: Population, content: Content) -> bytes:
-    """The picture, with the digest of its values."""
+    """Return the picture with the digest of its values."""
     assert content.figure is not None
     dress(content.figure, provenance(population, content), [])
     settle(content.figure)
@@ -125,21 +126,21 @@ def png(population: Population, content: Content) -> bytes:
 
 
 def digest(content: Content) -> str:
-    """Of the values that a picture shows."""
+    """Return a digest of the values that a picture shows."""
     assert content.table is not None
     return hashlib.sha256(content.table.csv().encode()).hexdigest()
 
 
 def split(text: str) -> tuple[str, str, str]:
-    """README before its results, they themselves, and after.
+    """Split README into the text before the results, the results, and the text after them.
 
     Raises:
-        UserError: one of the two lines is not in it.
+        UserError: it lacks one of the two marking lines.
     """
     before, begin, rest = text.partition(f"{BEGIN}\n")
     inside, end, after = rest.partition(f"{END}\n")
     if not (begin and end):
-        raise UserError(f"README has no results to replace: there must be a line {BEGIN} and a line {END}.")
+        raise UserError(f"README has no results to replace: it needs a line {BEGIN} and a line {END}.")
     return before + begin, inside.strip("\n"), end + after
 
 
@@ -159,7 +160,7 @@ def _write(file: Path, data: bytes) -> None:
 
 
 def _panels(groups: Sequence[Population]) -> list[Panel]:
-    """One of each population: of its main ε, in streams with the shortest period."""
+    """Return a panel of each population: that of its main ε and, in streams, of the shortest period."""
     found = []
     for group in groups:
         assert group.main_epsilon is not None

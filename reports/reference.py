@@ -1,10 +1,10 @@
-"""Whether runs agree with the reference's, which lie in docs/reference as run cards.
+"""Comparison of runs with the reference's run cards in docs/reference.
 
-Settings are matched by all but their seeds: data, model, accounting, target ε, batch size, steps and every
-hyper-parameter. Of each, two means over seeds are compared: test utility, and the logarithm of one plus the coordinates
-of the embedding gradient. They agree unless a two-sided t test rejects it, at a false alarm rate of ALARM an artifact
-(Bonferroni over all its comparisons). The standard deviation over seeds is pooled over the settings of one algorithm on
-one dataset, or the setting's own where that is larger, so that one which scatters more than its neighbours raises no
+Settings are matched in everything but the seeds: data, model, accounting, target ε, batch size, steps and every
+hyper-parameter. For each, two means over seeds are compared: test utility, and the logarithm of one plus the
+coordinates of the embedding gradient. They agree unless a two-sided t test rejects it, at a false alarm rate of ALARM
+per artifact (Bonferroni over all its comparisons). The standard deviation over seeds is pooled over the settings of one
+algorithm on one dataset, or is the setting's own if that is larger, so that a setting with more scatter raises no false
 alarm.
 """
 
@@ -27,46 +27,47 @@ from reports.tables import Column, Table
 from reports.wording import metric, number, plural, seeds_of, settings_text, signed, significant, utility
 
 ALARM = 0.01
-"""Probability that an artifact is said to differ although nothing but the seeds does."""
+"""Probability that an artifact is reported to differ although only the seeds do."""
 
 AGREES, DIFFERS, NONE = "agrees", "differs", "not compared"
 
-_SHOWN = 3  # differences that are spelt out
-_EXACT = 1e-9  # equal but for rounding
+_SHOWN = 3  # differences listed
+_EXACT = 1e-9  # equal up to rounding
 
 Key = tuple[Any, ...]
 
 
 LEARNT = ("frozen", "dpsgd", "nonprivate")
-"""What bounds that which sparse private training can learn."""
+"""The algorithms that bound what sparse private training can gain."""
 
 
 def reference_folder() -> Path | None:
-    """docs/reference of these sources, if it holds run cards; an installed wheel has none."""
+    """Return docs/reference of these sources if it holds run cards; an installed wheel has none."""
     folder = Path(__file__).parents[1] / "docs" / "reference"
     return folder if of_cards(folder) else None
 
 
 def learnable(dataset: str, reference: Path) -> str | None:
-    """What can be learnt from a dataset, by the reference's runs: the best test utility of frozen embeddings, of DP-SGD
-    and of training without privacy, in streams in the shortest period. None where the reference has no such runs."""
+    """Return the best test utilities of frozen embeddings, DP-SGD and training without privacy on a dataset in the
+    reference's runs (in streams with the shortest period); None if it has no such runs."""
     groups = populations([run for run in load_runs(reference)[0] if run.dataset == dataset])
     for group in groups:
         if group.fidelity == "rigorous" and group.main_epsilon is not None:
             alone = group.at(group.periods[0]) if group.periods else group
             best = {name: alone.best(name, None if name == "nonprivate" else group.main_epsilon) for name in LEARNT}
-            told = ", ".join(f"{label(name)} {utility(s.test, s.spread)}" for name, s in best.items() if s is not None)
+            values = [f"{label(name)} {utility(s.test, s.spread)}" for name, s in best.items() if s is not None]
             period = f" in periods of {plural(group.periods[0], 'day')}" if group.periods else ""
-            return f"test {metric(group)} at ε = {number(group.main_epsilon)}{period}, {seeds_of(group)}: {told}"
+            about = f"test {metric(group)} at ε = {number(group.main_epsilon)}{period}, {seeds_of(group)}"
+            return f"{about}: {', '.join(values)}"
     return None
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A quantity that is compared: its value for a run, and how a difference of it is worded."""
+    """A quantity to compare: its value for a run, and the wording of a difference."""
 
     value: Callable[[Run], float]
-    said: Callable[[Population, float, float, float], str]  # of the mean, the reference's mean, what is allowed
+    word: Callable[[Population, float, float, float], str]  # of mean, reference's mean and allowed difference
 
 
 def _utility(population: Population, mean: float, reference: float, allowed: float) -> str:
@@ -87,7 +88,7 @@ MEASURES = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A setting and the reference's of the same settings."""
+    """A setting and the matching one of the reference."""
 
     population: Population
     own: Setting
@@ -98,7 +99,7 @@ class Pair:
 
     @property
     def pool(self) -> tuple[str, str]:
-        """What shares a standard deviation."""
+        """Key of settings that share a standard deviation."""
         return self.own.runs[0].dataset, self.own.variant
 
     def __str__(self) -> str:
@@ -110,7 +111,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One quantity of a pair: its means, and how far they may lie apart."""
+    """One quantity of a pair: its means, and the allowed difference."""
 
     pair: Pair
     measure: Measure
@@ -120,17 +121,17 @@ class Comparison:
 
     @property
     def share(self) -> float:
-        """The difference in units of what is allowed."""
+        """Difference in units of the allowed one."""
         difference = abs(self.mean - self.reference)
         return 0.0 if difference <= _EXACT else difference / self.allowed if self.allowed > 0 else math.inf
 
     def __str__(self) -> str:
-        return f"{self.pair}: {self.measure.said(self.pair.population, self.mean, self.reference, self.allowed)}"
+        return f"{self.pair}: {self.measure.word(self.pair.population, self.mean, self.reference, self.allowed)}"
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of one artifact: `own` settings are these runs', `compared` those that the reference has, too."""
+    """The agreement of one artifact: number of its `own` settings, and of those `compared` with the reference."""
 
     artifact: str
     verdict: str
@@ -145,7 +146,7 @@ class Agreement:
 
 
 def agreements(entries: Iterable[Entry], groups: Sequence[Population], reference: Path) -> list[Agreement]:
-    """The agreement of each artifact that is drawn from runs with the reference under this folder."""
+    """Return the agreement with the reference in this folder of each artifact that is drawn from runs."""
     theirs = {key: setting for key, _, setting in _settings(populations(load_runs(reference)[0]))}
     return [_agreement(entry, groups, theirs) for entry in entries if entry.experiment is not None]
 
@@ -170,10 +171,10 @@ def _agreement(entry: Entry, groups: Sequence[Population], theirs: Mapping[Key, 
         return Agreement(entry.id, NONE, len(own), 0, 0, f"{why}.")
     differing = sorted((c for c in made if c.share > 1), key=lambda c: -c.share)
     compared, differ = len({id(c.pair) for c in made}), len({id(c.pair) for c in differing})
-    counted = plural(compared, "setting") + (f" of {len(own)}, the reference lacks others," * (compared < len(own)))
+    counted = plural(compared, "setting") + (f" of {len(own)} (the reference lacks the others)" * (compared < len(own)))
     if not differing:
         worst = max(made, key=lambda c: c.share)
-        words = f"{counted} within the scatter over seeds. The largest difference for what is allowed: {worst}."
+        words = f"{counted} within the scatter over seeds. Largest relative to the allowed difference: {worst}."
         return Agreement(entry.id, AGREES, len(own), compared, 0, words)
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
     words = (
@@ -186,8 +187,8 @@ def _agreement(entry: Entry, groups: Sequence[Population], theirs: Mapping[Key, 
 
 
 def compare(pairs: Sequence[Pair], measure: Measure, of: int) -> list[Comparison]:
-    """Every pair that has a standard deviation to be compared with, as one of `of` comparisons that may raise no more
-    than ALARM false alarms together."""
+    """Compare every pair with a known standard deviation, as one of `of` comparisons with a joint false alarm rate of
+    ALARM."""
     samples = [pair.samples(measure) for pair in pairs]
     squares: dict[tuple[str, str], float] = {}
     freedom: dict[tuple[str, str], int] = {}
@@ -208,7 +209,7 @@ def compare(pairs: Sequence[Pair], measure: Measure, of: int) -> list[Comparison
 
 
 def _squares(sample: Sequence[Sequence[float]]) -> float:
-    """Squared deviations from the mean of each side."""
+    """Return the sum of squared deviations from the mean of each side."""
     return math.fsum((value - statistics.fmean(values)) ** 2 for values in sample for value in values)
 
 
@@ -217,7 +218,7 @@ def _freedom(sample: Sequence[Sequence[float]]) -> int:
 
 
 def table(found: Sequence[Agreement]) -> Table:
-    """A row an artifact."""
+    """Return a table with a row per artifact."""
     columns = [
         Column("artifact", "Artifact"),
         Column("verdict", "These runs"),

@@ -1,4 +1,4 @@
-"""All artifacts, in the order of the report: the paper's, and ours after them."""
+"""All artifacts in the order of the report: the paper's, then ours."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CONTROLS = ("dpsgd", "frozen")
 _ALL = ("nonprivate", *_CONTROLS, *fig8.COMPARED)
 
 ENTRIES = (
-    # The paper's text.
+    # The paper's main part.
     Entry("fig1a", "An embedding's look-up and its gradient", fig1a.content),
     Entry(
         "fig1b", "Gradient sparsity of the largest features", fig1b.content,

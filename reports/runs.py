@@ -1,10 +1,10 @@
-"""Reading finished runs from their folders or from run cards; what cannot be used is left out, with the reason.
+"""Read finished runs from their folders or from run cards; unusable ones are left out, with the reason.
 
-A run is `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/config.yaml` and `release/summary.json`, or
-a line of a file of cards (`<runs>/*.jsonl`, `*.jsonl.gz`) that holds the same. Only one whose status is `done` and
-whose summary is complete and finite becomes a `Run`; every other folder or line becomes a `Skipped`, which is listed.
-Two things are read from a folder's `private/` where it exists: the paths of data and weights, which printed commands
-need, and the run's times, which only `dpfest report --list` shows.
+A run is a folder `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/config.yaml` and
+`release/summary.json`, or a line of a file of cards (`<runs>/*.jsonl`, `*.jsonl.gz`) with the same content. A run with
+status `done` and a complete, finite summary becomes a `Run`; any other folder or line becomes a `Skipped`, which
+reports list. From a folder's `private/`, if it exists, two things are read: the paths of data and weights, for printed
+commands, and the run's times, which only `dpfest report --list` shows.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import yaml
 from pipelines.runs.cards import Card, card_files, read_cards
 
 SCHEMA = 2
-"""The form of summary.json that this version reads."""
+"""The schema of summary.json that this version reads."""
 
-# Settings of where and how a run is made, not of what it computes: they do not distinguish two settings.
+# Settings that do not affect what a run computes and do not distinguish settings.
 INCIDENTAL = frozenset(
     {"seed", "noise_seed", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
     | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model"}
@@ -33,12 +33,12 @@ INCIDENTAL = frozenset(
 
 
 class Unusable(Exception):
-    """A run folder that a report must leave out; its text is the reason."""
+    """A run that a report must leave out; the text is the reason."""
 
 
 @dataclass(frozen=True)
 class TableGradient:
-    """One embedding table: its rows, its dimension, the mean rows a step with a non-zero noised gradient."""
+    """One embedding table: rows, dimension, and mean number of rows per step with a non-zero noised gradient."""
 
     name: str
     rows: int
@@ -48,8 +48,8 @@ class TableGradient:
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds that a run spent in training steps and in evaluations, and the examples that these read; both None where
-    an earlier version made the run."""
+    """Seconds in training steps and in evaluations, and number of examples evaluated; the last two are None for runs of
+    earlier versions."""
 
     training: float
     evaluation: float | None = None
@@ -58,12 +58,11 @@ class Timings:
 
 @dataclass(frozen=True)
 class Run:
-    """One finished run, as its folder or its card describes it; of a card, `path` is the file.
+    """One finished run, read from its folder or its card (then `path` is the file of cards).
 
-    `id` is a digest of its released settings and summary: the same of a run and of its card.
-    `coordinates` is the mean number of non-zero coordinates of the noised embedding gradient per step, out of
-    `parameters`. `target_epsilon` is the ε that was asked for (runs are compared at equal target), `epsilon`
-    the ε that was spent; both are None for a run without privacy.
+    `id` is a digest of the released settings and summary, equal for a run and its card. `coordinates` is the mean
+    number of non-zero coordinates of the noised embedding gradient per step, out of `parameters`. `target_epsilon` is
+    the configured ε (runs are compared at equal target), `epsilon` the ε spent; both are None without privacy.
     """
 
     path: Path
@@ -96,35 +95,35 @@ class Run:
     data: Mapping[str, Any] = field(default_factory=dict, compare=False, hash=False)  # its section of the settings
     source: str | None = None  # data.path, where the data have one
     weights: str | None = None  # model.path, where the model has one
-    period: int | None = None  # days of a streaming period; None where the data are no stream
+    period: int | None = None  # days of a streaming period; None if the data are no stream
     timings: Timings | None = field(default=None, compare=False)  # private
     card: Card | None = field(default=None, compare=False, repr=False)
 
     @property
     def reduction(self) -> float:
-        """Embedding parameters over mean non-zero coordinates; infinite where no coordinate is updated."""
+        """Embedding parameters over mean non-zero coordinates; infinite if no coordinate is updated."""
         return self.parameters / self.coordinates if self.coordinates > 0 else math.inf
 
     @property
     def anchor(self) -> str:
-        """Its id in the page."""
+        """The run's id in the page."""
         return f"run-{self.id}"
 
     @property
     def place(self) -> str:
-        """Where it lies, in words."""
+        """The run's location, in words."""
         return "/".join(self.path.parts[-3:]) if self.card is None else f"{self.path.name}, line {self.card.line}"
 
     @property
     def made(self) -> str:
-        """What made it, as far as its card says."""
+        """The run's origin, according to its card; empty for a folder."""
         if self.card is None:
             return ""
         maker = self.card.maker
         return f"{maker.command} (dpfest {maker.dpfest}{f', commit {maker.commit}' if maker.commit else ''})"
 
     def released(self, name: str) -> str | None:
-        """The text of a released file (`config.yaml`, `ledger.json`); None where there is none."""
+        """Return the text of a released file (`config.yaml`, `ledger.json`); None if it is missing."""
         if self.card is not None:
             return self.card.text(name)
         path = self.path / "release" / name
@@ -133,15 +132,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A run folder that was left out, and why."""
+    """A run that was left out, and the reason."""
 
     path: str
     reason: str
 
 
 def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
-    """All usable runs under `root`, which may be one file of cards, by dataset, algorithm and `id`; and what was left
-    out."""
+    """Return all usable runs under `root`, a folder or one file of cards, by dataset, algorithm and `id`, and the runs
+    left out."""
     runs: dict[str, Run] = {}
     skipped: list[Skipped] = []
 
@@ -178,13 +177,13 @@ def of_cards(root: Path) -> bool:
 
 
 def measured_in(runs: Path, report: Path) -> Path:
-    """The folder with what `dpfest bench` and `dpfest audit` measured: that of the runs where it is kept with them, as
-    in docs/reference, else the report's own."""
+    """Return the folder with the results of `dpfest bench` and `dpfest audit`: the runs' folder if it contains them, as
+    docs/reference does, else the report's."""
     return runs if any((runs / name).is_dir() for name in ("bench", "audit")) else report
 
 
 def read_run(folder: Path) -> Run:
-    """Read one run folder. Raises `Unusable` with the reason where it is not done, whole and finite."""
+    """Read one run folder; raises `Unusable` with the reason if it is not done, complete and finite."""
     _require_done(folder)
     summary = _json(folder / "release" / "summary.json")
     config, asked = (_config(folder / part / "config.yaml") for part in ("release", "private"))
@@ -197,7 +196,7 @@ def _of_card(file: Path, card: Card) -> Run:
 
 
 def _whole(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:
-    """A run, if its summary is complete and finite."""
+    """Return the run if its summary is complete and finite."""
     try:
         return _run(path, summary, config, asked)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -210,7 +209,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         raise Unusable(f"summary.json has schema {summary['schema']}, and this version reads {SCHEMA}")
     utility, gradient = summary["utility"], summary["embedding_gradient"]
     privacy = summary.get("privacy") or {}
-    # Without a number here a run counts as one without privacy: one that is not finite must not.
+    # A run without epsilon counts as non-private; one with an infinite epsilon must not.
     epsilon = None if privacy.get("epsilon") is None else _finite(privacy["epsilon"], "privacy.epsilon")
     target = _optional((config.get("privacy") or {}).get("epsilon"))
     return Run(
@@ -253,7 +252,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
 
 
 def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) -> str | None:
-    """Where data or weights lie: all of it where the run's private settings are here, else its last name."""
+    """Return the path of data or weights: the full path if the run's private settings exist, else its last name."""
     return next((path for settings in (asked, config) if (path := (settings.get(section) or {}).get("path"))), None)
 
 
@@ -268,7 +267,7 @@ def _timings(file: Path) -> Timings | None:
 
 
 def setting_key(run: Run) -> str:
-    """What makes runs the same setting: everything but the seed. A run that does not tell stands alone."""
+    """Return the key of a run's setting: everything but the seed. A run without hyper-parameters has its own."""
     settings = essential(run.hyperparameters) or {"run": run.id}
     rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
     return json.dumps([settings, rest], sort_keys=True, default=str)
@@ -291,23 +290,23 @@ def _profile(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 
 
 def essential(value: Any) -> Any:
-    """Settings without those that never tell two settings apart."""
+    """Return settings without those that never distinguish two settings."""
     if isinstance(value, Mapping):
         return {key: essential(item) for key, item in value.items() if key not in INCIDENTAL}
     return value
 
 
 def _material(config: Mapping[str, Any], weights: str | None) -> str:
-    """What runs must share to be compared: data and model, of pretrained ones the content, wherever it lies."""
+    """Return a digest of what comparable runs share: data and model (of a pretrained one the content, not its path)."""
     data = dict(config.get("data") or {})
     if weights is not None:
-        data.pop("tokenizer", None)  # it comes with the weights
+        data.pop("tokenizer", None)  # determined by the weights
     value = {"data": data, "model": config.get("model"), "weights": weights}
     return _digest(essential(value))[:8]
 
 
 def _digest(value: Any) -> str:
-    """Twelve hexadecimal digits of what a value says, in whatever order and form it was written."""
+    """Return twelve hexadecimal digits over a value's content, independent of order and format."""
     text = json.dumps(value, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -315,8 +314,7 @@ def _digest(value: Any) -> str:
 def _require_done(folder: Path) -> None:
     if not (folder / "release").exists() and any((folder / name).exists() for name in ("config.yaml", "summary.json")):
         raise Unusable(
-            "an earlier version of dpfest made it, whose files lie elsewhere: delete it, and the same command makes it "
-            "anew"
+            "an earlier version of dpfest with another file layout made it: delete it, and give the same command again"
         )
     status = _json(folder / "status.json")
     state = status.get("status", status.get("state"))
@@ -354,7 +352,7 @@ def _finite(value: Any, name: str) -> float:
 
 
 def _share(value: Any, name: str) -> float:
-    """An AUC or an accuracy."""
+    """Check an AUC or an accuracy."""
     if not 0 <= (number := _finite(value, name)) <= 1:
         raise Unusable(f"{name} in summary.json is {value}, not between 0 and 1")
     return number

@@ -1,4 +1,4 @@
-"""The one style of all figures: print size, embedded fonts, no LaTeX; colours and markers are those of `algorithms`."""
+"""The style of all figures: print size, embedded fonts, no LaTeX; colours and markers come from `algorithms`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _STYLE = Path(__file__).with_name("figures.mplstyle")
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw and save figures inside this: matplotlib's own defaults, then ours, whatever the user has set."""
+    """Draw and save figures in this context: matplotlib's defaults and ours, independent of the user's settings."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(matplotlib.rc_params_from_file(_STYLE, use_default_template=False))
@@ -39,8 +39,8 @@ def style() -> Iterator[None]:
 
 
 class Drawing(Figure):
-    """A figure of so many inches, with the tooltips of its markers by the id of their artist, its footer's height in
-    inches, and a sentence on where its values are, for who cannot see it."""
+    """A figure, its size in inches, with tooltips of its markers by the id of their artist, the height of its footer in
+    inches, and a sentence on where its values are, for screen readers."""
 
     def __init__(self, width: float, height: float) -> None:
         super().__init__(figsize=(width, height), layout="constrained")
@@ -50,7 +50,7 @@ class Drawing(Figure):
 
 
 def hover(artist: Artist, words: Sequence[str]) -> None:
-    """Tooltips in the SVG for the markers of an artist, one each."""
+    """Set the tooltips in the SVG for the markers of an artist, one each."""
     figure = artist.get_figure(root=True)
     assert isinstance(figure, Drawing)
     name = f"values_{len(figure.hovers) + 1}"
@@ -59,7 +59,7 @@ def hover(artist: Artist, words: Sequence[str]) -> None:
 
 
 def key(words: str, name: str | None = None, **look: Any) -> Line2D:
-    """A legend entry in the look of an algorithm; without one, the hollow marker of what is worse than frozen."""
+    """Return a legend entry in the style of an algorithm; without one, the hollow marker of "worse than frozen"."""
     own: dict[str, Any] = {"color": "#333333", "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
     if name is not None:
         own = {"color": algorithm(name).colour, "marker": algorithm(name).marker}
@@ -67,12 +67,12 @@ def key(words: str, name: str | None = None, **look: Any) -> Line2D:
 
 
 def dashed(name: str) -> dict[str, Any]:
-    """The look of a reference's line."""
+    """Return the style of a reference's line."""
     return {"color": algorithm(name).colour, "linestyle": algorithm(name).dashes, "linewidth": 1.0}
 
 
 def scale_bar(axes: Axes, half: float | None, words: str) -> None:
-    """A bar of ± `half` at the lower left, the scale on which heights differ; None draws nothing."""
+    """Draw a bar of ± `half` at the lower left, as a scale for heights; None draws nothing."""
     bottom, top = axes.get_ylim()
     if half is None or 2 * half > 0.8 * (top - bottom):
         return
@@ -90,7 +90,7 @@ def scale_bar(axes: Axes, half: float | None, words: str) -> None:
 
 
 def log_axis(axes: Axes, axis: str) -> None:
-    """A logarithmic axis with at most seven labelled decades and plain multiples (1×, 10×, 10⁵×)."""
+    """Make an axis logarithmic, with at most seven labelled decades and plain multiples (1×, 10×, 10⁵×)."""
     (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
     which = axes.xaxis if axis == "x" else axes.yaxis
     which.set_major_locator(LogLocator(numticks=7))
@@ -99,7 +99,7 @@ def log_axis(axes: Axes, axis: str) -> None:
 
 
 def decade(value: float) -> str:
-    """A tick of a logarithmic axis: 1, 10, 100, 1,000, then powers of ten."""
+    """Format a tick of a logarithmic axis: 1, 10, 100, 1,000, then powers of ten."""
     if 1 <= value < 1e4:
         return f"{value:,.0f}"
     mantissa, exponent = f"{value:.0e}".split("e")
@@ -108,7 +108,7 @@ def decade(value: float) -> str:
 
 
 def dress(figure: Drawing, footer: str, notes: list[str]) -> None:
-    """Put the footer (what data, what ε) and any notes of what is missing under the panels."""
+    """Add the footer (data, ε) and notes on missing runs below the panels."""
     columns = int(figure.get_figwidth() * 16)  # of 8 pt type
     narrower = int(0.86 * columns)  # bold type is wider
     blocks = [(wrapped(note, narrower), NOTE_COLOUR, "bold") for note in notes]
@@ -127,13 +127,13 @@ def dress(figure: Drawing, footer: str, notes: list[str]) -> None:
     y = (lines * line + 0.03) / (height + extra)
     for number, (text, colour, weight) in enumerate(blocks):
         words = figure.text(0.012, y, "\n".join(text), fontsize=8, color=colour, weight=weight, va="top")
-        # Drawn last: a picture without its footer lacks nothing that the rest of an SVG refers to.
+        # Drawn last, so that removing the footer from an SVG removes nothing that the rest refers to.
         words.set(linespacing=1.15, gid=f"footer_{number}", zorder=100)
         y -= len(text) * line / (height + extra)
 
 
 def settle(figure: Figure) -> None:
-    """Lay the panels out once for all formats, to a grain far coarser than the last bits of the layout's solver."""
+    """Lay out the panels once for all formats, rounded so that rounding errors of the layout solver do not matter."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:

@@ -1,7 +1,7 @@
-"""SVG figures with ids of their own and tooltips on their markers, which can be inlined in a page.
+"""SVG figures with unique ids and tooltips on their markers, which can be inlined in a page.
 
-Matplotlib makes ids from hashes of coordinates, and two figures share some. Here they are `<name>-<n>` in the order of
-the file: they collide with none in a page, and are the same wherever the picture is the same.
+Matplotlib derives ids from coordinates, so two figures can share some. Here ids are `<name>-<n>` in the order of the
+file: they are unique in a page and reproducible.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 _SVG = "http://www.w3.org/2000/svg"
 _LINK = "{http://www.w3.org/1999/xlink}href"
-_FOOTER = "data-footer"  # height of what `dress` put under the panels, in the viewBox's units
+_FOOTER = "data-footer"  # height of the footer that `dress` added, in the viewBox's units
 _POINTS = 72.0  # an inch
 
 ElementTree.register_namespace("", _SVG)
@@ -20,7 +20,7 @@ ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def tidy(svg: bytes, name: str, hovers: Mapping[str, Sequence[str]], footer: float) -> str:
-    """The figure that matplotlib wrote, with ids `<name>-<n>` and a title on every marker that has a tooltip.
+    """Return matplotlib's figure with ids `<name>-<n>` and a title on every marker that has a tooltip.
 
     `hovers` holds tooltips by the id of an artist, one for each of its markers; `footer` is in inches.
     """
@@ -28,14 +28,14 @@ def tidy(svg: bytes, name: str, hovers: Mapping[str, Sequence[str]], footer: flo
     for metadata in root.findall(f"{{{_SVG}}}metadata"):
         root.remove(metadata)
     for group in root.iter(f"{{{_SVG}}}g"):
-        _say(group, hovers.get(group.get("id", ""), ()))
+        _add_titles(group, hovers.get(group.get("id", ""), ()))
     _rename(root, name)
     root.set(_FOOTER, f"{footer * _POINTS:.6g}")
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
 def inline(svg: str, label: str, name: str | None = None) -> str:
-    """A tidied figure as an element of a page, without its footer: the page has caption, data and command.
+    """Return a tidied figure as an element of a page, without its footer: the page has caption, data and command.
 
     `name` makes its ids `<name>-<n>`, for a figure that is in the page twice.
     """
@@ -51,7 +51,7 @@ def inline(svg: str, label: str, name: str | None = None) -> str:
     root.set("role", "img")
     root.set("aria-label", label)
     for definitions in root.findall(f"{{{_SVG}}}defs"):
-        for sheet in definitions.findall(f"{{{_SVG}}}style"):  # they would style the page
+        for sheet in definitions.findall(f"{{{_SVG}}}style"):  # which would also style the page
             definitions.remove(sheet)
     for parent in list(root.iter()):
         for child in list(parent):
@@ -60,8 +60,8 @@ def inline(svg: str, label: str, name: str | None = None) -> str:
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _say(group: ElementTree.Element, words: Sequence[str]) -> None:
-    """Titles, which browsers show as tooltips. None where markers and words do not pair up."""
+def _add_titles(group: ElementTree.Element, words: Sequence[str]) -> None:
+    """Add titles, which browsers show as tooltips, if there is one per marker."""
     markers = [*group.iter(f"{{{_SVG}}}use")] or [group]
     if len(markers) == len(words):
         for marker, text in zip(markers, words, strict=True):
@@ -79,7 +79,7 @@ def _rename(root: ElementTree.Element, name: str) -> None:
         element.set("id", renamed[element.attrib["id"]])
     for element in root.iter():
         for attribute, value in element.attrib.items():
-            if attribute == _LINK and value.startswith("#"):  # others hold a picture
+            if attribute == _LINK and value.startswith("#"):  # other links contain an image
                 element.set(attribute, "#" + renamed[value.removeprefix("#")])
             elif "url(#" in value:
                 element.set(attribute, re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{renamed[m[1]]})", value))

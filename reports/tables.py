@@ -1,4 +1,4 @@
-"""A table, and the forms in which it is written: CSV for machines, Markdown, HTML and LaTeX for readers."""
+"""Tables, written as CSV for machines and as Markdown, HTML and LaTeX for readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.text import latex, markdown
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name in the CSV, its heading for readers, and how a value is worded for them (`**bold**` is)."""
+    """A column: name in the CSV, heading for readers, and format of a value for readers (may use `**bold**`)."""
 
     name: str
     heading: str
@@ -25,12 +25,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of raw values, one a column; None is an absent value (`—` in Markdown, empty in CSV)."""
+    """Rows of raw values, one per column; None is an absent value (`—` in Markdown, empty in CSV)."""
 
     columns: Sequence[Column]
     rows: list[Sequence[Any]] = field(default_factory=list)
-    heads: int = 1  # columns from the first that say what a row is of
-    runs: list[str] = field(default_factory=list)  # of each row, the run that it shows (`Run.anchor`), or nothing
+    heads: int = 1  # number of leading columns that identify a row
+    runs: list[str] = field(default_factory=list)  # the run that each row shows (`Run.anchor`), or empty
 
     def csv(self) -> str:
         out = io.StringIO()
@@ -44,7 +44,7 @@ class Table:
         return "".join("| " + " | ".join(map(_cell, cells)) + " |\n" for cells in lines)
 
     def html(self, caption: str) -> str:
-        """A `<table>`."""
+        """Return a `<table>`."""
         kinds = [self._kind(place) for place in range(len(self.columns))]
         heads = [place < self.heads for place in range(len(self.columns))]
         runs = self.runs or [""] * len(self.rows)
@@ -54,7 +54,7 @@ class Table:
         return render("table.html.jinja", caption=caption, columns=columns, rows=list(rows))
 
     def latex(self) -> str:
-        """A `tabular` in ASCII that needs no package."""
+        """Return a `tabular` in ASCII that needs no package."""
         kinds = "".join("r" if "number" in self._kind(i) else "l" for i in range(len(self.columns)))
         rows = [[latex(column.heading) for column in self.columns]]
         rows += [[latex(word) for word in words] for words in self._worded()]
@@ -63,26 +63,26 @@ class Table:
         return "\n".join([opening, rule, head, rule, *body, rule, closing, ""])
 
     def _worded(self) -> list[list[str]]:
-        """Every cell in words."""
+        """Return every cell as text."""
         pairs = [zip(self.columns, row, strict=True) for row in self.rows]
         return [["—" if value is None else str(column.word(value)) for column, value in cells] for cells in pairs]
 
     def _kind(self, place: int) -> str:
-        """`number` for a column of numbers, which are set to the right, `long` for one of long texts."""
+        """Return `number` for a column of numbers, which are right-aligned, `long` for one of long texts."""
         values = [row[place] for row in self.rows if row[place] is not None]
         if values and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
             return "number"
         return "long" if any(len(str(value)) > 30 for value in values) else ""
 
     def _epsilon(self, row: Sequence[Any]) -> str:
-        """The target ε of a row, of a table that has them."""
+        """Return the target ε of a row, if the table has that column."""
         values = dict(zip((column.name for column in self.columns), row, strict=True))
         epsilon = values.get("epsilon")
         return f"{epsilon:g}" if isinstance(epsilon, int | float) else ""
 
 
 def _cell(words: str) -> str:
-    """Markdown in a table, where a bar in code has to be escaped, too."""
+    """Format a cell of a Markdown table, in which bars in code must be escaped as well."""
     return re.sub(r"(?<!\\)\|", r"\|", markdown(words))
 
 

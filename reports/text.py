@@ -1,6 +1,6 @@
-"""Text of ours with `**bold**` and `` `code` `` as HTML, Markdown and LaTeX.
+"""Text with `**bold**` and `` `code` `` as HTML, Markdown and LaTeX.
 
-All else is escaped: what runs are called is shown as it is, and obeyed nowhere.
+Everything else is escaped: names from runs are shown verbatim and never interpreted as markup.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _LATEX = UnicodeToLatexEncoder(
 
 
 def markup(text: str) -> Markup:
-    """HTML."""
+    """Return HTML."""
     bold = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", str(escape(text)))
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", bold))
 
 
 def markdown(text: str) -> str:
-    """Markdown on one line, for a table's cell as well as for a paragraph."""
+    """Return Markdown on one line, for a table's cell or a paragraph."""
     parts, end = [], 0
     for match in _MARKED.finditer(text):
         bold, inner = match["bold"], match["code"]
@@ -35,14 +35,14 @@ def markdown(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """A span of code in Markdown, whatever is in it."""
+    """Return a span of code in Markdown, whatever its content."""
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     padding = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{fence}{padding}{_line(text)}{padding}{fence}"
 
 
 def latex(text: str) -> str:
-    """LaTeX in ASCII; a character that has no form there is named, not dropped."""
+    """Return LaTeX in ASCII; a character without a LaTeX form is named, not dropped."""
     bold = re.split(r"\*\*(.+?)\*\*", text)
     return "".join(rf"\textbf{{{_plain(part)}}}" if i % 2 else _plain(part) for i, part in enumerate(bold))
 
@@ -52,7 +52,7 @@ def _plain(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Markdown's own characters are escaped; an underscore within a word is none of them."""
+    """Escape Markdown's special characters; an underscore within a word is not special."""
     return re.sub(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)", r"\\\g<0>", _line(text))
 
 

@@ -1,4 +1,4 @@
-"""Settings and numbers in words, the way the tables and figures print them."""
+"""Settings and numbers as text for tables and figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SYMBOL = {
 
 GENERATED = "text_synthetic"
 
-# Settings of the selection that only these mechanisms use.
+# Settings of the selection, each with the mechanisms that use it.
 SELECTION_COST = {
     "algorithm.selection.noise_multiplier": ("gaussian",),
     "algorithm.selection.epsilon": ("laplace", "gumbel"),
@@ -43,34 +43,34 @@ SELECTION_COST = {
 
 
 def seeds(runs: Iterable[Run]) -> str:
-    """Which seeds: seed 0 alone; seeds 0, 1, 2; seeds 0 to 9."""
+    """Name the seeds: seed 0 only; seeds 0, 1, 2; seeds 0 to 9."""
     numbers = sorted({run.seed for run in runs})
     if len(numbers) == 1:
-        return f"seed {numbers[0]} alone"
+        return f"seed {numbers[0]} only"
     if len(numbers) > 3 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"seeds {numbers[0]} to {numbers[-1]}"
     return f"seeds {', '.join(map(str, numbers))}"
 
 
 def seeds_of(population: Population) -> str:
-    """Which seeds, and how many of them each setting has where some have fewer: seeds 0, 1, 2 (1 to 3 a setting)."""
+    """Name the seeds, with their number per setting if some have fewer: seeds 0, 1, 2 (1 to 3 per setting)."""
     counts = sorted({len({run.seed for run in setting.runs}) for setting in population.settings})
-    few = f" ({counts[0]} to {counts[-1]} a setting)" if len(counts) > 1 or counts[0] < len(population.seeds) else ""
+    few = f" ({counts[0]} to {counts[-1]} per setting)" if len(counts) > 1 or counts[0] < len(population.seeds) else ""
     return seeds(population.runs) + (few if len(population.seeds) > 1 else "")
 
 
 def generated(population: Population) -> str:
-    """A sentence for the caption where the texts are generated; empty elsewhere."""
+    """Return a sentence for the caption if the texts are generated; else empty."""
     if population.dataset != GENERATED:
         return ""
     return (
-        " These texts are generated and the encoder's weights are random: the run shows that the path works, but the "
-        "paper's claim, which is of pretrained encoders on real texts, cannot be tested here."
+        " These texts are generated and the encoder's weights are random: the run shows that the pipeline works, but "
+        "cannot test the paper's claim about pretrained encoders on real texts."
     )
 
 
 def described(population: Population) -> str:
-    """What was run, after the name of the data."""
+    """Describe a population's runs, without the name of the data."""
     epsilons = ", ".join(number(epsilon) for epsilon in population.epsilons)
     rows = population.embedding_rows
     parts = (
@@ -89,9 +89,9 @@ def metric(population: Population) -> str:
 
 
 def settings_text(setting: Setting, population: Population) -> str:
-    """The algorithm's own settings, and any other hyper-parameter that varies in the population.
+    """Return the algorithm's own settings, and any other hyper-parameter that varies in the population.
 
-    A value that all private settings share is not shown just because training without privacy has another.
+    A value that all private settings share is omitted even if training without privacy has another one.
     """
     own_values = _flat(essential(setting.runs[0].hyperparameters))
     beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
@@ -110,7 +110,7 @@ def settings_text(setting: Setting, population: Population) -> str:
 
 
 def tooltip(setting: Setting, population: Population) -> str:
-    """A setting with its values, shown when the pointer is on its marker."""
+    """Return the tooltip of a setting's marker."""
     return (
         f"{label(setting.variant)}: test {metric(population)} {utility(setting.test, setting.spread)}, "
         f"reduction {multiple(setting.reduction)} ({settings_text(setting, population)})"
@@ -122,7 +122,7 @@ def _symbol(name: str, key: str) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """1 setting, 2 settings."""
+    """Return count and noun: 1 setting, 2 settings."""
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
@@ -131,12 +131,12 @@ def number(value: Any) -> str:
 
 
 def multiple(reduction: float) -> str:
-    """A reduction factor: 1×, 3.91×, 69,300×, 3.65·10⁵×, ∞."""
+    """Format a reduction factor: 1×, 3.91×, 69,300×, 3.65·10⁵×, ∞."""
     return "∞" if math.isinf(reduction) else f"{significant(reduction)}×"
 
 
 def significant(value: float) -> str:
-    """Three significant digits: 0.324, 69,300, 3.65·10⁵."""
+    """Format three significant digits: 0.324, 69,300, 3.65·10⁵."""
     rounded = float(f"{value:.3g}")
     if rounded >= 1e5:
         return power_of_ten(value, 2)
@@ -149,12 +149,12 @@ def power_of_ten(value: float, digits: int = 1) -> str:
 
 
 def signed(value: float, word: Callable[[float], str] = "{:.4f}".format) -> str:
-    """A difference, of utilities unless `word` says otherwise."""
+    """Format a difference; by default of utilities."""
     return ("−" if value < 0 else "+") + word(abs(value))
 
 
 def flag(value: bool) -> str:
-    """Yes, in bold, or no."""
+    """Format a flag: yes, in bold, or no."""
     return "**yes**" if value else "no"
 
 
@@ -163,7 +163,7 @@ def utility(value: float, spread: float | None = None) -> str:
 
 
 def epsilon(value: float | None) -> str:
-    """An ε spent, to four significant digits; None is unknown."""
+    """Format an ε spent to four significant digits; None is unknown."""
     return "unknown" if value is None else f"{value:.4g}"
 
 

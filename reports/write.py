@@ -1,4 +1,4 @@
-"""Writing outputs: all at once, and the same bytes for the same content."""
+"""Write outputs all at once, with the same bytes for the same content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reports.style import Drawing, settle
 from reports.svg import tidy
 from reports.tables import Table
 
-# Metadata that would differ between two builds, or between two machines, is left out.
+# Omit metadata that would differ between builds or machines.
 _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": None},
@@ -19,10 +19,10 @@ _METADATA: dict[str, dict[str, None]] = {
 
 
 class Draft:
-    """The files of a report, all made before the first is written.
+    """The files of a report, all rendered before the first is written.
 
-    A build that is killed leaves the old report intact. Publishing writes every file under a temporary name, then
-    renames them in the order of `put`: for milliseconds, files of two reports are side by side.
+    A killed build leaves the old report intact. Publishing writes every file under a temporary name, then renames them
+    in the order of `put`: for milliseconds, files of two reports coexist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,7 +36,7 @@ class Draft:
         return name
 
     def text(self, name: str) -> str:
-        """The content that a file will have, whether it is made now or was left by an earlier report."""
+        """Return the content that a file will have, whether rendered now or left by an earlier report."""
         content = self._files.get(name)
         return (content if content is not None else (self.folder / name).read_bytes()).decode("utf-8")
 
@@ -45,7 +45,7 @@ class Draft:
         self._removed.append(path)
 
     def publish(self) -> None:
-        """Write all files. Raises OSError where the folder cannot be written to."""
+        """Write all files; raises OSError if the folder cannot be written to."""
         parts: dict[Path, Path] = {}
         try:
             for name, content in self._files.items():
@@ -64,7 +64,7 @@ class Draft:
 
 
 def put_figure(draft: Draft, name: str, figure: Drawing) -> list[str]:
-    """PNG, PDF and SVG under one name; call it inside `style()`."""
+    """Add PNG, PDF and SVG under one name; call it inside `style()`."""
     settle(figure)
     names = []
     for kind, metadata in _METADATA.items():
@@ -77,6 +77,6 @@ def put_figure(draft: Draft, name: str, figure: Drawing) -> list[str]:
 
 
 def put_table(draft: Draft, name: str, table: Table, title: str) -> list[str]:
-    """CSV, HTML and LaTeX under one name."""
+    """Add CSV, HTML and LaTeX under one name."""
     forms = {"csv": table.csv(), "html": table.html(title), "tex": table.latex()}
     return [draft.put(f"tables/{name}.{kind}", text) for kind, text in forms.items()]

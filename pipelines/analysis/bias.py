@@ -45,7 +45,7 @@ from pipelines.tasks.task import Task, TaskReader, device_of, task_of
 MOMENTS = 3
 BATCHES = 4
 MULTIPLES = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Thresholds that are looked at, as multiples of the one that is trained with."""
+"""Thresholds to examine, as multiples of the one used in training."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
     """Return a record per threshold; nothing is timed, so nothing is repeated."""
     algorithm = config.algorithm
     if not isinstance(algorithm, AdaFEST) or algorithm.selection is not None or config.data.is_stream:
-        raise UserError("dpfest bench bias measures what DP-AdaFEST truncates on a dataset: take algorithm=adafest.")
+        raise UserError("dpfest bench bias measures DP-AdaFEST on a dataset that is no stream: use algorithm=adafest.")
     dataset = Dataset.open(preprocess(config))
     plan = planned(config, dataset.examples, dataset.vocabulary_sizes)
     dense = planned(

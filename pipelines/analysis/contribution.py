@@ -111,7 +111,7 @@ def bench(config: Config, repeats: int) -> list[Record]:
     """Return a record per C₁ and reduction, and per setting of the paper's grid; nothing is timed or repeated."""
     algorithm = config.algorithm
     if not isinstance(algorithm, AdaFEST) or algorithm.selection is not None:
-        raise UserError("dpfest bench contribution looks at DP-AdaFEST's maps: take algorithm=adafest.")
+        raise UserError("dpfest bench contribution measures DP-AdaFEST's maps: use algorithm=adafest.")
     dataset = Dataset.open(preprocess(config))
     rows = dataset.vocabulary_sizes[0]
     plan = planned(config, dataset.examples, dataset.vocabulary_sizes)

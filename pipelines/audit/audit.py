@@ -1,4 +1,4 @@
-"""The audit of an algorithm: its claim, and the bound from draws of the intact and the sabotaged engine."""
+"""The audit of an algorithm: the claimed epsilon, and lower bounds from draws of the intact and sabotaged engines."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def refuse_without_guarantee(config: Config) -> None:
     """
     if not config.algorithm.private:
         raise UserError(
-            f"algorithm={config.algorithm.name} guarantees nothing, so there is nothing to audit: choose one of "
+            f"algorithm={config.algorithm.name} has no guarantee to audit: choose one of "
             f"{', '.join(PRIVATE_ALGORITHMS)}."
         )
 

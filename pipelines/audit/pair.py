@@ -1,28 +1,28 @@
-"""The worst-case pair of batches, and how one step of the engine makes hundreds of draws of it.
+"""The worst-case pair of neighbouring batches, of which one step of the engine makes hundreds of draws.
 
-The pair.  Neighbouring batches differ in one example, the canary.  It touches one embedding row and one coordinate of
-a dense layer, with a gradient far beyond the clipping norm in both: whether its row survives or not, what is left of
-its gradient after the mask is clipped to exactly C2, and lies along a known direction.  No other example touches the
-row, unless the threshold asks for them: then as many hold it, with gradients of zero, as let the canary decide
-whether its count reaches the threshold (and then the row is never untouched, and an audit blind to what is done with
-untouched rows).  So the map, the row and the dense gradient of *one* step are released together, each at its full
+The pair.  Neighbouring batches differ in one example, the canary.  It touches one embedding row and one coordinate of a
+dense layer, with gradients far beyond the clipping norm in both.  Whether or not its row survives, the rest of its
+gradient after the mask is therefore clipped to exactly C2, along a known direction.  No other example touches the row,
+unless the threshold requires it: then other examples with zero gradients touch it, just as many that the canary decides
+whether its count reaches the threshold.  (Then the row is never untouched, and the audit cannot see what happens to
+untouched rows.)  The map, the row and the dense gradient of *one* step are thus released together, each at its full
 sensitivity.
 
-The release.  Of one replica: whether its row survived, whether that came without noise (exactly zero), and the
-projection of (row, dense coordinate) on the canary's direction, which is sufficient for the gradient.
+The release.  For each replica: whether its row survived, whether it has no noise (exactly zero), and the projection of
+(row, dense coordinate) on the canary's direction, a sufficient statistic of the gradient.
 
-Replicas.  A step holds `REPLICAS` such rows, each with its own canary, which a fair coin puts in or leaves out.  The
-coins of the others have the same law in both worlds of a replica, so its release obeys the claim (differential privacy
-is preserved by mixing).  Clipping acts on each example alone, the map and the noise on each row alone, and no two
-replicas share a row or a coordinate: releases of one step are independent, given that noise on distinct coordinates
-is, and steps draw fresh noise.
+Replicas.  A step holds `REPLICAS` such rows, each with its own canary, which a fair coin includes or leaves out.  The
+coins of the other replicas have the same law in both worlds of a replica, so its release obeys the claim (differential
+privacy is preserved by mixing).  Clipping acts on each example separately, map and noise act on each row separately,
+and no two replicas share a row or a coordinate.  Releases of one step are therefore independent if noise on distinct
+coordinates is; steps draw fresh noise.
 
-Exponential selection is the exception: m rows are drawn from all, so replicas compete.  Given the smallest score that
-was drawn, the others are independent events conditioned on their number, which are negatively associated
-(Joag-Dev and Proschan, 1983, Theorem 2.8): counts spread less than binomial ones, and the interval is too wide and not
-too narrow.  That the score varies from step to step is left out of this argument; a test measures the spread of the
-counts over steps.  (One draw a step would need 10^5 steps.)  The canary moves one utility of many, which is far from
-the worst case of m draws, so this bound is loose.
+Exponential selection is the exception: m rows are drawn from all, so replicas compete.  Given the smallest score drawn,
+the draws of the others are independent events conditioned on their number, which are negatively associated (Joag-Dev
+and Proschan, 1983, Theorem 2.8): counts spread less than binomial ones, so the interval is too wide rather than too
+narrow. This argument ignores that the smallest score varies between steps; a test measures the spread of the counts
+over steps. (One draw per step would need 10^5 steps.)  The canary moves one utility of many, far from the worst case of
+m draws, so the bound is loose.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ REPLICAS = 512
 """Replicas of the pair in one step."""
 
 ROWS = 2 * REPLICAS
-"""Rows of the table: replicas have the odd ones, which are DP-FEST's set; nobody touches the even ones."""
+"""Rows of the table: odd rows belong to replicas and form DP-FEST's set; no example touches the even ones."""
 
 DROPPED, SILENT, NOISED = range(3)
-"""Kinds of release: the row did not survive; it did, with a gradient of exactly zero; it did."""
+"""Kinds of release: the row did not survive; it survived with a gradient of exactly zero; it survived with noise."""
 
 _OVERSHOOT = 10.0  # the canary's gradient over the clipping norm
 _MOST_BYSTANDERS = 50
@@ -62,7 +62,7 @@ After = Callable[[NoisedGradient, Tensor], None]
 
 
 class Model(nn.Module):
-    """The smallest model with a table and a dense layer: one weight a row, one a replica."""
+    """The smallest model with a table and a dense layer: one weight per row and one per replica."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Model(nn.Module):
         self.dense = nn.Linear(REPLICAS, 1, bias=False)
 
     def forward(self, row: Tensor, inputs: Tensor) -> Tensor:
-        """One score an example, ``[b]``."""
+        """Return one score per example, ``[b]``."""
         return (self.table(row) + self.dense(inputs)).squeeze(1)
 
 
@@ -78,14 +78,14 @@ class Pair:
     """Draws releases of one algorithm in both worlds.
 
     Args:
-        algorithm: its settings.
+        algorithm: settings of the algorithm.
         noise: noise arguments of :class:`dpfest.engine.PrivateEngine`.
-        key: of the noise and of the coins.
-        after: what is done to a release before it is looked at; None for nothing.
-        device: where the engine runs.
+        key: key of the noise and of the coins.
+        after: changes a release before it is examined; None for no change.
+        device: device of the engine.
 
     Raises:
-        UserError: the threshold needs more examples a row than an audit can hold.
+        UserError: the threshold needs more examples per row than an audit can hold.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Pair:
         self._engine = PrivateEngine(model, algorithm, losses, key, selected=selected, **noise)
 
     def draws(self, count: int) -> Draws:
-        """About ``count`` releases in each world, and as many steps as that takes."""
+        """Return about ``count`` releases in each world, from as many steps as that takes."""
         steps = [self._step(step) for step in range(math.ceil(2 * count / REPLICAS))]
         world, kind, value = (np.concatenate(parts) for parts in zip(*steps, strict=True))
         return Draws(world, kind, value)
@@ -126,7 +126,7 @@ class Pair:
         return coins, kind.cpu().numpy(), value.cpu().numpy()
 
     def _batch(self, present: Tensor) -> Batch:
-        """The canaries that are present, then everyone's bystanders."""
+        """Return the canaries that are present, then the bystanders of all replicas."""
         held = self._rows.repeat(self._bystanders)
         canaries = int(present.sum())
         inputs = self._inputs.new_zeros(canaries + len(held), REPLICAS)
@@ -136,7 +136,7 @@ class Pair:
         return torch.cat([self._rows[present], held]), inputs, scale
 
     def _release(self, gradient: NoisedGradient) -> tuple[Tensor, Tensor]:
-        """Kind and projected value of every replica's release, ``[REPLICAS]`` each."""
+        """Return kind and projected value of every replica's release, ``[REPLICAS]`` each."""
         (table,) = gradient.tables
         (dense,) = gradient.dense.values()
         dense = dense.flatten()
@@ -151,7 +151,8 @@ class Pair:
 
 
 def bystanders(algorithm: Algorithm) -> int:
-    """Examples besides the canary that hold its row, so that its count is over the threshold with it alone.
+    """Return the number of other examples that touch the canary's row, so that the canary decides whether its count
+    reaches the threshold.
 
     Raises:
         UserError: they are too many, or the threshold is infinite.
@@ -161,8 +162,8 @@ def bystanders(algorithm: Algorithm) -> int:
     share = min(1.0, algorithm.contribution_clipping_norm)
     if not -math.inf < algorithm.threshold / share <= _MOST_BYSTANDERS:
         raise UserError(
-            f"algorithm.threshold={algorithm.threshold:g} is out of an audit's reach, up to {_MOST_BYSTANDERS} "
-            f"examples a row at algorithm.contribution_clipping_norm={algorithm.contribution_clipping_norm:g}: set "
-            "another; the law of the map depends on count minus threshold alone."
+            f"algorithm.threshold={algorithm.threshold:g} cannot be audited: an audit holds up to {_MOST_BYSTANDERS} "
+            f"examples per row at algorithm.contribution_clipping_norm={algorithm.contribution_clipping_norm:g}. Set a "
+            "smaller one: the law of the map depends only on count minus threshold."
         )
     return max(0, math.ceil(algorithm.threshold / share) - 1)

@@ -1,6 +1,6 @@
 """Section `accounting`: noise calibration at the size of Criteo Kaggle, computed and from the cache.
 
-Each time is that of a fresh process, since it is how long a command waits for its noise.
+Each time is measured in a fresh process, as a command would experience it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _of(name: str, config: Config, repeats: int) -> list[Record]:
             return take
 
         turns = {COLD: turn(False), CACHED: turn(True)}
-        turns[CACHED](0)  # what is remembered is made here
+        turns[CACHED](0)  # fills the cache
         times = take_turns(turns, COLD, repeats=repeats, seconds=config.bench.seconds, warm_up=0, least=1)
     return records(
         times, COLD, section="accounting", case=f"{name}, {EXAMPLES:,} examples", batch_size=asked.train.batch_size

@@ -1,4 +1,4 @@
-"""Our algorithms as benchmarks run them on a whole model: settings for any size, batches in memory."""
+"""Private steps of every algorithm on a whole model, for benchmarks: settings for any size, batches in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMPETITORS: dict[str, Callable[[], Algorithm]] = {
     **ALGORITHMS,
     LAZY: lambda: DPSGD(noise="lazy"),
 }
-"""By name."""
+"""Algorithms by name."""
 
 SELECTED, MAP_NOISE = 10_000, 5.0
 

@@ -33,7 +33,7 @@ SIZES = (100_000, 200_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000, 20_000_0
 DIMENSION, BATCH, SELECTED, LEARNING_RATE = 64, 1024, 10_000, 0.1
 MAP_NOISE = 0.1
 SURVIVORS = 0.5
-"""Untouched rows that are expected to survive a step of DP-AdaFEST."""
+"""Expected number of untouched rows that survive a step of DP-AdaFEST."""
 
 ALGORITHMS: dict[str, Callable[[int], Algorithm]] = {
     "dpsgd": lambda rows: DPSGD(),
@@ -46,9 +46,9 @@ ALGORITHMS: dict[str, Callable[[int], Algorithm]] = {
 
 ORDINARY, REFERENCE = "pytorch sparse", "adafest"
 SMALLEST = "adafest, smallest table"
-"""In turns with every larger table: how flat the time is, is a ratio within a turn, too."""
+"""Takes turns with every larger table, so that the growth of the time is a ratio within a turn as well."""
 
-_SHARE = 0.7  # of the memory at hand that a table may take
+_SHARE = 0.7  # of the available memory that a table may take
 _BATCHES = 64
 
 

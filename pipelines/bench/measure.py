@@ -1,4 +1,4 @@
-"""Turns: each competitor once, then again, so that a drift of the machine affects all alike."""
+"""Competitors take turns, so that a drift of the machine affects all of them equally."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Turn = Callable[[int], float]
 """Takes the turn of this number and returns the seconds of one step."""
 
 Times = dict[str, dict[int, float]]
-"""Of each competitor, the seconds of one step, by turn."""
+"""Seconds of one step, by competitor and turn."""
 
 WARM_UP, LEAST_TURNS = 2, 3
 _TURN_SECONDS, _TURN_STEPS = 0.1, 100

@@ -23,18 +23,18 @@ from pipelines.tasks.optimizers import OptimizerConfig
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
 
 ORDINARY = "pytorch sparse"
-"""The floor: the same model, sparse embedding gradients, torch.optim as it comes, nothing private."""
+"""The floor: the same model without privacy, with sparse embedding gradients and the defaults of torch.optim."""
 
 FUSED = "pytorch sparse, fused Adam"
 PRODUCTS = "matrix products"
-"""Under the floor: the products of the step's forward and backward pass, and nothing else."""
+"""Below the floor: only the matrix products of the step's forward and backward pass."""
 
 EVALUATION = "evaluation"
-"""No step: the evaluation of as many examples, by which `dpfest report --list` estimates whole runs."""
+"""Not a step: the evaluation of as many examples, from which `dpfest report --list` estimates whole runs."""
 
 PUBLISHED_ROWS = sum(PUBLISHED_SIZES)
 SCALES = (1, 5, 50)
-"""The published vocabularies (338,782 rows), and tables of so many times their rows: 1.7 and 17 million."""
+"""Multiples of the published vocabularies: 338,782, 1.7 million and 17 million rows."""
 
 DIMENSIONS = tuple(embedding_dim(size) for size in PUBLISHED_SIZES)
 COORDINATES_PER_ROW = sum(v * d for v, d in zip(PUBLISHED_SIZES, DIMENSIONS, strict=True)) / PUBLISHED_ROWS

@@ -29,8 +29,8 @@ REFERENCE = "adafest"
 OURS = (REFERENCE, "fest", "dpsgd", pctr.ORDINARY)
 GHOST, HOOKS = "opacus, ghost clipping", "opacus, per-example gradients"
 ABSENT = "absent: opacus is not installed (pip install 'dpfest[peers]')"
-_SHARE = 0.8  # of the memory at hand that all competitors together may take
-_SIZES = 2  # per-example gradients do not fit at the first already; the largest size would only be slow
+_SHARE = 0.8  # of the available memory that all competitors together may take
+_SIZES = 2  # per-example gradients do not fit even at the first; the largest size would only be slow
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
@@ -55,7 +55,7 @@ def _at(rows: int, config: Config, repeats: int) -> list[Record]:
                 notes[name] = ABSENT
                 continue
             make = pctr.alone if name in OURS else opacus_step
-            # What fails is tried first, alone, so that it takes nobody's turn with it.
+            # Try each competitor alone first, so that a failure costs no other its turn.
             limit = int(_SHARE * available_bytes())
             try:
                 with Worker(make, name, *settings, memory=limit) as trial:
@@ -90,7 +90,7 @@ def opacus_step(name: str, rows: int, batch_size: int, config: PctrConfig, devic
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-    warnings.simplefilter("ignore")  # of hooks on inputs that need no gradient, three a step
+    warnings.simplefilter("ignore")  # about hooks on inputs that need no gradient, three per step
     weights = pctr.tables(rows, torch.device(device))
     plain, batches = (
         pctr.model_on(weights, config),

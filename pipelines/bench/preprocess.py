@@ -113,7 +113,7 @@ def ours(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
 
 def with_pandas(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
     """Preprocess with pandas into a folder that is then removed."""
-    import pandas  # noqa: F401  (its import is no part of a turn)
+    import pandas  # noqa: F401  (its import is not timed)
 
     def turn(number: int) -> float:
         with tempfile.TemporaryDirectory(dir=scratch) as folder:

@@ -27,8 +27,8 @@ class Record:
         table_rows, batch_size: null where no table is trained.
         median_seconds, min_seconds, max_seconds: of one step, over `repeats` turns.
         reference, ratio: the median, over turns, of its time to the reference's in the same turn.
-        peak_bytes: of a process of its own: allocated on a GPU, else resident.
-        working_bytes: the part of it that came on top of what was there (tables, data) before the first step.
+        peak_bytes: peak memory of a separate process: allocated on a GPU, else resident.
+        working_bytes: part of the peak in addition to the memory before the first step (tables, data).
         rows, bytes: rows and bytes that one step of `preprocess` reads.
         values: other measurements of a section, by name.
     """

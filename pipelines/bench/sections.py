@@ -35,10 +35,10 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
             + (f"did you mean {guess}?" if guess else f"there is {', '.join(SECTIONS)}.")
         )
     if section in OF_TEXTS and config.model.task != "text":
-        raise UserError(f"dpfest bench {section} is of texts, and model={config.model.name} reads none: {_TEXTS}.")
+        raise UserError(f"dpfest bench {section} needs texts, which model={config.model.name} cannot read: {_TEXTS}.")
     if section not in OF_TEXTS and config.model.task != "clicks":
         raise UserError(
-            f"dpfest bench {section} is of clicks, and model={config.model.name} reads none: use model=pctr."
+            f"dpfest bench {section} needs clicks, which model={config.model.name} cannot read: use model=pctr."
         )
     keep_freed_memory()
     measured = import_module(SECTIONS[section]).bench(config, repeats)

@@ -24,8 +24,8 @@ from pipelines.tasks.optimizers import OptimizerConfig, optimizers
 from pipelines.tasks.task import device_of
 from pipelines.tasks.texts import TextTask
 
-with suppress(ImportError):  # the model says what is missing
-    import peft  # noqa: F401  here, so that the server of the processes that are measured imports it once
+with suppress(ImportError):  # the model reports a missing package
+    import peft  # noqa: F401  here, so that the fork server of the measured processes imports it once
 
 ORDINARY = "pytorch sparse"
 """The floor: plain PyTorch on the same micro-batches, the word embedding's gradient sparse."""

@@ -46,8 +46,8 @@ class Worker:
     """
 
     def __init__(self, make: Callable[..., Turn], *arguments: Any, memory: int | None = None) -> None:
-        # A server that has imported torch once makes each process in no time, and clean of what this one holds.
-        preload = [__name__, make.__module__, "torch._dynamo"]  # the last: torch.optim wants it
+        # A server that has imported torch once forks processes quickly, without this process's memory.
+        preload = [__name__, make.__module__, "torch._dynamo"]  # the last is imported by torch.optim
         self._child = Child(_serve, make, arguments, threads=torch.get_num_threads(), memory=memory, preload=preload)
         try:
             self._answer()
@@ -78,7 +78,7 @@ class Worker:
         self.close()
 
     def _asked(self, *question: Any) -> Any:
-        with contextlib.suppress(BrokenPipeError):  # what it said before it went is still to be read
+        with contextlib.suppress(BrokenPipeError):  # its last message can still be read
             self._child.connection.send(question)
         return self._answer()
 
@@ -86,7 +86,7 @@ class Worker:
         try:
             fine, answer = self._child.connection.recv()
         except (EOFError, ConnectionResetError):
-            raise WorkerError("its process was killed, as the system does where memory runs out") from None
+            raise WorkerError("its process was killed (out of memory?)") from None
         if not fine:
             raise WorkerError(answer)
         return answer
@@ -118,7 +118,7 @@ def _serve(connection: Connection, make: Callable[..., Turn], arguments: tuple[A
 
 def _peak(turn: Turn, device: torch.device) -> Peak:
     before = _allocated(device, "VmRSS")
-    with contextlib.suppress(OSError):  # forget the peak of making it
+    with contextlib.suppress(OSError):  # reset the peak of its creation
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     started = time.perf_counter()
     for number in range(_PEAK_STEPS):

@@ -36,7 +36,7 @@ HYDRA_VERSION_BASE = "1.3"
 
 
 COMPOSITION_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
-"""What a configuration that cannot be composed ends with; :meth:`Composer.explain` makes a sentence of it."""
+"""Errors of a configuration that cannot be composed; :meth:`Composer.explain` formats them in a sentence."""
 
 
 class Composer:
@@ -44,7 +44,7 @@ class Composer:
 
     def __init__(self, config_dir: Path | None = None) -> None:
         if config_dir and not config_dir.is_dir():
-            raise UserError(f"there is no folder {config_dir}, which --config-dir names.")
+            raise UserError(f"--config-dir: there is no folder {config_dir}.")
         self._search_path = (f"hydra.searchpath=[file://{config_dir.resolve()}]",) if config_dir else ()
         self._parser = OverridesParser.create()
         self.groups = _groups(self._search_path)
@@ -73,7 +73,7 @@ class Composer:
             value = override.value()
             if self.is_group(override.key_or_group) and isinstance(value, bool | int | float | dict):
                 raise UserError(
-                    f"{override.input_line} names no file of {override.key_or_group}: it is one of "
+                    f"{override.input_line} names no file of {override.key_or_group}: choose one of "
                     f"{', '.join(self.choices(override.key_or_group))}."
                 )
 
@@ -102,18 +102,18 @@ class Composer:
         if not isinstance(pattern, Glob):
             if values := list(override.sweep_string_iterator()):
                 return values
-            raise UserError(f"{override.input_line} has no value, so there is nothing to run: range(3) is 0, 1 and 2.")
+            raise UserError(f"{override.input_line} has no value, so nothing would run: range(3) is 0, 1 and 2.")
         choices = self.choices(override.key_or_group)
         if fitting := pattern.filter(choices):
             return list(fitting)
         among = f"; {override.key_or_group} is one of {', '.join(choices)}" if choices else ""
-        raise UserError(f"{override.input_line} fits no choice{among}: glob(...) chooses files of a group.")
+        raise UserError(f"{override.input_line} matches no choice{among}: glob(...) chooses files of a group.")
 
     def expand(self, overrides: Sequence[str]) -> Iterator[tuple[list[str], DictConfig]]:
         """Yield the runs of a multirun in Hydra's order: overrides and configuration of each.
 
-        Composition takes a tenth of a second, setting a value on a composed configuration much less, so runs that
-        choose the same files share one composition, also with those of earlier calls.
+        Composition takes a tenth of a second, and setting a value on a composed configuration far less. Runs that
+        choose the same files therefore share one composition, also across calls.
 
         Raises:
             UserError: as `compose`; or a sweep that cannot be listed, such as an interval.
@@ -138,7 +138,7 @@ class Composer:
             yield overrides, self._with_values(self._composed[files], values)
 
     def _sets_a_value(self, override: Override) -> bool:
-        """Whether it does no more: it chooses no file, adds or deletes no key, merges no mapping, is not Hydra's own."""
+        """Whether the override only sets a value: it chooses no file, adds or deletes no key, and is not Hydra's."""
         plain = override.type is OverrideType.CHANGE and not isinstance(override.value(), dict)
         return plain and not self.is_group(override.key_or_group) and not override.key_or_group.startswith("hydra")
 
@@ -221,7 +221,7 @@ def override_text(value: Any) -> str:
     if isinstance(value, int | float):
         return str(value)
     text = str(value)
-    # Hydra's grammar knows ASCII alone outside of quotes, and reads 2024, null and inf as what they say.
+    # Outside of quotes Hydra's grammar accepts ASCII only, and reads 2024, null and inf as values of other types.
     if re.fullmatch(r"[a-z_./][\w.+/-]*", text, re.ASCII | re.IGNORECASE) and text.lower() not in _WORDS:
         return text
     return '"' + re.sub(r'(\\*)("|$)', lambda match: 2 * match[1] + ('\\"' if match[2] else ""), text) + '"'
@@ -236,7 +236,7 @@ def _plain(cfg: DictConfig) -> Mapping[str, Any]:
 
 @functools.cache
 def _groups(search_path: tuple[str, ...]) -> frozenset[str]:
-    """Return the names of all groups; finding them reads the whole folder, which is done once a process."""
+    """Return the names of all groups; cached, since it reads the whole folder."""
     return frozenset(_options("", ObjectType.GROUP, search_path))
 
 

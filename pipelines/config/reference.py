@@ -23,8 +23,8 @@ from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config
 _ATTRIBUTES = re.compile(r"^Attributes:\n((?:[ ]+\S.*\n?|\n)+)", flags=re.M)
 _ATTRIBUTE = re.compile(r"^( +)(\w+(?:, \w+)*): (.*(?:\n\1 +.*)*)", flags=re.M)
 _FOOTER = (
-    "These are the defaults. Data, model, profile and experiment may set others: `dpfest train --cfg job` prints the "
-    "configuration of a run."
+    "These are the defaults. Data, model, profile and experiment can override them: `dpfest train --cfg job` prints "
+    "the configuration of a run."
 )
 
 

@@ -37,7 +37,7 @@ _SECTIONS = {
     "rows_per_step": "algorithm",
     "noise_ratio": "algorithm",
 }
-"""Where arguments of `dpfest.plan` and settings of its algorithms lie in the configuration."""
+"""Section of the configuration for each argument of `dpfest.plan` and setting of its algorithms."""
 _ARGUMENT = re.compile(r"(?<![\w.])(?:selection(?=\.\w)|(?:" + "|".join(_SECTIONS) + ")(?==))")
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
@@ -74,7 +74,7 @@ def build(schema: type[T], values: Mapping[str, Any], where: str = "") -> T:
         return schema(**arguments)
     except (ValueError, TypeError) as error:
         text = str(error)
-        if text.partition("=")[0] in fields:  # it speaks of an argument, as the library does
+        if text.partition("=")[0] in fields:  # it names an argument, as the library's errors do
             text = join(where, text)
         raise UserError(text if where in text else f"{where}: {text}") from error
 
@@ -120,7 +120,7 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
-        value = int(value)  # 2e3 is how people write whole numbers, too
+        value = int(value)  # such as 2e3
     if type(value) is not hint and not (hint is type(None) and value is None):
         raise _wrong(hint, value, key)
     if isinstance(value, float) and not math.isfinite(value):
@@ -137,7 +137,7 @@ def _convert_union(hint: Any, options: Iterable[Any], value: Any, key: str) -> A
     if len(others) == 1 and (
         dataclasses.is_dataclass(others[0]) or typing.get_origin(others[0]) in (list, tuple, dict)
     ):
-        return _convert(others[0], value, key)  # its own message says more than "or null" would
+        return _convert(others[0], value, key)  # its message is more specific than "or null"
     exact = [option for option in others if type(value) is option]
     for option in exact or others:
         try:
@@ -204,7 +204,7 @@ def unknown_key(key: str, keys: Iterable[str]) -> UserError:
     keys = list(keys)
     parent = key.rpartition(".")[0]
     beside = sorted({other for other in keys if other.rpartition(".")[0] == parent})
-    if key in keys:  # it was to take a key that it has not
+    if key in keys:  # the override would add a key to this group
         return UserError(f"{key} is a group of keys, which +{key}.name=value adds to.")
     if parent in keys and not beside:  # an open group, such as an optimizer's options
         return UserError(f"there is no key {key}; +{key}=... adds it.")

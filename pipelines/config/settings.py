@@ -6,21 +6,21 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
-from pipelines.config.schema import build, nearest, unknown_key
+from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
 from pipelines.system.hub import HubConfig
 from pipelines.system.ranges import Count, Day, Days, Jobs, Seed, Within
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-# section -> its choices by name -> the dataclass, as module:class, imported when it is needed.
+# section -> choice -> its dataclass, as module:class, imported on first use.
 SCHEMAS: dict[str, dict[str, str]] = {
     "data": {
         "journey": "pipelines.data.clicks.journey:JourneyConfig",
@@ -57,20 +57,20 @@ PLAIN_SCHEMAS = {
 }
 
 TOKENIZER_PRIOR = "tokenizer"
-"""An `algorithm.selection.prior` that is no file: what the tokenizer of the texts says of its tokens, which the hash of
-the data covers."""
+"""The `algorithm.selection.prior` that stands for the tokenizer's own ranking of its tokens, instead of a file. The
+hash of the data covers it."""
 
 
 @dataclass
 class PrivacyConfig:
-    """The privacy target of a run, and how it is accounted.
+    """The privacy target of a run, and its accounting.
 
     Attributes:
-        fidelity: ``rigorous`` (true Poisson batches, every release composed) or ``paper`` (shuffled batches of a fixed
-            size accounted as if they were Poisson, a selection's claimed epsilon added).
-        epsilon: target of the whole run, selection of rows included.
+        fidelity: ``rigorous`` (Poisson batches, every release composed) or ``paper`` (shuffled batches of a fixed size
+            accounted as if they were Poisson, a selection's claimed epsilon added).
+        epsilon: target of the whole run, including row selection.
         delta: target; null for 1 / examples.
-        noise_seed: null for a key drawn from the operating system; fix it only to reproduce results on public data.
+        noise_seed: null for a key drawn from the operating system; set it only to reproduce results on public data.
     """
 
     fidelity: Literal["rigorous", "paper"] = "rigorous"
@@ -85,17 +85,17 @@ class PrivacyConfig:
 
 @dataclass
 class TrainConfig:
-    """Length of training, and how often it evaluates, saves and logs; counts of steps are optimiser steps.
+    """Length of training, and intervals of evaluation, checkpoints and logs, in optimiser steps.
 
     Attributes:
         batch_size: expected size B of a logical batch, in examples.
         micro_batch_size: examples in memory at once; null for the whole batch.
-        epochs: steps = ceil(epochs * examples / batch_size), unless `steps` is given; in a stream, of each period.
-        steps: optimiser steps; null for as many as ``epochs`` asks for.
+        epochs: steps = ceil(epochs * examples / batch_size), unless ``steps`` is set; in a stream, of each period.
+        steps: optimiser steps; null to derive them from ``epochs``.
         evaluate_every: steps between evaluations; null for one at the end. Under lazy noise it can change the result.
         checkpoint_every: steps between checkpoints, from which a killed run resumes.
-        log_every: steps between entries of metrics.jsonl, and between updates of what the terminal or the log shows
-            (loss, reduction, epsilon so far). The last step always does both.
+        log_every: steps between entries of metrics.jsonl, and between updates of terminal or log (loss, reduction,
+            epsilon so far). The last step is always logged.
         save_model: whether a finished run keeps its weights.
     """
 
@@ -111,11 +111,11 @@ class TrainConfig:
 
 @dataclass
 class StreamConfig:
-    """How a stream of days is trained; without effect on other data.
+    """Training on a stream of days; no effect on other data.
 
     Attributes:
-        train_days: days that are trained on, in their order; those after them are held out.
-        period: days after which the model is updated; the last period may be shorter.
+        train_days: number of training days, the first of the stream; later days are held out.
+        period: length of a streaming period, in days; the last period may be shorter.
     """
 
     train_days: Days = 18
@@ -124,8 +124,8 @@ class StreamConfig:
     def __post_init__(self) -> None:
         if self.period > self.train_days:
             raise ValueError(
-                f"stream.period={self.period} must lie between 1 and stream.train_days={self.train_days}: a period is "
-                "so many of the days that are trained on."
+                f"stream.period={self.period} must lie between 1 and stream.train_days={self.train_days}, the number "
+                "of training days."
             )
 
 
@@ -134,8 +134,8 @@ class BudgetConfig:
     """Size of the data for `dpfest budget`, which needs no dataset.
 
     Attributes:
-        examples: training examples; in a stream, of all days that are trained on, taken as equally long. Null for those
-            of the processed dataset.
+        examples: number of training examples; in a stream, of all training days, assumed equally long. Null for the
+            number in the processed dataset.
     """
 
     examples: Annotated[int, Within(1, 10**15)] | None = None
@@ -146,7 +146,7 @@ class AuditConfig:
     """Size of `dpfest audit`.
 
     Attributes:
-        draws: releases drawn of an engine in each of the two worlds, with the canary and without.
+        draws: number of releases drawn from an engine with the canary, and number without.
     """
 
     draws: Annotated[int, Within(1000, 10**9)] = 500_000
@@ -157,8 +157,8 @@ class CheckConfig:
     """Size of `dpfest check`.
 
     Attributes:
-        lines: read from the start of the file, or of the first day.
-        steps: of each training.
+        lines: number of lines read from the start of the file, or of the first day.
+        steps: optimiser steps of each training.
     """
 
     lines: Annotated[int, Within(100, 10**9)] = 1_000_000
@@ -167,12 +167,12 @@ class CheckConfig:
 
 @dataclass
 class BenchConfig:
-    """What a benchmark may take.
+    """Limits of a benchmark.
 
     Attributes:
-        seconds: a competitor that has run so long at one size takes no more turns, once it has had three.
-        largest_rows: of all tables together; larger sizes are cut to it, and to what memory holds.
-        dense_coordinates: tables of more coordinates are not timed with dense noise; the default is the paper's
+        seconds: time after which a competitor takes no more turns at a size; it has at least three.
+        largest_rows: largest number of rows, over all tables; larger sizes are reduced to it, and to what memory holds.
+        dense_coordinates: largest table, in coordinates, that is timed with dense noise; the default is the paper's
             largest, 10 million rows of 64.
         preprocess_rows: rows of each generated file.
     """
@@ -184,7 +184,7 @@ class BenchConfig:
 
     def __post_init__(self) -> None:
         if not self.preprocess_rows:
-            raise ValueError("bench.preprocess_rows=[] must be a list of numbers, one a file.")
+            raise ValueError("bench.preprocess_rows=[] must be a list of numbers, one per file.")
 
 
 @dataclass
@@ -192,7 +192,7 @@ class SweepConfig:
     """How a sweep runs on this machine.
 
     Attributes:
-        jobs: runs at once.
+        jobs: number of concurrent runs.
         records: folder in which the jobs record their outcomes; set by the sweep itself.
     """
 
@@ -205,10 +205,10 @@ class PreprocessStageConfig:
     """How `dpfest preprocess` runs.
 
     Attributes:
-        jobs: days of a stream that are written at once on this machine.
-        day: the one day of a stream to write; null for all.
-        verify: whether existing files are checked against their checksums, which reads them whole; damaged days of a
-            stream are written again.
+        jobs: number of days of a stream to write concurrently on this machine.
+        day: the day of a stream to write; null for all.
+        verify: whether to check existing files against their checksums, reading them completely; damaged days are
+            written again.
     """
 
     jobs: Jobs = 1
@@ -244,11 +244,12 @@ class Config:
     """The whole configuration, typed and checked.
 
     Attributes:
-        seed: of the initial model; the randomness of the guarantee is ``privacy.noise_seed``.
-        device: auto, cpu, cuda, cuda:1, ...; auto takes a GPU where there is one.
+        seed: seed of the initial model; ``privacy.noise_seed`` fixes the randomness of the guarantee.
+        device: auto, cpu, cuda, cuda:1, ...; auto uses a GPU if there is one.
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
-        experiment: the grids of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary; null for none.
+        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map or
+            reference; null for none.
     """
 
     data: Any
@@ -273,23 +274,23 @@ class Config:
 
     def __post_init__(self) -> None:
         for section in (self.data, self.model):
-            section.hub = self.hub  # those that name files ask it before they fetch any
+            section.hub = self.hub  # consulted before files are downloaded
         if self.data.task != self.model.task:
             fitting = {"clicks": "pctr", "text": "roberta"}[self.data.task]
             raise ValueError(
-                f"model={self.model.name} does not read what data={self.data.name} holds: choose model={fitting}, or "
-                "other data."
+                f"model={self.model.name} cannot be trained on data={self.data.name}: choose model={fitting}, or other "
+                "data."
             )
         if self.algorithm.name == "lora_embedding" and self.data.task != "text":
             raise ValueError(
-                f"algorithm=lora_embedding puts factors in a word embedding's stead, and data={self.data.name} holds "
-                "no texts: take algorithm=dpsgd, or data of texts."
+                f"algorithm=lora_embedding replaces a word embedding, and data={self.data.name} holds no texts: choose "
+                "algorithm=dpsgd, or text data."
             )
         selection = self.algorithm.selection
         if selection is not None and selection.source is not None and not self.data.is_stream:
             raise ValueError(
-                f"algorithm.selection.source={selection.source} says which days of a stream are counted, and "
-                f"data={self.data.name} is no stream: leave it null, or take a stream such as data=nycflights_stream."
+                f"algorithm.selection.source={selection.source} chooses the days of a stream to count, and "
+                f"data={self.data.name} is no stream: leave it null, or choose a stream such as data=nycflights_stream."
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -308,7 +309,8 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
     sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
     for key in values:
         if key not in Config.__dataclass_fields__:
-            raise unknown_key(str(key), [*Config.__dataclass_fields__, *_leaves(sections)])
+            leaves = dotted_keys({name: dataclasses.asdict(section) for name, section in sections.items()})
+            raise unknown_key(str(key), [*Config.__dataclass_fields__, *leaves])
     return build(Config, values | sections)
 
 
@@ -324,14 +326,14 @@ def _container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
         choices = " and ".join(f"{name}={cfg[name]['name']}" for name in ("data", "model"))
         reason = str(error).splitlines()[0].rstrip(".")
         raise UserError(
-            f"{choices} do not go together ({error.full_key}: {reason}). Choose data and a model of one kind."
+            f"{choices} do not fit together ({error.full_key}: {reason}). Choose data and a model of the same task."
         ) from error
     return dict(values)  # type: ignore[arg-type]
 
 
 def _section(name: str, values: Any) -> Any:
     if name in PLAIN_SCHEMAS:
-        return build(_load(PLAIN_SCHEMAS[name]), values, name)
+        return build(resolve_name(PLAIN_SCHEMAS[name]), values, name)
     choices = SCHEMAS[name]
     choice = values.get("name") if isinstance(values, Mapping) else None
     if choice not in choices:
@@ -345,15 +347,4 @@ def _section(name: str, values: Any) -> Any:
 
 def schema(section: str, choice: str) -> type[Any]:
     """Return the dataclass of a choice of data, model or algorithm."""
-    return _load(SCHEMAS[section][choice])
-
-
-def _leaves(sections: Mapping[str, Any]) -> list[str]:
-    from pipelines.config.schema import dotted_keys
-
-    return dotted_keys({name: dataclasses.asdict(section) for name, section in sections.items()})
-
-
-def _load(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+    return resolve_name(SCHEMAS[section][choice])

@@ -1,6 +1,6 @@
-"""The card of a dataset: what it holds, how its tables are used, and where it comes from.
+"""The card of a dataset: its rows and labels, the use of its tables, and its origin.
 
-The numbers are of the data themselves, without noise: they are for whoever holds the data.
+The numbers are exact and not private: they are for the owner of the data.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ FREQUENT = 0.01
 
 @dataclass(frozen=True)
 class TableUse:
-    """How the training examples use the rows of a table.
+    """The use of a table's rows by the training examples.
 
     Attributes:
-        name: of the feature.
-        rows: of the table.
+        name: name of the feature.
+        rows: rows of the table.
         used: rows that occur.
         top_share: share of all occurrences on the most frequent hundredth of the rows used.
-        zipf_exponent: s of the law rank**-s that fits best (maximum likelihood); None where fewer than two rows occur.
-        new: of a stream, the share of the last day's occurrences on rows that the first day does not use.
+        zipf_exponent: s of the law rank**-s that fits best (maximum likelihood); None if fewer than two rows occur.
+        new: in a stream, share of the last day's occurrences on rows that the first day does not use; else None.
     """
 
     name: str
@@ -42,7 +42,7 @@ class TableUse:
 
     @classmethod
     def of(cls, name: str, days: Sequence[NDArray[np.int64]]) -> TableUse:
-        """From how often each row occurs, a day each: arrays of shape [rows]."""
+        """Compute from the number of occurrences of each row on each day: one array of shape [rows] per day."""
         counts = np.sum(days, axis=0)
         ranked = np.sort(counts[counts > 0])[::-1]
         top = ranked[: math.ceil(FREQUENT * len(ranked))].sum() / max(1, ranked.sum())
@@ -51,18 +51,18 @@ class TableUse:
 
 
 def zipf_exponent(ranked: NDArray[np.int64]) -> float | None:
-    """The exponent s for which counts, from the most frequent on, are likeliest under shares ∝ rank**-s.
+    """Return the maximum-likelihood exponent s of shares ∝ rank**-s for counts in decreasing order.
 
-    There, the mean logarithm of the rank is the law's own.
+    At the maximum, the mean logarithm of the rank equals its expectation under the law.
     """
     if len(ranked) < 2:
         return None
     log_rank = np.log(np.arange(1, len(ranked) + 1))
-    met = float(log_rank @ ranked / ranked.sum())
+    observed = float(log_rank @ ranked / ranked.sum())
 
     def excess(exponent: float) -> float:
         weights = np.exp(-exponent * log_rank)
-        return float(log_rank @ weights / weights.sum()) - met
+        return float(log_rank @ weights / weights.sum()) - observed
 
     if excess(0.0) <= 0:
         return 0.0  # all equally frequent
@@ -70,17 +70,17 @@ def zipf_exponent(ranked: NDArray[np.int64]) -> float | None:
 
 
 def card(stream: Stream, provenance: Provenance | None) -> str:
-    """The card of an opened dataset or stream, as lines of text.
+    """Return the card of an opened dataset or stream as lines of text.
 
     Args:
-        stream: Its training rows are read once; the counts are kept beside them.
-        provenance: of its data, where they have one.
+        stream: the dataset; its training rows are read once, and their counts are cached beside them.
+        provenance: origin of the data, if known.
     """
     lines = [f"{stream.days[0].name}: {_size(stream)}"]
     if provenance is not None:
         lines.append(str(provenance))
     lines += ["", *_tables(stream), "", *_numbers(stream.days)]
-    lines.append("Counts and means are of the training rows, exact and not private.")
+    lines.append("Counts and means are those of the training rows, exact and not private.")
     return "\n".join(lines)
 
 
@@ -113,7 +113,7 @@ def _tables(stream: Stream) -> list[str]:
     total, used = sum(use.rows for use in uses), sum(use.used for use in uses)
     lines.append(f"{len(uses)} tables of {total:,} rows, of which training examples use {used:,}.")
     lines.append("top 1%: share of occurrences on the most frequent hundredth of the rows used.")
-    lines.append("Zipf: exponent of the power law of the ranks that fits best.")
+    lines.append("Zipf: exponent of the best-fitting power law of the ranks.")
     if stream.is_stream:
         lines.append("new: share of the last day's occurrences on rows that the first day does not use.")
     return lines

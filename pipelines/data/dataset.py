@@ -87,8 +87,8 @@ class Dataset:
         actual = checksum(file)
         if actual != written:
             raise UserError(
-                f"{file} is not what was written (sha256 {actual[:12]}…, and dataset.json says {written[:12]}…): "
-                f"delete {self.folder} and preprocess again."
+                f"{file} is damaged: its sha256 is {actual[:12]}…, and dataset.json has {written[:12]}…. Delete "
+                f"{self.folder} and preprocess again."
             )
 
     @property

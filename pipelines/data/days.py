@@ -104,7 +104,7 @@ def _shared(asked: DaysToMake, day: int) -> bool:
                 failure_file(asked.folder, day).unlink(missing_ok=True)
                 return True
         except (UserError, OSError):
-            pass  # damaged, just being removed, or on a file system without links: then the day is made
+            pass  # damaged, just being removed, or on a file system without links: write the day instead
     return False
 
 
@@ -117,7 +117,7 @@ def remove_damaged_days(folder: Path) -> None:
             Dataset.open(day).verify()
             whole += 1
         except UserError as error:
-            print(f"{error} It is removed, to be made again.", file=sys.stderr, flush=True)
+            print(f"{error} It is removed and written again.", file=sys.stderr, flush=True)
             shutil.rmtree(day)
     if days:
         print(f"{folder}: {days_in_words(whole)} verified.", file=sys.stderr, flush=True)
@@ -163,8 +163,8 @@ def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
             shutil.rmtree(partial / SCRATCH, ignore_errors=True)
             if content_hash(data, data.identity(day)) != made_from:
                 raise UserError(
-                    f"The source of {to_make.place(day)} has changed while it was read: wait until whoever writes it "
-                    "is done, then preprocess again."
+                    f"The source of {to_make.place(day)} changed while it was read: wait until it is completely "
+                    "written, then preprocess again."
                 )
 
 
@@ -192,7 +192,7 @@ def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
             try:
                 parent.send(done / max(1, total))
             except BrokenPipeError:
-                sys.exit(1)  # the parent was killed: nobody waits for this day
+                sys.exit(1)  # the parent process was killed
 
     _attempt(to_make, day, tell)
 
@@ -209,7 +209,7 @@ def raise_failed(stream: Path, days: Collection[int]) -> None:
         reasons = "\n".join(f"  day {day}: {reason}" for day, reason in sorted(failed.items()))
         raise UserError(
             f"{len(failed)} of {days_in_words(len(days))} of {stream} could not be made{others}. The same command "
-            f"makes what is missing, and that alone.\n{reasons}"
+            f"makes only the missing ones.\n{reasons}"
         )
 
 

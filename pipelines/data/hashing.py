@@ -95,5 +95,5 @@ def line_content(fields: Iterable[NDArray[np.uint64] | NDArray[np.int64]]) -> ND
 
 def content_uniforms(content: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
     """Return a number in [0, 1) per line, a function of its content and the public seed, shape [n]."""
-    # 53 bits: the most that a float64 below 1 can carry, so that the result never rounds up to 1.
+    # 53 bits, the precision of a float64, so that the result never rounds up to 1.
     return (splitmix64(content ^ _mixed_number(seed)) >> np.uint64(11)).astype(np.float64) * 2.0**-53

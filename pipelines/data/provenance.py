@@ -1,4 +1,4 @@
-"""Where real data come from, and what may be done with them."""
+"""Origin and licence of real data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a dataset states of its origin; recorded in dataset.json, outside the hash of the data.
+    """Origin and licence of a dataset; recorded in dataset.json, and not part of the hash of the data.
 
     Attributes:
-        line: what a line is, and its label.
-        source: who collected the data, and the package that brings them.
-        licence: each with who states it.
-        remarks: what a user must know before drawing conclusions.
+        line: meaning of a line and of its label.
+        source: collector of the data, and the package that contains them.
+        licence: licences, each with the party that states it.
+        remarks: caveats for conclusions from the data.
     """
 
     line: str

@@ -1,6 +1,6 @@
-"""Rows as training reads them: fixed-width records on disk, of clicks or of texts, and rows of several files as one.
+"""Rows as training reads them: fixed-width records of clicks or texts on disk, possibly in several files.
 
-Nothing is held in memory but the rows that are asked for.
+Only the requested rows are in memory.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from numpy.typing import NDArray
 
 NUMERIC_FEATURES = 13
 CATEGORICAL_FEATURES = 26
-"""Features of Criteo's logs."""
+"""Numbers of features of Criteo's logs."""
 
 
 def click_record(numeric: int, categorical: int) -> np.dtype[Any]:
-    """The record of a click with so many features."""
+    """Return the record type of a click with these numbers of features."""
     return np.dtype(
         [("label", "<f4"), ("day", "<i4"), ("numeric", "<f4", (numeric,)), ("categorical", "<i4", (categorical,))]
     )
 
 
 RECORD = click_record(NUMERIC_FEATURES, CATEGORICAL_FEATURES)
-"""The record of Criteo's logs."""
+"""The record type of Criteo's logs."""
 
 
 def text_record(max_length: int) -> np.dtype[Any]:
-    """The record of a text of at most so many tokens."""
+    """Return the record type of a text of at most ``max_length`` tokens."""
     return np.dtype([("label", "<i4"), ("length", "<i4"), ("ids", "<i4", (max_length,))])
 
 
 def fields_of(record: np.dtype[Any]) -> list[dict[str, Any]]:
-    """The fields of a record as dataset.json lists them: name, little-endian type, and how many of it."""
+    """Return the fields of a record type as dataset.json lists them: name, little-endian type and shape."""
     assert record.fields is not None
     described = []
     for name, (kind, *_) in record.fields.items():
@@ -45,7 +45,7 @@ def fields_of(record: np.dtype[Any]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rows:
-    """b examples: labels (0 or 1) and days of shape [b], numeric features [b, n], table rows [b, F]."""
+    """b clicks: labels (0 or 1) and days of shape [b], numeric features [b, n], table rows [b, F]."""
 
     labels: NDArray[np.float32]
     days: NDArray[np.int32]
@@ -57,24 +57,24 @@ class Rows:
 
     @classmethod
     def of(cls, records: NDArray[Any]) -> Rows:
-        """Copies of the four fields, each contiguous and writable."""
-        # np.ascontiguousarray would not copy a single row, and so give out the read-only file itself.
+        """Copy the four fields, each contiguous and writable."""
+        # np.ascontiguousarray does not copy a single row, which would expose the read-only file.
         return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
 
     def where(self, mask: NDArray[np.bool_]) -> Rows:
-        """Those of the rows at which ``mask``, of shape [b], is true."""
+        """Return the rows at which ``mask``, of shape [b], is true."""
         return Rows(self.labels[mask], self.days[mask], self.numeric[mask], self.categorical[mask])
 
     def counted(self, feature: int, most: int) -> NDArray[np.int32]:
-        """The table rows of a feature in every example, end to end: one each, so ``most`` binds nothing."""
+        """Return the table row of a feature in every example, concatenated; one each, so ``most`` has no effect."""
         return self.categorical[:, feature]
 
 
 @dataclass(frozen=True)
 class TextRows:
-    """b examples: labels (0, 1, …) and lengths of shape [b], token ids of shape [b, max_length].
+    """b texts: labels (0, 1, …) and lengths of shape [b], token ids of shape [b, max_length].
 
-    What stands behind a text's length is padding, and no token of it.
+    Ids beyond a text's length are padding.
     """
 
     labels: NDArray[np.int32]
@@ -86,11 +86,11 @@ class TextRows:
 
     @classmethod
     def of(cls, records: NDArray[Any]) -> TextRows:
-        """Copies of the three fields, each contiguous and writable."""
+        """Copy the three fields, each contiguous and writable."""
         return cls(*(np.array(records[name]) for name in ("label", "length", "ids")))
 
     def counted(self, feature: int, most: int) -> NDArray[np.int32]:
-        """The distinct tokens of every text, at most its first ``most``, end to end; a text is its one feature."""
+        """Return the first ``most`` distinct tokens of every text, concatenated; a text is one feature."""
         example, place = np.nonzero(np.arange(self.ids.shape[1]) < self.lengths[:, None])
         tokens = self.ids[example, place]
         _, first = np.unique(example * (int(self.ids.max(initial=0)) + 1) + tokens, return_index=True)
@@ -101,9 +101,9 @@ class TextRows:
 
 
 class RowFile:
-    """The records of one split, on disk; its rows are :class:`Rows`, or :class:`TextRows` where the records are texts.
+    """The records of one split on disk, read as :class:`Rows`, or as :class:`TextRows` if the records are texts.
 
-    The two are Any to the type checker: the task that a dataset is for knows which it reads.
+    Both are Any to the type checker: a dataset's task knows which of them it reads.
     """
 
     def __init__(self, path: Path, rows: int, record: np.dtype[Any]) -> None:
@@ -115,7 +115,7 @@ class RowFile:
         return len(self._records)
 
     def gather(self, indices: NDArray[np.integer[Any]]) -> Any:
-        """The rows at ``indices`` (shape [b], 0..len-1), in that order; rising order reads the disk best.
+        """Return the rows at ``indices`` (shape [b], 0..len-1), in that order; increasing order reads the disk fastest.
 
         Raises:
             IndexError: An index is len(self) or more.
@@ -123,29 +123,29 @@ class RowFile:
         return self._rows.of(self._records[indices])
 
     def chunks(self, size: int) -> Iterator[Any]:
-        """All rows in order, ``size`` at a time (the last chunk may be shorter)."""
+        """Yield all rows in order, ``size`` at a time (the last chunk may be shorter)."""
         for start in range(0, len(self), size):
             yield self._rows.of(self._records[start : start + size])
 
 
 class ChunkedRows(Protocol):
-    """Rows that can be read in order: :class:`Rows`, or another kind that the dataset's task knows."""
+    """Rows that can be read in order: :class:`Rows` or :class:`TextRows`."""
 
     def chunks(self, size: int) -> Iterator[Any]:
-        """All rows in order, at most ``size`` at a time."""
+        """Yield all rows in order, at most ``size`` at a time."""
 
 
 class RowReader(ChunkedRows, Protocol):
-    """Rows that can be gathered, too; :class:`pipelines.data.rows.RowFile` is one."""
+    """Rows that can also be gathered by index, such as :class:`RowFile`."""
 
     def __len__(self) -> int: ...
 
     def gather(self, indices: NDArray[np.int64]) -> Any:
-        """The rows at ``indices`` (shape [b]), which rise."""
+        """Return the rows at increasing ``indices``, shape [b]."""
 
 
 class JoinedRows:
-    """The rows of several files end to end.
+    """The rows of several files, concatenated.
 
     Args:
         files: at least one.
@@ -177,25 +177,26 @@ class JoinedRows:
 
 
 class PartOfRows:
-    """Those rows that ``chosen`` picks (from n rows to bool [n]), to be read in order.
+    """The subset of rows that a predicate selects, in order.
 
     Args:
-        rows: all of them.
-        chosen: a function of what each row holds, not of its number: else one row less would move the others.
+        rows: all rows.
+        chosen: maps n rows to bool [n]. It must depend on each row's content and not on its number: otherwise removing
+            one row would move others into or out of the subset.
     """
 
     def __init__(self, rows: ChunkedRows, chosen: Callable[[Rows], NDArray[np.bool_]]) -> None:
         self._rows, self._chosen = rows, chosen
 
     def chunks(self, size: int) -> Iterator[Rows]:
-        """The rows in order, at most ``size`` at a time."""
+        """Yield the rows in order, at most ``size`` at a time."""
         for rows in self._rows.chunks(size):
             if len(picked := rows.where(self._chosen(rows))):
                 yield picked
 
 
 class CountedRows:
-    """The rows of another reader in order, and how many were read, in ``count``."""
+    """The rows of another reader, with the number of rows read so far in ``count``."""
 
     def __init__(self, rows: ChunkedRows) -> None:
         self._rows, self.count = rows, 0
@@ -208,7 +209,7 @@ class CountedRows:
 
 
 def concatenated(parts: Sequence[Rows]) -> Rows:
-    """The rows of all parts, in their order."""
+    """Concatenate the rows of all parts."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*((part.labels, part.days, part.numeric, part.categorical) for part in parts), strict=True)

@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
 from pipelines.data.estimate import Estimate
 from pipelines.data.provenance import Provenance
@@ -17,6 +16,8 @@ from pipelines.system.hub import HubConfig
 Progress = Callable[[int, int], None]
 """Called with (done, total), both in bytes of the source."""
 
+OnBadRow = Literal["stop", "skip"]
+"""At a malformed row: stop, or skip such rows and count them in dataset.json."""
 
 SCRATCH = "source"
 """Folder of generated files within that of a dataset being written; it need not exist."""
@@ -28,8 +29,8 @@ class DataConfig(ABC):
     Attributes:
         task: the learning task, `clicks` or `text`.
         is_stream: whether training proceeds day by day. Other data have one day, number 0.
-        hub: whether files may be downloaded from the Hugging Face hub: no, unless the whole configuration allows it.
-        provenance: of real data that come with the project; None for others.
+        hub: whether files may be downloaded from the Hugging Face hub; set from the whole configuration.
+        provenance: origin of real data that come with the project; None for others.
         name: as in ``data=...``.
     """
 
@@ -114,9 +115,3 @@ class BadLineError(ValueError):
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
-
-
-def check_on_bad_row(choice: str) -> None:
-    """Raise UserError unless the choice is a known treatment of malformed rows."""
-    if choice not in ("stop", "skip"):
-        raise UserError(f"data.on_bad_row must be stop or skip, not {choice!r}.")

@@ -113,7 +113,7 @@ class Stream:
 
 def _open_day(folder: Path, name: str, number: int) -> Dataset:
     day = day_folder(folder, number)
-    again = f"`dpfest preprocess data={name}` with the same settings makes this day, and no other"
+    again = f"`dpfest preprocess data={name}` with the same settings makes only this day"
     if not day.exists():
         failed = failure_file(folder, number)
         why = f"; the last attempt failed: {failed.read_text(encoding='utf-8').strip()}" if failed.exists() else "."

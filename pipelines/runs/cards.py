@@ -1,9 +1,8 @@
-"""Run cards: what may leave of many runs in one file, a line each, without weights.
+"""Run cards: the release of many runs without their weights in one file, one line per run.
 
-A file of cards is JSON lines, ``.jsonl`` or ``.jsonl.gz`` (a twentieth of the size). Its first line, the header, says
-which versions and commands made the runs; each other line is a run: its released settings, ledger and summary, whole,
-under the names of those files, and a checksum of the three. The order of the lines follows from what they hold, so that
-the same runs give the same file.
+A file of cards is JSON lines, ``.jsonl`` or ``.jsonl.gz`` (a twentieth of the size). Its first line, the header, lists
+the versions and commands that made the runs. Every other line is a run: its released settings, ledger and summary under
+the names of those files, and a checksum of the three. Lines are sorted by content, so the same runs give the same file.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _PARTS = ("config", "ledger", "summary")
 
 @dataclass(frozen=True, order=True)
 class Maker:
-    """What made runs: the version of dpfest, its git commit (None where it is not known), the command."""
+    """The origin of runs: the version of dpfest, its git commit (None if unknown), and the command."""
 
     dpfest: str
     commit: str | None
@@ -39,13 +38,13 @@ class Maker:
 
 @dataclass(frozen=True)
 class Card:
-    """What is released of one run but its weights.
+    """The release of one run without its weights.
 
     Attributes:
         config: the released settings.
-        ledger, summary: as in the files of these names.
-        maker: what made the run.
-        line: where it stands in its file, from 1.
+        ledger, summary: content of the files of that name.
+        maker: origin of the run.
+        line: line number in its file, from 1.
     """
 
     config: Mapping[str, Any]
@@ -55,7 +54,7 @@ class Card:
     line: int = 0
 
     def text(self, name: str) -> str:
-        """The released file of this name, byte for byte (``config.yaml``, ``ledger.json`` or ``summary.json``)."""
+        """Return a released file byte for byte (``config.yaml``, ``ledger.json`` or ``summary.json``)."""
         return {
             CONFIG: lambda: config_text(self.config),
             LEDGER: lambda: json_text(self.ledger),
@@ -64,8 +63,7 @@ class Card:
 
     @property
     def key(self) -> str:
-        """What two cards share if they are of the same run: data, algorithm and all settings that can change the
-        result, as far as they are released."""
+        """Identity of the run: data, algorithm and all released settings that can change the result."""
         settings = {name: value for name, value in self.config.items() if name not in ("device", "profile")}
         settings["train"] = {k: v for k, v in (settings.get("train") or {}).items() if k not in WITHOUT_EFFECT}
         names = [self.summary["dataset"], self.summary["algorithm"]]
@@ -74,36 +72,35 @@ class Card:
 
 @dataclass(frozen=True)
 class Damaged:
-    """A line of a file of cards that cannot be used, and why; `line` counts from 1."""
+    """A line of a file of cards that cannot be used, and the reason; `line` counts from 1."""
 
     line: int
     reason: str
 
 
 def card(release: Release, maker: Maker) -> Card:
-    """The card of a checked release."""
+    """Return the card of a checked release."""
     return Card(release.config, release.ledger, release.summary, maker)
 
 
 def card_files(folder: Path) -> list[Path]:
-    """The files of cards in a folder, by name."""
+    """Return the files of cards in a folder, sorted by name."""
     return sorted(path for path in folder.glob("*.jsonl*") if path.name.endswith(SUFFIXES) and path.is_file())
 
 
 def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
-    """Add cards to a file, which is made where it is not there; of two of the same run (:attr:`Card.key`) the later one
-    is kept.
+    """Add cards to a file, which need not exist; a card replaces an earlier one of the same run (:attr:`Card.key`).
 
     Returns:
-        How many cards the file then holds, and how many of them were replaced.
+        The number of cards in the file, and the number of cards replaced.
 
     Raises:
-        UserError: the name does not end in one of :data:`SUFFIXES`, or the file that is there is damaged.
+        UserError: the name does not end in one of :data:`SUFFIXES`, or the existing file is damaged.
     """
     if not path.name.endswith(SUFFIXES):
-        raise UserError(f"{path} is no name for cards: let it end in .jsonl or .jsonl.gz.")
+        raise UserError(f"{path} cannot hold run cards: its name must end in .jsonl or .jsonl.gz.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with locked(path.with_name(f".{path.name}.lock")):  # others may add to it
+    with locked(path.with_name(f".{path.name}.lock")):  # other processes may add cards
         there, damaged = read_cards(path) if path.exists() else ([], [])
         if damaged:
             raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
@@ -133,7 +130,7 @@ def _checksum(parts: Mapping[str, Any]) -> str:
 
 
 def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
-    """The cards of a file, and the lines that cannot be used; a file without a header has none that can.
+    """Return the cards of a file, and the lines that cannot be used; without a header no line can.
 
     Raises:
         OSError: the file cannot be opened.
@@ -142,7 +139,7 @@ def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
     for number, line in _lines(path):
         try:
             if isinstance(line, Exception):
-                raise ValueError(f"cannot be read, and what follows it neither ({line})")
+                raise ValueError(f"cannot be read, nor can the lines after it ({line})")
             value = json.loads(line, parse_constant=_refuse_constant)
             if makers is None:
                 makers = _makers(value)
@@ -150,14 +147,14 @@ def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
                 cards.append(_card(value, makers, number))
         except (ValueError, RecursionError) as error:
             own = isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError)
-            damaged.append(Damaged(number, f"is no JSON ({error})" if own else str(error)))
+            damaged.append(Damaged(number, f"is not JSON ({error})" if own else str(error)))
             if makers is None:
                 break
     return cards, damaged
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | Exception]]:
-    """Number and content of each line; in place of the first that cannot be read, why."""
+    """Yield number and content of each line; instead of the first unreadable line, the error."""
     number = 0
     with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
         try:
@@ -170,27 +167,27 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | Exception]]:
 
 
 def _refuse_constant(word: str) -> float:
-    raise ValueError(f"holds {word}, which is no number")
+    raise ValueError(f"contains {word}, which is not a number")
 
 
 def _makers(value: Any) -> list[Maker]:
     if not isinstance(value, dict) or "cards" not in value:
-        raise ValueError("is no header of run cards, so that nothing in the file is used")
+        raise ValueError("is not a header of run cards: the file is ignored")
     if value["cards"] != SCHEMA:
-        raise ValueError(f"says schema {value['cards']}, and this version reads {SCHEMA}")
+        raise ValueError(f"has schema {value['cards']}, and this version reads {SCHEMA}")
     try:
         return [Maker(str(m["dpfest"]), m["commit"], str(m["command"])) for m in value["made"]]
     except (KeyError, TypeError) as error:
-        raise ValueError(f"is a damaged header ({error!r}), so that nothing in the file is used") from error
+        raise ValueError(f"is a damaged header ({error!r}): the file is ignored") from error
 
 
 def _card(value: Any, makers: Sequence[Maker], line: int) -> Card:
     if not isinstance(value, dict) or not all(isinstance(value.get(name), dict) for name in _PARTS):
-        raise ValueError(f"is no card: it lacks one of {', '.join(_PARTS)}")
+        raise ValueError(f"is not a card: it lacks one of {', '.join(_PARTS)}")
     if value.get("sha256") != _checksum(value):
-        raise ValueError("is not what was written: its checksum is another")
+        raise ValueError("is damaged: its checksum does not match")
     if value.get("made") not in range(len(makers)):
-        raise ValueError("is of a run of which the header does not say what made it")
+        raise ValueError("refers to an origin that the header does not list")
     if not value["summary"].keys() >= {"dataset", "algorithm"}:
-        raise ValueError("is no card: its summary names no data or no algorithm")
+        raise ValueError("is not a card: its summary lacks the dataset or the algorithm")
     return Card(value["config"], value["ledger"], value["summary"], makers[value["made"]], line)

@@ -36,8 +36,8 @@ from pipelines.system.checksum import check_sums, write_sums
 from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
 
 _REASONS = {
-    "stopped": "asked to stop; the same command goes on from the last checkpoint",
-    "failed": f"{PRIVATE}/failure.txt says why",
+    "stopped": "stopped on request; the same command resumes from the last checkpoint",
+    "failed": f"see {PRIVATE}/failure.txt",
 }
 
 
@@ -54,8 +54,8 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         if is_of_an_earlier_version(path):
             raise UserError(
-                f"{path} was made by an earlier version of dpfest, whose files are laid out otherwise: move the folder "
-                "away or delete it (its noise seed or key may be in it), and the same command makes the run anew."
+                f"{path} was made by an earlier version of dpfest with another file layout: move the folder away or "
+                "delete it (it may contain a noise seed or key), then give the same command again."
             )
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class RunDirectory:
             lock.acquire()
         except Timeout as error:
             raise UserError(
-                f"Another process is making this very run in {self.path}. Wait for it, or change a setting."
+                f"Another process is training the same run in {self.path}. Wait for it, or change a setting."
             ) from error
         try:
             yield
@@ -97,7 +97,7 @@ class RunDirectory:
             self.write_status("stopped")
             raise
         except BaseException as error:
-            with suppress(OSError):  # on a full disk the error itself says more
+            with suppress(OSError):  # on a full disk the error itself is more informative
                 self.fail(error)
             raise
 
@@ -106,13 +106,13 @@ class RunDirectory:
         path = self.path / RELEASE / SUMMARY
         if not path.parent.exists():
             return None
-        check_sums(path.parent, f"Restore it, or delete {self.path}: the same command makes the run anew.")
+        check_sums(path.parent, f"Restore it, or delete {self.path} and make the run again.")
         try:
             summary = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path} cannot be read ({error}): delete {self.path}.") from error
         if not isinstance(summary, dict):
-            raise UserError(f"{path} is no summary: delete {self.path}.")
+            raise UserError(f"{path} is not a summary: delete {self.path}.")
         return summary
 
     def write_config(self, config: dict[str, Any]) -> None:
@@ -184,15 +184,13 @@ class RunDirectory:
         try:
             yield
         except (OSError, RuntimeError, SafetensorError) as error:
-            # torch hides the system's word (no space left) behind one of its own.
+            # torch replaces the system's error (no space left) by its own.
             cause = error.__context__ if isinstance(error.__context__, OSError) else error
             reason = cause.strerror if isinstance(cause, OSError) else str(cause).splitlines()[0]
-            before = (
-                "the checkpoint that was there before is whole" if self._state.exists() else "none was there before"
-            )
+            before = "the previous checkpoint is intact" if self._state.exists() else "there is no earlier one"
             raise UserError(
-                f"{self.path} cannot take the checkpoint ({reason}); {before}: make room there, and the same command "
-                "goes on."
+                f"The checkpoint cannot be written to {self.path} ({reason}); {before}. Free space there and give the "
+                "same command to resume."
             ) from error
 
     def load_state(self) -> dict[str, Any] | None:
@@ -200,7 +198,7 @@ class RunDirectory:
         if not self._state.exists():
             return None
         try:
-            with zipfile.ZipFile(self._state) as archive:  # torch writes checksums, and does not compare them
+            with zipfile.ZipFile(self._state) as archive:  # torch writes checksums but does not verify them
                 if damaged := archive.testzip():
                     raise ValueError(f"the checksum of its part {damaged} is wrong")
             return torch.load(self._state, weights_only=True, map_location="cpu")

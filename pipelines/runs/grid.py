@@ -83,7 +83,7 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
             asked = asked_for[key][1]
             chosen[key] = [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
         if all(chosen.values()):
-            # A run of an experiment is an ordinary run: its overrides make it without the experiment.
+            # A run of an experiment is an ordinary run: its overrides do not mention the experiment.
             rest = [text for key, (text, _) in asked_for.items() if key not in chosen and key != "experiment"]
             lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
     if not lines:
@@ -94,15 +94,15 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
         has = "; ".join(f"{key}={','.join(values)}" for key, values in sorted(axes.items()))
         raise UserError(
             f"experiment={composed.experiment.name} has no run with {' '.join(overrides)}: under profile="
-            f"{composed.profile} its grid has {has} alone."
+            f"{composed.profile} its grid has only {has}."
         )
     return lines
 
 
 def outline(composer: Composer, overrides: Sequence[str]) -> list[Config]:
-    """Return a configuration for each run of an experiment's grid that has its length, and not all of its settings.
+    """Return a configuration for each run of an experiment's grid, with the settings that determine its length.
 
-    Unlike :func:`plan`, this reads no source file: those of Criteo take minutes to hours to identify.
+    Unlike :func:`plan`, this reads no source file: to fingerprint Criteo's takes minutes to hours.
     """
     composed = typed(composer.compose(overrides))
     grid = [each for each in products(composed) if composed.data.name in each.get("data", [composed.data.name])]
@@ -121,7 +121,7 @@ def outline(composer: Composer, overrides: Sequence[str]) -> list[Config]:
             stream = replace(config.stream, period=own.get("stream.period", config.stream.period))
             length = {key.removeprefix("train."): value for key, value in own.items() if key.startswith("train.")}
             run = replace(config, stream=stream, train=replace(config.train, **length))
-            # Products overlap: a setting that one of them leaves at its default, another may name.
+            # Products overlap: one of them may leave a setting at its default that another one names.
             runs.setdefault(tuple((rest | own)[key] for key in keys), run)
     return list(runs.values())
 
@@ -143,8 +143,8 @@ def products(config: Config) -> list[dict[str, list[Any]]]:
 
 
 def evaluated(config: Config) -> float | None:
-    """Estimate the examples on which a run of click data is evaluated, all its evaluations together, before its data
-    exist; None where the source's size or its splits are unknown."""
+    """Estimate, before the data exist, the number of examples that all evaluations of a run on click data read; None if
+    the source's size or splits are unknown."""
     data, stream = config.data, config.stream
     examples = data.expected_examples(stream.train_days)
     if data.task != "clicks" or examples is None:
@@ -152,7 +152,7 @@ def evaluated(config: Config) -> float | None:
     rows = examples / data.split.shares["train"]
     if not data.is_stream:
         return rows - examples
-    # At each period's end the held-out rows of the next period's days, and those of the last days that choose settings.
+    # At each period's end: the held-out rows of the next period's days, and the validation rows of the last days.
     day = rows / stream.train_days
     last = day * max(0, len(data.day_numbers()) - stream.train_days)
     periods = math.ceil(stream.train_days / stream.period)

@@ -13,8 +13,8 @@ from dpfest.topk import SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
 
-# Settings of `train` that change no result: they only say when something is written, or how a logical batch
-# is cut into pieces that fit in memory (which moves sums by rounding, and nothing else).
+# Settings of `train` that change no result: they only determine when something is written, or how a logical batch is
+# cut to fit in memory (which changes sums by rounding only).
 WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
 
 
@@ -55,7 +55,7 @@ def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
     """
     settings = dataclasses.asdict(selection)
     if selection.source in (None, "streaming") or selection.prior is not None:
-        del settings["source"]  # no choice, what a stream takes unless told otherwise, or no look at the days
+        del settings["source"]  # unset, the default of a stream, or without effect because of a public prior
     if selection.prior is not None and selection.prior != TOKENIZER_PRIOR:
         try:
             settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()

@@ -35,8 +35,9 @@ CONFIG, LEDGER, SUMMARY, WEIGHTS = "config.yaml", "ledger.json", "summary.json",
 SUMMARY_SCHEMA = 2
 
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
-"""The settings that may leave; the others (paths, hub, sweep, ...) say where and how a run was made."""
+"""The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
 _PLACES = ("path", "prior", "tokenizer")
+_AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
 
 # A shape: None is a plain value, [shape] a list of them, {key: shape} an object without other keys (or null), and
@@ -140,16 +141,16 @@ def checked(run: Path) -> Release:
     """
     if not (run / "status.json").is_file():
         raise UserError(
-            f"{run} is no folder of a run: it has no status.json. Give <paths.runs>/DATASET/ALGORITHM/HASH."
+            f"{run} is not the folder of a run: it has no status.json. Give <paths.runs>/DATASET/ALGORITHM/HASH."
         )
     status = _parsed(run / "status.json").get("status")
     if status != "done":
-        raise UserError(f"{run} cannot be released: its status is {status}. Train it to its end first.")
+        raise UserError(f"{run} cannot be released: its status is {status}. Finish its training first.")
     _refuse_others(run, ("status.json", RELEASE, PRIVATE), "a run's folder")
     _refuse_open_private(run / PRIVATE)
     folder = run / RELEASE
     if folder.is_symlink() or not folder.is_dir():
-        raise UserError(f"{folder} is missing or no folder: an earlier version made the run. Make it anew.")
+        raise UserError(f"{folder} is not a folder: an earlier version made the run. {_AGAIN}")
     _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS, SUMS), "a release")
     settings, with_weights = _checked_config(folder / CONFIG)
     names = [CONFIG, LEDGER, SUMMARY, SUMS, *([WEIGHTS] if with_weights else [])]
@@ -160,7 +161,7 @@ def checked(run: Path) -> Release:
     _refuse_contradictions(folder, settings, ledger, summary)
     _check_weights(folder / WEIGHTS, summary["tensors"])
     if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
-        raise UserError(f"{folder / SUMS} does not hold the checksums of the files beside it. Make the run anew.")
+        raise UserError(f"{folder / SUMS} does not match the files beside it. {_AGAIN}")
     _recount(folder / LEDGER, ledger)
     return Release(run, files, settings, summary, ledger, _digest_of(files))
 
@@ -184,7 +185,7 @@ def pack(releases: Sequence[Release], archive: Path) -> None:
                             target.write(piece)
 
     if archive.exists():
-        raise UserError(f"There is {archive} already: name another file with --to, or remove that one.")
+        raise UserError(f"{archive} already exists: name another file with --to, or remove it.")
     write_atomically(archive, write)
 
 
@@ -192,8 +193,8 @@ def _refuse_others(folder: Path, listed: Sequence[str], what: str) -> None:
     for path in sorted(folder.iterdir()):
         if path.name not in listed:
             raise UserError(
-                f"{path} is not on the list of what {what} holds ({', '.join(listed)}): move it elsewhere, or, where a "
-                "kill left it, give the run's own command again."
+                f"{path} is not on the list of what {what} may contain ({', '.join(listed)}): move it elsewhere, or "
+                "give the run's own command again, which removes the leftovers of a kill."
             )
 
 
@@ -202,7 +203,7 @@ def _refuse_open_private(private: Path) -> None:
         return
     for path in (private, *sorted(private.iterdir())):
         if path.lstat().st_mode & 0o077:
-            raise UserError(f"{path} is private and others on this machine may open it: chmod -R go= {private}.")
+            raise UserError(f"{path} is private, and other users can open it: chmod -R go= {private}.")
     if (private / "state.pt").exists():
         raise UserError(f"{private / 'state.pt'} still holds the noise key: give the run's own command again.")
 
@@ -211,27 +212,27 @@ def _refuse_no_plain_file(path: Path) -> None:
     try:
         status = path.lstat()
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing: a release is whole or not there. Make the run anew.") from error
+        raise UserError(f"{path} is missing. {_AGAIN}") from error
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path} is a link or no plain file, which may hold what is not checked. Make the run anew.")
+        raise UserError(f"{path} is a link or no plain file, so its content cannot be checked. {_AGAIN}")
     if status.st_mode & stat.S_IWOTH:
-        raise UserError(f"{path} may be written by anybody on this machine: make the run anew, and chmod o-w it.")
+        raise UserError(f"{path} is writable by every user of this machine: chmod o-w it, and make the run again.")
     if not status.st_size:
-        raise UserError(f"{path} is empty. Make the run anew.")
+        raise UserError(f"{path} is empty. {_AGAIN}")
 
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}). Make the run anew.") from error
+        raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged: it holds no object. Make the run anew.")
+        raise UserError(f"{path} is damaged: it is not a JSON object. {_AGAIN}")
     return value
 
 
 def _refuse_constant(word: str) -> float:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
@@ -244,16 +245,16 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
     try:
         settings = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). Make the run anew.") from error
+        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). {_AGAIN}") from error
     if not isinstance(settings, dict):
-        raise UserError(f"{path} is damaged: it holds no settings. Make the run anew.")
+        raise UserError(f"{path} is damaged: it contains no settings. {_AGAIN}")
     _refuse_keys(path, settings, SECTIONS)
     if "noise_seed" in (settings["privacy"] or {}):
-        raise UserError(f"{path} holds privacy.noise_seed, from which the noise can be told: it may not leave.")
+        raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:
         config = typed(settings)
     except UserError as error:
-        raise UserError(f"{path} holds what may not leave: {error}") from error
+        raise UserError(f"{path} contains invalid settings: {error}") from error
     _refuse_places(path, settings)
     if text != config_text(settings):
         raise _edited(path)
@@ -270,17 +271,17 @@ def _checked_json(path: Path, shape: Shape) -> dict[str, Any]:
 
 
 def _edited(path: Path) -> UserError:
-    # Comments, repeated keys and spaces hold what a parser does not see.
-    return UserError(f"{path} is not byte for byte what a run writes: it was edited. Make the run anew.")
+    # Comments, repeated keys and spaces could carry information that a parser does not see.
+    return UserError(f"{path} differs from the bytes that a run writes: it was edited. {_AGAIN}")
 
 
 def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) -> None:
     for key in value:
         if key not in listed:
-            raise UserError(f"{path} holds {key}, which is not on the list of what may leave.")
+            raise UserError(f"{path} contains {key}, which is not on the list of what may be published.")
     for key in listed:
         if key not in value:
-            raise UserError(f"{path} lacks {key}: make the run anew.")
+            raise UserError(f"{path} lacks {key}. {_AGAIN}")
 
 
 def _refuse_unlisted(path: Path, value: Any, shape: Shape, where: str = "") -> None:
@@ -291,19 +292,19 @@ def _refuse_unlisted(path: Path, value: Any, shape: Shape, where: str = "") -> N
         for key, item in value.items():
             name = f"{where}.{key}" if where else key
             if key not in shape:
-                raise UserError(f"{path} holds {name}, which is not on the list of what may leave.")
+                raise UserError(f"{path} contains {name}, which is not on the list of what may be published.")
             _refuse_unlisted(path, item, shape[key], name)
     elif isinstance(shape, list) and isinstance(value, list):
         for item in value:
             _refuse_unlisted(path, item, shape[0], where)
     elif isinstance(value, Mapping | list) or (shape is not None and value is not None):
-        raise UserError(f"{path} holds at {where or 'its top'} what may not leave there: {str(value)[:80]}.")
+        raise UserError(f"{path} has at {where or 'its top'} a value that may not be published: {str(value)[:80]}.")
 
 
 def _refuse_places(path: Path, value: Any) -> None:
     for text in _texts(value):
         if text.startswith(("/", "~")) or text.startswith("\\\\") or text[1:3] == ":\\":
-            raise UserError(f"{path} holds {text}, a place on a machine. Make the run anew.")
+            raise UserError(f"{path} contains {text}, a path on a machine. {_AGAIN}")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -326,20 +327,19 @@ def _refuse_contradictions(
         _refuse_keys(path, value, list(shape))
     if summary["schema"] != SUMMARY_SCHEMA:
         raise UserError(
-            f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}: make the run "
-            "anew."
+            f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}. {_AGAIN}"
         )
     listed = summary["hyperparameters"]
     if not isinstance(listed, Mapping) or listed != {name: settings.get(name) for name in listed}:
-        raise UserError(f"{folder / SUMMARY} has other hyperparameters than {CONFIG}: they are not of one run.")
+        raise UserError(f"{folder / SUMMARY} and {CONFIG} are not from one run: their hyperparameters differ.")
     run = ledger["run"] or {}
     _refuse_keys(folder / LEDGER, run, list(_LEDGER["run"]))
     if run["settings"] != settings["algorithm"]:
-        raise UserError(f"{folder / LEDGER} has other settings of the algorithm than {CONFIG}: not of one run.")
+        raise UserError(f"{folder / LEDGER} and {CONFIG} are not from one run: their algorithm settings differ.")
     spent = summary["privacy"] or dict.fromkeys(("epsilon", "sound_epsilon"))
     same = all(ledger[key] == spent[key] for key in ("epsilon", "sound_epsilon"))
     if not same or any(run[key] != summary[key] for key in ("algorithm", "examples", "batch_size", "steps")):
-        raise UserError(f"{folder / SUMMARY} tells other examples, steps or epsilon than {LEDGER}: not of one run.")
+        raise UserError(f"{folder / SUMMARY} and {LEDGER} are not from one run: examples, steps or epsilon differ.")
 
 
 def _recount(path: Path, record: Mapping[str, Any]) -> None:
@@ -349,31 +349,31 @@ def _recount(path: Path, record: Mapping[str, Any]) -> None:
     try:
         epsilon = Ledger.from_json(record).epsilon()
     except (UserError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path} cannot be recounted: {error} Make the run anew.") from error
+        raise UserError(f"The epsilon of {path} cannot be recomputed: {error} {_AGAIN}") from error
     if not math.isclose(epsilon, record["epsilon"], rel_tol=1e-3):
-        raise UserError(f"{path} says epsilon {record['epsilon']}, and its events cost {epsilon}. Make the run anew.")
+        raise UserError(f"{path} states epsilon {record['epsilon']}, but its events cost {epsilon}. {_AGAIN}")
 
 
 def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
     """Refuse weights with other tensors than the summary lists, or with metadata."""
     if (listed is None) == path.exists():
-        raise UserError(f"{path} and {SUMMARY} do not agree on whether weights were kept: make the run anew.")
+        raise UserError(f"{path} and {SUMMARY} do not agree on whether weights were kept. {_AGAIN}")
     if listed is None:
         return
     if not isinstance(listed, Mapping):
-        raise UserError(f"{path.with_name(SUMMARY)} lists no tensors by name: make the run anew.")
+        raise UserError(f"{path.with_name(SUMMARY)} lists no tensors by name. {_AGAIN}")
     try:
         with safe_open(path, framework="pt") as weights:
             metadata = weights.metadata() or {}
             stored = {name: _in_words(weights.get_tensor(name)) for name in weights.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged ({error}). Make the run anew.") from error
+        raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
     if set(metadata) - {"format"}:
-        raise UserError(f"{path} holds words beside its tensors ({', '.join(metadata)}), which may not leave.")
+        raise UserError(f"{path} contains metadata ({', '.join(metadata)}), which may not be published.")
     for name in sorted({*stored, *listed}):
         if stored.get(name) != listed.get(name):
             raise UserError(
-                f"{path} holds of {name} {stored.get(name, 'nothing')}, and the model has {listed.get(name, 'none')}."
+                f"{path} has {stored.get(name, 'no tensor')} for {name}, and {SUMMARY} has {listed.get(name, 'none')}."
             )
 
 

@@ -17,7 +17,7 @@ from pipelines.data.rows import ChunkedRows, JoinedRows, PartOfRows, RowReader, 
 from pipelines.data.stream import Stream
 
 VALIDATION_SHARE = 1 / 8
-"""Of the rows of a stream's held-out days, so many choose settings; the others are only reported."""
+"""Share of the rows of a stream's held-out days on which settings are chosen; the others are only reported."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class Schedule:
         plan = self.plan
         if self.is_stream and plan.fidelity == "paper" and plan.target_epsilon is not None:
             statements.append(
-                f"Every step is counted at the whole stream's rate q = {plan.batch_size / plan.examples:.4g}, as the "
-                "paper does. An example is there in one period only: counted at each period's own rate, the same "
-                f"noise is worth epsilon {epsilon_at_own_rates(plan):.4g}."
+                f"Every step is accounted at the whole stream's rate q = {plan.batch_size / plan.examples:.4g}, as in "
+                "the paper. An example occurs in one period only: accounted at each period's own rate, the same noise "
+                f"gives epsilon {epsilon_at_own_rates(plan):.4g}."
             )
         return statements
 

@@ -19,11 +19,11 @@ from dpfest.errors import UserError
 from pipelines.system.files import locked, write_json
 from pipelines.system.progress import progress
 
-_TOLD_BYTES = 1 << 28
-"""Files from this size on take a second or more: their reading shows its progress."""
+_SHOWN_BYTES = 1 << 28
+"""Size from which reading a file shows its progress: it takes a second or more."""
 
 _SETTLED = 1_000_000_000
-"""Nanoseconds after a file's last change from which on a further change is sure to move its times."""
+"""Nanoseconds after a file's last change after which a further change certainly changes its times."""
 
 
 def fingerprint(path: Path) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def sha256_of(path: Path) -> str:
     """
     try:
         place = path.resolve(strict=True)
-        memory = _memory(place)
-        if memory is None:
+        entry = _cache_entry(place)
+        if entry is None:
             return _read(place)[0]
-        if known := _recalled(memory, place):
+        if known := _cached(entry, place):
             return known
-        with locked(memory.with_suffix(".lock")):
-            return _recalled(memory, place) or _learnt(memory, place)
+        with locked(entry.with_suffix(".lock")):
+            return _cached(entry, place) or _computed(entry, place)
     except OSError as error:
         raise UserError(f"The data file {path} cannot be read: {error.strerror}.") from error
 
@@ -60,7 +60,7 @@ def read_sha256(path: Path) -> str:
     return _read(path)[0]
 
 
-def _memory(place: Path) -> Path | None:
+def _cache_entry(place: Path) -> Path | None:
     """Return the path of a file's cache entry, or None where there is no cache folder."""
     folder = Path(os.environ.get("DPFEST_CACHE") or Path("~/.cache/dpfest").expanduser()) / "checksums"
     with suppress(OSError):
@@ -77,21 +77,22 @@ def _signature(place: Path) -> dict[str, Any]:
     return {"path": str(place), **{name.removeprefix("st_"): getattr(stat, name) for name in names}}
 
 
-def _recalled(memory: Path, place: Path) -> str | None:
+def _cached(entry: Path, place: Path) -> str | None:
     try:
-        known = json.loads(memory.read_text(encoding="utf-8"))
+        known = json.loads(entry.read_text(encoding="utf-8"))
         return str(known["sha256"]) if known["file"] == _signature(place) else None
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 
-def _learnt(memory: Path, place: Path) -> str:
+def _computed(entry: Path, place: Path) -> str:
+    """Compute a checksum and cache it, unless the file has just changed."""
     started = time.time_ns()
     checksum, signature = _read(place)
-    # Of a file that has just changed, another change within the clock's grain would go unseen.
+    # Another change within the clock's resolution would go unnoticed.
     if started - max(signature["mtime_ns"], signature["ctime_ns"]) > _SETTLED:
-        with suppress(OSError):  # a full disk: then it is read again
-            write_json(memory, {"file": signature, "sha256": checksum})
+        with suppress(OSError):  # on a full disk the file is read again next time
+            write_json(entry, {"file": signature, "sha256": checksum})
     return checksum
 
 
@@ -99,16 +100,16 @@ def _read(place: Path) -> tuple[str, dict[str, Any]]:
     """Return SHA-256 and signature of a file that does not change while it is read."""
     before = _signature(place)
     with place.open("rb") as file:
-        if before["size"] < _TOLD_BYTES:
+        if before["size"] < _SHOWN_BYTES:
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
         else:
-            checksum = _read_aloud(file, place.name, before["size"])
+            checksum = _digest_with_progress(file, place.name, before["size"])
     if _signature(place) != before:
-        raise UserError(f"{place} has changed while it was read: wait until whoever writes it is done.")
+        raise UserError(f"{place} changed while it was read: wait until it is completely written.")
     return checksum, before
 
 
-def _read_aloud(file: Any, name: str, size: int) -> str:
+def _digest_with_progress(file: Any, name: str, size: int) -> str:
     digest = hashlib.sha256()
     with progress(f"checksum of {name}") as report:
         while piece := file.read(1 << 24):

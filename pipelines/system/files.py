@@ -1,4 +1,4 @@
-"""Atomic files and folders: written beside their place, then renamed into it; locks."""
+"""Atomic files and folders, which are written under a temporary name and then renamed; locks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
     """Write a ``.npy`` file atomically; nothing is pickled."""
 
     def write(partial: Path) -> None:
-        with partial.open("wb") as file:  # given a path, numpy would put .npy behind it
+        with partial.open("wb") as file:  # given a path, numpy would append .npy
             np.save(file, array, allow_pickle=False)
 
     write_atomically(path, write)
@@ -79,7 +79,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_of(path, os.getpid())
-    shutil.rmtree(partial, ignore_errors=True)  # of a dead process that had the same number
+    shutil.rmtree(partial, ignore_errors=True)  # left by a dead process with the same number
     partial.mkdir()
     try:
         yield partial
@@ -99,12 +99,12 @@ def locked(path: Path) -> Iterator[bool]:
     try:
         lock.acquire()
     except OSError:
-        yield False  # two may then write at once: the rename of the folder decides
+        yield False  # two processes may then write at once: the rename of the folder decides
         return
     try:
         yield True
     finally:
-        path.unlink(missing_ok=True)  # while it is held: whoever waits for it sees that it is gone
+        path.unlink(missing_ok=True)  # while it is held: waiting processes notice that it is gone
         lock.release()
 
 

@@ -134,10 +134,9 @@ def _not_permitted(repository: Repository, folder: Path | None, wanted: Wanted) 
     kind = " --repo-type dataset" if wanted.kind == "dataset" else ""
     revision = "" if repository.revision == "main" else f" --revision {repository.revision}"
     return UserError(
-        f"There is no folder {repository}, and of the {wanted.kind} of that name on the Hugging Face hub the local "
-        f"cache {cache} holds {held}. Nothing is fetched unasked: correct the path; or add hub.download=true, which "
-        f"needs a network; or fetch the files yourself, `hf download {repository.name}{kind}{revision} "
-        f"{wanted.by_hand}`, and give the same name."
+        f"There is no folder {repository}, and the local cache {cache} has {held} of the {wanted.kind} of that name on "
+        "the Hugging Face hub. Correct the path; or set hub.download=true to download the files, which needs a "
+        f"network; or download them yourself: `hf download {repository.name}{kind}{revision} {wanted.by_hand}`."
     )
 
 

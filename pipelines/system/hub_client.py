@@ -1,4 +1,4 @@
-"""A repository of the Hugging Face hub, through the hub's own client: what is cached, and what is downloaded."""
+"""A repository of the Hugging Face hub: its cached files and downloads, through the hub's own client."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 Kind = Literal["model", "dataset"]
 
-INSTALL = "pip install 'dpfest[text]' brings what models of texts need"
+INSTALL = "install the text models' dependencies with pip install 'dpfest[text]'"
 
 INDEX = "*.index.json"
-"""Which file holds what, where weights are in several."""
+"""The index of weights that are split over several files."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Repository:
             import huggingface_hub.errors
         except ImportError as error:
             raise UserError(
-                f"There is no folder {self}, and names on the Hugging Face hub need its package huggingface_hub: "
+                f"There is no folder {self}, and names on the Hugging Face hub need the package huggingface_hub: "
                 f"{INSTALL}."
             ) from error
         return huggingface_hub
@@ -48,7 +48,7 @@ class Repository:
         """Return the folder of the revision in the local cache, complete or not, without network access."""
         try:
             return self._snapshot(self.revision, [], local_files_only=True)
-        except (OSError, ValueError):  # there is none, or no repository can have such a name
+        except (OSError, ValueError):  # not cached, or not a valid name of a repository
             return None
 
     def fetch(self, commit: str | None, patterns: tuple[str, ...]) -> Path:
@@ -60,13 +60,13 @@ class Repository:
         from pipelines.system.progress import progress
 
         source, revision = self.client.constants.ENDPOINT, commit or self.revision
-        for library in ("httpx", "httpx2"):  # else every request is a line of the log
+        for library in ("httpx", "httpx2"):  # which otherwise log every request
             logging.getLogger(library).setLevel(logging.WARNING)
         with progress(f"downloading {self} from {source}") as report:
             try:
                 more = {"local_files_only": False, "tqdm_class": _bar(report)}
                 return self._snapshot(revision, [*patterns, INDEX], **more)
-            except Exception as error:  # the failures of a network have no type in common
+            except Exception as error:  # network failures share no type
                 reason = self._reason(error, revision)
                 raise UserError(f"{self} cannot be downloaded from {source}: {reason}.") from error
 
@@ -79,17 +79,17 @@ class Repository:
     def _reason(self, error: BaseException, revision: str) -> str:
         errors = self.client.errors
         while isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__:
-            error = error.__cause__  # it is not in the cache, because it could not be fetched
+            error = error.__cause__  # the reason why it could not be fetched
         if isinstance(error, errors.OfflineModeIsEnabled):
             return "the environment variable HF_HUB_OFFLINE forbids it"
         if isinstance(error, errors.GatedRepoError):
-            return "its owner's terms must be accepted on its page, and `hf auth login` be run here"
+            return "accept its owner's terms on its page, and run `hf auth login` here"
         if isinstance(error, errors.RepositoryNotFoundError):
             return f"there is no {self.kind} of that name (or it is private, and needs `hf auth login`)"
         if isinstance(error, errors.RevisionNotFoundError):
             return f"it has no revision {revision}"
         reason = (getattr(error, "strerror", None) or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
-        return f"{reason}; files that have arrived whole are kept, and the same command goes on with the others"
+        return f"{reason}; complete files are kept, and the same command downloads the others"
 
 
 def _bar(report: Reporter) -> type[Any]:

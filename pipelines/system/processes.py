@@ -1,8 +1,8 @@
-"""Functions in their own processes: one that crashes or runs out of memory ends no other.
+"""Run functions in separate processes, so that a crash or lack of memory in one affects no other.
 
 Each process is forked from a server that shares neither threads nor memory with this one. The terminal's signals do not
-reach it: this process forwards an interrupt once, as SIGTERM, which ends a process like an exception, so that
-incomplete output is removed, or, under a :class:`StopRequest`, at the next safe place.
+reach it: this process forwards an interrupt once, as SIGTERM. SIGTERM ends a process like an exception, so that
+incomplete output is removed, or, under a :class:`StopRequest`, at the next safe point.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Job = TypeVar("Job")
 
 
 def cores() -> int:
-    """Cores that this process may use: taskset, Slurm and containers give fewer than the machine has."""
+    """Return the number of cores that this process may use; taskset, Slurm and containers restrict it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -13,7 +13,7 @@ _KEPT_BITS = 20
 
 
 def refuse_not_finite(scores: NDArray[np.floating]) -> None:
-    """Raise UserError where a score is not finite."""
+    """Raise UserError if a score is not finite."""
     if not np.isfinite(scores).all():
         raise UserError(
             "The model gives scores that are not finite: lower optimizer.dense.learning_rate or "
@@ -24,8 +24,8 @@ def refuse_not_finite(scores: NDArray[np.floating]) -> None:
 class RocAuc:
     """Counts scores per label in 2^20 bins and ranks the bins.
 
-    A bin holds the float32 scores that share sign, exponent and 11 leading bits of their fraction: they differ by less
-    than 1 part in 2,000 and count as equal, which moves the area in its seventh digit.
+    A bin holds the float32 scores with the same sign, exponent and 11 leading bits of the fraction: they differ by less
+    than 1 part in 2,000 and count as equal, which changes the area in its seventh digit.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class RocAuc:
         """
         refuse_not_finite(scores)
         bits = np.ascontiguousarray(scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
-        # The order of floats as that of unsigned integers: all bits of negative ones turned, else the sign's.
+        # Order floats as unsigned integers: flip all bits of negative ones, and the sign bit of others.
         ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
         np.add.at(self._counts, (labels.astype(np.int64), ordered >> (32 - _KEPT_BITS)), 1)
 

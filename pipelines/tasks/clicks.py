@@ -16,13 +16,13 @@ from pipelines.tasks.low_rank_table import EmbeddingSize
 from pipelines.tasks.pctr import PctrConfig, PctrModel
 
 Batch = tuple[Tensor, Tensor, Tensor]
-"""Numbers ``[b, 13]``, bucket ids ``[b, 26]`` and labels ``[b]``, on the model's device."""
+"""Numbers ``[b, n]``, table rows ``[b, F]`` and labels ``[b]``, on the model's device."""
 
 EVALUATION_BATCH = 8192
 
 
 class Evaluation:
-    """The AUC and the mean loss of a model, batch by batch, in memory independent of their number."""
+    """Accumulates AUC and mean loss of a model over batches, in memory independent of their number."""
 
     def __init__(self) -> None:
         self._auc, self._loss = RocAuc(), 0.0
@@ -37,7 +37,7 @@ class Evaluation:
 
     @property
     def values(self) -> dict[str, float | None]:
-        """The AUC, its standard error and the mean loss; None for what too few rows leave undefined."""
+        """AUC, its standard error and the mean loss; None for those that too few rows leave undefined."""
         loss = self._loss / self._auc.examples if self._auc.examples else None
         return {"auc": self._auc.value, "standard_error": self._auc.standard_error, "loss": loss}
 

@@ -24,8 +24,8 @@ class DenseOptimizerConfig:
 
     Attributes:
         name: any optimiser of ``torch.optim``, in lower case (adam, adamw, sgd, rmsprop, ...).
-        learning_rate: its step size.
-        options: its other keyword arguments, as in +optimizer.dense.options.weight_decay=0.01.
+        learning_rate: step size.
+        options: other keyword arguments, as in +optimizer.dense.options.weight_decay=0.01.
     """
 
     name: str = "adam"
@@ -38,10 +38,10 @@ class TableOptimizerConfig:
     """Optimiser of the embedding tables.
 
     Attributes:
-        name: sgd; adagrad, row-wise (one accumulator a row); adam, whose moments move only where the gradient has a
-            row (and which therefore differs from dense Adam, as torch's SparseAdam does).
-        learning_rate: its step size. Gradients are clipped and averaged over the batch, so that under sgd an example
-            moves a row by at most ``learning_rate`` times the clipping norm over the batch size.
+        name: sgd; adagrad, row-wise (one accumulator per row); adam, whose moments change only in the rows of the
+            gradient (unlike dense Adam, and like torch's SparseAdam).
+        learning_rate: step size. Gradients are clipped and averaged over the batch, so that under sgd an example moves
+            a row by at most ``learning_rate`` times the clipping norm divided by the batch size.
     """
 
     name: str = "sgd"
@@ -91,7 +91,7 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 class RowAdagrad(RowOptimizer):
-    """Adagrad with one accumulator a row, of the mean square of the row's gradient (as in FBGEMM and DLRM)."""
+    """Adagrad with one accumulator per row, of the mean square of the row's gradient (as in FBGEMM and DLRM)."""
 
     epsilon = 1e-8
 
@@ -161,7 +161,7 @@ def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter
     kind = known[config.name]
     options = dict(config.options)
     if "fused" in inspect.signature(kind).parameters and not {"fused", "foreach", "differentiable"} & options.keys():
-        options["fused"] = True  # one pass over the parameters instead of one an operation
+        options["fused"] = True  # one pass over the parameters instead of one per operation
     try:
         return kind(parameters, lr=config.learning_rate, **options)  # type: ignore[call-arg]
     except (TypeError, ValueError) as error:

@@ -34,7 +34,7 @@ class RobertaConfig:
     """The text encoder, and what is trained in it.
 
     Attributes:
-        hub: what may be fetched: nothing, unless the whole configuration says so.
+        hub: whether files may be downloaded from the Hugging Face hub; set from the whole configuration.
         path: folder with the config.json, weights and tokenizer.json of a pretrained model, or its name on the Hugging
             Face hub; null for a random one of the shape below, with the vocabulary of the data.
         lora_rank: rank of the two LoRA factors at the query and the value of every block.
@@ -42,8 +42,8 @@ class RobertaConfig:
         head: ``unit`` for one linear layer on the first token's output at length one (:class:`UnitHead`), or ``own``
             for the classifier of the model's family; the paper does not state its own.
         head_gain: length of a class's initial weights in the unit head.
-        precision: ``float32``, or ``bfloat16`` for products and activations in half precision (autocast), which a GPU
-            is fast at. Weights, norms, clipped sums and noise are float32 under both.
+        precision: ``float32``, or ``bfloat16`` for products and activations in half precision (autocast), for GPUs.
+            Weights, norms, clipped sums and noise are float32 under both.
         layers, width, heads: shape of a random model; its feed-forward layers are four times as wide.
     """
 
@@ -69,7 +69,7 @@ class RobertaConfig:
         """Return what determines the initial model: the content of its folder, wherever it is, or its shape."""
         settings = asdict(self)
         if (folder := self.folder()) is not None:
-            # Where there are both, only the former are read.
+            # If both exist, only the former are read.
             weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin"))
             settings["path"] = [fingerprint(path) for path in (folder / "config.json", *weights)]
             for shape in ("layers", "width", "heads"):
@@ -104,7 +104,7 @@ def text_classifier(config: RobertaConfig, data: Dataset, seed: int, table_rank:
         model = _random(config, text, rows) if folder is None else _pretrained(folder, config.head, text)
         _fits(model, text, rows)
         _adapt(model, config, table_rank)
-    # Without dropout, though private steps support it: clipping and noise regularise enough.
+    # Without dropout, although private steps support it: clipping and noise regularise enough.
     return model.eval()
 
 
@@ -129,8 +129,8 @@ def trainable_set(model: nn.Module) -> dict[str, list[str]]:
     whole = adapted and wanted["classifier"] and len(wanted["word embedding"]) == len(learnt)
     if not whole or trained != {name for names in wanted.values() for name in names}:
         raise UserError(
-            f"{type(model).__name__} does not have query and value in each of its {layers} blocks, a classifier and a "
-            "word embedding where BERT, RoBERTa and XLM-R have them: it cannot be trained here."
+            f"{type(model).__name__} cannot be trained here: it lacks query and value in each of its {layers} blocks, "
+            "a classifier or a word embedding where BERT, RoBERTa and XLM-R have them."
         )
     return wanted
 
@@ -143,13 +143,13 @@ def _pretrained(folder: Path, head: str, text: dict[str, Any]) -> nn.Module:
     try:
         family = transformers.AutoConfig.from_pretrained(folder, **kept).model_type
         if family not in FAMILIES:
-            raise UserError(f"{folder} holds a model of the family {family}; trained are {', '.join(FAMILIES)}.")
+            raise UserError(f"{folder} holds a model of the family {family}; supported are {', '.join(FAMILIES)}.")
         model, loading = transformers.AutoModelForSequenceClassification.from_pretrained(
             folder,
             num_labels=len(text["labels"]),
             dtype=torch.float32,
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # of a classifier of other classes; of anything else refused below
+            ignore_mismatched_sizes=True,  # allowed for a classifier of other classes, refused below for the rest
             **kept,
         )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
@@ -157,10 +157,11 @@ def _pretrained(folder: Path, head: str, text: dict[str, Any]) -> nn.Module:
     made_here = ("classifier.", "bert.pooler.") if head == "unit" else ("classifier.",)
     for what, names in (
         ("lack", loading["missing_keys"]),
-        ("do not have the shape that config.json gives", [name for name, *_ in loading["mismatched_keys"]]),
+        ("contradict config.json in the shape of", [name for name, *_ in loading["mismatched_keys"]]),
     ):
         if wrong := sorted(name for name in names if not name.startswith(made_here)):
-            raise UserError(f"The weights in {folder} {what} {wrong[0]} and {len(wrong) - 1} more: they are not whole.")
+            more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+            raise UserError(f"The weights in {folder} {what} {wrong[0]}{more}: they are incomplete.")
     return model
 
 
@@ -185,15 +186,15 @@ def _fits(model: nn.Module, text: dict[str, Any], rows: int) -> None:
     table = model.get_input_embeddings()  # type: ignore[operator]
     if (table.num_embeddings, table.padding_idx) != (rows, text["padding"]):
         raise UserError(
-            f"The word embedding has {table.num_embeddings:,} rows, padding at {table.padding_idx}; the texts were cut "
-            f"into tokens for {rows:,} rows, padding at {text['padding']}: model.path and data.tokenizer must be one "
-            "folder."
+            f"The word embedding has {table.num_embeddings:,} rows, padding at {table.padding_idx}; the texts were "
+            f"tokenized for {rows:,} rows, padding at {text['padding']}: model.path and data.tokenizer must be the "
+            "same folder."
         )
     shape: Any = model.config
-    # RoBERTa and its kin count positions from behind the padding's.
+    # RoBERTa and XLM-R number positions from the one after padding's.
     first = 0 if shape.model_type == "bert" else text["padding"] + 1
     if text["max_length"] > (most := shape.max_position_embeddings - first):
-        raise UserError(f"data.max_length={text['max_length']} is more than the {most} tokens that the model takes.")
+        raise UserError(f"data.max_length={text['max_length']} exceeds the {most} tokens that the model accepts.")
 
 
 def _adapt(model: Any, config: RobertaConfig, table_rank: int | None) -> None:
@@ -220,7 +221,7 @@ def _adapt(model: Any, config: RobertaConfig, table_rank: int | None) -> None:
     frozen = sum(parameter.numel() for parameter in named.values()) - sum(sizes.values())
     factors = "" if table_rank is None else f", as factors of rank {table_rank}"
     print(
-        f"{type(model).__name__}: trained are LoRA of rank {config.lora_rank} at {' and '.join(ADAPTED)} of "
+        f"{type(model).__name__}: trains LoRA of rank {config.lora_rank} at {' and '.join(ADAPTED)} of "
         f"{len(trained['LoRA']) // 4} blocks ({sizes['LoRA']:,} parameters), the classifier ({sizes['classifier']:,}) "
         f"and the word embedding ({table.num_embeddings:,} x {table.embedding_dim}{factors}); {frozen:,} parameters "
         "are frozen.",

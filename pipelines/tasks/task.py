@@ -35,16 +35,16 @@ class Task(Protocol):
         """The model to train."""
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
-        """The examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
+        """Return the examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
         """Return the size of the embedding gradient; ``layout`` describes the trained tables."""
 
     def losses(self, model: nn.Module, batch: Any) -> Tensor:
-        """The loss of each example of a micro-batch under a model like :attr:`model`, ``[b]``."""
+        """Return the loss of each example of a micro-batch under a model like :attr:`model`, ``[b]``."""
 
     def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
-        """The metric, its ``standard_error`` and the mean ``loss`` over rows."""
+        """Return the metric, its ``standard_error`` and the mean ``loss`` over rows."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class TaskReader:
     micro_batch_size: int | None
 
     def __call__(self, indices: NDArray[np.int64], seed: bytes) -> list[MicroBatch]:
-        """The examples at ``indices``, in micro-batches."""
+        """Return the examples at ``indices``, in micro-batches."""
         return self.task.batches(self.rows, indices, self.micro_batch_size)
 
 
 def task_of(config: Config, data: Dataset, device: torch.device) -> Task:
     """Build the task of a configuration on its data, or on any day of them, with the model's initial weights."""
     if config.data.task == "text":
-        from pipelines.tasks.texts import TextTask  # imports packages that click data do without
+        from pipelines.tasks.texts import TextTask  # imports packages that click data do not need
 
         rank = config.algorithm.rank if isinstance(config.algorithm, LoraEmbedding) else None
         return TextTask(data, config.model, config.seed, device, rank)

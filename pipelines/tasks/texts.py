@@ -18,7 +18,7 @@ from pipelines.tasks.low_rank_table import EmbeddingSize, LowRankTable
 from pipelines.tasks.roberta import RobertaConfig, text_classifier
 
 Batch = tuple[Tensor, Tensor, Tensor]
-"""Token ids ``[b, L]``, which of them are no padding ``[b, L]``, and labels ``[b]``, on the model's device."""
+"""Token ids ``[b, L]``, attention mask ``[b, L]`` (0 for padding) and labels ``[b]``, on the model's device."""
 
 EVALUATION_CHUNK, EVALUATION_BATCH = 4096, 128
 
@@ -57,7 +57,7 @@ class TextTask:
         return [MicroBatch(indices[part], batch) for part, batch in parts]
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy of each example, ``[b]``."""
+        """Return the cross-entropy of each example, ``[b]``."""
         ids, mask, labels = batch
         return nn.functional.cross_entropy(self._logits(model, ids, mask), labels, reduction="none")
 

@@ -1,1 +1,1 @@
-"""One module an artifact; each exports ARTIFACT."""
+"""One module per artifact, or per family of artifacts; `reports.registry` lists them."""

@@ -1,4 +1,4 @@
-"""audit: the empirical lower bound on ε of each algorithm, engine intact and sabotaged, beside the claimed ε."""
+"""audit: empirical lower bounds on each algorithm's ε, for the intact and the sabotaged engine, and the claimed ε."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reports.wording import delta
 FILE = Path("audit") / "audit.json"
 COMMAND = "dpfest audit"
 _SABOTAGE_MARKERS = ("v", "s", "D", "^", "P", "X")
-_LEAST = 0.1  # bounds below this are drawn there: the axis is logarithmic
+_LEAST = 0.1  # smaller bounds are drawn here: the axis is logarithmic
 
 
 def content(inputs: Inputs) -> Content:
@@ -29,13 +29,13 @@ def content(inputs: Inputs) -> Content:
         f"at δ = {delta(first['delta'])}, from {first['draws']:,} draws of one step on the whole batch in each world, "
         f"with {first['confidence']:.0%} confidence (Clopper and Pearson)"
         if alike
-        else "with the confidence, draws and δ of each algorithm's own audit"
+        else "at the confidence, draws and δ of each algorithm's audit"
     )
     caption = (
         f"Empirical lower bounds on the ε of the engine {about}: the test is chosen on one half of the draws and "
-        "evaluated on the other, on map and gradient together. The intact engine must stay below its claimed ε; the "
-        "share that its bound reaches measures the power of the audit. Every sabotaged engine must exceed it. No "
-        f"bound exceeds about log(draws / 8). Remade by `{COMMAND}`."
+        "evaluated on the other, on map and gradient jointly. The intact engine must stay below its claimed ε; the "
+        "ratio of bound and claim measures the power of the audit. Every sabotaged engine must exceed the claim. No "
+        f"bound can exceed about log(draws / 8). Reproduce with `{COMMAND}`."
     )
     table = Table(
         [
@@ -67,7 +67,7 @@ def content(inputs: Inputs) -> Content:
 
 
 def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
-    """Claims as lines, the engine's bounds in the algorithms' own colours, sabotages hollow."""
+    """Draw claims as lines, the intact engine's bounds in the algorithms' colours, and those of sabotages hollow."""
     figure = Drawing(WIDTH, 3.3)
     axes = figure.subplots()
     longest_first = sorted(audits, key=lambda audit: -len(audit["cases"]))
@@ -120,7 +120,7 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:
-    """The audits of a file, none where it is not there or is not what an audit writes."""
+    """Return the audits of a file; none if it is missing or not the output of an audit."""
     try:
         audits = json.loads(path.read_text(encoding="utf-8"))["audits"]
         needed = {"algorithm", "claim", "delta", "draws", "confidence", "cases"}

@@ -1,7 +1,7 @@
 """fig3, fig4, fig5, fig6: the best reduction at utility-loss thresholds.
 
-For an algorithm and a threshold x: among its settings whose validation loss against the best DP-SGD is at most x,
-the one with the largest reduction. Beside it stand frozen embeddings: from their loss on, none counts.
+For an algorithm and a threshold x: the setting of largest reduction among those whose validation loss against the best
+DP-SGD is at most x. The control is frozen embeddings: from their loss on, no reduction counts.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ FIG6 = ("fest/streaming", "adafest", "adafest_plus")
 
 
 def fig3(inputs: Inputs) -> Content:
-    """At the main ε; the paper states none for it."""
+    """Draw fig3 at the main ε; the paper does not state its ε."""
     population = inputs.population
     epsilons = [population.main_epsilon] if population.main_epsilon is not None else []
     return _content(population, by_epsilon(population, epsilons), FIG3, generated(population))
 
 
 def fig4(inputs: Inputs) -> Content:
-    """DP-FEST, DP-AdaFEST and both combined, a panel for each ε."""
+    """Draw fig4: DP-FEST, DP-AdaFEST and DP-AdaFEST+, a panel for each ε."""
     population = inputs.population
     return _content(population, by_epsilon(population, population.epsilons), FIG4)
 
 
 def fig5(inputs: Inputs) -> Content:
-    """DP-AdaFEST and DP-FEST with frequencies of the first day, of all days and of the stream, a panel for each
-    period."""
+    """Draw fig5: DP-AdaFEST, and DP-FEST with frequencies of the first day, of all days and of the days so far, a panel
+    for each period."""
     population = inputs.population
     about = (
         " Each panel is a streaming period: the model is trained on that many days at a time, in order, and evaluated "
@@ -54,7 +54,7 @@ def fig5(inputs: Inputs) -> Content:
 
 
 def fig6(inputs: Inputs) -> Content:
-    """Both combined against either alone, in the shortest period (in the paper one day)."""
+    """Draw fig6: DP-AdaFEST+ against DP-FEST and DP-AdaFEST in the shortest period (one day in the paper)."""
     population = inputs.population
     shortest = population.periods[:1]
     about = (
@@ -69,9 +69,9 @@ PERIOD = Column("period", "period (days)")
 
 
 def without_reference(panels: Sequence[Panel]) -> list[str]:
-    """A sentence for every panel in which no loss can be measured."""
+    """Return a sentence for every panel in which no loss can be measured."""
     return [
-        f"No utility loss at {panel.where}: there is no DP-SGD run to measure it against."
+        f"No utility loss at {panel.where}: no DP-SGD run to compare with."
         for panel in panels
         if panel.reference is None
     ]
@@ -80,7 +80,7 @@ def without_reference(panels: Sequence[Panel]) -> list[str]:
 def _content(
     population: Population, panels: list[Panel], names: Sequence[str], about: str = "", first: Column = EPSILON
 ) -> Content:
-    """The content of all four; `about` ends the caption, `first` is the column that tells panels apart."""
+    """Return the content of all four; `about` ends the caption, `first` is the column that distinguishes panels."""
     missing = without_reference(panels)
     if first is PERIOD:
         lacking = {name: [panel.where for panel in panels if not panel.of(name)] for name in names}
@@ -95,7 +95,7 @@ def _content(
 
 
 def curve_figure(panels: Sequence[Panel], names: Sequence[str]) -> Drawing | None:
-    """The panels in rows of three, those without a DP-SGD run left out; None where none is left."""
+    """Draw the panels that have a DP-SGD run, in rows of three; None if there are none."""
     drawn = [panel for panel in panels if panel.reference is not None]
     if not drawn:
         return None
@@ -123,7 +123,7 @@ def curve_figure(panels: Sequence[Panel], names: Sequence[str]) -> Drawing | Non
         handles=_legend(drawn, names, right), loc="outside upper center",
         ncols=3 if columns > 1 else 2, columnspacing=1.2,
     )  # fmt: skip
-    figure.values = "What each algorithm reaches at four thresholds of the loss is in the table below."
+    figure.values = "The table below has each algorithm's best reduction at four thresholds of the loss."
     return figure
 
 
@@ -149,14 +149,14 @@ def _legend(panels: Sequence[Panel], names: Sequence[str], right: float) -> list
 
 
 def _loss_of(population: Population, setting: Setting) -> float:
-    """Validation loss against the best DP-SGD at the same ε, never negative."""
+    """Return the validation loss against the best DP-SGD at the same ε, at least 0."""
     reference = population.best("dpsgd", setting.epsilon)
     assert reference is not None
     return max(reference.validation - setting.validation, 0.0)
 
 
 def _curve(axes: Axes, population: Population, name: str, epsilon: float, right: float) -> None:
-    """The staircase of best reductions, a marker where a new setting takes over."""
+    """Draw the staircase of best reductions, with a marker for each setting."""
     settings = population.of(name, epsilon)
     # From the most reduced setting, hence from the largest loss.
     steps = [(_loss_of(population, setting), setting) for setting in reversed(pareto(settings))]
@@ -180,13 +180,13 @@ def _curve(axes: Axes, population: Population, name: str, epsilon: float, right:
 
 
 def _bars(axes: Axes, setting: Setting, loss: float, height: float) -> None:
-    """How far a setting's loss and reduction scatter over its seeds; nothing of a single one."""
+    """Draw the scatter of a setting's loss and reduction over its seeds, if it has several."""
     across, along = setting.validation_spread, setting.reduction_spread
     if across is None:
         return
-    # On a logarithmic axis a reach without an end has one: the axis's.
+    # Cut an infinite bar at the end of the logarithmic axis.
     upright = None if along is None else [[along[0]], [min(along[1], 9 * height)]]
-    # Darker than the curve, on which they lie, and with caps.
+    # Darker than the curve on which they lie, and with caps.
     look: dict[str, Any] = {"ecolor": "#222222", "elinewidth": 0.7, "capsize": 2.5, "capthick": 0.7, "zorder": 2.9}
     axes.errorbar(loss, height, xerr=across, yerr=upright, fmt="none", **look)
 
@@ -208,26 +208,26 @@ def curve_caption(population: Population) -> str:
     return (
         f"The best embedding gradient size reduction whose loss of validation {metric(population)} against "
         "the best DP-SGD stays within a threshold; a higher curve is a better trade-off. The shaded region "
-        "starts at the loss of frozen embeddings, which have no embedding gradient at all: a reduction there "
-        f"is worth nothing. Hollow markers are settings whose test {metric(population)} is below that of "
-        f"frozen embeddings.{bars(population)}"
+        "starts at the loss of frozen embeddings, which have no embedding gradient: a reduction there is worth "
+        f"nothing. Hollow markers are settings whose test {metric(population)} is below that of frozen embeddings."
+        f"{bars(population)}"
     )
 
 
 def bars(population: Population) -> str:
-    """A sentence for the caption on error bars, where some setting has several seeds."""
+    """Return a sentence for the caption on error bars, if some setting has several seeds."""
     if all(len(setting.runs) < 2 for setting in population.settings):
         return ""
     return (
-        f" Markers are means over seeds, bars the standard deviation over seeds of validation {metric(population)} "
-        "(across) and of the gradient size (upright)."
+        f" Markers are means over seeds; bars are standard deviations over seeds of validation {metric(population)} "
+        "(horizontal) and of the gradient size (vertical)."
     )
 
 
 def threshold_table(panels: Sequence[Panel], names: Sequence[str], metric_name: str, first: Column = EPSILON) -> Table:
-    """The chosen setting of each algorithm at each threshold, chosen on validation, with its test loss.
+    """Return the setting of each algorithm at each threshold, chosen on validation, with its test loss.
 
-    `first` is the column that tells one panel from another.
+    `first` is the column that distinguishes panels.
     """
     table = Table(
         [

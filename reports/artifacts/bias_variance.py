@@ -1,4 +1,4 @@
-"""bias_variance: the paper's inequality of section 3.4, with h, D and γ as they were measured in training."""
+"""bias_variance: the paper's inequality of section 3.4, with h, D and γ measured in training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Inequality:
     """sqrt(L² (1 + γ)² + h σ²) + γ L sqrt(T) < sqrt(L² + D σ'²), in units of C₂.
 
     Attributes:
-        bound: L. 1 is what clipping guarantees.
+        bound: L; clipping guarantees 1.
         coordinates, parameters: h, D.
         noise, dense_noise: standard deviation of one coordinate's noise, of DP-AdaFEST (σ) and of DP-SGD (σ').
         steps: T.
@@ -45,7 +45,7 @@ class Inequality:
 
     @property
     def most_truncated(self) -> float | None:
-        """The largest γ, up to 1, for which it holds; None where it holds for none."""
+        """Largest γ, up to 1, for which the inequality holds; None if it holds for none."""
         if self.left(0.0) >= self.right:
             return None
         if self.left(1.0) < self.right:
@@ -60,14 +60,14 @@ def content(inputs: Inputs) -> Content:
         return unmeasured(COMMAND)
     first = section.records[0]
     caption = (
-        "When is a gradient that is truncated and noised in h coordinates better than one noised in all D? The paper: "
-        "when √(L²(1 + γ)² + hσ²) + γL√T < √(L² + Dσ²). Measured on "
+        "When is a gradient that is truncated and noised in h coordinates better than one noised in all D? According "
+        "to the paper, when √(L²(1 + γ)² + hσ²) + γL√T < √(L² + Dσ²). Measured on "
         f"{first['case']} of DP-AdaFEST at ε = {number(first['values']['epsilon'])}, σ₁/σ₂ = "
         f"{number(first['values']['noise_ratio'])}, C₂ = {number(first['values']['clipping_norm'])}: γ is the norm of "
-        "what the mask removes from the mean clipped gradient, over that gradient's norm; σ is each algorithm's own. "
-        "Sides are in units of C₂, for L = C₂, which clipping guarantees, and for L = the norm of the mean clipped "
-        "gradient, as measured. 'γ up to': the largest γ for which the inequality holds. It is derived for convex "
-        "losses: here it explains, and guarantees nothing."
+        "the part of the mean clipped gradient that the mask removes, relative to that gradient's norm; σ is each "
+        "algorithm's own. Sides are in units of C₂, for L = C₂, which clipping guarantees, and for L = the measured "
+        "norm of the mean clipped gradient. 'γ up to': the largest γ for which the inequality holds. It is derived for "
+        "convex losses: here it explains, but guarantees nothing."
     )
     side, share = "{:.3f}".format, "{:.4f}".format
     table = Table(

@@ -1,4 +1,4 @@
-"""contribution: share of a batch's look-ups whose rows survive, by C₁, on texts."""
+"""contribution: share of a batch's look-ups whose row survives, by C₁, on texts."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def content(inputs: Inputs) -> Content:
     records = [(record, record["values"]) for record in section.records]
     first, at = records[0]
     caption = (
-        "An example's contribution map has a one for each distinct token, and DP-AdaFEST clips its length to C₁. "
-        f"Maps of {first['case'].split(',')[0]} are {at['shortest_map']:.1f} to {at['longest_map']:.1f} long (median "
-        f"{at['median_map']:.1f}): a larger C₁ clips none and only multiplies the noise, C₁σ₁. Share of a batch's "
-        "look-ups whose row survives, by how many of all rows do: expectations at "
-        f"{first['batch_size']:,} texts, {at['steps']} steps, ε = {number(at['epsilon'])}, σ₁/σ₂ = "
-        f"{number(at['noise_ratio'])}. Circles are settings of the paper's grid (C₁ of 50, 100 and 500, τ of 50 to "
-        "1,000) as printed, those beyond the axis in the table; dotted, rows that survive at random."
+        "An example's contribution map has a one for each distinct token, and DP-AdaFEST clips its norm to C₁. "
+        f"Maps of {first['case'].split(',')[0]} have norms of {at['shortest_map']:.1f} to {at['longest_map']:.1f} "
+        f"(median {at['median_map']:.1f}): a larger C₁ clips none and only multiplies the noise, C₁σ₁. The figure "
+        "shows the expected share of a batch's look-ups whose row survives against the ratio of all rows to surviving "
+        f"rows, for {first['batch_size']:,} texts, {at['steps']} steps, ε = {number(at['epsilon'])}, σ₁/σ₂ = "
+        f"{number(at['noise_ratio'])}. Circles are settings of the paper's grid as printed (C₁ of 50, 100 and 500, τ "
+        "of 50 to 1,000); those beyond the axis are in the table. The dotted line is a random choice of rows."
     )
     table = Table(
         [
@@ -64,7 +64,7 @@ def _figure(measured: list[Mapping[str, Any]]) -> Drawing:
         colour = colours(0.92 * place / max(len(norms) - 1, 1))
         same_norm = [values for values in measured if values["contribution_clipping_norm"] == norm]
         line = sorted((v["reduction"], v["kept"]) for v in same_norm if not v["in_papers_grid"])
-        # The broad below the narrow: small C1 do alike.
+        # Broad lines below narrow ones: small C1 nearly coincide.
         (drawn,) = axes.plot(
             *zip(*line, strict=True), color=colour, linewidth=3.2 - 0.3 * place, marker=".", markersize=4
         )

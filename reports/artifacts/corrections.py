@@ -18,10 +18,10 @@ def content(inputs: Inputs) -> Content:
     first = section.records[0]
     at = first["values"]
     caption = (
-        "What dpfest does differently from the paper, and its cost in noise, by accounting alone: one epoch of "
+        "The corrections to the paper's accounting and their cost in noise, by accounting only: one epoch of "
         f"{at['examples']:,} examples (Criteo Kaggle has 45,840,617), batch size {first['batch_size']:,}, ε = "
-        f"{number(at['epsilon'])}, δ = 1/N. For the paper's way: its gradient noise (σ₂), the ε that it claims and the "
-        "ε that can be proven. For the corrected way, which proves what it claims: its noise, and the increase."
+        f"{number(at['epsilon'])}, δ = 1/N. For the paper's method: its gradient noise (σ₂), the claimed ε and the ε "
+        "that can be proven. For the corrected method, whose ε is proven: its gradient noise, and the increase."
     )
     noise, epsilon = "{:.4f}".format, "{:.3f}".format
     table = Table(

@@ -1,4 +1,4 @@
-"""fig1a: an embedding's look-up, its gradient, and what DP-SGD's noise makes of it, computed live."""
+"""fig1a: an embedding's look-up, its gradient, and the gradient with DP-SGD's noise, computed live."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NOISE = 0.35
 
 
 def lookup() -> dict[str, np.ndarray]:
-    """One-hot inputs ``[3, 12]``, the table, what is looked up ``[3, 4]``, and the table's gradient ``[12, 4]`` without
-    and with noise, from a fixed generator."""
+    """Return one-hot inputs ``[3, 12]``, the table, the looked-up rows ``[3, 4]``, and the table's gradient ``[12, 4]``
+    without and with noise, from a fixed generator."""
     generator = np.random.default_rng(1)
     inputs = np.eye(BUCKETS)[list(IDS)]
     table = generator.standard_normal((BUCKETS, DIMENSION))
@@ -47,7 +47,7 @@ def content(inputs: Inputs) -> Content:
         ("with DP-SGD's noise", arrays["noised"], "coordinate"),
     ]
     for axes, (title, values, along) in zip(panels, shown, strict=True):
-        # Zero is white: what is coloured is what a step has to touch.
+        # Zero is white: coloured cells are those that a step updates.
         limit = float(np.abs(values).max())
         axes.imshow(values, cmap="PuOr", vmin=-limit, vmax=limit, aspect="equal")
         axes.set_title(title, fontsize=8)

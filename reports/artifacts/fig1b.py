@@ -23,7 +23,7 @@ def content(inputs: Inputs) -> Content:
     )
     setting = population.best("nonprivate", None)
     if setting is None or not setting.runs[0].tables:
-        tables = [] if setting is None else ["The non-private runs do not tell their rows per table."]
+        tables = [] if setting is None else ["The non-private runs do not record their rows per table."]
         return Content(caption, missing=tables, epsilons=[])
     rows = _sparsities(setting)
     table = Table(
@@ -70,7 +70,7 @@ def content(inputs: Inputs) -> Content:
 
 
 def _sparsities(setting: Setting) -> list[tuple[str, int, int, float, float]]:
-    """(feature, buckets, dimension, mean non-zero rows, sparsity) of the largest features, then of all."""
+    """Return (feature, buckets, dimension, mean non-zero rows, sparsity) of the largest features, then of all."""
     first = setting.runs[0].tables
     means = [statistics.fmean(run.tables[i].rows_mean for run in setting.runs) for i in range(len(first))]
     rows = [(t.name, t.rows, t.dimension, mean, 1 - mean / t.rows) for t, mean in zip(first, means, strict=True)]
@@ -82,6 +82,6 @@ def _sparsities(setting: Setting) -> list[tuple[str, int, int, float, float]]:
 
 
 def _percent(sparsity: float, extra: int = 0) -> str:
-    """A percentage with the digits that tell it from 100%, and `extra` ones: 90%, 99.9%."""
+    """Format a percentage with enough digits to differ from 100%, plus `extra` ones: 90%, 99.9%."""
     digits = max(0, math.ceil(-math.log10(max(1 - sparsity, 1e-9)) - 1e-9) - 2)
     return f"{100 * sparsity:.{digits + extra}f}%"

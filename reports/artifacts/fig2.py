@@ -31,10 +31,10 @@ class Step:
 
 
 def pipeline() -> Step:
-    """Counts, clipped contributions V before noise, V with noise, and V >= τ, from a fixed generator.
+    """Compute counts, clipped contributions V without and with noise, and V >= τ, from a fixed generator.
 
-    Each example touches one bucket of this feature and between none and eight rows of other features, so that
-    its contribution here is min(1, C1 / ‖v‖₂) with ‖v‖₂ the root of the number of rows that it touches.
+    Each example touches one bucket of this feature and up to eight rows of other features, so its contribution here is
+    min(1, C1 / ‖v‖₂), where ‖v‖₂ is the square root of the number of rows that it touches.
     """
     generator = np.random.default_rng(3)
     popularity = 1 / np.arange(1, BUCKETS + 1) ** 1.1
@@ -84,12 +84,11 @@ def content(inputs: Inputs) -> Content:
     dropped = np.where(step.survives, 0.0, step.noisy)
     panels[3].bar(places, dropped, color="none", edgecolor=GREY, linewidth=0.6, width=0.8)
     caption = (
-        f"One step of DP-AdaFEST on a synthetic feature of {BUCKETS} buckets and {EXAMPLES} examples: the "
-        "examples that contribute to each bucket; each example's contribution scaled so that all of its "
-        f"contributions, those to {OTHER_FEATURES} other features included, have norm at most C₁ = "
-        f"{CONTRIBUTION_CLIPPING_NORM:g}; Gaussian noise of multiplier σ₁ = {MAP_NOISE_MULTIPLIER:g}; and "
-        f"the buckets at or above τ = {THRESHOLD:g}, the only ones that receive a (noisy) gradient. "
-        "Synthetic by design; no run is needed."
+        f"One step of DP-AdaFEST on a synthetic feature of {BUCKETS} buckets and {EXAMPLES} examples: the number of "
+        "examples per bucket; contributions scaled so that all contributions of an example, including those to "
+        f"{OTHER_FEATURES} other features, have norm at most C₁ = {CONTRIBUTION_CLIPPING_NORM:g}; Gaussian noise of "
+        f"multiplier σ₁ = {MAP_NOISE_MULTIPLIER:g}; and the buckets at or above τ = {THRESHOLD:g}, the only ones that "
+        "receive a (noisy) gradient. Synthetic by design; no run is needed."
     )
     table = Table(
         [

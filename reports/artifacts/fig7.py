@@ -42,7 +42,7 @@ def content(inputs: Inputs) -> Content:
         for best in references:
             axes.axhline(best.test, zorder=1, **dashed(best.algorithm))
         axes.margins(y=0.08)
-    # In a legend: beside the lines there are settings.
+    # In a legend: markers of settings would collide with labels on the lines.
     names = [key(label(s.algorithm), s.algorithm, **dashed(s.algorithm), marker="") for s in references]
     if names:
         figure.legend(handles=names, loc="outside upper center", ncols=len(names))
@@ -90,7 +90,7 @@ def _column(
 
 
 def _looks(values: list[float]) -> list[tuple[str, dict[str, Any]]]:
-    """A label and a line style for each value, dark to light."""
+    """Return a label and a line style for each value, dark to light."""
     shades = matplotlib.colormaps[SEQUENTIAL](np.linspace(0, 0.9, len(values)))
     return [
         (
@@ -107,7 +107,7 @@ def _spreads(settings: list[Setting]) -> list[float] | None:
 
 
 def _sizes(settings: list[Setting]) -> list[list[float]] | None:
-    """Standard deviations of the gradient's size over seeds, below and above: a logarithmic axis ends above zero."""
+    """Return standard deviations of the gradient size over seeds, below (cut above zero) and above."""
     spreads = [statistics.stdev(r.coordinates for r in s.runs) if len(s.runs) > 1 else 0.0 for s in settings]
     below = [min(spread, 0.9 * s.coordinates) for spread, s in zip(spreads, settings, strict=True)]
     return [below, spreads] if any(spreads) else None

@@ -1,4 +1,4 @@
-"""fig8: the utility/efficiency scatter, every setting of every algorithm, one panel an ε."""
+"""fig8: utility against reduction, every setting of every algorithm, one panel per ε."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from reports.style import WIDTH, Drawing, dashed, hover, key, log_axis, scale_ba
 from reports.wording import metric, number, plural, tooltip
 
 COMPARED = ("fest", "adafest", "adafest_plus", "exponential")
-"""Those of the paper; any other that has runs is drawn beside them."""
+"""The paper's algorithms; any other with runs is drawn as well."""
 
 
 def content(inputs: Inputs) -> Content:
     population = inputs.population
     caption = (
-        f"Test {metric(population)} against the reduction of the embedding gradient: each marker is one "
-        "setting, its mean over seeds (bars: standard deviation, of the gradient's size across). Lines join "
-        "each algorithm's frontier as chosen on the validation split. Hollow markers are below frozen "
-        "embeddings, which update no embedding at all: such a reduction is worth nothing. Reference lines are the "
-        "settings of DP-SGD, frozen embeddings and non-private training that are best on validation."
+        f"Test {metric(population)} against the reduction of the embedding gradient: each marker is the mean over "
+        "seeds of one setting; bars are standard deviations (horizontal: of the gradient size). Lines join each "
+        "algorithm's frontier, chosen on validation. Hollow markers are below frozen embeddings, which update no "
+        "embedding: such a reduction is worth nothing. Reference lines are the settings of DP-SGD, frozen embeddings "
+        "and non-private training that are best on validation."
     )
     table = settings_table(population, in_order(population))
     if not population.epsilons:
@@ -42,10 +42,10 @@ def content(inputs: Inputs) -> Content:
         axes.set_xlabel("gradient size reduction (×)")
         below = sum([_scatter(axes, population, name, epsilon, infinite, bottom) for name in _sparse(population)])
         if below:
-            notes.append(f"ε = {number(epsilon)}: {plural(below, 'setting')} under the axis, drawn at its edge as ▾.")
+            notes.append(f"ε = {number(epsilon)}: {plural(below, 'setting')} below the axis, drawn at its edge as ▾.")
         _references(axes, population, epsilon)
         axes.set_xlim(0.6, max(axes.get_xlim()[1], 20))
-        if all(setting.spread is None for setting in population.settings):  # else markers have bars of their own
+        if all(setting.spread is None for setting in population.settings):  # else markers have error bars
             scale_bar(axes, population.test_error, f"± standard error of one {metric(population)}")
     panels[0].set_ylabel(f"test {metric(population)}")
     figure.legend(handles=_legend(population), loc="outside upper center", ncols=4, columnspacing=1.2, handlelength=2.2)
@@ -53,9 +53,9 @@ def content(inputs: Inputs) -> Content:
 
 
 def _limits(population: Population) -> tuple[float, float]:
-    """Utility limits that keep the trade-off readable and hold the private references.
+    """Return utility limits that keep the trade-off readable and contain the private references.
 
-    Settings far under these, and non-private training far from all, are marked at the edge instead.
+    Settings far below these, and non-private training far outside, are marked at the edge instead.
     """
     private = [s.test for s in population.settings if s.epsilon is not None]
     references = [
@@ -75,12 +75,12 @@ def _limits(population: Population) -> tuple[float, float]:
     elif public is not None and public.test > top:
         top += margin  # room for the arrow that points to it
     elif public is not None:
-        bottom -= 2 * margin  # the same, above settings at the edge
+        bottom -= 2 * margin  # likewise, above settings at the edge
     return bottom - margin, top + margin
 
 
 def _scatter(axes: Axes, population: Population, name: str, epsilon: float, infinite: float, bottom: float) -> int:
-    """Draw one algorithm's settings and frontier; returns how many lie under the axis."""
+    """Draw one algorithm's settings and frontier; returns the number of settings below the axis."""
     colour, marker = algorithm(name).colour, algorithm(name).marker
     settings = population.of(name, epsilon)
     inside = [s for s in settings if s.test >= bottom]
@@ -114,7 +114,7 @@ def _scatter(axes: Axes, population: Population, name: str, epsilon: float, infi
 
 
 def _references(axes: Axes, population: Population, epsilon: float) -> None:
-    """A line for each reference; an arrow and the value at the edge for one that lies outside the limits."""
+    """Draw a line for each reference; an arrow and the value at the edge for one outside the limits."""
     bottom, top = axes.get_ylim()
     for name in REFERENCES:
         best = population.best(name, None if name == "nonprivate" else epsilon)
@@ -138,13 +138,13 @@ def _references(axes: Axes, population: Population, epsilon: float) -> None:
 
 
 def _across(setting: Setting) -> list[list[float]] | None:
-    """How far the reduction scatters over seeds, an end without end cut off."""
+    """Return the scatter of the reduction over seeds, with infinite ends cut off."""
     reach = setting.reduction_spread
     return None if reach is None else [[reach[0]], [min(reach[1], 9 * setting.reduction)]]
 
 
 def _sparse(population: Population) -> list[str]:
-    """The algorithms that choose rows, of those with runs."""
+    """Return the algorithms with runs that choose rows."""
     return ordered({setting.algorithm for setting in population.settings} - set(REFERENCES))
 
 

@@ -25,9 +25,9 @@ def content(inputs: Inputs) -> Content:
         return Content("The joint effect of σ₁/σ₂ and τ.", missing=[NO_GRID], epsilons=[epsilon] if epsilon else [])
     caption = (
         f"The joint effect of the noise ratio σ₁/σ₂ and the threshold τ of DP-AdaFEST ({held_fixed(grid)}) "
-        f"on test {metric(population)} and on the mean number of non-zero embedding gradient coordinates a "
-        "step; darker is better in both. Settings marked † do worse than frozen embeddings, where colours "
-        "of utility begin."
+        f"on test {metric(population)} and on the mean number of non-zero embedding gradient coordinates per step; "
+        "darker is better in both. Settings marked † are worse than frozen embeddings, at which the colour scale of "
+        "utility begins."
     )
     empty = [
         f"τ = {', '.join(number(t) for t in grid.thresholds if (ratio, t) not in grid.cells)} "
@@ -64,7 +64,7 @@ def content(inputs: Inputs) -> Content:
 
 
 def _from_frozen(population: Population, epsilon: float, utilities: np.ndarray) -> Normalize:
-    """Colours from frozen embeddings up: one collapsed setting must not hide all differences."""
+    """Start the colour scale at frozen embeddings, so that one collapsed setting does not hide all differences."""
     low, high = float(np.nanmin(utilities)), float(np.nanmax(utilities))
     frozen = population.best("frozen", epsilon)
     if frozen is not None and frozen.test < high:
@@ -115,7 +115,7 @@ def _heatmap(
 
 
 def _size(value: float) -> str:
-    """A count in at most four characters: 640, 6.4k, 64k, 6.4M."""
+    """Format a count in at most four characters: 640, 6.4k, 64k, 6.4M."""
     for unit, suffix in ((1e6, "M"), (1e3, "k")):
         if value >= unit:
             scaled = value / unit

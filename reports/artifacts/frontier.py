@@ -1,4 +1,4 @@
-"""frontier: each algorithm's whole frontier at every ε, with what each setting spent and scored."""
+"""frontier: each algorithm's frontier at every ε, with cost and utility of each setting."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def content(inputs: Inputs) -> Content:
         f"validation {name} and reduction. Settings are chosen on the validation split; test {name} is only "
         "reported (mean over seeds). Losses are against the DP-SGD setting that is best on validation at "
         "the same ε. Reduction is embedding parameters over mean non-zero coordinates of the noised "
-        "embedding gradient a step; ∞ means that no embedding is updated."
+        "embedding gradient per step; ∞ means that no embedding is updated."
     )
     return Content(caption + generated(population), table=settings_table(population, frontier))
 
 
 def settings_table(population: Population, settings: Iterable[Setting]) -> Table:
-    """One row a setting: test utility beside the validation utility that it was chosen by."""
+    """Return a table with one row per setting: test utility, and the validation utility that it was chosen by."""
     name = metric(population)
     columns = [
         Column("epsilon", "target ε", number),
@@ -55,7 +55,7 @@ def settings_table(population: Population, settings: Iterable[Setting]) -> Table
 
 
 def in_order(population: Population) -> list[Setting]:
-    """All settings by ε, those without privacy first, and by algorithm."""
+    """Return all settings by ε, those without privacy first, and by algorithm."""
     names = ordered(setting.algorithm for setting in population.settings)
     return [s for epsilon in (None, *population.epsilons) for name in names for s in population.of(name, epsilon)]
 

@@ -1,7 +1,7 @@
-"""map: where sparsity pays, on planted data that differ in one property at a time, with real datasets beside them.
+"""map: where sparsity pays, on planted data that differ in one property at a time, and on real datasets.
 
-What an algorithm keeps is its share of DP-SGD's gain over frozen embeddings: 0 is frozen, 1 is DP-SGD. It has no
-scale, so that data of different difficulty stand in one figure.
+The measure is the share of DP-SGD's gain over frozen embeddings that an algorithm keeps: 0 is frozen, 1 is DP-SGD. It
+is dimensionless, so data of different difficulty can be compared in one figure.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ RULES = ("fest", "adafest")
 KEPT = 0.9
 """Share of DP-SGD's gain over frozen embeddings that a setting must keep."""
 LEAST_GAIN = 0.01
-"""Of utility, for which there is something to keep: one seed and a test split of thousands tell no less."""
+"""Smallest gain in utility that counts: one seed and a test split of thousands resolve no less."""
 GRID = 3
-"""Settings of an algorithm that must have been tried on real data to be drawn: fewer do not say what it can keep."""
+"""Number of settings of an algorithm on real data from which it is drawn: fewer do not show what it can keep."""
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A property of data or training that the map changes.
+    """A property of data or training that the map varies.
 
     Attributes:
-        name: in tables.
-        heading: in words.
-        of: its value; None where it is not known.
-        log: whether its values differ by factors.
-        word: a value in words.
+        name: name in tables.
+        heading: name for readers.
+        of: returns its value; None if unknown.
+        log: whether the axis is logarithmic.
+        word: formats a value.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Axis:
 
 
 def _setting(name: str) -> Callable[[Population, float, int], float | None]:
-    """A setting of the data, which only planted ones have."""
+    """Return the look-up of a setting of the data, which only planted data have."""
     return lambda population, epsilon, batch: population.runs[0].data.get(name) if population.kind == "map" else None
 
 
@@ -71,7 +71,7 @@ AXES = (
 
 @dataclass(frozen=True)
 class Point:
-    """The settings of one dataset, ε and batch size, and where it lies on each axis by its name."""
+    """The settings of one dataset, ε and batch size, with its value on each axis by name."""
 
     population: Population
     frozen: Setting
@@ -80,27 +80,27 @@ class Point:
 
     @property
     def gain(self) -> float:
-        """Of DP-SGD over frozen embeddings, in test utility."""
+        """Gain of DP-SGD over frozen embeddings, in test utility."""
         return self.dpsgd.test - self.frozen.test
 
     @property
     def pays(self) -> bool:
-        """Whether there is something to keep, on validation (which chooses) and on test."""
+        """Whether the gain counts, on validation (by which settings are chosen) and on test."""
         return min(self.gain, self.dpsgd.validation - self.frozen.validation) >= LEAST_GAIN
 
     def best(self, name: str) -> Setting | None:
-        """The most reduced setting that keeps enough of the gain on validation; None where none does."""
+        """Return the setting of largest reduction that keeps enough of the gain on validation, or None."""
         least = self.frozen.validation + KEPT * (self.dpsgd.validation - self.frozen.validation)
         kept = [s for s in self.population.of(name, self.dpsgd.epsilon) if s.validation >= least]
         return max(kept, key=lambda s: (s.reduction, s.validation, s.key), default=None)
 
     def kept(self, setting: Setting) -> float:
-        """Share of the gain, on test."""
+        """Return the share of the gain that a setting keeps, on test."""
         return (setting.test - self.frozen.test) / self.gain
 
 
 def points(group: Population) -> Iterator[Point]:
-    """Those of a population, a point for each ε and batch size at which both references were trained."""
+    """Yield a point for each ε and batch size at which both references were trained."""
     for epsilon in group.epsilons:
         for batch in sorted({setting.runs[0].batch_size for setting in group.settings}):
             alike = replace(group, settings=tuple(s for s in group.settings if s.runs[0].batch_size == batch))
@@ -111,7 +111,7 @@ def points(group: Population) -> Iterator[Point]:
 
 
 def centre(planted: Sequence[Point]) -> dict[str, float | None]:
-    """The commonest value on each axis."""
+    """Return the most common value on each axis."""
     return {axis.name: Counter(p.places[axis.name] for p in planted).most_common(1)[0][0] for axis in AXES}
 
 
@@ -123,15 +123,13 @@ def content(inputs: Inputs) -> Content:
     real = [point for group in others for point in points(group)]
     name = metric(drawn)
     caption = (
-        f"The largest reduction of the embedding gradient at which at least {KEPT:.0%} of DP-SGD's gain in {name} over "
-        "frozen embeddings is kept, chosen on validation. Planted data: each panel changes one property and "
-        "leaves the others at the centre. Named markers are real datasets, which differ from the centre in the other "
-        "properties, too (outside the panel of ε they are at the centre's); panels of properties that are not known of "
-        "them lack them. ▾ at 1: no setting tried keeps "
-        f"enough, so that only DP-SGD itself does. ✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} over "
-        "frozen embeddings; train none. Examples per embedding row are training examples over the rows of all tables; "
-        "rare values are those left when the most frequent ones, as many as make up half of all occurrences, are taken "
-        "away."
+        f"The largest reduction of the embedding gradient that keeps at least {KEPT:.0%} of DP-SGD's gain in {name} "
+        "over frozen embeddings, chosen on validation. Planted data: each panel varies one property and leaves the "
+        "others at the centre. Named markers are real datasets, which also differ from the centre in other properties "
+        "(but have the centre's ε outside its own panel); they are missing where the property is unknown. ▾ at 1: no "
+        f"setting tried keeps enough, so only DP-SGD does. ✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} "
+        "over frozen embeddings: freeze them. Examples per embedding row are training examples divided by the rows of "
+        "all tables; rare values are all but the most frequent ones that make up half of all occurrences."
     )
     if not planted:
         return Content(caption, missing=["No point has both DP-SGD and frozen embeddings yet."])
@@ -176,7 +174,8 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
 
 
 def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
-    """The best reductions along an axis; a place without one ends at 1, one with nothing to keep breaks the line."""
+    """Draw the best reductions along an axis; the line is at 1 where there is none, and interrupted where there is
+    nothing to keep."""
     look = algorithm(name)
     xs: list[Any] = []
     ys = []
@@ -190,9 +189,9 @@ def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
 
 
 def _named(axes: Axes, axis: Axis, name: str, point: Point, labels: Counter[tuple[float, float]], last: float) -> None:
-    """A real dataset, where it has this property and runs of this algorithm.
+    """Draw a real dataset if it has this property and runs of this algorithm.
 
-    Its name is to the right of the mark, or to the left at the `last` place, and above the `labels` of the same mark.
+    Its label is to the right of the mark, or to the left at the `last` place, and above the `labels` of the same mark.
     """
     place = point.places[axis.name]
     if place is None or len(point.population.of(name, point.dpsgd.epsilon)) < GRID:
@@ -212,7 +211,7 @@ def _named(axes: Axes, axis: Axis, name: str, point: Point, labels: Counter[tupl
 
 
 def _height(point: Point, name: str) -> float:
-    """On the figure: not a number where there is nothing to keep, 1 where no setting keeps enough."""
+    """Return the height in the figure: NaN if there is nothing to keep, 1 if no setting keeps enough."""
     if not point.pays:
         return float("nan")
     best = point.best(name)
@@ -231,8 +230,8 @@ def _mark(axes: Axes, point: Point, name: str, place: Any, face: str) -> None:
 
 def _where(point: Point) -> str:
     known = [(axis, value) for axis in AXES if (value := point.places[axis.name]) is not None]
-    said = ", ".join(f"{axis.heading} {axis.word(value)}" for axis, value in known)
-    return f"{'planted' if point.population.dataset == MAP else point.population.dataset} ({said})"
+    values = ", ".join(f"{axis.heading} {axis.word(value)}" for axis, value in known)
+    return f"{'planted' if point.population.dataset == MAP else point.population.dataset} ({values})"
 
 
 def _words(point: Point, name: str) -> str:

@@ -15,7 +15,7 @@ from reports.wording import significant
 
 COMMAND = "dpfest bench embedding"
 STEP_COMMAND = "dpfest bench step"
-# Competitor -> the algorithm whose look it has, and its line.
+# Competitor -> the algorithm whose colour and marker it has, and its line style.
 _LOOK: dict[str, tuple[str, str]] = {
     "dpsgd": ("dpsgd", "-"),
     "dpsgd lazy": ("dpsgd", "--"),
@@ -36,9 +36,9 @@ def content(inputs: Inputs) -> Content:
         return unmeasured(*missing)
     caption = (
         "Time of 100 steps of an embedding (dimension 64, batch size 1,024) against its rows: medians on "
-        f"{machine}, and the paper's own numbers, hollow. The table is of the whole training step of the pCTR model: "
-        "its time over that of the same model's ordinary step (plain PyTorch, sparse gradients, not private), the "
-        "median over turns."
+        f"{machine}, and the paper's numbers (hollow). The table shows the whole training step of the pCTR model: its "
+        "time relative to the same model's ordinary step (plain PyTorch, sparse gradients, not private), median over "
+        "turns."
     )
     return Content(
         caption, None if embedding is None else _figure(embedding), _table(step), unmeasured(*missing).missing
@@ -107,5 +107,5 @@ def _figure(section: Section) -> Drawing:
     axes.set_xlabel("rows of the embedding")
     axes.set_ylabel("seconds of 100 steps")
     figure.legend(handles=handles, loc="outside upper center", ncols=3)
-    figure.values = "Its values are in the table of tab_wallclock; the table below is of whole steps."
+    figure.values = "Its values are in the table of tab_wallclock; the table below shows whole steps."
     return figure

@@ -1,4 +1,4 @@
-"""tab_frozen: accuracy with word embeddings trained and frozen, by ε, the paper's beside ours."""
+"""tab_frozen: accuracy with trained and with frozen word embeddings, by ε, the paper's and ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reports.wording import generated, metric, number, signed, utility
 def content(inputs: Inputs) -> Content:
     population = inputs.population
     name = metric(population)
-    # Beside the paper's numbers of its own task, or else beside all of them.
+    # Compare with the paper's numbers for the same task, or else with all of them.
     tasks = [task for task in TAB_FROZEN.columns if task == population.dataset] or TAB_FROZEN.columns
     table = Table(
         [
@@ -43,8 +43,8 @@ def content(inputs: Inputs) -> Content:
                 missing.append(f"No {label(algorithm)} run at ε = {number(epsilon)} yet.")
     table.rows.insert(0, _row("nonprivate", None, population.best("nonprivate", None), tasks))
     caption = (
-        f"Test {name} of DP-SGD with the word embeddings trained, and frozen (LoRA and classifier are trained in "
-        f"both), of the setting that is best on validation.{generated(population)}"
+        f"Test {name} of DP-SGD with trained and with frozen word embeddings (LoRA and classifier are trained in "
+        f"both), for the setting that is best on validation.{generated(population)}"
     )
     return Content(caption, table=table, missing=missing)
 

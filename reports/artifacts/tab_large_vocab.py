@@ -1,4 +1,4 @@
-"""tab_large_vocab: DP-AdaFEST's best reductions by the size of the vocabulary, the paper's beside ours."""
+"""tab_large_vocab: DP-AdaFEST's best reductions by the size of the vocabulary, the paper's and ours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAPER = {"roberta": "RoBERTa on SST-2, 50,265 rows", "xlm_r": "XLM-R on XNLI, ab
 
 
 def content(inputs: Inputs) -> Content:
-    """The population of a large vocabulary beside the others of texts."""
+    """Compare the population with a large vocabulary with the other text populations."""
     main = inputs.population
     epsilon = main.main_epsilon
     alike = [p for p in inputs.of("text", "large_text") if (p.fidelity, p.profile) == (main.fidelity, main.profile)]

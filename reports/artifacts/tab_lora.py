@@ -1,4 +1,4 @@
-"""tab_lora: the best reductions of DP-AdaFEST and of LoRA on the embedding table, the paper's beside ours."""
+"""tab_lora: the best reductions of DP-AdaFEST and of LoRA on the embedding table, the paper's and ours."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def content(inputs: Inputs) -> Content:
     epsilon = population.main_epsilon
     caption = (
         f"The best embedding gradient size reduction whose loss of validation {metric(population)} against the best "
-        "DP-SGD stays within a threshold: DP-AdaFEST, and DP-SGD on two factors of low rank in the table's stead, "
-        f"which reduce by |V|·d / (r·(|V| + d)). The paper's numbers are at ε = 1.{generated(population)}"
+        "DP-SGD stays within a threshold, for DP-AdaFEST and for DP-SGD on two low-rank factors in place of the table, "
+        f"whose reduction is |V|·d / (r·(|V| + d)). The paper's numbers are at ε = 1.{generated(population)}"
     )
     epsilons = [] if epsilon is None else [epsilon]
     panels = by_epsilon(population, epsilons)

@@ -1,4 +1,4 @@
-"""tab_streaming: AUC by streaming period and ε, for DP-SGD and without privacy, the paper's beside ours."""
+"""tab_streaming: AUC by streaming period and ε, for DP-SGD and without privacy, the paper's and ours."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def content(inputs: Inputs) -> Content:
                 missing.append(f"No {label(algorithm)} run{at} with a period of {days} days yet.")
         table.rows.append(row)
     caption = (
-        f"Test {name} on the held-out days after training on a stream in periods of the given length, for DP-SGD "
-        "and without privacy, of the setting that is best on validation."
+        f"Test {name} on the held-out days after training on a stream in periods of the given length, with DP-SGD and "
+        "without privacy, for the setting that is best on validation."
     )
     return Content(caption, table=table, missing=missing)
 
 
 def _name(epsilon: float | None) -> str:
-    """The column of an ε, as the paper's table has it."""
+    """Return the column of an ε in the paper's table."""
     return "nonprivate" if epsilon is None else f"epsilon_{number(epsilon)}"

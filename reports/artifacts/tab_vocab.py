@@ -1,4 +1,4 @@
-"""tab_vocab: the vocabulary sizes of the 26 categorical features, the paper's beside ours."""
+"""tab_vocab: the vocabulary sizes of the 26 categorical features, the paper's and ours."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ def content(inputs: Inputs) -> Content:
     tables = next((run.tables for run in population.runs if run.tables), ())
     same = tuple(table.rows for table in tables) == tuple(size for (size,) in TAB_VOCAB.rows.values())
     caption = (
-        f"Vocabulary size of each categorical feature: the paper's on {TAB_VOCAB.data} beside ours on "
-        f"{population.dataset}. "
+        f"Vocabulary size of each categorical feature: the paper's on {TAB_VOCAB.data}, ours on {population.dataset}. "
         + (
-            "Categories are hashed into the published sizes, so nothing about the data leaks through them."
+            "Categories are hashed into the published sizes, which reveal nothing about the data."
             if same
-            else "Features are paired by position only; a difference is how much larger or smaller our table is."
+            else "Features are paired by position only; the difference is that of the table sizes."
         )
     )
     size = "{:,}".format
@@ -32,7 +31,7 @@ def content(inputs: Inputs) -> Content:
         Column("dimension", "dimension, ours"),
     ]
     if not tables:
-        return Content(caption, table=Table(columns), missing=["The runs do not tell their tables."], epsilons=[])
+        return Content(caption, table=Table(columns), missing=["The runs do not record their tables."], epsilons=[])
     rows = [
         (
             published and published[0],

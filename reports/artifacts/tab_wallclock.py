@@ -1,4 +1,4 @@
-"""tab_wallclock: 100 steps of an embedding by its rows, the paper's figures beside ours."""
+"""tab_wallclock: time of 100 steps of an embedding by its rows, the paper's and ours."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def content(inputs: Inputs) -> Content:
         return unmeasured(COMMAND)
     others = [name for name in OTHERS if section.at(name)]
     caption = (
-        "Seconds of 100 steps of an embedding of dimension 64 at batch size 1,024 by its rows, and how many times as "
-        "long DP-SGD takes as DP-AdaFEST (factor), with a 95% interval from the scatter of its turns. The machines "
-        f"differ: the paper's figures are of TensorFlow on its own, ours of {section.machine} (medians; ratios within "
-        "a turn), so factors can be compared and seconds cannot. DP-AdaFEST is timed in its worst case: every "
-        "touched row survives, and half an untouched row on average. 'To the smallest': its time over that on the "
-        "smallest table, in the same turns. 'Working': memory in addition to the table."
+        "Seconds of 100 steps of an embedding of dimension 64 at batch size 1,024 by its rows, and the ratio of "
+        "DP-SGD's time to DP-AdaFEST's (factor), with a 95% interval from the scatter over turns. The machines differ: "
+        f"the paper used TensorFlow on its own, we {section.machine} (medians; ratios within a turn). Compare factors, "
+        "not seconds. DP-AdaFEST is timed in its worst case: every touched row survives, and half an untouched row on "
+        "average. 'To the smallest': its time relative to that on the smallest table, in the same turns. 'Working': "
+        "memory in addition to the table."
     )
     sizes = sorted(section.at("adafest").keys() | TAB_WALLCLOCK.rows.keys())
     table = Table(

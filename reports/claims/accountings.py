@@ -1,4 +1,4 @@
-"""The test of ours: what the corrections cost in utility, where both ways of accounting were trained."""
+"""A test of our own: the cost in utility of correcting the accounting, if runs of both accountings exist."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from reports.entry import Inputs
 
 
 def as_good(inputs: Inputs) -> Findings:
-    """At every ε and of every algorithm, the best rigorous setting of those trained both ways loses less than NEARLY
-    against the best one of the paper's way; it may be better."""
+    """At every ε and for every algorithm, among settings trained under both accountings, the best rigorous one loses
+    less than NEARLY against the best one under the paper's; it may be better."""
     usable = [population for population in inputs.of("clicks", "text", "large_text") if not population.untestable]
     pairs = [
         (one, other)
@@ -26,7 +26,7 @@ def as_good(inputs: Inputs) -> Findings:
 
 
 def _both_ways(one: Population, other: Population) -> Finding | None:
-    """All that was trained both ways, or None."""
+    """Compare everything that was trained under both accountings; None if nothing was."""
     compared: list[tuple[Finding, Contrast]] = []
     for epsilon in one.epsilons:
         for name in sorted({setting.algorithm for setting in one.settings}):
@@ -59,7 +59,7 @@ def _both_ways(one: Population, other: Population) -> Finding | None:
 
 
 def _alike(ours: Sequence[Setting], theirs: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
-    """What was trained in both ways: a setting of one way alone would compare grids."""
+    """Return the settings trained under both accountings: a setting of only one of them would compare grids."""
     cost = ("mechanism", "noise_multiplier", "epsilon")
     keys = [{but_for_selection(setting, *cost): setting for setting in settings} for settings in (ours, theirs)]
     both = keys[0].keys() & keys[1].keys()

@@ -1,8 +1,8 @@
-"""Which algorithm is ahead of another, in utility against reduction.
+"""Tests of which algorithm is ahead of another in the trade-off of utility and reduction.
 
-One is ahead within a loss where one of its settings loses less than that, and all of the other's that cut as much lose
-more. There must be such a setting of the other one, or one beyond which it has none (`Setting.is_sparsest`); otherwise
-its grid ended too early to tell.
+An algorithm is ahead within a loss if one of its settings loses less than that, and all settings of the other algorithm
+with at least the same reduction lose more. The other algorithm must have such a setting, or its sparsest possible one
+(`Setting.is_sparsest`); otherwise its grid ends too early to decide.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ LOSSES = (0.001, 0.005, 0.01)
 """The losses at which the paper's tables give reductions."""
 
 WIDER = (0.02, 0.04, 0.08)
-"""The losses at which algorithms are compared that cut nothing within the paper's."""
+"""Larger losses, at which algorithms are compared if none cuts the gradient within the paper's."""
 
 
 @dataclass(frozen=True)
 class Reach:
-    """Best reduction within a loss: chosen on validation, and 95% bounds; 1 is DP-SGD's own. `ended` says that no
-    setting surely lost more: sparser settings might do better, unless there can be none (`Setting.is_sparsest`)."""
+    """Best reduction within a loss: chosen on validation, with 95% bounds; 1 is DP-SGD's own.
+
+    Attributes:
+        ended: whether no setting was shown to lose more, so that untried sparser settings (`Setting.is_sparsest`) might
+            have a larger reduction.
+    """
 
     chosen: float
     surely: float
@@ -35,14 +39,15 @@ class Reach:
     ended: bool
 
     def __str__(self) -> str:
-        further = " or more" if self.ended else ""
-        bounds = multiple(self.surely) + (f" to {multiple(self.at_most)}" if self.at_most > self.surely else "")
-        return f"{multiple(self.chosen)} ({bounds}{further})"
+        if not self.ended and self.surely == self.chosen == self.at_most:
+            return multiple(self.chosen)
+        least = f"{multiple(self.surely)} to " if self.at_most > self.surely else ""
+        return f"{multiple(self.chosen)} ({least}{'≥ ' * self.ended}{multiple(self.at_most)})"
 
 
 class Compared:
-    """Settings of several algorithms and the DP-SGD that they are compared with, the best on the seeds that choose, in
-    one of so many panels."""
+    """Settings of several algorithms in one of several panels, with the DP-SGD that they are compared with: the best
+    one on the choosing seeds."""
 
     def __init__(self, panel: Panel, *names: str, panels: int = 1) -> None:
         self.panel = panel
@@ -57,14 +62,17 @@ class Compared:
         return Tried(name, self.panel.of(name), self.reference, self.sample)
 
     def verdict(self, statement: Statement) -> str:
-        """What the runs say of a statement of the chosen DP-SGD."""
+        """Return the verdict on a statement about the chosen DP-SGD."""
         return verdict(statement, chosen=True, of=len(self.rivals))
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What was tried of an algorithm, and what each setting loses against a reference. `every` says that nothing but
-    these settings is spoken of, so that it does not matter where they end."""
+    """The settings tried of an algorithm, and their losses against a reference.
+
+    Attributes:
+        every: whether the claim is about these settings only, so that sparser ones do not matter.
+    """
 
     name: str
     settings: Sequence[Setting]
@@ -74,7 +82,7 @@ class Tried:
 
     @cached_property
     def lost(self) -> Mapping[str, Contrast]:
-        """By the settings' keys."""
+        """Contrast of the loss of each setting, by the setting's key."""
         return {setting.key: between(self.sample, self.reference, setting) for setting in self.settings}
 
     @cached_property
@@ -88,16 +96,16 @@ class Tried:
         return Above(self.lost[setting.key], loss)
 
     def none_reaches(self, reduction: float, loss: float) -> list[Statement]:
-        """That no setting that cuts so much, or more, loses as little: of those that were tried, and of any sparser
-        one."""
+        """Return the statements that no setting with at least this reduction has so small a loss, untried sparser
+        settings included."""
         there = [setting for setting in self.settings if setting.reduction >= reduction]
         if not there and not self._closed:
             there = [self.sparsest]
         return [self.beyond(setting, loss) for setting in there]
 
     def reach(self, loss: float) -> Reach:
-        """How far these settings cut the gradient within a loss. The lower bound is the sparsest setting that the
-        seeds that choose would show to lose no more, if the others show it too."""
+        """Return the best reduction of these settings within a loss. The lower bound is the reduction of the sparsest
+        setting that seems within the loss on the choosing seeds, if the confirming seeds confirm it."""
         by_size = sorted(self.settings, key=lambda s: (s.reduction, s.key), reverse=True)
         lost, of = self.lost, len(self.settings)
         promising = (s for s in by_size if lost[s.key].seems + lost[s.key].at(of).half <= loss)
@@ -109,7 +117,7 @@ class Tried:
         return Reach(1.0 if chosen is None else chosen.reduction, max(1.0, surely), max(1.0, at_most), ended)
 
     def ends(self, loss: float) -> bool:
-        """Whether no setting was so sparse as to lose so much, though it can be sparser."""
+        """Whether even the sparsest setting tried loses no more than this, although sparser ones are possible."""
         return self.lost[self.sparsest.key].value <= loss and not self._closed
 
     @property
@@ -118,9 +126,11 @@ class Tried:
 
 
 def comparable(tried: Sequence[Tried], frozen: float) -> tuple[Sequence[float], int]:
-    """The losses at which to compare, and how many sets of losses that is one of: the paper's or, where nothing seems
-    to cut the gradient within them, the first wider one within which something does, up to half of what frozen
-    embeddings lose."""
+    """Return the losses at which to compare, and the number of sets of losses examined to find them.
+
+    These are the paper's losses or, if no setting seems to cut the gradient within them, the first wider one within
+    which a setting does, up to half of the loss of frozen embeddings.
+    """
     most = [loss for loss in WIDER if loss <= frozen / 2]
     for place, losses in enumerate((LOSSES, *([loss] for loss in most))):
         if any(one.lost[s.key].seems <= max(losses) for one in tried for s in one.settings if s.reduction > 1):
@@ -129,7 +139,8 @@ def comparable(tried: Sequence[Tried], frozen: float) -> tuple[Sequence[float], 
 
 
 def ahead(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Sequence[float] = LOSSES) -> Statement:
-    """That within one of the losses `mine` cuts the gradient more than `factor` times as much as each rival."""
+    """Return the statement that within one of the losses the reduction of `mine` exceeds `factor` times that of each
+    rival."""
     return Any(
         [
             All(
@@ -146,8 +157,8 @@ def ahead(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Seq
 
 
 def behind(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Sequence[float] = LOSSES) -> Statement:
-    """That within one of the losses `mine` does not cut it more than `factor` times as much as some rival, at a
-    reduction at which `mine` was tried: denser settings than the densest might lose less."""
+    """Return the statement that within one of the losses the reduction of `mine` does not exceed `factor` times that of
+    some rival, at a reduction at which `mine` was tried: settings denser than its densest might lose less."""
     densest = min(setting.reduction for setting in mine.settings)
 
     def refuted(rival: Tried, setting: Setting, loss: float) -> Statement:
@@ -165,5 +176,5 @@ def behind(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Se
 
 
 def _more(reduction: float) -> float:
-    """What is more than a reduction, and no more so by rounding."""
+    """Return a slightly larger reduction, to exclude equality up to rounding."""
     return reduction * (1 + 1e-12)

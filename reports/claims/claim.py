@@ -1,5 +1,4 @@
-"""What a claim is, and what its test finds on each dataset: a verdict, an interval, and numbers that a template puts in
-words."""
+"""A claim, and the finding of its test on each dataset: a verdict, an interval, and numbers that a template words."""
 
 from __future__ import annotations
 
@@ -15,19 +14,23 @@ from reports.templates import sentences
 from reports.wording import number, plural, seeds
 
 DIFFERS = "differs by dataset"
-"""It holds on one dataset and does not on another: see each."""
+"""The claim holds on one dataset and does not hold on another."""
 
 EPSILONS = (1.0, 3.0, 8.0)
-"""Those of the paper: what it says of every ε is not shown at one."""
+"""The paper's ε: a claim about every ε is not shown at one of them."""
 
 Interval = tuple[str, float, float | None]
-"""What it is of, and the 95% bounds of it; None where there is no upper one."""
+"""A quantity in words and its 95% bounds; None if there is no upper bound."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict (`claims.estimate`), the numbers that it rests on, the macro of `evidence.md.jinja` that words them,
-    and, where one number says how far the runs tell, its interval."""
+    """A verdict (`claims.estimate`) and its numbers.
+
+    Attributes:
+        template: macro of `evidence.md.jinja` that words the numbers.
+        interval: interval of the decisive quantity, if there is one.
+    """
 
     verdict: str
     template: str
@@ -53,7 +56,7 @@ def finding(verdict: str, template: str, interval: Interval | None = None, **num
 
 
 Findings = Mapping[str, Finding]
-"""By dataset; under NOWHERE what is of none."""
+"""Findings by dataset; under NOWHERE that of a claim about no dataset."""
 
 NOWHERE = ""
 
@@ -65,10 +68,10 @@ class Claim:
     """One claim of the paper.
 
     Attributes:
-        statement: what the paper says, with its numbers.
-        where: the section, figure or table in which it says so.
+        statement: the claim, with its numbers.
+        where: section, figure or table of the paper that makes it.
         artifacts: ids of the artifacts that show it.
-        paper: the numbers of the paper's tables that it rests on; empty where the statement has them all.
+        paper: the supporting numbers of the paper's tables; empty if the statement has them all.
     """
 
     id: str
@@ -79,54 +82,54 @@ class Claim:
     paper: str = ""
 
     def judged(self, inputs: Inputs) -> dict[str, Any] | None:
-        """The claim with its verdict on each dataset and on all, as report.json has it; None where it says nothing of
-        the data that the inputs are drawn from."""
+        """Return the claim with its verdict on each dataset and overall, as in report.json; None if it does not concern
+        the inputs' data."""
         findings = self.test(inputs)
         if not findings:
             return None
-        said = {name: found.as_json() for name, found in findings.items()}
-        verdict = overall([found["verdict"] for found in said.values()])
+        judged = {name: found.as_json() for name, found in findings.items()}
+        verdict = overall([found["verdict"] for found in judged.values()])
         return {
             "id": self.id,
             "statement": self.statement,
             "where": self.where,
             "paper": self.paper,
             "verdict": verdict,
-            "evidence": _together(said),
+            "evidence": _together(judged),
             "artifacts": list(self.artifacts),
-            "datasets": {name: found for name, found in said.items() if name != NOWHERE},
+            "datasets": {name: found for name, found in judged.items() if name != NOWHERE},
         }
 
 
 def overall(verdicts: Sequence[str]) -> str:
-    """The verdict on several datasets: that of those which decide, where they agree."""
+    """Return the verdict on several datasets: that of the datasets that decide the claim, if they agree."""
     decided = {verdict for verdict in verdicts if verdict in (HOLDS, FAILS)}
     if len(decided) == 1:
         return decided.pop()
     return DIFFERS if decided else OPEN if OPEN in verdicts else UNTOLD
 
 
-def _together(said: Mapping[str, Mapping[str, Any]]) -> str:
-    """The evidence of all datasets; of several, their verdicts first."""
-    evidence = " ".join(found["evidence"] for found in said.values())
-    if len(said) == 1:
+def _together(judged: Mapping[str, Mapping[str, Any]]) -> str:
+    """Join the evidence of all datasets; of several datasets, the verdicts come first."""
+    evidence = " ".join(found["evidence"] for found in judged.values())
+    if len(judged) == 1:
         return evidence
     places: dict[str, list[str]] = {}
-    for name, found in said.items():
+    for name, found in judged.items():
         places.setdefault(found["verdict"], []).append(name)
     tally = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in places.items())
     return f"{tally[0].upper()}{tally[1:]}. {evidence}"
 
 
 def by_dataset(inputs: Inputs, *kinds: str) -> dict[str, Population]:
-    """The first population of these kinds on each dataset, or that alone which the inputs are drawn from."""
+    """Return the first population of these kinds on each dataset, or only the one that the artifact is drawn from."""
     if inputs.drawn is not None:
         return {inputs.drawn.dataset: inputs.drawn} if inputs.drawn.kind in kinds else {}
     return {population.dataset: population for population in reversed(inputs.of(*kinds))}
 
 
 def on(kinds: Sequence[str], test: Callable[[Population], Finding]) -> Test:
-    """A test of each dataset of these kinds, which says of what runs."""
+    """Return a test of each dataset of these kinds, whose findings name the runs."""
 
     def test_each(inputs: Inputs) -> Findings:
         populations = by_dataset(inputs, *kinds)
@@ -146,12 +149,12 @@ def _of_one(population: Population, test: Callable[[Population], Finding]) -> Fi
 
 
 def nowhere(test: Callable[[Inputs], Finding]) -> Test:
-    """A test that is of no dataset."""
+    """Return a test that concerns no dataset."""
     return lambda inputs: {NOWHERE: test(inputs)}
 
 
 def all_of(findings: Sequence[Finding], template: str = "all_of", **numbers: Any) -> Finding:
-    """Of a claim that is to hold everywhere: it fails where it fails once, and is open where it is open once."""
+    """Combine findings of a claim that must hold everywhere: one failure makes it fail, one open one keeps it open."""
     verdicts = {finding.verdict for finding in findings}
     verdict = next((verdict for verdict in (FAILS, UNTOLD, OPEN) if verdict in verdicts), HOLDS if verdicts else OPEN)
     interval = next((found.interval for found in findings if found.verdict == verdict), None)
@@ -159,7 +162,7 @@ def all_of(findings: Sequence[Finding], template: str = "all_of", **numbers: Any
 
 
 def at_every(population: Population, found: Finding) -> Finding:
-    """The same of a claim that is of every ε, which holds only where each of the paper's was run."""
+    """Restrict a finding on a claim about every ε: it holds only if all of the paper's ε were run."""
     lacking = [number(epsilon) for epsilon in EPSILONS if epsilon not in population.epsilons]
     if found.verdict != HOLDS or not lacking:
         return found
@@ -167,9 +170,9 @@ def at_every(population: Population, found: Finding) -> Finding:
 
 
 def seeds_of(settings: Sequence[Setting]) -> str:
-    """The seeds, if all settings have the same; else how many a setting has."""
+    """Return the seeds if all settings have the same, else the number of seeds of a setting."""
     counts = [len(setting.runs) for setting in settings]
     if len({tuple(run.seed for run in setting.runs) for setting in settings}) == 1:
         return seeds(run for setting in settings for run in setting.runs)
     few, many = min(counts), max(counts)
-    return f"{few} to {many} seeds a setting" if few < many else f"{plural(few, 'seed')} a setting, not the same"
+    return f"{few} to {many} seeds per setting" if few < many else f"{plural(few, 'seed')} per setting, not the same"

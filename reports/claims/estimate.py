@@ -1,18 +1,18 @@
-"""Contrasts of utilities with their 95% bounds: what retraining leaves of a difference, on the same test rows.
+"""Contrasts of utilities on the same test rows, with 95% bounds over retraining.
 
-**Which seeds.** What is chosen among settings by some runs is flattered by the same runs. So from ENOUGH seeds on, the
-first half of those that all settings have (rounded down: 1 of 3, 2 of 5) *choose*, on validation, and only the other
-seeds *confirm*, on test. Nothing else was looked at, so that bounds need no correction for the number of settings. A
-setting that has no other seeds, and all settings where there are fewer seeds, are judged by the seeds that chose; then
-every choice counts the settings that it was made among (Bonferroni).
+**Seeds.** A choice among settings is biased on the runs that it was made by. With ENOUGH seeds or more, the first half
+of the seeds that all settings share (rounded down: 1 of 3, 2 of 5) therefore *choose*, on validation, and only the
+other seeds *confirm*, on test; bounds then need no correction for the number of settings. Settings without other seeds,
+and all settings if there are fewer seeds, are judged by the choosing seeds; then every choice counts the settings that
+it was made among (Bonferroni).
 
-**How far runs scatter.** Settings are paired by seed. The scatter is the residual of an additive model of setting and
-seed, pooled over the claim's settings of the algorithms that the contrast compares: on some data frozen embeddings
-scatter ten times as far as DP-SGD. A contrast that scatters more over its own seeds than that, by an F-test at UNLIKE,
-keeps its own. With fewer than ENOUGH seeds, or no seed in common, nothing estimates it: then retraining is
-assumed to change a utility with standard deviation TRAINING, or that of these runs where it is larger, in quadrature
-with the standard error of the test rows. So one seed can decide a large difference but never a small one, and nothing
-at all of a metric that TRAINING does not have. That holds of means and of trends as of single differences.
+**Scatter.** Settings are paired by seed. The scatter is the residual of an additive model of setting and seed, pooled
+over the claim's settings of the algorithms in the contrast (on some data frozen embeddings scatter ten times as much as
+DP-SGD). A contrast that scatters more over its own seeds, by an F-test at UNLIKE, keeps its own scatter. With fewer
+than ENOUGH seeds, or no common seed, the scatter cannot be estimated: retraining is then assumed to change a utility
+with standard deviation TRAINING, or that of these runs if it is larger, in quadrature with the standard error of the
+test rows. One seed can thus decide a large difference but never a small one, and nothing for a metric without TRAINING.
+The same holds for means and trends.
 
 **Bounds** are one-sided: each of `low` and `high` is wrong in at most 5% of cases.
 """
@@ -33,33 +33,33 @@ from reports.wording import signed, significant
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
 UNTOLD = "inconclusive"
-"""More seeds would not help: other settings or data would, and the evidence says which."""
+"""More seeds would not help: other settings or data would, and the evidence names them."""
 
 NEARLY = 0.005
-"""A difference of utility below this counts as none: the paper's own thresholds begin there."""
+"""A difference of utility below this counts as none; it is among the paper's own thresholds."""
 
 ENOUGH = 3
-"""Seeds from which on some choose and others confirm, and runs estimate their own scatter."""
+"""Number of seeds from which some choose and others confirm, and scatter is estimated from the runs."""
 
 TRAINING = {"auc": 0.005}
-"""Assumed standard deviation of a utility over retrainings, by metric: the largest measured on the flights, whose
+"""Assumed standard deviation of a utility over retraining, by metric: the largest measured on the flights, whose
 settings have 0.001 to 0.005 over three seeds each, so the true one may be larger. For accuracies on real texts there
 are too few measurements."""
 
 LEVEL = 0.05
-"""Of each bound."""
+"""Error probability of each bound."""
 
 UNLIKE = 0.25
-"""Level at which a contrast is found to scatter more than others. A preliminary test must be lax: what it misses widens
-no bound."""
+"""Level of the test of whether a contrast scatters more than others. A preliminary test must be lax, since a scatter
+that it misses widens no bound."""
 
 Weights = Sequence[tuple[float, Setting]]
-"""A contrast: factors, which add up to zero, of the utilities of settings that are all different."""
+"""A contrast: factors, which add up to zero, of the utilities of distinct settings."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """An estimate and the distance of its one-sided 95% bounds, infinite where too few runs leave it open."""
+    """An estimate and the distance of its one-sided 95% bounds, infinite if there are too few runs."""
 
     value: float
     half: float
@@ -77,32 +77,31 @@ class Difference:
 
     @property
     def factor(self) -> float:
-        """The factor whose logarithm this is."""
+        """Factor whose logarithm this difference is."""
         return math.exp(self.value)
 
     @property
     def factors(self) -> str:
-        """The interval of the factor whose logarithm this is, in words."""
+        """Interval of that factor, in words."""
         if math.isinf(self.half):
             return "unknown"
         return f"{significant(math.exp(self.low))} to {significant(math.exp(self.high))}"
 
     def times(self, factor: float) -> Difference:
-        """Scaled, its interval with it."""
+        """Return the difference, with its interval, scaled by a factor."""
         return Difference(factor * self.value, abs(factor) * self.half)
 
     def above(self, least: float) -> str:
-        """The verdict on the claim that the difference is above `least`."""
+        """Return the verdict on the claim that the difference is above `least`."""
         return HOLDS if self.low > least else FAILS if self.high < least else OPEN
 
 
 class Sample:
-    """The runs of the settings that a claim rests on: which seeds choose, and how far runs scatter. A claim that fails
-    where it fails in one of several `panels` (every ε, every period) has as many chances to be wrong, which all bounds
-    count.
+    """The runs of a claim's settings: their choosing seeds and their scatter.
 
     Attributes:
-        choosing: the seeds that choose; all of them where there are too few to confirm.
+        panels: number of panels (ε, periods) in any of which the claim can fail; all bounds account for it.
+        choosing: the choosing seeds; all seeds if there are too few to confirm.
         few: whether there are fewer than ENOUGH seeds.
     """
 
@@ -115,16 +114,21 @@ class Sample:
         self._scatters: dict[frozenset[str], tuple[float, int] | None] = {}
 
     def best(self, settings: Iterable[Setting]) -> Setting | None:
-        """The setting with the highest validation utility over the seeds that choose; None of none."""
+        """Return the setting with the highest validation utility over the choosing seeds; None if there is none."""
         return max(settings, key=lambda s: (self._validation(s), s.reduction, s.key), default=None)
 
     def seems(self, weights: Weights) -> float:
-        """A contrast on validation, over the seeds that choose."""
+        """Return a contrast on validation, over the choosing seeds."""
         return math.fsum(factor * self._validation(setting) for factor, setting in weights)
 
     def contrast(self, weights: Weights, of: int = 1, chosen: bool = True) -> Difference:
-        """A contrast on test. `chosen` says that the seeds that choose had a say in which contrast this is; where there
-        are no others, it is one of `of` that it was chosen among."""
+        """Return a contrast on test.
+
+        Args:
+            weights: the contrast.
+            of: number of contrasts among which it was chosen; counts if there are no confirming seeds.
+            chosen: whether the choosing seeds influenced the choice of the contrast.
+        """
         of *= self.panels
         shared = set.intersection(*(set(setting.by_seed) for _, setting in weights))
         scatter = None if self.few else self._scatter(frozenset(setting.algorithm for _, setting in weights))
@@ -154,8 +158,8 @@ class Sample:
 
 
 def _residual(settings: Sequence[Setting]) -> tuple[float, int] | None:
-    """Standard deviation of one run, pooled over settings, with its degrees of freedom: what an additive model of
-    setting and seed leaves of the test utilities. None where fewer than two degrees are left."""
+    """Return the standard deviation of one run, pooled over settings, and its degrees of freedom: the residual of an
+    additive model of setting and seed for the test utilities. None if fewer than two degrees are left."""
     cells = [
         (place, seed, statistics.fmean(run.test for run in runs))
         for place, setting in enumerate(settings)
@@ -172,18 +176,18 @@ def _residual(settings: Sequence[Setting]) -> tuple[float, int] | None:
     if freedom < 2:
         return None
     deviation = math.sqrt(float(left @ left) / freedom)
-    return (deviation if deviation > 1e-12 else 0.0), freedom  # less is of rounding
+    return (deviation if deviation > 1e-12 else 0.0), freedom  # below that it is rounding
 
 
 def _at(weights: Weights, seed: int) -> float:
-    """A contrast of one seed's runs."""
+    """Return a contrast of one seed's runs."""
     return math.fsum(
         factor * statistics.fmean(run.test for run in setting.by_seed[seed]) for factor, setting in weights
     )
 
 
 def _error(setting: Setting) -> float:
-    """The assumed standard error of a setting's utility over few runs; infinite where nothing is known."""
+    """Return the assumed standard error of a setting's utility over few runs; infinite if unknown."""
     rows = [math.inf if run.test_error is None else run.test_error for run in setting.runs]
     training = max(TRAINING.get(setting.runs[0].metric, math.inf), setting.spread or 0.0)
     return math.hypot(training / math.sqrt(len(rows)), max(rows))
@@ -191,11 +195,11 @@ def _error(setting: Setting) -> float:
 
 @cache
 def normal(of: int = 1) -> float:
-    """The distance of a 95% bound in known standard errors, one of `of` that are to hold simultaneously."""
+    """Return the distance of a 95% bound in known standard errors, for `of` simultaneous bounds."""
     return float(stats.norm.ppf(1 - LEVEL / of))
 
 
 @cache
 def student(freedom: int, of: int = 1) -> float:
-    """The same for an estimated standard error."""
+    """Return the same for an estimated standard error."""
     return float(stats.t.ppf(1 - LEVEL / of, freedom))

@@ -1,4 +1,4 @@
-"""Tests of what the paper says of AdaFEST's σ₁/σ₂ and τ, on the grid in which nothing else varies."""
+"""Tests of the paper's claims about DP-AdaFEST's σ₁/σ₂ and τ, on the grid in which nothing else varies."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from reports.wording import metric
 BEST_RATIOS = (5.0, 10.0)
 
 Lines = dict[float, dict[float, Setting]]
-"""Settings along one knob, by the value of the other."""
+"""Settings by the value of one hyper-parameter, for each value of the other."""
 
 
 def on_grid(test: Callable[[Population, Grid], Finding]) -> Callable[[Population], Finding]:
-    """A test of the fullest grid at the main ε."""
+    """Return a test of the fullest grid at the main ε."""
 
     def test_grid(population: Population) -> Finding:
         grid = largest_grid(population, population.main_epsilon)
@@ -61,7 +61,7 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
     statement = Any([All([Above(between(sample, one, against)) for against in others]) for one in named])
     gained = between(sample, best, other).at(len(grid.cells))
     said = verdict(statement)
-    # What is denser is better: ratios can be compared where both were tried as dense.
+    # Denser settings are better: ratios can be compared only if both were tried at equal density.
     smallest = [min(tau for (ratio, tau) in grid.cells if (ratio in BEST_RATIOS) == mine) for mine in (True, False)]
     lacking = said == FAILS and smallest[0] > smallest[1]
     return finding(
@@ -78,8 +78,8 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
 
 
 def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
-    """At every τ, the gradient has more coordinates at the largest σ₁/σ₂ than at the smallest, and surely fewer at none
-    than at the one below it."""
+    """At every τ, the gradient has more coordinates at the largest σ₁/σ₂ than at the smallest, and no step to the next
+    ratio surely has fewer."""
     findings = []
     for threshold, line in _along_ratios(grid).items():
         if (found := _sized(line, len(grid.cells))) is None:
@@ -93,8 +93,8 @@ def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
 
 
 def larger_threshold_sparser(population: Population, grid: Grid) -> Finding:
-    """At every σ₁/σ₂, the gradient has fewer coordinates at the largest τ than at the smallest. The paper says usually:
-    it fails where more than half of the steps from one τ to the next surely add some."""
+    """At every σ₁/σ₂, the gradient has fewer coordinates at the largest τ than at the smallest. Since the paper says
+    "usually", the claim fails if more than half of the steps from one τ to the next surely add coordinates."""
     findings, steps = [], []
     for ratio, line in _along_thresholds(grid).items():
         if (found := _sized(line, len(grid.cells))) is None:
@@ -112,9 +112,9 @@ def larger_threshold_sparser(population: Population, grid: Grid) -> Finding:
 
 
 def _sized(line: dict[float, Setting], of: int) -> tuple[float, float, Difference, list[str]] | None:
-    """Along a line: the first and the last value, how many times as many coordinates the gradient has at the last, and
-    whether each step adds some (one of `of` such comparisons). Settings in which no row survived have no size to
-    compare; None of a line that has fewer than two others."""
+    """Return the first and the last value of a line, the growth of the gradient's coordinates between them, and for
+    each step the verdict on whether it adds coordinates (one of `of` such comparisons). Settings in which no row
+    survived are left out; None if fewer than two others remain."""
     sized = [(value, setting) for value, setting in line.items() if setting.coordinates > 0]
     if len(sized) < 2:
         return None
@@ -128,9 +128,9 @@ def _times_as_many(grown: Difference) -> tuple[str, float, float]:
 
 
 def _denser(one: Setting, other: Setting, of: int) -> Difference:
-    """The logarithm of how many times as many coordinates `other` has as `one`, one of `of` such comparisons. Its
-    interval is from the rows that were counted over all steps: a count of rows that survive independently scatters by
-    its root at most."""
+    """Return the logarithm of the ratio of the coordinates of `other` to those of `one`, for one of `of` comparisons.
+    Its interval follows from the number of rows counted over all steps: the standard deviation of a count of
+    independently surviving rows is at most its square root."""
     value = math.log(other.coordinates / one.coordinates)
     counted = [sum(run.steps * table.rows_mean for run in s.runs for table in run.tables) for s in (one, other)]
     if min(counted) <= 0:
@@ -139,7 +139,7 @@ def _denser(one: Setting, other: Setting, of: int) -> Difference:
 
 
 def small_threshold_harmless(population: Population, grid: Grid) -> Finding:
-    """Among small τ (the lower half of those tried), none moves utility from that of the smallest by what counts."""
+    """Among small τ (the lower half of those tried), none changes utility from that of the smallest by NEARLY."""
     limit = statistics.median(grid.thresholds)
     lines = [
         {tau: setting for tau, setting in line.items() if tau <= limit} for line in _along_thresholds(grid).values()
@@ -169,15 +169,15 @@ def small_threshold_harmless(population: Population, grid: Grid) -> Finding:
 
 
 def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
-    """Utility drops sharply at the largest τ, at one σ₁/σ₂ or more. Where it does not, that decides only if τ came to
-    half of what a row can collect (in the paper, 500 of 1,024 examples)."""
+    """Utility drops sharply at the largest τ, for at least one σ₁/σ₂. The absence of a drop is decisive only if τ
+    reached half of the largest sum of a row's contributions (in the paper, 500 of 1,024 examples)."""
     lines = _along_thresholds(grid)
     sample = Sample(grid.cells.values())
     drops = {ratio: _drop(sample, line) for ratio, line in lines.items()}
     if not drops:
         return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
     said = verdict(Any([Above(drop, TOLERABLE) for drop in drops.values()]), chosen=True, of=len(grid.thresholds))
-    most = collected(grid.best)
+    most = largest_contribution(grid.best)
     reached = max(max(line) for line in lines.values())
     if reached < most / 2 and (said == FAILS or max(drop.value for drop in drops.values()) <= TOLERABLE):
         said = UNTOLD
@@ -196,17 +196,17 @@ def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
 
 
 def _drop(sample: Sample, line: dict[float, Setting]) -> Contrast:
-    """From the best smaller τ to the largest."""
+    """Return the loss from the best smaller τ to the largest."""
     last = max(line)
     best = sample.best(setting for tau, setting in line.items() if tau < last)
     assert best is not None
     return between(sample, best, line[last])
 
 
-def collected(setting: Setting) -> float:
-    """The most that a row's contributions can add up to in a batch: an example with F ones in its map, a row of each
-    table, adds C₁/√F of its row where C₁ clips it, and 1 where it does not. Texts, of one table, have maps of many
-    lengths: then it is of the shortest."""
+def largest_contribution(setting: Setting) -> float:
+    """Return the largest possible sum of a row's contributions in a batch: an example that touches one row in each of F
+    tables adds min(1, C₁/√F) to its row. Texts have one table and maps of varying norm: there the smallest norm
+    counts."""
     run = setting.runs[0]
     norm = setting.parameter("contribution_clipping_norm")
     clipped = 1.0 if norm is None else float(norm) / math.sqrt(max(1, len(run.tables)))
@@ -214,7 +214,7 @@ def collected(setting: Setting) -> float:
 
 
 def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
-    """From the smallest τ to the largest that both have, utility drops more at the smallest σ₁/σ₂ than at the
+    """From the smallest to the largest τ common to both, utility drops more at the smallest σ₁/σ₂ than at the
     largest."""
     lines = _along_thresholds(grid)
     few, many = (lines[min(lines)], lines[max(lines)]) if len(lines) > 1 else ({}, {})
@@ -226,9 +226,9 @@ def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
     worse = Contrast(sample, [(1, few[low]), (-1, few[high]), (-1, many[low]), (1, many[high])])
     drops = [between(sample, line[low], line[high]) for line in (few, many)]
     said = verdict(Above(worse))
-    # Where neither drops sharply there is no cliff whose depth could be compared.
+    # If neither drops sharply, there is no cliff whose depth could be compared.
     flat = said != HOLDS and all(drop.value <= TOLERABLE for drop in drops)
-    # Where it has dropped at the smaller τ already, the rest of the drop is not the cliff.
+    # If utility has already dropped at the smaller τ, the rest of the drop is not the cliff.
     best = sample.best(grid.cells.values())
     fallen = said != HOLDS and best is not None and best.test - few[low].test > TOLERABLE
     moved = worse.at(1, False)
@@ -249,8 +249,8 @@ def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
 
 
 def optimum_inside(population: Population, grid: Grid) -> Finding:
-    """Of the settings that lose less than NEARLY against the best, the sparsest has a σ₁/σ₂ in the upper half of those
-    tried and a τ that is neither the smallest nor the largest."""
+    """Of the settings within NEARLY of the best, the sparsest has a σ₁/σ₂ in the upper half of those tried, and a τ
+    that is neither the smallest nor the largest."""
     middle = statistics.median(grid.ratios)
     inner = grid.thresholds[1:-1]
     inside = [s for (ratio, tau), s in grid.cells.items() if ratio >= middle and tau in inner]
@@ -275,17 +275,17 @@ def optimum_inside(population: Population, grid: Grid) -> Finding:
 
 
 def _along_ratios(grid: Grid) -> Lines:
-    """By τ."""
+    """Return lines of varying ratio, by τ."""
     return _lines({(tau, ratio): setting for (ratio, tau), setting in grid.cells.items()})
 
 
 def _along_thresholds(grid: Grid) -> Lines:
-    """By σ₁/σ₂."""
+    """Return lines of varying τ, by σ₁/σ₂."""
     return _lines(grid.cells)
 
 
 def _lines(cells: dict[tuple[float, float], Setting]) -> Lines:
-    """Lines of two settings or more, in the order of both knobs."""
+    """Return lines of two settings or more, sorted by both settings."""
     lines: Lines = {}
     for (line, place), setting in sorted(cells.items(), key=lambda item: item[0]):
         lines.setdefault(line, {})[place] = setting

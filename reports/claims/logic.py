@@ -1,9 +1,9 @@
-"""Claims as statements of contrasts: "above", "all" and "any", and when runs show or refute them.
+"""Claims as statements about contrasts ("above", "all", "any"), and when runs show or refute them.
 
-*All* holds where every part is shown by itself: no correction is needed, since a false claim has a part that is false,
-and that one is shown in at most 5% of cases (intersection-union test). It fails where that part is refuted which seems
-the weakest on the seeds that choose; only others confirm that (:mod:`reports.claims.estimate`). *Any* is the mirror
-image: it holds where the part that seems the strongest is shown, and fails where every part is refuted.
+*All* holds if every part is shown. No correction is needed: a false claim has a false part, which is shown in at most
+5% of cases (intersection-union test). *All* fails if the part that seems weakest on the choosing seeds is refuted by
+the confirming ones (:mod:`reports.claims.estimate`). *Any* mirrors this: it holds if the part that seems strongest is
+shown, and fails if every part is refuted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from reports.comparison import Setting
 
 
 class Contrast:
-    """A contrast of utilities in a sample, however often it is asked for."""
+    """A contrast of utilities in a sample, with cached estimates."""
 
     def __init__(self, sample: Sample, weights: Weights) -> None:
         self.sample, self.weights = sample, weights
@@ -30,25 +30,25 @@ class Contrast:
 
     @cached_property
     def seems(self) -> float:
-        """On validation, over the seeds that choose."""
+        """Value on validation, over the choosing seeds."""
         return self.sample.seems(self.weights)
 
     @cached_property
     def value(self) -> float:
-        """On test, over all seeds."""
+        """Value on test, over all seeds."""
         return math.fsum(factor * setting.test for factor, setting in self.weights)
 
 
 def between(sample: Sample, one: Setting, other: Setting) -> Contrast:
-    """The utility of one setting minus that of another."""
+    """Return the contrast of one setting's utility minus another's."""
     return Contrast(sample, [(1.0, one), (-1.0, other)])
 
 
 class Statement(Protocol):
-    """What is true or false of utilities.
+    """A statement about utilities.
 
     Attributes:
-        seems: by how much it is true on the seeds that choose, in units of utility; negative where it seems false.
+        seems: margin by which it is true on the choosing seeds, in units of utility; negative if it seems false.
         value: the same on the test utilities over all seeds.
     """
 
@@ -57,7 +57,7 @@ class Statement(Protocol):
     @property
     def value(self) -> float: ...
     def holds(self, of: int = 1, chosen: bool = False) -> bool:
-        """Whether it is shown. `chosen` says that it was chosen, among `of`, by what it seems to be."""
+        """Whether it is shown; `chosen` means that it was chosen among `of` statements by its margin `seems`."""
 
     def fails(self, of: int = 1, chosen: bool = False) -> bool:
         """Whether it is refuted."""
@@ -65,7 +65,7 @@ class Statement(Protocol):
 
 @dataclass(frozen=True)
 class Above:
-    """That a contrast is above `least`."""
+    """The statement that a contrast is above `least`."""
 
     contrast: Contrast
     least: float = 0.0
@@ -87,7 +87,7 @@ class Above:
 
 @dataclass(frozen=True)
 class Not:
-    """That a statement is false."""
+    """The statement that another one is false."""
 
     part: Statement
 
@@ -107,7 +107,7 @@ class Not:
 
 
 class All:
-    """That all of these are true."""
+    """The statement that all parts are true."""
 
     def __init__(self, parts: Sequence[Statement]) -> None:
         self.parts = parts
@@ -130,7 +130,7 @@ class All:
 
 
 class Any(All):
-    """That one of these is true."""
+    """The statement that one of the parts is true."""
 
     @cached_property
     def seems(self) -> float:
@@ -150,15 +150,15 @@ class Any(All):
 
 
 def below(contrast: Contrast, most: float) -> Statement:
-    """That a contrast is below `most`."""
+    """Return the statement that a contrast is below `most`."""
     return Not(Above(contrast, most))
 
 
 def equivalent(contrast: Contrast, margin: float = NEARLY) -> Statement:
-    """That a contrast is nothing that counts: two one-sided tests."""
+    """Return the statement that a contrast is within the margin: two one-sided tests."""
     return All([Above(contrast, -margin), below(contrast, margin)])
 
 
 def verdict(statement: Statement, chosen: bool = False, of: int = 1) -> str:
-    """What the runs say of a statement; `chosen` of one with settings that were chosen, among `of`."""
+    """Return the verdict on a statement; `chosen` means that its settings were chosen among `of`."""
     return FAILS if statement.fails(of, chosen) else HOLDS if statement.holds(of, chosen) else OPEN

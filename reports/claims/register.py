@@ -1,4 +1,4 @@
-"""All claims of the paper that runs can test, in its order, and their verdicts on these inputs."""
+"""All claims of the paper that runs can test, in the paper's order, and their verdicts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from reports.wording import number
 CLICKS, TEXT, STREAM = ("clicks",), ("text",), ("stream",)
 STATIC = ("clicks", "text")
 KNOBS = ("noise_ratio", "threshold", "contribution_clipping_norm")
-"""What the paper tunes of DP-AdaFEST."""
+"""The hyper-parameters of DP-AdaFEST that the paper tunes."""
 
 
 def _within(table: PublishedTable[float], one: str, other: str) -> str:
-    """The paper's reductions by loss, one against another."""
+    """Return the paper's reductions by loss, of one column against another."""
     pairs = [(loss, table.value(loss, one), table.value(loss, other)) for loss in table.rows]
     return f"{table.data}: " + "; ".join(f"within {number(loss)} {a:.2f}× against {b:.2f}×" for loss, a, b in pairs)
 
 
 def _by_period(*columns: str) -> str:
-    """The paper's AUC in every period."""
+    """Return the paper's AUC by period."""
     periods = ", ".join(map(str, TAB_STREAMING.rows))
     values = [", ".join(f"{TAB_STREAMING.value(days, name):.4f}" for days in TAB_STREAMING.rows) for name in columns]
     return f"{TAB_STREAMING.data}, periods of {periods} days: " + "; ".join(values)
@@ -220,7 +220,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "wallclock_criteo",
-        "With the 1.7 million rows that the paper gives Criteo here (its table 3 has 338,782), a step takes 20 to 40 "
+        "With Criteo's 1.7 million rows, as stated here by the paper (its table 3 has 338,782), a step takes 20 to 40 "
         "times less time (tested: at least 20 at 10⁶ rows).",
         "appendix D.2.1, table 4",
         ("tab_wallclock", "speed"),
@@ -279,7 +279,7 @@ CLAIMS: tuple[Claim, ...] = (
     ),
     Claim(
         "corrections_cost_no_utility",
-        "What is corrected in the paper's accounting costs no utility to speak of.",
+        "Correcting the paper's accounting costs no appreciable utility.",
         "not in the paper: its accounting and the rigorous one side by side",
         ("corrections",),
         as_good,
@@ -288,17 +288,17 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def judge(evidence: Inputs) -> list[dict[str, Any]]:
-    """Every claim with its verdict, as report.json has them."""
+    """Return every claim with its verdict, as in report.json."""
     return [judged for claim in CLAIMS if (judged := claim.judged(evidence))]
 
 
 def shown_by(artifact: str, evidence: Inputs) -> list[dict[str, Any]]:
-    """The claims that an artifact shows, judged on this evidence: on the population that it is drawn from, if any."""
+    """Return the claims that an artifact shows, judged on the population that it is drawn from, if any."""
     return [judged for claim in CLAIMS if artifact in claim.artifacts and (judged := claim.judged(evidence))]
 
 
 def table(judged: list[dict[str, Any]]) -> Table:
-    """The register as a table."""
+    """Return the register as a table."""
     names = ("id", "statement", "where", "paper", "verdict", "evidence", "artifacts")
     columns = [Column(name, name) for name in names]
     return Table(columns, [tuple(_cell(claim[name]) for name in names) for claim in judged])

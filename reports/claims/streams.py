@@ -1,4 +1,4 @@
-"""Tests of what the paper says of streams."""
+"""Tests of the paper's claims about streams."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOURCES = ("fest/first_day", "fest/streaming", "fest/all_days")
 
 
 def streaming_suffices(population: Population) -> Finding:
-    """Streaming frequencies are nearly as good as those of all days. In a period of all days they are the same."""
+    """Streaming frequencies are nearly as good as those of all days (in a period of all days they are equal)."""
     return _against(population, "fest/all_days", -NEARLY, lambda s: s.period != _all_days(s))
 
 
@@ -48,7 +48,7 @@ def _rises(population: Population, epsilon: float) -> Finding:
 
 
 def unmoved_by_period(population: Population) -> Finding:
-    """Training without privacy does not, from any period to the next."""
+    """Training without privacy does not change from any period to the next."""
     return _along(population, "nonprivate", None, lambda found: found.unmoved, None)
 
 
@@ -60,7 +60,7 @@ def private_moved_more(population: Population) -> Finding:
     private, public, later, later_public = map(sample.best, tried)
     if epsilon is None or ends[0] == ends[1] or not (private and public and later and later_public):
         return finding(OPEN, "few_periods", name="nonprivate", epsilon=None)
-    of = len(sample.settings) - 3  # of four settings none was chosen
+    of = len(sample.settings) - 3  # with four settings there was no choice
     more = Contrast(sample, [(-1, private), (1, later), (1, public), (-1, later_public)])
     moved = more.at(of, of > 1)
     return finding(
@@ -77,14 +77,14 @@ def private_moved_more(population: Population) -> Finding:
 
 
 def nonprivate_below(population: Population) -> str:
-    """A sentence on the periods in which training without privacy has less utility than what ought to be less; empty
-    where there are none."""
+    """Return a sentence on the periods in which training without privacy has less utility than DP-SGD or frozen
+    embeddings; empty if there are none."""
     below = _below(population)
     return " " + sentences("nonprivate_below", below=below, metric=metric(population)) if below else ""
 
 
 def _below(population: Population) -> list[tuple[str, list[int]]]:
-    """By name, the periods in which frozen embeddings or DP-SGD are above training without privacy."""
+    """Return, by name, the periods in which frozen embeddings or DP-SGD exceed training without privacy."""
     below: dict[str, list[int]] = {}
     for days in population.periods:
         alone = population.at(days)
@@ -97,7 +97,7 @@ def _below(population: Population) -> list[tuple[str, list[int]]]:
 
 
 def _against(population: Population, source: str, least: float, counts: Callable[[Setting], bool]) -> Finding:
-    """The mean gain of streaming frequencies over another source's, over settings that are alike in all else."""
+    """Return the mean gain of streaming frequencies over another source's, over settings equal in everything else."""
     names = ("fest/streaming", source)
     ours, others = (
         {
@@ -131,7 +131,7 @@ def _against(population: Population, source: str, least: float, counts: Callable
 def _along(
     population: Population, name: str, epsilon: float | None, judge: Callable[[Trend], str], paper: float | None
 ) -> Finding:
-    """Utility by period, each at its best setting on validation."""
+    """Return the change of utility with the period, each period at its best setting on validation."""
     tried = population.of(name, epsilon)
     sample = Sample(tried)
     best: dict[float, Setting] = {
@@ -157,11 +157,11 @@ def _along(
 
 
 def _papers_gain(column: str) -> float | None:
-    """From the shortest period to the longest in the paper's table; None at an ε that it does not have."""
+    """Return the gain from the shortest to the longest period in the paper's table; None at an ε that it lacks."""
     values = [TAB_STREAMING.value(days, column) for days in (min(TAB_STREAMING.rows), max(TAB_STREAMING.rows))]
     return None if values[0] is None or values[1] is None else values[1] - values[0]
 
 
 def _all_days(setting: Setting) -> int | None:
-    """The days that are trained on."""
+    """Return the number of training days."""
     return (setting.runs[0].hyperparameters.get("stream") or {}).get("train_days")

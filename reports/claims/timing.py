@@ -1,9 +1,9 @@
-"""Tests of what the paper says of wall-clock time, on what `dpfest bench embedding` left.
+"""Tests of the paper's claims about wall-clock time, on results of `dpfest bench embedding`.
 
-Times are multiplied, not added to, by what disturbs a turn, so they are compared as logarithms. `dpfest bench` keeps
-the median, the fastest and the slowest of its turns: n values within a range R have a standard deviation of at most
-R/2 · sqrt(n / (n − 1)), and with that Student's interval is wider than the turns themselves would make it, not
-narrower. What a machine does to both in the same turn is not taken out of it either. It is of this machine alone.
+Disturbances multiply times rather than add to them, so times are compared as logarithms. `dpfest bench` records the
+median, the fastest and the slowest turn: n values within a range R have a standard deviation of at most
+R/2 · sqrt(n / (n − 1)). Student's interval with this bound is wider than the turns themselves would give. Common
+effects within a turn are not removed either. The interval is for this machine only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from reports.published import TAB_WALLCLOCK
 
 
 def factor(section: Section, rows: int) -> Difference | None:
-    """The logarithm of how many times as long a step of DP-SGD takes as one of DP-AdaFEST, with its 95% interval,
-    which is open where one of them had a single turn; None where they were not timed at this size."""
+    """Return the logarithm of the ratio of DP-SGD's step time to DP-AdaFEST's, with its 95% interval, which is infinite
+    if one of them had a single turn; None if they were not timed at this size."""
     dense, ours = (section.at(name).get(rows) for name in ("dpsgd", "adafest"))
     if dense is None or ours is None or dense["ratio"] is None or dense["reference"] != "adafest":
         return None
@@ -35,12 +35,12 @@ def factor(section: Section, rows: int) -> Difference | None:
 
 
 def _error(record: Mapping[str, Any]) -> float:
-    """The most that the standard error of the mean logarithm of its turns can be."""
+    """Return an upper bound on the standard error of the mean logarithm of the turns."""
     return math.log(record["max_seconds"] / record["min_seconds"]) / (2 * math.sqrt(record["repeats"] - 1))
 
 
 def factor_at(rows: int, least: float) -> Callable[[Inputs], Finding]:
-    """At so many rows, a step of DP-AdaFEST takes more than `least` times less than one of DP-SGD."""
+    """At this number of rows, a step of DP-SGD takes more than `least` times as long as one of DP-AdaFEST."""
 
     def test(inputs: Inputs) -> Finding:
         section = read(inputs.report, "embedding")
@@ -62,7 +62,7 @@ def factor_at(rows: int, least: float) -> Callable[[Inputs], Finding]:
 
 
 def grows_with_size(inputs: Inputs) -> Finding:
-    """DP-SGD takes more times as long in the largest table that was timed than in the smallest one."""
+    """The ratio of step times is larger for the largest table timed than for the smallest."""
     section = read(inputs.report, "embedding")
     timed = {rows: found for rows in section.at("dpsgd") if (found := factor(section, rows))} if section else {}
     if section is None or len(timed) < 2:

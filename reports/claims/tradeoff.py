@@ -1,4 +1,4 @@
-"""Tests of what the paper says of utility against reduction, at one ε or in one streaming period."""
+"""Tests of the paper's claims about utility against reduction, at one ε or in one streaming period."""
 
 from __future__ import annotations
 
@@ -14,36 +14,35 @@ from reports.entry import Inputs
 from reports.wording import metric, settings_text
 
 TOLERABLE = LOSSES[-1]
-"""A loss beyond these is none that the paper tolerates."""
+"""The largest loss in the paper's tables: a larger one is not tolerable."""
 
 LITTLE, MINIMAL = 100, 2
-"""Reductions below the first are what the paper may mean by minimal: it names no number. Below the second they surely
-are, so that settings must come so far to refute what it says of them."""
-
+"""The paper gives no number for a "minimal" reduction: below LITTLE it may be one, below MINIMAL it certainly is. Only
+settings below MINIMAL can refute the claim."""
 
 VERY = 10
-"""A gradient counts as very sparse where one coordinate in so many is not zero, or fewer: the paper has no number."""
+"""A gradient counts as very sparse if at most one coordinate in VERY is non-zero; the paper gives no number."""
 
 MUCH = 10
-"""A reduction above this counts as significant: the paper names no number."""
+"""A reduction above this counts as significant; the paper gives no number."""
 
 SPARSE = ("fest", "adafest", "adafest_plus")
 
 
 def leads_at(leader: str, *rivals: str, epsilons: Sequence[float] = ()) -> Callable[[Population], Finding]:
-    """At all these ε (by default all there are) and at the same loss, the leader cuts the gradient more than each
+    """At all these ε (default: every ε of the runs) and at the same loss, the leader has a larger reduction than each
     rival."""
     return lambda population: leads(by_epsilon(population, epsilons or population.epsilons), leader, rivals)
 
 
 def leads_at_every_epsilon(leader: str, *rivals: str) -> Callable[[Population], Finding]:
-    """The same of a claim that the paper makes of every ε."""
+    """The same for a claim that the paper makes about every ε."""
     return lambda population: at_every(population, leads_at(leader, *rivals)(population))
 
 
 def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: float = 1.0) -> Finding:
-    """In every panel and at the same loss, the leader cuts the gradient more than each rival, `factor` times more: at
-    the paper's losses, or at a wider one where none cuts anything within those (`comparable`)."""
+    """In every panel and at the same loss, the leader's reduction exceeds `factor` times that of each rival: at the
+    paper's losses, or at a wider one if no algorithm cuts the gradient within those (`comparable`)."""
     return all_of([_leads(panel, leader, rivals, factor, len(panels)) for panel in panels], "leads")
 
 
@@ -75,8 +74,8 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
 
 
 def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], said: str) -> tuple[str, float, float | None]:
-    """Where the lead is largest by its lower bound or, of a claim that does not hold, smallest by its upper one: what
-    it is of, and how many times the best rival's the leader's best reduction is; None is unknown."""
+    """Return the ratio of the leader's best reduction to the best rival's, with its description, at the loss where its
+    lower bound is largest or, if the claim does not hold, where its upper bound is smallest; None for unknown."""
     bounds = []
     for loss, mine, others in reached:
         rival = max(others, key=lambda other: other.at_most)
@@ -89,8 +88,8 @@ def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], said: str) ->
 
 
 def _ends(tried: Sequence[Tried]) -> Mapping[str, object]:
-    """The smallest loss that some algorithm was never tried so sparse as to have, though it can be sparser, and those
-    algorithms with their largest reductions."""
+    """Return the smallest loss that the settings of some algorithm do not reach, although sparser ones are possible,
+    and those algorithms with their largest reductions."""
     for loss in LOSSES:
         ended = [(one.name, one.sparsest.reduction) for one in tried if one.ends(loss)]
         if ended:
@@ -101,10 +100,10 @@ def _ends(tried: Sequence[Tried]) -> Mapping[str, object]:
 def reaches(
     leader: str, factor: float, of_paper: Sequence[str] = (), knobs: Sequence[str] = ()
 ) -> Callable[[Population], Finding]:
-    """The leader cuts the gradient more than `factor` times at a loss below NEARLY.
+    """The leader has a reduction above `factor` at a loss below NEARLY.
 
-    It does not, only on the data that the paper says it of, and where its `knobs` were all searched: on other data, or
-    with other settings, less may be all there is.
+    The claim can be refuted only on the paper's data and if all `knobs` were searched: on other data, or in a smaller
+    search, such a reduction may not exist.
     """
 
     def test(population: Population) -> Finding:
@@ -139,8 +138,8 @@ def reaches(
 
 
 def significant_reduction(population: Population) -> Finding:
-    """One of the paper's algorithms cuts the gradient more than MUCH times at a loss below NEARLY, and is above frozen
-    embeddings, which cut it altogether."""
+    """One of the paper's algorithms has a reduction above MUCH at a loss below NEARLY, and a higher utility than frozen
+    embeddings, whose gradient is empty."""
     panel = main_panel(population)
     names = [name for name in SPARSE if panel and panel.of(name)]
     compared = Compared(panel, "frozen", *names) if panel else None
@@ -172,8 +171,7 @@ def significant_reduction(population: Population) -> Finding:
 
 
 def exponential_loses(population: Population) -> Finding:
-    """No setting of exponential selection has a tolerable loss, at every ε at which as many were tried as at the main
-    one."""
+    """No setting of exponential selection has a tolerable loss, at any ε with as many settings as the main one."""
     main = main_panel(population)
     panels = by_epsilon(population, population.epsilons)
     if main is not None:
@@ -182,7 +180,7 @@ def exponential_loses(population: Population) -> Finding:
 
 
 def _exponential_loses(panel: Panel, panels: int) -> Finding:
-    """A loss is tolerable below TOLERABLE, and below that of frozen embeddings, which cost nothing."""
+    """A loss is tolerable if it is below TOLERABLE and below that of frozen embeddings."""
     compared = Compared(panel, "exponential", *(["frozen"] if panel.of("frozen") else []), panels=panels)
     if compared.lacking:
         return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
@@ -210,7 +208,8 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
 
 
 def beats_dpsgd(population: Population) -> Finding:
-    """One of the AdaFEST settings that cut little is above DP-SGD. It is refuted only where one cuts hardly at all."""
+    """One of the DP-AdaFEST settings with a small reduction exceeds DP-SGD. Refuted only if a reduction below MINIMAL
+    was tried."""
     panel = main_panel(population)
     compared = Compared(panel, "adafest") if panel else None
     if panel is None or compared is None or compared.lacking:
@@ -302,8 +301,8 @@ def texts_cut_less(inputs: Inputs) -> Findings:
 
 
 def _trained(inputs: Inputs, *kinds: str) -> list[tuple[Population, Panel]]:
-    """Populations, the first on each dataset, on which DP-AdaFEST and DP-SGD were trained, and a claim can be tested,
-    at the main ε."""
+    """Return the first population on each dataset on which DP-AdaFEST and DP-SGD were trained at the main ε and claims
+    can be tested, with its panel."""
     found: dict[tuple[str, int], tuple[Population, Panel]] = {}
     for population in inputs.of(*kinds):
         panel = main_panel(population)
@@ -313,13 +312,13 @@ def _trained(inputs: Inputs, *kinds: str) -> list[tuple[Population, Panel]]:
 
 
 def untested(inputs: Inputs, *kinds: str) -> Findings:
-    """What there is to say where no claim can be tested on any of these kinds."""
+    """Return the findings if no claim can be tested on any data of these kinds."""
     there = {p.dataset: finding(UNTOLD, "untestable", population=p) for p in inputs.of(*kinds) if p.untestable}
     return there or {NOWHERE: finding(OPEN, "no_runs", kinds=kinds)}
 
 
 def cuts_more(panel: Panel, other: Panel) -> Finding:
-    """At the same loss, DP-AdaFEST cuts the gradient more in one panel than in another on other data."""
+    """At the same loss, DP-AdaFEST has a larger reduction in one panel than in another on other data."""
     pair = [Compared(one, "adafest") for one in (panel, other)]
     mine, theirs = (compared.tried("adafest") for compared in pair)
     so, not_so, of = ahead(mine, [theirs]), behind(mine, [theirs]), sum(len(compared.rivals) for compared in pair)
@@ -338,19 +337,19 @@ def cuts_more(panel: Panel, other: Panel) -> Finding:
 
 
 def main_panel(population: Population) -> Panel | None:
-    """The ε at which the paper makes a claim of one ε."""
+    """Return the panel of the main ε, for claims about one ε."""
     epsilon = population.main_epsilon
     return None if epsilon is None else by_epsilon(population, [epsilon])[0]
 
 
 def frozen_loss(panel: Panel) -> Difference | None:
-    """What frozen embeddings lose: a reduction bought with as much is worth nothing."""
+    """Return the loss of frozen embeddings: a reduction with the same loss is worth nothing."""
     gained = frozen_gain(panel)
     return None if gained is None else gained.times(-1)
 
 
 def frozen_gain(panel: Panel) -> Difference | None:
-    """What frozen embeddings gain over DP-SGD; None where one of them is lacking."""
+    """Return the gain of frozen embeddings over DP-SGD; None if one of them is missing."""
     compared = Compared(panel, "frozen")
     if compared.lacking or compared.reference is None:
         return None

@@ -1,7 +1,7 @@
-"""Tests of "rises with": steps from one value to the next, where a straight line would hide a fall.
+"""Tests of "rises with" step by step, since a straight line would hide a fall.
 
-It rises where the last value is shown to be above the first and no step between to fall by as much as counts
-(NEARLY). It does not where the step, or the whole, that seems the least on the seeds that choose is shown to fall.
+A utility rises if the last value is shown to exceed the first, and every step is shown to fall by less than NEARLY. It
+does not rise if the step (or the whole change) that seems smallest on the choosing seeds is shown to fall.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from reports.claims.logic import Above, All, Contrast, equivalent, verdict
 from reports.comparison import Setting
 
 SCATTER = 0.004
-"""A typical standard deviation of a utility over retrainings, for saying how many seeds an effect needs."""
+"""A typical standard deviation of a utility over retraining, to estimate how many seeds an effect needs."""
 
 Line = Mapping[float, Setting]
-"""Settings by the value that rises; all else is the same."""
+"""Settings by the value that changes; everything else is the same."""
 
 
 @dataclass(frozen=True)
 class Trend:
-    """Steps between neighbouring values, and from the first to the last; each the mean over parallel lines.
+    """Changes between neighbouring values, and from the first to the last, each a mean over parallel lines.
 
     Attributes:
-        of: the number of settings that those of the lines were chosen among, on the seeds that choose; 1 of none.
+        of: number of settings among which the choosing seeds chose those of the lines; 1 without a choice.
     """
 
     steps: Mapping[tuple[float, float], Contrast]
@@ -36,7 +36,7 @@ class Trend:
 
     @property
     def verdict(self) -> str:
-        """Of the claim that it rises."""
+        """Verdict on the claim that the utility rises."""
         steps = self.steps.values()
         falls = All([Above(self.whole), *map(Above, steps)]).fails(self.of, self.of > 1)
         rises = All([Above(self.whole), *(Above(step, -NEARLY) for step in steps)]).holds(self.of, self.of > 1)
@@ -44,25 +44,24 @@ class Trend:
 
     @property
     def unmoved(self) -> str:
-        """The verdict on the claim that all values are as good as each other."""
+        """Verdict on the claim that all values are equally good."""
         same = All([equivalent(self.whole), *map(equivalent, self.steps.values())])
         return verdict(same, self.of > 1, self.of)
 
     @property
     def moved(self) -> Difference:
-        """From the first to the last."""
+        """Change from the first value to the last."""
         return self.whole.at(self.of, self.of > 1)
 
     @property
     def lowest(self) -> tuple[float, float, Difference]:
-        """The step that rises least or falls most, over all seeds."""
+        """Step that rises least or falls most, over all seeds."""
         (low, high), step = min(self.steps.items(), key=lambda item: (item[1].value, item[0]))
         return low, high, step.at(self.of, self.of > 1)
 
 
 def trend(sample: Sample, lines: Sequence[Line], of: int = 1) -> Trend | None:
-    """The trend of parallel lines in a sample, of settings that were chosen among `of`; None of none with two
-    values."""
+    """Return the trend of parallel lines in a sample, of settings chosen among `of`; None if no line has two values."""
     lines = [line for line in lines if len(line) > 1]
     if not lines:
         return None
@@ -76,12 +75,12 @@ def trend(sample: Sample, lines: Sequence[Line], of: int = 1) -> Trend | None:
 
 
 def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contrast:
-    """The mean gain of the second of each pair over the first."""
+    """Return the mean gain of the second of each pair over the first."""
     share = 1 / len(pairs)
     return Contrast(sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))])
 
 
 def seeds_needed(effect: float, scatter: float = SCATTER) -> int:
-    """The seeds a setting at which 95% bounds on a difference of two settings come to exclude zero with a power of 80%,
-    where the difference is `effect`."""
+    """Return the seeds per setting at which 95% bounds exclude zero with a power of 80% if two settings differ by
+    `effect`."""
     return math.ceil(2 * ((1.645 + 0.842) * scatter / effect) ** 2)

@@ -1,8 +1,10 @@
-"""The Jinja2 templates: of the page, of Markdown, and of the sentences that a claim's finding is worded by."""
+"""The Jinja2 templates of the page, of Markdown, and of the sentences that word a claim's finding."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -10,6 +12,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from reports.algorithms import algorithm, label
 from reports.text import code, markdown, markup
 from reports.wording import multiple, number, plural, significant, utility
+
+
+def merged(reached: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Merge consecutive rows that differ in their first value, a loss, alone: the losses in words, then the rest."""
+    rows = [([number(row[0]) for row in group], rest) for rest, group in groupby(reached, key=lambda row: row[1:])]
+    return [(", ".join(losses[:-1]) + " or " * (len(losses) > 1) + losses[-1], *rest) for losses, rest in rows]
+
 
 ENVIRONMENT = Environment(
     loader=PackageLoader(__name__, ""),
@@ -26,6 +35,7 @@ ENVIRONMENT.filters |= {
     "label": label,
     "markdown": markdown,
     "markup": markup,
+    "merged": merged,
     "multiple": multiple,
     "number": number,
     "plural": plural,
@@ -35,11 +45,11 @@ ENVIRONMENT.filters |= {
 
 
 def render(template: str, **values: Any) -> str:
-    """A whole document."""
+    """Render a whole document."""
     return ENVIRONMENT.get_template(template).render(values)
 
 
 def sentences(macro: str, **values: Any) -> str:
-    """The sentences of a macro of `evidence.md.jinja`, on one line."""
+    """Render a macro of `evidence.md.jinja` as sentences on one line."""
     text = getattr(ENVIRONMENT.get_template("evidence.md.jinja").module, macro)(**values)
     return re.sub(r"[ \n]+", " ", text).strip()

@@ -1,5 +1,5 @@
 "use strict";
-// Without this script the page lacks the filter and the copy buttons, and nothing else.
+// Without this script the page lacks only the filter and the copy buttons.
 const filter = document.getElementById("filter");
 const shows = (element, dataset, epsilon) => {
   const own = element.dataset.epsilons ?? element.dataset.epsilon;
@@ -12,7 +12,7 @@ const choose = () => {
   document.querySelectorAll(".variant, .variant tbody tr, .run").forEach((e) => { e.hidden = !shows(e, dataset, epsilon); });
   document.querySelectorAll("article").forEach((e) => { e.hidden = !e.querySelector(".variant:not([hidden])"); });
   document.querySelectorAll("section.runs").forEach((e) => { e.hidden = !e.querySelector(".run:not([hidden])"); });
-  // A claim goes with all that shows it, a link with what it leads to.
+  // Hide a claim with all artifacts that show it, and a link with its target.
   const dead = (link) => document.getElementById(decodeURIComponent(link.hash.slice(1)))?.closest("[hidden]") != null;
   const links = (e) => [...e.querySelectorAll('a[href^="#"]')];
   document.querySelectorAll(".claims tbody tr").forEach((e) => { e.hidden = links(e).length > 0 && links(e).every(dead); });
@@ -21,7 +21,7 @@ const choose = () => {
   const shown = document.querySelectorAll(".run:not([hidden])").length;
   filter.querySelector("output").textContent = `${shown} of ${runs.length} runs`;
 };
-// A run that a table leads to opens.
+// Open a run that a table links to.
 const unfold = () => {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   if (target instanceof HTMLDetailsElement) target.open = true;
@@ -42,7 +42,7 @@ document.querySelectorAll(".command").forEach((command) => {
     try {
       await navigator.clipboard.writeText(code.textContent);
       button.textContent = "Copied";
-    } catch {  // not allowed here: leave it selected, one keystroke from copied
+    } catch {  // not permitted: select it instead
       getSelection().selectAllChildren(code);
       button.textContent = "Selected";
     }

@@ -45,7 +45,7 @@ def test_an_engine_that_costs_more_than_it_claims_ends_with_status_one(
         (["algorithm=nonprivate"], "algorithm=nonprivate guarantees nothing"),
         (["audit.draws=10"], "audit.draws must be a whole number from 1,000"),
         (["audit.drws=10"], "did you mean audit.draws?"),
-        (["algorithm.threshold=3"], "That is of dpsgd: choose with algorithm=..."),
+        (["algorithm.threshold=3"], "This is for dpsgd: choose with algorithm=..."),
     ],
 )
 def test_a_wrong_line_is_one_sentence(dpfest_here: Command, tmp_path: Path, arguments: list[str], message: str) -> None:

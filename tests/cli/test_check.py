@@ -85,7 +85,7 @@ def test_malformed_lines_lie_outside(dpfest_here: Command, tmp_path: Path, lines
     assert ended.returncode == 1
     assert "OUTSIDE" in row(ended.stdout, "malformed lines")
     assert f"{file}, line 2001: 41 fields between tabs, 40 wanted" in row(ended.stdout, "malformed lines")
-    assert "of these lie OUTSIDE their ranges" in ended.stderr
+    assert "measurements lie OUTSIDE their ranges" in ended.stderr
 
 
 def test_labels_of_other_lines_lie_outside(dpfest_here: Command, tmp_path: Path, lines: list[bytes]) -> None:
@@ -118,7 +118,7 @@ def test_another_share_of_positives_lies_outside(dpfest_here: Command, tmp_path:
             (),
             "is not in Criteo's format: line 1 has 1 fields",
         ),
-        (lambda lines: lines[:1000], (), "1,000 lines, and a check takes at least 5,000"),
+        (lambda lines: lines[:1000], (), "1,000 lines, and a check needs at least 5,000"),
         (lambda lines: lines, ("data.path=elsewhere.txt",), "There is no file elsewhere.txt: set data.path"),
         (lambda lines: lines, ("check.line=5",), "did you mean check.lines?"),
     ],
@@ -136,4 +136,4 @@ def test_what_cannot_be_checked_is_one_sentence(
 def test_other_data_are_refused(dpfest_here: Command, tmp_path: Path) -> None:
     ended = dpfest_here("check", "data=journey")
     assert (ended.returncode, list(tmp_path.iterdir())) == (2, [])
-    assert "data=journey is none: choose data=criteo_kaggle" in ended.stderr
+    assert "not data=journey: choose data=criteo_kaggle" in ended.stderr

@@ -86,7 +86,7 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
 
 
 def test_a_line_without_a_run_or_with_a_wrong_one_is_one_sentence(dpfest_here: Command, tmp_path: Path) -> None:
-    for line, said in (([], "needs the folder of a run"), (["nowhere"], "nowhere is no folder of a run")):
+    for line, said in (([], "needs the folder of a run"), (["nowhere"], "nowhere is not the folder of a run")):
         ended = dpfest_here("release", *line)
         assert ended.returncode == 2 and said in ended.stderr and ended.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

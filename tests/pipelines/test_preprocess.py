@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from dpfest.errors import UserError
+from pipelines.config.schema import build
 from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.clicks import blocks
 from pipelines.data.clicks.criteo import CriteoKaggleConfig
@@ -187,18 +188,29 @@ def test_a_split_too_small_for_an_auc_is_named(tmp_path: Path, capsys: pytest.Ca
     ("config", "said"),
     [
         (CriteoKaggleConfig(path="/nowhere/train.txt"), "no file /nowhere/train.txt: set data.path"),
-        (CriteoKaggleConfig(on_bad_row="ignore"), "data.on_bad_row must be stop or skip, not 'ignore'"),
         (CriteoKaggleConfig(split=SplitConfig(train=0.9)), "data.split must hold shares"),
-        (
-            CriteoKaggleConfig(vocabulary=VocabularyConfig(policy="hashed")),
-            "data.vocabulary.policy must be one of",
-        ),
         (CriteoKaggleConfig(vocabulary=VocabularyConfig(sizes=[3, 4])), "must hold 26 positive numbers"),
     ],
 )
-def test_settings_without_meaning_are_refused(tmp_path: Path, config: CriteoKaggleConfig, said: str) -> None:
+def test_settings_that_do_not_fit_the_data_are_refused(tmp_path: Path, config: CriteoKaggleConfig, said: str) -> None:
     with pytest.raises(UserError, match=said):
         run(config, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"on_bad_row": "ignore"}, "data.on_bad_row must be one of stop, skip, not 'ignore'"),
+        ({"vocabulary": {"policy": "hashed"}}, "data.vocabulary.policy must be one of hash, threshold, all"),
+        ({"vocabulary": {"min_count": 0}}, "data.vocabulary.min_count must be a whole number from 1"),
+        ({"vocabulary": {"sizes": [0] * 26}}, r"data.vocabulary.sizes\[0\] must be a whole number from 1"),
+        ({"split": {"train": 1.5, "test": -0.5, "validation": 0.0}}, "data.split.train must be a number from 0 to 1"),
+        ({"split": {"seed": -1}}, "data.split.seed must be a whole number from 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_their_key(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        build(CriteoKaggleConfig, values, "data")
 
 
 def test_the_split_has_its_shares_and_follows_the_row_alone(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_run_does_not_go_on_with_rows_that_have_changed(tmp_path: Path, monkey
     rows = dataset.folder / "train.rows"
     whole = rows.read_bytes()
     rows.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(UserError, match=rf"{rows} is not what was written .*: delete {dataset.folder} and preprocess"):
+    with pytest.raises(UserError, match=rf"{rows} is damaged: .* Delete {dataset.folder} and preprocess"):
         make_run(settings)
     rows.write_bytes(whole)
     assert make_run(settings).summary["steps"] == 3
@@ -141,12 +141,12 @@ def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(tmp_path: Path) 
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))  # a write past it fails as one on a full disk does
     try:
         large = {"step": 1, "weights": torch.zeros(10_000)}
-        with pytest.raises(UserError, match=r"run cannot take the checkpoint \(File too large\); none"):
+        with pytest.raises(UserError, match=r"checkpoint cannot be written to .*run \(File too large\); there is no"):
             directory.save_state(large)
         directory.save_state({"step": 0})
-        with pytest.raises(UserError, match="was there before is whole: make room there"):
+        with pytest.raises(UserError, match="previous checkpoint is intact"):
             directory.save_state(large)
-        with pytest.raises(UserError, match="was there before is whole: make room there"):
+        with pytest.raises(UserError, match="previous checkpoint is intact"):
             directory.finish({}, {}, {}, {"weights": torch.zeros(10_000)}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -221,7 +221,7 @@ def test_two_secret_keys_give_two_results(tmp_path: Path) -> None:
 
 def test_the_same_run_twice_at_once_is_refused(tmp_path: Path) -> None:
     settings = config(tmp_path)
-    with RunDirectory(run_folder(settings)).lock(), pytest.raises(UserError, match="making this very run"):
+    with RunDirectory(run_folder(settings)).lock(), pytest.raises(UserError, match="training the same run"):
         make_run(settings)
 
 

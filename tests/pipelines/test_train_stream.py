@@ -248,7 +248,9 @@ def test_budget_answers_from_the_days_or_from_a_number_of_examples(config: Any, 
     sigmas = [f"{period[name]:.6g}" for period in trained for name in ("noise_multiplier", "gradient_noise_multiplier")]
     assert all(sigma in "\n".join(said[-2:]) for sigma in sigmas)
     elsewhere = f"paths.data={tmp_path}/nowhere"
-    with pytest.raises(UserError, match=r"number of training examples is not known: set budget\.examples.* 6 days"):
+    with pytest.raises(
+        UserError, match=r"number of training examples is unknown: set budget\.examples.* 6 training days"
+    ):
         budget(config(elsewhere))
     table = str(budget(config(elsewhere, "budget.examples=1201", "privacy=paper")))
     assert "801" in table and "400" in table and "epsilon at each period's own q" in table

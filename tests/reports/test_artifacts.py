@@ -89,7 +89,7 @@ def test_fig8_says_how_many_settings_lie_under_its_axis(tmp_path: Path) -> None:
     write_run(tmp_path, "exponential", test=0.50, coordinates=100.0)
     with style():
         content = fig8.content(Inputs(drawn=only_population(tmp_path)))
-    assert "1 setting under the axis" in content.caption
+    assert "1 setting below the axis" in content.caption
     assert content.table is not None and len(content.table.rows) == 3
 
 
@@ -128,7 +128,7 @@ def test_notes_and_footer_stay_on_the_page() -> None:
     with style():
         figure = fig2.content(Inputs()).figure
         assert figure is not None
-        note = "Incomplete. Runs with one noise ratio σ₁/σ₂ only: its effect cannot be seen yet: "
+        note = "Incomplete. Runs with one noise ratio σ₁/σ₂ only, which do not show its effect yet: "
         dress(
             figure,
             "dpfest sweep experiment=comparison paths.runs=/data/" + "runs/" * 40,
@@ -214,7 +214,7 @@ def test_audits_of_different_settings_are_not_said_to_be_alike(tmp_path: Path) -
     write_audit(tmp_path, delta=0.02, draws=1000)
     with style():
         content = audit.content(Inputs(report=tmp_path))
-    assert "each algorithm's own audit" in content.caption and content.table is not None
+    assert "each algorithm's audit" in content.caption and content.table is not None
     assert {row[5] for row in content.table.rows} == {0.02, 0.01}
 
 
@@ -259,6 +259,6 @@ def test_curves_have_bars_over_seeds_where_there_are_several(tmp_path: Path) -> 
 
     caption, bars = drawn((0, 1))
     assert len(bars) == 2 and all(bar.has_xerr and bar.has_yerr for bar in bars)
-    assert "bars the standard deviation over seeds" in caption
+    assert "bars are standard deviations over seeds" in caption
     caption, bars = drawn((0,))
     assert bars == [] and "seeds" not in caption

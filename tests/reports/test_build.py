@@ -139,7 +139,7 @@ def test_without_dpsgd_no_loss_is_made_up(tmp_path: Path) -> None:
     write_run(runs, "fest", test=0.71, coordinates=100.0)
     build(runs, report, only=["fig3", "fig8", "fig1b"])
     assert rows(report / "tables" / "fig3.csv") == []
-    assert "there is no DP-SGD run" in "\n".join(entries(report)["fig3"]["variants"][0]["missing"])
+    assert "no DP-SGD run to compare with" in "\n".join(entries(report)["fig3"]["variants"][0]["missing"])
     assert rows(report / "tables" / "fig8.csv")[0]["test_loss"] == ""
 
 
@@ -256,7 +256,7 @@ def test_an_algorithm_with_fewer_seeds_than_the_others_is_not_complete(tmp_path:
     entry = entries(report)["fig9"]
     assert (entry["runs_done"], entry["runs_needed"]) == (4, 6)
     assert "Done so far: 1 of 3 adafest runs." in entry["variants"][0]["missing"]
-    assert "seeds 0, 1, 2 (1 to 3 a setting)" in entry["variants"][0]["provenance"]
+    assert "seeds 0, 1, 2 (1 to 3 per setting)" in entry["variants"][0]["provenance"]
     assert "seed=0,1,2" in entry["variants"][0]["command"]
     # What the line asks for counts, where it says.
     asked = {"comparison": {"frozen": 5, "adafest": 5}}

@@ -76,7 +76,7 @@ def test_damaged_cards_are_named_by_file_and_line_and_left_out(runs: Path, tmp_p
     assert len(usable) == len(lines) - 2
     assert [left_out.path for left_out in skipped] == ["all.jsonl, line 5", "none.jsonl.gz, line 1"]
     built = build(tmp_path, tmp_path / "report", only=["frontier"])
-    assert "left out: all.jsonl, line 5: it is not what was written: its checksum is another" in str(built)
+    assert "left out: all.jsonl, line 5: it is damaged: its checksum does not match" in str(built)
     left_out = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["skipped"]
     assert left_out[0]["path"] == "all.jsonl, line 5"
 

@@ -150,7 +150,7 @@ def test_one_row_a_table_is_where_fest_ends_and_not_where_its_grid_does(tmp_path
     write(tmp_path / "end", [*BASE, fest(25, 0.0005, 5000.0), *MANY])
     claim = found(tmp_path / "end", "adafest_ahead_of_fest")
     assert claim["verdict"] == FAILS  # beyond any doubt DP-FEST cuts 5,000 times where DP-AdaFEST loses more
-    assert "or more" not in claim["evidence"].split("In brackets")[0] and "sweep" not in claim["evidence"]
+    assert "≥" not in claim["evidence"].split("In brackets")[0] and "sweep" not in claim["evidence"]
     write(tmp_path / "ahead", [*BASE, fest(25, 0.0005, 500.0), adafest(5, 0.0005, 5e3), adafest(50, 0.03, 5e4)])
     assert verdicts(tmp_path / "ahead")["adafest_ahead_of_fest"] == HOLDS
     write(tmp_path / "open", [*BASE, fest(26, 0.0005, 500.0), adafest(5, 0.0005, 5e3), adafest(50, 0.03, 5e4)])
@@ -160,8 +160,8 @@ def test_one_row_a_table_is_where_fest_ends_and_not_where_its_grid_does(tmp_path
 def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
     said = {claim["id"]: claim["evidence"] for claim in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))}
-    assert "None of 2 settings cuts less than 100 times; one cuts 5,000×" in said["adafest_beats_dpsgd"]
-    assert "the sparsest cuts 50,000× (sweep larger algorithm.threshold)" in said["adafest_half_a_million"]
+    assert "None of 2 settings has a reduction below 100×; the smallest is 5,000×" in said["adafest_beats_dpsgd"]
+    assert "the largest is 50,000× (sweep larger algorithm.threshold)" in said["adafest_half_a_million"]
     assert "privacy=paper" in said["corrections_cost_no_utility"]
 
 
@@ -240,7 +240,7 @@ def test_seeds_are_named_only_where_all_settings_have_them(tmp_path: Path) -> No
     write(tmp_path, [*BASE, *FEW])
     write(tmp_path, list(MANY), seeds=(0,))
     claim = found(tmp_path, "adafest_ahead_of_fest")
-    assert "1 to 3 seeds a setting" in claim["evidence"] and "seeds 0, 1, 2" not in claim["evidence"]
+    assert "1 to 3 seeds per setting" in claim["evidence"] and "seeds 0, 1, 2" not in claim["evidence"]
 
 
 def test_no_cliff_among_thresholds_far_below_the_batch_decides_nothing(tmp_path: Path) -> None:
@@ -411,9 +411,9 @@ def test_claims_of_time(dense: float | None, verdict: str, tmp_path: Path) -> No
     ("turns", "fastest", "verdict", "said"),
     [
         # t(0.975, 2) = 4.3027; the standard error is at most ln(0.5 / 0.49) / (2 √2): a factor of 1.0312 either way.
-        (3, 0.49, HOLDS, "250 times as long (median within 3 turns; 95% interval 242 to 258), in the paper 177"),
+        (3, 0.49, HOLDS, "250 times as long (95% interval 242 to 258; 3 turns); 177 in the paper"),
         (3, 0.1, OPEN, "95% interval 21.6 to 2,890"),
-        (1, 0.5, OPEN, "median within 1 turn; 95% interval unknown"),
+        (1, 0.5, OPEN, "95% interval unknown; 1 turn"),
     ],
 )
 def test_an_unsteady_turn_leaves_a_claim_of_time_open(

@@ -98,7 +98,7 @@ def test_an_effect_as_small_as_the_papers_says_how_many_seeds_it_takes(tmp_path:
         write_run(tmp_path, "dpsgd", test=test, seed=seed, period=days, dataset="nycflights_stream")
     claim = found(tmp_path, "private_rises_with_period")
     assert claim["verdict"] == OPEN
-    assert "the paper's, 0.0007, takes about 404 seeds a period" in claim["evidence"]
+    assert "the paper's, 0.0007, takes about 404 seeds per period" in claim["evidence"]
     assert "0.7846, 0.7848, 0.7847, 0.7820, 0.7848" in found(tmp_path, "nonprivate_unmoved_by_period")["paper"]
 
 

@@ -54,7 +54,7 @@ def test_runs_that_do_not_tell_their_tables_leave_vocabularies_incomplete(tmp_pa
     gradient = {"parameters": 10, "coordinates_mean": 1.0}
     write_run(tmp_path, "nonprivate", test=0.78, epsilon=None, embedding_gradient=gradient)
     content = tab_vocab.content(Inputs(drawn=populations(load_runs(tmp_path)[0])[0]))
-    assert content.missing == ["The runs do not tell their tables."]
+    assert content.missing == ["The runs do not record their tables."]
 
 
 def test_corrections_say_how_much_more_noise_they_take(tmp_path: Path) -> None:

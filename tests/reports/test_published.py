@@ -52,11 +52,11 @@ def test_data_are_hashed_into_the_vocabularies_of_the_papers_table() -> None:
 
 
 def test_a_figure_of_other_data_says_so_and_one_of_the_papers_does_not() -> None:
-    assert "The data differ: the paper's figure is of Criteo-Kaggle, this one of nycflights" in other_data(
+    assert "The data differ: the paper's figure is for Criteo-Kaggle, this one for nycflights" in other_data(
         "fig8", "nycflights"
     )
     assert "Criteo-1TB" in other_data("fig5", "nycflights_stream")
-    assert "numbers are of SST-2, QNLI, ours of text_synthetic" in other_data("tab_frozen", "text_synthetic")
+    assert "numbers are for SST-2, QNLI, ours for text_synthetic" in other_data("tab_frozen", "text_synthetic")
     assert (
         other_data("tab_lora", "sst2")
         == other_data("fig3", "qnli")

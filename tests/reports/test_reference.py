@@ -102,13 +102,13 @@ def test_runs_with_other_seeds_agree_and_settings_that_the_reference_lacks_are_c
     assert found["fig1b"] == ("not compared", 0, 0, 0)  # of non-private runs
     assert "audit" not in found
     (line,) = [line for line in str(built).splitlines() if line.startswith("reference: fig8 ")]
-    assert line.endswith("agrees: 1 setting of 2, the reference lacks others, within the scatter over seeds")
+    assert line.endswith("agrees: 1 setting of 2 (the reference lacks the others) within the scatter over seeds")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-    assert 'id="reference"' in page and "lacks others, within the scatter over seeds. The largest difference" in page
+    assert 'id="reference"' in page and "lacks the others) within the scatter over seeds. Largest relative to" in page
     assert "lacks others, within the scatter" in (tmp_path / "report" / "index.md").read_text(encoding="utf-8")
     # Without a reference the page has no such section, and nothing of it is left.
     again = build(tmp_path / "runs", tmp_path / "report", only=["frontier"])
-    assert "reference: nothing to compare these runs with" in str(again).splitlines()
+    assert "reference: no reference to compare with" in str(again).splitlines()
     assert 'id="reference"' not in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert not list((tmp_path / "report" / "tables").glob("reference*"))
 

@@ -75,7 +75,7 @@ def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     generated = population(tmp_path, "text_synthetic")
     with style():
         contents = [draw(Inputs(drawn=generated)) for draw in (fig3, tab_lora.content, tab_frozen.content)]
-    assert all("cannot be tested here" in content.caption for content in contents)
+    assert all("cannot test the paper's claim" in content.caption for content in contents)
 
 
 def test_each_kind_of_data_has_its_artifacts_and_its_experiment(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Click logs: readers of each format, from lines to rows of 13 numbers and 26 table rows."""
+"""Click logs: one reader per format, from lines to numeric features and table rows."""

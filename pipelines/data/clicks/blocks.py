@@ -1,6 +1,6 @@
 """Read whole lines of a text file, plain or gzipped, in blocks of bounded size.
 
-Reading and decompressing run one block ahead in a thread, beside the parsing of the block before.
+A thread reads and decompresses one block ahead while the previous block is parsed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ BLOCK_BYTES = 16 << 20
 
 
 def count_bytes(block: bytes, byte: bytes) -> int:
-    """How often one byte occurs; several times as fast as bytes.count where it is frequent."""
+    """Count one byte; several times as fast as bytes.count if the byte is frequent."""
     return int(np.count_nonzero(np.frombuffer(block, np.uint8) == byte[0]))
 
 
 class _HashedFile(io.RawIOBase):
-    """A file that takes the SHA-256 of what is read from it, in order."""
+    """A file that computes the SHA-256 of its bytes as they are read, in order."""
 
     def __init__(self, path: Path) -> None:
         self._stream = path.open("rb", buffering=0)
@@ -52,8 +52,8 @@ class LineBlocks:
 
     Attributes:
         path: The file.
-        bytes_read: Bytes of the file (compressed, where it is) read so far.
-        lines: Lines given out so far.
+        bytes_read: Bytes of the file (compressed bytes of a .gz) read so far.
+        lines: Lines yielded so far.
     """
 
     unit = "line"
@@ -67,11 +67,11 @@ class LineBlocks:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the whole file as it lies on disk, once all of it has been read."""
+        """SHA-256 of the whole file on disk, available once all of it has been read."""
         return self._sha256
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines, each line ended by a line feed (added to the last one where it has none).
+        """Yield blocks of whole lines, each ended by a line feed (added to the last line if it has none).
 
         Raises:
             UserError: The file is missing, empty, a truncated or corrupt .gz, or has no lines at all.
@@ -79,7 +79,7 @@ class LineBlocks:
         try:
             raw = _HashedFile(self.path)
             with raw, self.path.open("rb") as start:
-                packed = start.read(2) == MAGIC  # by content: a name proves nothing
+                packed = start.read(2) == MAGIC  # by content: names can be wrong
                 pieces = unpacked(raw, self._block_bytes) if packed else self._read(raw)
                 yield from self._whole_lines(pieces, raw)
                 self.bytes_read, self._sha256 = raw.bytes_read, raw.digest.hexdigest()

@@ -1,4 +1,4 @@
-"""What all click logs have: a vocabulary, a split, and a reader of each day's rows."""
+"""Settings and methods that all click logs share: a vocabulary, a split, and a reader of each day's rows."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class ClickConfig(DataConfig):
 
     Attributes:
         tables: categorical features, each with an embedding table.
-        rows_of_a_day: about, in all splits; None where nothing is known of the source.
-        vocabulary: from values to table rows.
-        split: from lines to splits; a stream's leaves no day to be tested on.
+        rows_of_a_day: approximate number of rows of a day, over all splits; None if the source's size is unknown.
+        vocabulary: maps values to table rows.
+        split: assigns lines to splits; that of a stream has no test split.
     """
 
     task: ClassVar[str] = "clicks"
@@ -33,19 +33,24 @@ class ClickConfig(DataConfig):
     split: Split
 
     def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
+        """Raise UserError for an invalid setting."""
         self.vocabulary.check(self.tables)
         self.split.check()
         if self.is_stream and self.vocabulary.policy != "hash":
             raise UserError(
-                f"data.vocabulary.policy={self.vocabulary.policy} has no meaning in a stream: a vocabulary read off "
-                "one day would not hold the next day's values, and one read off all days would tell the first what "
-                "comes later. Leave it at hash."
+                f"data.vocabulary.policy={self.vocabulary.policy} cannot be used in a stream: a vocabulary of one day "
+                "would lack the next day's values, and one of all days would reveal later days to the first. Leave it "
+                "at hash."
             )
 
     @abstractmethod
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day; ``scratch`` is a folder that it may make for files of its own, removed afterwards."""
+        """Return the reader of a day's rows.
+
+        Args:
+            day: its number.
+            scratch: a folder that the reader may create for temporary files; it is removed afterwards.
+        """
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
         source = self.source(day, folder / SCRATCH)
@@ -60,7 +65,7 @@ class ClickConfig(DataConfig):
         return self.rows_of_a_day * self.split.shares["train"] * (train_days if self.is_stream else 1)
 
     def warnings(self, day: Dataset) -> list[str]:
-        """An AUC needs a row of each label; a share of 0 is a wish, and needs no warning."""
+        """Warn of splits on which no AUC is defined, unless their share is 0."""
         warnings = []
         for part in ("validation", "test"):
             share, counts = self.split.shares.get(part), day.description["splits"].get(part)

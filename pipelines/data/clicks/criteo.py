@@ -21,7 +21,7 @@ from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import line_content
 from pipelines.data.parquet import is_parquet
 from pipelines.data.rows import NUMERIC_FEATURES
-from pipelines.data.source import Progress, RefusedRows, check_on_bad_row
+from pipelines.data.source import OnBadRow, Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
 
 CATEGORICAL_NAMES = tuple(f"categorical-feature-{i}" for i in range(14, 40))
@@ -41,29 +41,23 @@ class CriteoKaggleConfig(ClickConfig):
 
     Attributes:
         path: The file. Required.
-        on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in
-            dataset.json.
+        on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in dataset.json.
     """
 
     rows_of_a_day: ClassVar[float] = 45_840_617
 
     name: str = "criteo_kaggle"
     path: str = "???"
-    on_bad_row: str = "stop"
+    on_bad_row: OnBadRow = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
 
-    def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
-        check_on_bad_row(self.on_bad_row)
-        super().check()
-
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return {"files": [fingerprint(path) for path in CriteoFiles([Path(self.path)], self.on_bad_row).paths]}
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows."""
+        """Return the reader of the rows."""
         return CriteoFiles([Path(self.path)], self.on_bad_row)
 
 
@@ -73,11 +67,11 @@ class CriteoFiles:
     Args:
         paths: The files, in the order of their days.
         on_bad_row: ``stop`` or ``skip``.
-        generated: The files were made for this one reading and are not kept.
+        generated: Whether the files are temporary, generated for this reading.
         first_day: Day of the first file.
 
     Raises:
-        UserError: A file is not there, or is a folder.
+        UserError: A file is missing, or is a folder.
     """
 
     numeric_names = NUMERIC_NAMES
@@ -99,14 +93,14 @@ class CriteoFiles:
         self._files: list[dict[str, Any]] = []
 
     def files(self) -> list[dict[str, Any]]:
-        """Path (or name, where generated), size and SHA-256 of each file, as read."""
+        """Return path (of generated files the name), size and SHA-256 of each file, as read."""
         return self._files
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All rows in order.
+        """Yield all rows in order.
 
         Raises:
-            UserError: A file cannot be read to its end, or it has a malformed line under ``on_bad_row=stop``.
+            UserError: A file cannot be read to its end, or has a malformed line under ``on_bad_row=stop``.
         """
         self.rejected, self._files = RefusedRows(), []
         total = sum(path.stat().st_size for path in self.paths)
@@ -136,23 +130,23 @@ class CriteoFiles:
             place = f"{where} {start + line + 1}: {error}"
             if self._on_bad_row == "stop":
                 raise UserError(
-                    f"{place}. Mend the file, or have such lines left out and counted: data.on_bad_row=skip."
+                    f"{place}. Correct the file, or set data.on_bad_row=skip to leave out and count such lines."
                 )
             self.rejected.add(error.reason, place)
 
 
 def lines_of(path: Path) -> ParquetLines | LineBlocks:
-    """The lines of a file in blocks, plain, gzipped or from Parquet; no more is read than is asked for."""
+    """Return the reader of a file's lines in blocks: plain text, gzip or Parquet. It reads no further than iterated."""
     return ParquetLines(path) if is_parquet(path) else LineBlocks(path)
 
 
 def _guess(path: Path) -> str:
-    """The file that was probably meant by a folder, as the end of a sentence."""
+    """Return the file that was probably meant by a folder, as the end of a sentence."""
     inside = [path / name for name in ("train.txt", "train.txt.gz") if (path / name).is_file()]
     return f", here data.path={inside[0]}" if inside else ""
 
 
 def transform(integers: NDArray[np.int64]) -> NDArray[np.float32]:
-    """log(1 + max(x, 0)) of counts of shape [n, 13]; a blank is 0 already."""
+    """Return log(1 + max(x, 0)) of counts of shape [n, 13]; blanks are 0 already."""
     assert integers.shape[1] == NUMERIC_FEATURES
     return np.log1p(np.maximum(integers, 0).astype(np.float64)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Criteo's 1 TB click logs: ``day_0.gz`` to ``day_23.gz``, gzipped as they are published, unpacked, or as Parquet."""
+"""Criteo's 1 TB click logs: ``day_0.gz`` to ``day_23.gz`` as published, unpacked, or as Parquet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import DaySplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig, hashed_vocabulary
 from pipelines.data.estimate import Estimate
-from pipelines.data.source import check_on_bad_row
+from pipelines.data.source import OnBadRow
 from pipelines.system.checksum import fingerprint
 from pipelines.system.ranges import Day, Days
 
@@ -30,7 +30,7 @@ class Criteo1TBConfig(ClickConfig):
 
     Attributes:
         path: The folder of the files. Required.
-        days: How many days, from day 0 on; or which ones, as in [0,1,5].
+        days: Number of days, from day 0 on; or a list of day numbers, as in [0,1,5].
         on_bad_row: ``stop`` a day at its first malformed line, or ``skip`` such lines and count them in the day's
             dataset.json.
     """
@@ -41,35 +41,35 @@ class Criteo1TBConfig(ClickConfig):
     name: str = "criteo_1tb"
     path: str = "???"
     days: Days | list[Day] = 24
-    on_bad_row: str = "stop"
+    on_bad_row: OnBadRow = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
     def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
-        check_on_bad_row(self.on_bad_row)
+        """Raise UserError for an invalid setting."""
         super().check()
         numbers = self.day_numbers()
         if not numbers or numbers[0] < 0 or any(a >= b for a, b in itertools.pairwise(numbers)):
             raise UserError(
-                f"data.days must be a number of days above 0, or rising day numbers as in [0,1,5]; it is {self.days}."
+                f"data.days must be a number of days above 0, or increasing day numbers as in [0,1,5], but it is "
+                f"{self.days}."
             )
 
     def day_numbers(self) -> list[int]:
-        """Number of each day of the stream, rising."""
+        """Return the number of each day of the stream, increasing."""
         return list(range(self.days)) if isinstance(self.days, int) else list(self.days)
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from; raises UserError where its file is not there."""
+        """Return everything that determines the rows of a day; raises UserError if its file is missing."""
         return {"file": fingerprint(self._file(day)), "day": day}
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day."""
+        """Return the reader of a day's rows."""
         return CriteoFiles([self._file(day)], self.on_bad_row, first_day=day)
 
     def estimates(self, days: list[int]) -> dict[int, Estimate]:
-        """What to expect of days, by their size and a sample of one day of each kind of file; nothing of a kind that
-        cannot be read."""
+        """Estimate days by their file size and a sample of one day per kind of file; zero for a kind that cannot be
+        read."""
         files = {day: self._file(day) for day in days}
         sizes = {day: max(1, file.stat().st_size) for day, file in files.items()}
         of_a_byte: dict[str, Estimate] = {}
@@ -81,7 +81,7 @@ class Criteo1TBConfig(ClickConfig):
         return {day: of_a_byte.get(file.suffix, Estimate(0)).times(sizes[day]) for day, file in files.items()}
 
     def _file(self, day: int) -> Path:
-        """The one file of a day."""
+        """Return the file of a day."""
         files = self._files()
         if day not in files:
             missing = [number for number in self.day_numbers() if number not in files]
@@ -122,11 +122,11 @@ class Criteo1TBConfig(ClickConfig):
 
 
 def sampled(source: RowSource, vocabulary: VocabularyConfig) -> Estimate:
-    """What one byte of a source comes to, measured on its first blocks; no row where none can be read."""
+    """Estimate rows and seconds per byte of a source from its first blocks; zero rows if none can be read."""
     buckets = hashed_vocabulary(vocabulary, source.published_sizes)
     rows, bytes_done, times = [0], [0], [time.monotonic()]
     try:
-        # What a reader has done of a block, it says when it is asked for the next one.
+        # A reader reports its progress on a block when the next one is requested.
         for block in source.blocks(lambda done, total: bytes_done.append(done)):
             buckets.rows(block.keys)
             rows.append(rows[-1] + len(block.label))
@@ -134,9 +134,9 @@ def sampled(source: RowSource, vocabulary: VocabularyConfig) -> Estimate:
             if len(rows) > _SAMPLE_BLOCKS:
                 break
     except UserError:
-        pass  # the day itself will say what is wrong with it
+        pass  # preprocessing the day reports the error
     last = len(bytes_done) - 1
-    # Reading is ahead of the parsing, by as much at each block but the first.
+    # Reading is ahead of parsing, by the same amount at every block but the first.
     first = 1 if last > 1 and bytes_done[last] > bytes_done[1] else 0
     if bytes_done[last] == bytes_done[first]:
         return Estimate(0)

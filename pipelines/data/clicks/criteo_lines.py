@@ -1,8 +1,7 @@
 """Parse lines of Criteo's text format: ``parse_line`` defines the format, ``parse_block`` parses it fast.
 
-A line is 40 fields between tabs: a label 0 or 1, 13 counts (decimal integers, negative ones too, or blank)
-and 26 categories (8 hexadecimal digits in either case, or blank). Lines may end in CR LF: some tools rewrite
-them so.
+A line has 40 tab-separated fields: a label 0 or 1, 13 counts (decimal integers, possibly negative, or blank) and 26
+categories (8 hexadecimal digits in either case, or blank). Lines may end in CR LF, which some tools write.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class ParsedLines:
     """The good lines of a block and the bad ones, n and m of them.
 
     Attributes:
-        line: Position of each good line in the block, from 0, rising, shape [n].
+        line: Position of each good line in the block, from 0, increasing, shape [n].
         label: 0 or 1, shape [n].
         integers: The counts, blanks as 0, shape [n, 13].
         keys: Keys of the categories, shape [n, 26].
-        bad: Position in the block and error of each bad line, rising, m of them.
+        bad: Position in the block and error of each bad line, by increasing position.
     """
 
     line: NDArray[np.int64]
@@ -48,7 +47,7 @@ class ParsedLines:
 
 
 def parse_line(line: bytes) -> tuple[int, list[int], list[int]]:
-    """Label, 13 counts (blank is 0) and 26 category keys of one line, given without its line ending.
+    """Return label, 13 counts (blank is 0) and 26 category keys of one line without its line ending.
 
     Raises:
         BadLineError: The line is not in the format.
@@ -94,10 +93,9 @@ def _shown(field: bytes) -> str:
 
 
 def parse_block(block: bytes) -> ParsedLines:
-    """Parse whole lines at once: exactly what ``parse_line`` says of each, many times faster.
+    """Parse whole lines at once, with exactly the results of ``parse_line`` and many times faster.
 
-    Polars reads the lines that are surely 40 fields of plain characters; whatever it or the checks find odd
-    is left to ``parse_line``, line by line.
+    Polars reads the lines that are certainly 40 fields of plain characters; ``parse_line`` parses every other line.
     """
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n")
@@ -128,7 +126,7 @@ def parse_block(block: bytes) -> ParsedLines:
 
 
 def _read_frame(lines: bytes, count: int) -> pl.DataFrame | None:
-    """``count`` lines as 40 columns of text, blanks as null; None where they do not fit."""
+    """Return ``count`` lines as 40 columns of text, blanks as null; None if they do not fit."""
     if count == 0:
         return pl.DataFrame(schema=_SCHEMA)
     try:
@@ -139,7 +137,7 @@ def _read_frame(lines: bytes, count: int) -> pl.DataFrame | None:
 
 
 def _values(text: pl.DataFrame) -> pl.DataFrame:
-    """Numbers in the place of text; what is blank, or no number of its kind, is null."""
+    """Convert text to numbers; blanks and invalid numbers become null."""
     return text.select(
         label=pl.col("label") == "1",
         **{name: pl.col(name).cast(pl.Int64, strict=False) for name in _INTEGERS},
@@ -148,11 +146,11 @@ def _values(text: pl.DataFrame) -> pl.DataFrame:
 
 
 def _surely_good(text: pl.DataFrame, values: pl.DataFrame) -> NDArray[np.bool_]:
-    """Whether each line is right beyond doubt, shape [n]."""
+    """Return whether each line is certainly valid, shape [n]."""
     checks = [pl.col("label").is_in(["0", "1"])]
     checks += [pl.col(name).str.len_bytes() == 8 for name in _CATEGORIES]
     passed = text.select(pl.all_horizontal([check.all() for check in checks])).item()
-    # Text that is no number of its kind is null only as a value; the totals settle a block of good lines.
+    # Invalid numbers are null in the values only, so that equal totals prove all lines valid.
     if passed and text["label"].null_count() == 0 and values.null_count().equals(text.null_count()):
         return np.ones(text.height, bool)
     good = text.select(pl.all_horizontal([check.fill_null(True) for check in checks])).to_series().to_numpy().copy()
@@ -163,7 +161,7 @@ def _surely_good(text: pl.DataFrame, values: pl.DataFrame) -> NDArray[np.bool_]:
 
 
 def _mend(parsed: ParsedLines, good: NDArray[np.bool_], doubtful: NDArray[np.int64], text: list[bytes]) -> ParsedLines:
-    """The good rows of ``parsed``, and what ``parse_line`` says of the doubtful lines, in file order."""
+    """Merge the good rows of ``parsed`` with the results of ``parse_line`` for the doubtful lines, in file order."""
     mended: list[tuple[int, int, list[int], list[int]]] = []
     bad: list[tuple[int, BadLineError]] = []
     for place in doubtful.tolist():

@@ -1,6 +1,6 @@
 """Rows of a Parquet file as lines of Criteo's text format.
 
-The lines go through the same parser as a text file's, so that the same rows come out and the same ones are refused.
+They pass through the parser of text files, which therefore yields the same rows and refuses the same ones.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pipelines.data.rows import NUMERIC_FEATURES
 
 
 class ParquetLines(ParquetRows):
-    """The rows of one Parquet file of 40 columns in the order of Criteo's fields, whatever their names, as lines.
+    """The rows of one Parquet file as lines: 40 columns of any name, in the order of Criteo's fields.
 
-    The label is a whole number or a truth value, the 13 counts are numbers, the 26 categories text of 8 hexadecimal
-    digits; null is a blank.
+    The label is an integer or Boolean, the 13 counts are numbers, the 26 categories are text of 8 hexadecimal digits;
+    null is a blank.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, _columns)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Blocks of whole lines; raises UserError as :meth:`ParquetRows.blocks`."""
+        """Yield blocks of whole lines; raises UserError as :meth:`ParquetRows.blocks`."""
         return map(_as_lines, self.blocks())
 
 
 def _columns(path: Path, schema: pl.Schema) -> list[pl.Expr]:
-    """The columns as a text file would hold them."""
+    """Return the columns in the form of a text file."""
     if len(schema) != FIELDS:
         raise UserError(f"{path} has {len(schema)} columns, but {FIELDS} are wanted: label, 13 counts, 26 categories.")
     columns = []
@@ -43,7 +43,7 @@ def _columns(path: Path, schema: pl.Schema) -> list[pl.Expr]:
             column = column.cast(pl.String)
         elif kind.is_float():
             right, wanted = place > 0, "a whole number"
-            # Tools that have no null among whole numbers write floats; 1.5 stays 1.5, and is refused as in text.
+            # Tools without nullable integers write floats. 1.5 stays 1.5 and is refused, as in text.
             whole = column.is_nan() | (column == column.round(0)) & (column.abs() < 2.0**63)
             column = (
                 pl.when(whole)
@@ -61,6 +61,6 @@ def _columns(path: Path, schema: pl.Schema) -> list[pl.Expr]:
 
 def _as_lines(block: pl.DataFrame) -> bytes:
     text = block.write_csv(separator="\t", include_header=False, quote_style="never").encode()
-    if text.count(b"\n") != block.height:  # a category that holds a line feed: refused, but as one row
+    if text.count(b"\n") != block.height:  # a category contains a line feed: refuse it as one row
         text = _as_lines(block.with_columns(pl.col(pl.String).str.replace_all("\n", " ")))
     return text

@@ -1,6 +1,6 @@
 """Decompress gzip in pieces: all that can be decompressed is yielded before an error is raised.
 
-``gzip.GzipFile`` loses what it had unpacked of a read when it meets a break, and with it the place of the break.
+At a corrupt byte ``gzip.GzipFile`` discards what it has decompressed of the current read, and with it the position.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ _GZIP_FORMAT = 16 + zlib.MAX_WBITS
 
 
 class BrokenGzipError(ValueError):
-    """The compressed file is cut short or corrupt; the text says how."""
+    """The compressed file is truncated or corrupt; the text gives the reason."""
 
 
 def unpacked(stream: io.RawIOBase, piece_bytes: int) -> Iterator[bytes]:
-    """The content of a gzip file: its members end to end, zeros between and after them left out.
+    """Yield the content of a gzip file: its members end to end, without zeros between and after them.
 
     Args:
         stream: The compressed file, at its start.
-        piece_bytes: The most bytes of a piece.
+        piece_bytes: Largest size of a piece.
 
     Raises:
-        BrokenGzipError: The file ends inside a member, a checksum is wrong, or what follows a member is neither
-            another one nor zeros. All that precedes the break has been given out then.
+        BrokenGzipError: The file ends inside a member, a checksum is wrong, or a member is followed by something other
+            than another member or zeros. Everything before the error has been yielded then.
     """
     member = zlib.decompressobj(_GZIP_FORMAT)
     inside = False
-    # A click log shrinks to a third: a quarter of a piece makes about a piece.
+    # Click logs compress to about a third: a quarter of a piece decompresses to about one piece.
     while packed := stream.read(max(1, piece_bytes // 4)):
         while packed := packed if inside else packed.lstrip(b"\0"):
             if not inside:
@@ -51,7 +51,7 @@ def unpacked(stream: io.RawIOBase, piece_bytes: int) -> Iterator[bytes]:
 
 
 def _until_the_break(member: zlib._Decompress, packed: bytes) -> Iterator[bytes]:
-    """What a member makes of bytes on which it fails, up to the one where it does: found by halving."""
+    """Yield what a member decompresses of bytes on which it fails, up to the failing byte, found by bisection."""
     while len(packed) > 1:
         half, probe = len(packed) // 2, member.copy()
         try:

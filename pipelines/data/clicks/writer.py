@@ -30,9 +30,8 @@ from pipelines.data.source import Progress
 from pipelines.system.files import HashedFile
 
 DATA_DEPENDENT_NOTE = (
-    "This vocabulary was read off the training rows. Which values it holds is a release about those rows "
-    "that the accounting does not cover: the epsilon of a run on this dataset holds only if the vocabulary "
-    "is taken as public."
+    "This vocabulary was computed from the training rows, and is a release about them that the accounting does not "
+    "cover: the epsilon of a run on this dataset holds only if the vocabulary is taken as public."
 )
 PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
 
@@ -47,20 +46,20 @@ def write_dataset(
     progress: Progress,
     provenance: Provenance | None = None,
 ) -> None:
-    """Fill ``folder`` with a dataset made from ``source``.
+    """Write the rows of ``source`` as a dataset into ``folder``.
 
     Args:
         folder: An empty folder.
-        source: Where the rows come from; read twice where the vocabulary is learnt from them.
+        source: Source of the rows; read twice if the vocabulary is learnt from them.
         name: The dataset's name.
-        vocabulary: From keys to table rows.
-        split: From lines to splits, whose files are made in its order.
+        vocabulary: Maps keys to table rows.
+        split: Assigns lines to splits.
         made_with: The data configuration, recorded in dataset.json.
-        progress: Told how far the reading is.
+        progress: Receives the progress of reading.
         provenance: Recorded in dataset.json.
 
     Raises:
-        UserError: The source is malformed, or holds no row to train on.
+        UserError: The source is malformed, or has no training row.
     """
     parts = list(split.shares)
     rows_of = _vocabulary(source, vocabulary, split, progress)
@@ -73,7 +72,7 @@ def write_dataset(
     if not per_day["train"]:
         raise UserError(f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed.")
     if isinstance(rows_of, LearnedVocabulary):
-        # The table row of a new value needs it: row i of feature f is the i-th of its keys, 0 all others.
+        # Needed to map new values: row i of feature f is the i-th of its keys, row 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
         np.savez(folder / "vocabulary.npz", allow_pickle=False, **named)
     record = click_record(len(source.numeric_names), len(source.categorical_names))

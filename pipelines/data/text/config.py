@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from dpfest.errors import UserError
-from pipelines.data.source import DataConfig, Progress, check_on_bad_row
+from pipelines.data.source import DataConfig, OnBadRow, Progress
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.tokens import TextTokenizer
 from pipelines.data.text.writer import write_text_dataset
@@ -22,7 +22,7 @@ class TextConfig(DataConfig):
 
     Attributes:
         max_length: tokens per text, special tokens included; longer texts are truncated.
-        validation: share of the training file's rows that is held out for choosing settings.
+        validation: share of the training file's rows on which settings are chosen.
         split_seed: seed of this split.
         counted_tokens: number of distinct tokens per text, the first ones, that private row selection counts.
         on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in dataset.json.
@@ -36,17 +36,16 @@ class TextConfig(DataConfig):
     validation: Share = 0.05
     split_seed: Seed = 0
     counted_tokens: Length = 16
-    on_bad_row: str = "stop"
+    on_bad_row: OnBadRow = "stop"
 
     def check(self) -> None:
         """Raise UserError for an invalid setting."""
-        check_on_bad_row(self.on_bad_row)
         if self.validation == 1:
             raise UserError("data.validation must be below 1: no row would be left to train on.")
 
     @abstractmethod
     def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
-        """Return the files ``train`` and ``test`` (only reported on); generated ones are written to ``scratch``."""
+        """Return the files ``train`` and ``test``; generated ones are written to ``scratch``."""
 
     @abstractmethod
     def tokens(self) -> TextTokenizer:
@@ -56,5 +55,5 @@ class TextConfig(DataConfig):
         write_text_dataset(folder, self, made_with, progress)
 
     def features(self) -> int:
-        """A text is one feature."""
+        """Return 1: a text is one feature."""
         return 1

@@ -12,7 +12,7 @@ from dpfest.errors import UserError
 from pipelines.data.source import BadLineError, Progress, RefusedRows
 
 Row = TypeVar("Row")
-"""A row as its format holds it."""
+"""A row in the form of its file format."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class TextColumns:
     """The columns of an example: one text or two, and the values of the label column (numbered from 0).
 
     Attributes:
-        only: a column and its value in rows to read; other rows (of another language, say) are skipped.
+        only: a column and the value that it has in rows to read; other rows (of other languages, say) are skipped.
     """
 
     texts: tuple[str, ...]
@@ -47,8 +47,8 @@ class TextFile(ABC, Generic[Row]):
 
     Attributes:
         unit, first: name of a row of this kind of file, and the number of the first one.
-        rejected: malformed rows found by the latest reading.
-        read: path, size and SHA-256 of the file at the latest reading.
+        rejected: malformed rows of the latest reading.
+        read: path, size and SHA-256 of the file in the latest reading.
     """
 
     unit: ClassVar[str]
@@ -92,6 +92,6 @@ class TextFile(ABC, Generic[Row]):
         place = f"{self.path}, {self.unit} {number + self.first}: {error}"
         if self._on_bad_row == "stop":
             raise UserError(
-                f"{place}. Mend the file, or have such {self.unit}s left out and counted: data.on_bad_row=skip."
+                f"{place}. Correct the file, or set data.on_bad_row=skip to leave out and count such {self.unit}s."
             )
         self.rejected.add(error.reason, place)

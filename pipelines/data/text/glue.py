@@ -1,5 +1,4 @@
-"""The tasks of GLUE and XNLI from their official TSV files or from the
-Parquet files of the Hugging Face hub."""
+"""The tasks of GLUE and XNLI from their official TSV files or from the Parquet files of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from dpfest.errors import UserError
+from pipelines.data.source import OnBadRow
 from pipelines.data.text.config import TextConfig
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.parquet import ParquetFile
@@ -20,21 +20,21 @@ from pipelines.system.checksum import fingerprint
 from pipelines.system.hub import TOKENIZER_FILES, Wanted, local_folder
 
 Parts = dict[str, tuple[str, TextColumns]]
-"""Of ``train`` and ``test``, the file within a folder, and what is read of it."""
+"""For ``train`` and ``test``, the file within a folder and the columns to read."""
 
 TOKENIZER_OF_THE_MODEL = "${model.path}"
-"""Where a model is, there is its tokenizer; Hydra puts the one in the other's place."""
+"""Resolved by Hydra: the tokenizer lies in the model's folder."""
 
 
 @dataclass
 class OfficialConfig(TextConfig):
-    """A task from a folder of its official files, or of the hub's.
+    """A task read from a folder of its official files or of the hub's files.
 
     Attributes:
-        on_hub: Name of the dataset on the Hugging Face hub.
-        training_examples: Rows of the training file.
-        path: The folder, or a name on the hub. Required.
-        tokenizer: The folder of the model whose tokenizer is used, or its name on the hub.
+        on_hub: name of the dataset on the Hugging Face hub.
+        training_examples: number of rows of the training file.
+        path: folder of the files, or name of the dataset on the hub. Required.
+        tokenizer: folder of the model whose tokenizer is used, or its name on the hub.
     """
 
     on_hub: ClassVar[str]
@@ -71,13 +71,13 @@ class OfficialConfig(TextConfig):
     def _folder(self) -> Path:
         if self.tokenizer is None:
             raise UserError(
-                f"data={self.name} is cut into tokens by the model's own tokenizer: set model.path to the folder of a "
-                "model, or to its name on the Hugging Face hub."
+                f"data={self.name} needs the model's own tokenizer: set model.path to the folder of a model, or to its "
+                "name on the Hugging Face hub."
             )
         return local_folder(self.tokenizer, TOKENIZER_FILES, self.hub)
 
     def _found(self) -> dict[str, tuple[Path, TextColumns]]:
-        """Return the files in the folder, the official ones if it has both kinds."""
+        """Return the files in the folder; the official ones if both kinds are there."""
         layouts = (self.official(), self.converted())
         names = [tuple(name for name, _ in parts.values()) for parts in layouts]
         folder = local_folder(self.path, Wanted("dataset", (names[1], names[0]), " ".join(names[1])), self.hub)
@@ -88,14 +88,14 @@ class OfficialConfig(TextConfig):
         lacking = next(path for name in names[0] if not (path := folder / name).is_file())
         kinds = ", or of ".join(" and ".join(each) for each in names)
         raise UserError(
-            f"There is no file {lacking}: set data.path to the folder of {kinds}; or to {self.on_hub}, its name on the "
-            "Hugging Face hub."
+            f"There is no file {lacking}: set data.path to the folder of {kinds}; or to {self.on_hub}, the dataset's "
+            "name on the Hugging Face hub."
         )
 
 
 @dataclass
 class GlueConfig(OfficialConfig):
-    """A task of GLUE; dev.tsv (validation, on the hub) is the test split, since that of GLUE has no labels.
+    """A task of GLUE. Its dev.tsv (validation on the hub) is the test split, since GLUE's test split has no labels.
 
     On the hub the label is the column ``label`` in every task.
     """
@@ -111,7 +111,7 @@ class GlueConfig(OfficialConfig):
 
 @dataclass
 class Sst2Config(GlueConfig):
-    """The Stanford Sentiment Treebank: is a sentence of a film review positive? 67,349 of them, 872 in dev.tsv."""
+    """The Stanford Sentiment Treebank: is a sentence of a film review positive? 67,349 sentences, 872 in dev.tsv."""
 
     training_examples: ClassVar[int] = 67_349
     columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
@@ -131,13 +131,13 @@ class QnliConfig(GlueConfig):
 
 @dataclass
 class QqpConfig(GlueConfig):
-    """Do two questions ask the same?  A few lines of the official train.tsv are broken in two: they are left out."""
+    """Do two questions ask the same? A few lines of the official train.tsv are broken in two and are skipped."""
 
     training_examples: ClassVar[int] = 363_846
     columns: ClassVar[TextColumns] = TextColumns(("question1", "question2"), "is_duplicate", ("0", "1"))
 
     name: str = "qqp"
-    on_bad_row: str = "skip"
+    on_bad_row: OnBadRow = "skip"
 
 
 XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "th", "tr", "ur", "vi", "zh")
@@ -145,11 +145,11 @@ XNLI_LANGUAGES = ("ar", "bg", "de", "el", "en", "es", "fr", "hi", "ru", "sw", "t
 
 @dataclass
 class XnliConfig(OfficialConfig):
-    """Does the premise entail the hypothesis? 392,702 pairs of MultiNLI in one of 15 languages, and the 5,010 of XNLI
-    in it to be reported. The folder holds both archives as they unpack, XNLI-1.0 and XNLI-MT-1.0.
+    """Does the premise entail the hypothesis? Trained on 392,702 pairs of MultiNLI in one of 15 languages and tested on
+    the 5,010 pairs of XNLI in that language. The folder holds both unpacked archives, XNLI-1.0 and XNLI-MT-1.0.
 
     Attributes:
-        language: In which it is trained and judged; all but English are machine translations in training.
+        language: language of training and test texts; training texts are machine translations except in English.
     """
 
     training_examples: ClassVar[int] = 392_702
@@ -170,9 +170,9 @@ class XnliConfig(OfficialConfig):
 
     def official(self) -> Parts:
         labels = (*self.columns.labels[:2], "contradiction")  # the two files name the third class differently
-        judged = TextColumns(("sentence1", "sentence2"), "gold_label", labels, only=("language", self.language))
+        test = TextColumns(("sentence1", "sentence2"), "gold_label", labels, only=("language", self.language))
         training = f"XNLI-MT-1.0/multinli/multinli.train.{self.language}.tsv"
-        return {"train": (training, self.columns), "test": ("XNLI-1.0/xnli.test.tsv", judged)}
+        return {"train": (training, self.columns), "test": ("XNLI-1.0/xnli.test.tsv", test)}
 
     def converted(self) -> Parts:
         return _converted(self.language, "test", dataclasses.replace(self.columns, texts=("premise", "hypothesis")))

@@ -1,4 +1,4 @@
-"""Labelled texts in Parquet files as the Hugging Face hub holds them: the label is the number of its class."""
+"""Labelled texts in the Parquet files of the Hugging Face hub; the label is the number of the class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipelines.data.text.file import TextFile
 
 
 class ParquetFile(TextFile[tuple[Any, ...]]):
-    """The examples of one Parquet file; classes are numbered as ``columns.labels`` are."""
+    """The examples of one Parquet file; classes are numbered in the order of ``columns.labels``."""
 
     unit, first = ParquetRows.unit, 1
 

@@ -1,4 +1,4 @@
-"""Generated texts with a label planted in some of their words, and a tokenizer built in code: nothing to download."""
+"""Generated texts whose label some of their words indicate, and a tokenizer built in code: nothing to download."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pipelines.system.ranges import Count, Seed, Share, Within
 
 GENERATOR_VERSION = 1
 MARKS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-"""RoBERTa's, in its order: padding is row 1."""
+"""RoBERTa's special tokens in its order: padding is row 1."""
 
-TELLING_SHARE = 0.2  # of a text's words tell its label
-LENGTHS = (6, 24)  # words of a text, from .. to
+TELLING_SHARE = 0.2  # of a text's words indicate its label
+LENGTHS = (6, 24)  # fewest words of a text, and one more than the most
 
 
 @dataclass
@@ -28,11 +28,11 @@ class TextSyntheticConfig(TextConfig):
     """Generated texts.
 
     Attributes:
-        rows, test_rows: Number of texts of the training file and of the test file.
-        vocabulary_size: Rows of the word embedding, special tokens included; 250,002 is XLM-R's.
-        telling_words: Words that indicate the label, half of them per label; the others are drawn by Zipf's law.
-        zipf_exponent: The r-th most frequent word has frequency proportional to r to minus this.
-        seed: Seed of all texts.
+        rows, test_rows: number of texts of the training file and of the test file.
+        vocabulary_size: rows of the word embedding, special tokens included; 250,002 is XLM-R's.
+        telling_words: number of words that indicate the label, half of them per label; the others follow Zipf's law.
+        zipf_exponent: the r-th most frequent word has frequency proportional to r to minus this.
+        seed: seed of all texts.
     """
 
     columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
@@ -54,12 +54,8 @@ class TextSyntheticConfig(TextConfig):
         if not 2 <= self.telling_words <= words // 2:
             raise UserError(
                 f"data.telling_words must be between 2 and half of the words ({words:,}, data.vocabulary_size without "
-                f"its {len(MARKS)} marks), but it is {self.telling_words}."
+                f"its {len(MARKS)} special tokens), but it is {self.telling_words}."
             )
-        if min(self.rows, self.test_rows) < 1:
-            raise UserError("data.rows and data.test_rows must be 1 or more.")
-        if not 0 <= self.zipf_exponent <= 10 or self.seed < 0:
-            raise UserError("data.zipf_exponent must be between 0 and 10, and data.seed 0 or more.")
 
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""

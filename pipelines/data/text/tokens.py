@@ -46,7 +46,7 @@ class TextTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise UserError(f"Texts are cut into tokens by the package tokenizers: {INSTALL}.") from error
+            raise UserError(f"Texts need the package tokenizers: {INSTALL}.") from error
         self.rows, self.padding, self._json = rows, padding, tokenizer
         self._tokenizer = Tokenizer.from_str(json.dumps(tokenizer))
         self._tokenizer.no_padding()
@@ -55,8 +55,8 @@ class TextTokenizer:
         highest = max(self._tokenizer.get_vocab().values())
         if highest >= rows:
             raise UserError(
-                f"The tokenizer has ids up to {highest:,}, but the model's word embedding has {rows:,} rows: they do "
-                "not belong together."
+                f"The tokenizer has ids up to {highest:,}, but the model's word embedding has {rows:,} rows: use the "
+                "model's own tokenizer."
             )
 
     def encode(self, texts: Sequence[tuple[str, ...]], max_length: int) -> Tokens:
@@ -105,7 +105,7 @@ def folder_identity(folder: Path) -> dict[str, Any]:
         )
     sizes = {name: config.get(name) for name in ("vocab_size", "pad_token_id")}
     if not all(isinstance(value, int) for value in sizes.values()):
-        raise UserError(f"{folder / 'config.json'} does not say {' and '.join(sizes)}: it is of no model of texts.")
+        raise UserError(f"{folder / 'config.json'} lacks {' and '.join(sizes)}: it is not that of a text model.")
     return {"tokenizer": fingerprint(folder / "tokenizer.json"), **sizes}
 
 

@@ -1,4 +1,4 @@
-"""Labelled texts in the TSV files of GLUE and XNLI: a line of column names, then one example a line, never quoted."""
+"""Labelled texts in the TSV files of GLUE and XNLI: a line of column names, then one unquoted example per line."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class TsvFile(TextFile[bytes]):
         wanted = (*self.columns.texts, self.columns.label, *(only[:1] if only else ()))
         if missing := [name for name in wanted if name not in names]:
             raise UserError(
-                f"{self.path}, line 1: no column {missing[0]} among {', '.join(names[:8])}; it must be the "
-                f"official file, whose first line names {', '.join(wanted)} between tabs."
+                f"{self.path}, line 1: no column {missing[0]} among {', '.join(names[:8])}; use the official file, "
+                f"whose first line names {', '.join(wanted)}, separated by tabs."
             )
         return len(names), [names.index(name) for name in wanted]
 

@@ -1,4 +1,4 @@
-"""Write a dataset of texts, tokenized once."""
+"""Write a dataset of tokenized texts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pipelines.data.text.config import TextConfig
 
 PRIOR_FILE = "tokenizer_prior.npy"
-"""How frequent the tokenizer alone lets us think each token is: see :meth:`TextTokenizer.prior`."""
+"""The tokens ranked by the tokenizer alone: see :meth:`TextTokenizer.prior`."""
 
-_BLOCK = 1000  # texts that are cut into tokens together
+_BLOCK = 1000  # texts that are tokenized together
 
 
 def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any], progress: Progress) -> None:
@@ -40,7 +40,7 @@ def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any]
         progress: Receives the progress of reading.
 
     Raises:
-        UserError: a file is missing or malformed, has no training row, or the tokenizer cannot be used.
+        UserError: a file is missing or malformed, a split has no rows, or the tokenizer cannot be used.
     """
     tokenizer, files = data.tokens(), data.files(folder / SCRATCH)
     record = text_record(data.max_length)

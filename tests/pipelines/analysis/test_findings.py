@@ -106,5 +106,7 @@ def test_contribution_looks_at_every_clipping_norm_of_the_texts(tmp_path: Path) 
     assert all(0.05 < each["kept"] < 1 for each in at_ten)
     with pytest.raises(UserError, match="algorithm=adafest"):
         bench("contribution", config(tmp_path, "data=text_synthetic", "algorithm=dpsgd"))
-    with pytest.raises(UserError, match="dpfest bench contribution is of texts, and model=pctr reads none: use data="):
+    with pytest.raises(
+        UserError, match="dpfest bench contribution needs texts, which model=pctr cannot read: use data="
+    ):
         bench("contribution", config(tmp_path))

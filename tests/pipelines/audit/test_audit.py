@@ -120,7 +120,7 @@ def test_the_canary_alone_decides_whether_its_row_reaches_the_threshold(threshol
 
 def test_a_threshold_out_of_reach_is_refused_by_its_key() -> None:
     for threshold in ("1000", "1e9"):
-        with pytest.raises(UserError, match=r"algorithm\.threshold=.* is out of an audit's reach"):
+        with pytest.raises(UserError, match=r"algorithm\.threshold=.* cannot be audited"):
             audit(configured("adafest", f"algorithm.threshold={threshold}"))
 
 

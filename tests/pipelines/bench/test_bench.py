@@ -237,5 +237,7 @@ def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) ->
     assert {record.competitor for record in found} == {text.ORDINARY, *COMPETITORS}
     assert {record.case for record in found} == {"text_synthetic, 500 rows, 8 texts in micro-batches of 4"}
     assert all(record.median_seconds and record.working_bytes for record in found)
-    with pytest.raises(UserError, match="bench text is of texts, and model=pctr reads none: use data=text_synthetic"):
+    with pytest.raises(
+        UserError, match="bench text needs texts, which model=pctr cannot read: use data=text_synthetic"
+    ):
         bench("text", config(tmp_path))

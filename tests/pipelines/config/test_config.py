@@ -157,7 +157,7 @@ def test_a_composed_configuration_survives_its_own_dictionary() -> None:
         (["algorithm.name=adafset"], "did you mean algorithm=adafest?"),
         (["paths.runs=null"], "paths.runs must be text, not null."),
         (["paths.runs=2024"], "paths.runs must be text, not 2024: quote it, as in 'paths.runs=\"2024\"'."),
-        (["profile=1"], "profile=1 names no file of profile: it is one of demo, paper, smoke."),
+        (["profile=1"], "profile=1 names no file of profile: choose one of demo, paper, smoke."),
         (
             ["optimizer.dense.options.betas=[0.9,0.99]"],
             "there is no key optimizer.dense.options.betas; +optimizer.dense.options.betas=... adds it.",

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from dpfest.errors import UserError
+from pipelines.config.schema import build
 from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.clicks.nycflights import NycflightsConfig
 from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
@@ -149,7 +150,7 @@ def test_a_process_that_is_killed_takes_no_other_day_with_it(tmp_path: Path) -> 
 def test_a_damaged_day_is_named_with_what_remakes_it(tmp_path: Path) -> None:
     folder = run(SMALL, tmp_path)
     (folder / "day_03" / "train.rows").write_bytes(b"12")
-    said = rf"Day 3 of .* is damaged\. Delete {folder}/day_03; then `dpfest preprocess .*makes this day, and no other"
+    said = rf"Day 3 of .* is damaged\. Delete {folder}/day_03; then `dpfest preprocess .*makes only this day"
     with pytest.raises(UserError, match=said):
         Stream.open(folder)
     with pytest.raises(UserError, match=said):
@@ -191,19 +192,29 @@ def test_too_small_a_disk_is_told_before_anything_is_made(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (replace(SMALL, days=0), "data.days must be 1 or more"),
-        (replace(SMALL, rows_per_day=0), "data.rows_per_day must be 1 or more"),
-        (replace(SMALL, drift=-1), "data.drift is a share"),
-        (replace(SMALL, split=DaySplitConfig(held_out=0)), "data.split.held_out is a share above 0 and below 1"),
+        (replace(SMALL, split=DaySplitConfig(held_out=0)), "data.split.held_out must be above 0 and below 1"),
         (NycflightsStreamConfig(days=400), "data.days must be between 1 and 365"),
-        (replace(SMALL, vocabulary=VocabularyConfig(policy="threshold")), "has no meaning in a stream"),
-        (replace(SMALL, vocabulary=VocabularyConfig(policy="all")), "has no meaning in a stream"),
+        (replace(SMALL, vocabulary=VocabularyConfig(policy="threshold")), "cannot be used in a stream"),
+        (replace(SMALL, vocabulary=VocabularyConfig(policy="all")), "cannot be used in a stream"),
     ],
 )
-def test_settings_without_meaning_are_refused(tmp_path: Path, config: object, said: str) -> None:
+def test_settings_that_do_not_fit_a_stream_are_refused(tmp_path: Path, config: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
         run(config, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"days": 0}, "data.days must be a whole number from 1"),
+        ({"rows_per_day": 0}, "data.rows_per_day must be a whole number from 1"),
+        ({"drift": -1.0}, "data.drift must be a number from 0 to 1"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_their_key(values: dict[str, object], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        build(CriteoSyntheticStreamConfig, values, "data")
 
 
 def test_a_data_configuration_says_whether_it_is_a_stream() -> None:
@@ -223,7 +234,7 @@ def test_a_damaged_day_is_found_by_its_checksum_and_made_again(tmp_path: Path) -
     rows = stream / "day_01" / "train.rows"
     whole, before = rows.read_bytes(), _times(stream)
     rows.write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
-    with pytest.raises(UserError, match=r"train\.rows is not what was written"):
+    with pytest.raises(UserError, match=r"train\.rows is damaged: its sha256 is"):
         Stream.open(stream).days[1].verify()
     preprocess(settings(SMALL, tmp_path, verify=True))
     after = _times(stream)

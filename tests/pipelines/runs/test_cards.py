@@ -97,16 +97,21 @@ def changed(place: int, change: Callable[[str], str]) -> Callable[[list[str]], N
 @pytest.mark.parametrize(
     ("harm", "line", "reason", "left"),
     [
-        (changed(2, lambda text: text.replace("0.71", "0.75")), 3, "its checksum is another", [0.7, 0.72]),
-        (changed(2, lambda text: text[:90]), 3, "is no JSON", [0.7, 0.72]),
-        (changed(2, lambda text: "[]"), 3, "is no card", [0.7, 0.72]),
-        (changed(2, lambda text: text.replace('"made":0', '"made":1')), 3, "does not say what made it", [0.7, 0.72]),
-        (changed(2, lambda text: text.replace("0.71", "NaN")), 3, "holds NaN", [0.7, 0.72]),
-        (changed(2, lambda text: "[" * 100_000), 3, "is no JSON", [0.7, 0.72]),
+        (changed(2, lambda text: text.replace("0.71", "0.75")), 3, "its checksum does not match", [0.7, 0.72]),
+        (changed(2, lambda text: text[:90]), 3, "is not JSON", [0.7, 0.72]),
+        (changed(2, lambda text: "[]"), 3, "is not a card", [0.7, 0.72]),
+        (
+            changed(2, lambda text: text.replace('"made":0', '"made":1')),
+            3,
+            "origin that the header does not list",
+            [0.7, 0.72],
+        ),
+        (changed(2, lambda text: text.replace("0.71", "NaN")), 3, "contains NaN", [0.7, 0.72]),
+        (changed(2, lambda text: "[" * 100_000), 3, "is not JSON", [0.7, 0.72]),
         (changed(0, lambda text: text.replace('"cards":1', '"cards":9')), 1, "schema 9, and this version reads 1", []),
         (changed(0, lambda text: '{"cards":1,"made":[{}]}'), 1, "damaged header", []),
-        (lambda lines: lines.pop(0), 1, "no header of run cards", []),
-        (list.clear, 1, "no header of run cards", []),
+        (lambda lines: lines.pop(0), 1, "not a header of run cards", []),
+        (list.clear, 1, "not a header of run cards", []),
     ],
 )
 def test_a_damaged_line_is_named_and_the_others_are_read(

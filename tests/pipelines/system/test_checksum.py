@@ -114,7 +114,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(checksum, "_TOLD_BYTES", 0)
     monkeypatch.setattr(checksum, "_read_aloud", written_to)
-    with pytest.raises(UserError, match=r"a\.txt has changed while it was read: wait until whoever writes it is done"):
+    with pytest.raises(UserError, match=r"a\.txt changed while it was read: wait until it is completely"):
         sha256_of(path)
 
 

@@ -77,10 +77,9 @@ def test_nothing_is_fetched_unasked_and_the_error_says_how_to_ask(tmp_path: Path
     with pytest.raises(UserError) as refused:
         make_run(asked(tmp_path))
     assert str(refused.value) == (
-        f"There is no folder {MODEL}, and of the model of that name on the Hugging Face hub the local cache "
-        f"{tmp_path}/cache holds nothing. Nothing is fetched unasked: correct the path; or add hub.download=true, "
-        f"which needs a network; or fetch the files yourself, `hf download {MODEL} config.json tokenizer.json "
-        "model.safetensors`, and give the same name."
+        f"There is no folder {MODEL}, and the local cache {tmp_path}/cache has nothing of the model of that name on "
+        "the Hugging Face hub. Correct the path; or set hub.download=true to download the files, which needs a "
+        f"network; or download them yourself: `hf download {MODEL} config.json tokenizer.json model.safetensors`."
     )
     with pytest.raises(UserError) as refused:
         preprocess(asked(tmp_path, data=f"{DATA}@v1", model=tmp_path / "model"))
@@ -157,7 +156,7 @@ def test_weights_in_several_files_are_there_when_all_are(tmp_path: Path, hub: Fa
     parts = sorted((tmp_path / "cache").rglob("snapshots/*/model-*.safetensors"))
     assert len(parts) > 1 and name == run_hash(asked(tmp_path, model=tmp_path / "model"))
     parts[0].unlink()
-    with pytest.raises(UserError, match=r"holds no model\*.safetensors or pytorch_model\*.bin. Nothing is fetched"):
+    with pytest.raises(UserError, match=r"has no model\*.safetensors or pytorch_model\*.bin of the model"):
         run_hash(asked(tmp_path))
     hub.requests.clear()
     assert run_hash(asked(tmp_path, ASKED)) == name
@@ -178,7 +177,7 @@ def test_weights_in_several_files_are_there_when_all_are(tmp_path: Path, hub: Fa
         ),
         (
             {"model": "owner/gated"},
-            "{url}: its owner's terms must be accepted on its page, and `hf auth login` be run here.",
+            "{url}: accept its owner's terms on its page, and run `hf auth login` here.",
         ),
         ({"model": "owner/broken"}, "owner/broken cannot be downloaded from {url}: Server error '500"),
     ],
@@ -235,9 +234,9 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(
 
 def test_a_download_that_is_given_up_leaves_nothing_half_done(tmp_path: Path, hub: FakeHub) -> None:
     hub.cut = {"model.safetensors": 10**6}
-    with pytest.raises(UserError, match="files that have arrived whole are kept, and the same command goes on"):
+    with pytest.raises(UserError, match="complete files are kept, and the same command downloads the others"):
         run_hash(asked(tmp_path, ASKED))
-    with pytest.raises(UserError, match=r"holds no model\*.safetensors or pytorch_model\*.bin. Nothing is fetched"):
+    with pytest.raises(UserError, match=r"has no model\*.safetensors or pytorch_model\*.bin of the model"):
         run_hash(asked(tmp_path))
     hub.cut = {}
     hub.requests.clear()

@@ -114,7 +114,7 @@ def test_a_table_of_low_rank_trains_and_its_reduction_is_the_papers(
 
 
 def test_the_low_rank_rule_is_refused_where_there_is_no_word_embedding() -> None:
-    with pytest.raises(UserError, match="data=journey holds no texts: take algorithm=dpsgd"):
+    with pytest.raises(UserError, match="data=journey holds no texts: choose algorithm=dpsgd"):
         typed(Composer().compose(["algorithm=lora_embedding"]))
 
 

@@ -315,10 +315,10 @@ def test_a_pretrained_folder_is_trained_and_its_content_names_the_run(tmp_path: 
     model.save_pretrained(tmp_path / "moved")
     assert run_hash(settings) != run_hash(config(tmp_path, f"model.path={tmp_path}/moved"))
     longer = config(tmp_path, f"model.path={tmp_path}/here", "data.max_length=33")
-    with pytest.raises(UserError, match=r"data.max_length=33 is more than the 32 tokens that the model takes"):
+    with pytest.raises(UserError, match=r"data.max_length=33 exceeds the 32 tokens that the model accepts"):
         task_of(longer, Dataset.open(preprocess(longer)), torch.device("cpu"))
     larger = config(tmp_path, f"model.path={tmp_path}/here", "data.vocabulary_size=501")
-    with pytest.raises(UserError, match=r"has 500 rows, padding at 1; the texts were cut into tokens for 501 rows"):
+    with pytest.raises(UserError, match=r"has 500 rows, padding at 1; the texts were tokenized for 501 rows"):
         task_of(larger, Dataset.open(preprocess(larger)), torch.device("cpu"))
 
 
@@ -334,17 +334,17 @@ def test_without_the_packages_a_sentence_says_what_to_install(
 
 
 def test_the_benchmark_of_click_models_refuses_a_model_of_texts(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="dpfest bench step is of clicks, and model=roberta reads none"):
+    with pytest.raises(UserError, match="dpfest bench step needs clicks, which model=roberta cannot read"):
         bench("step", config(tmp_path), repeats=1)
 
 
 @pytest.mark.parametrize("overrides", [["model=pctr"], ["data=criteo_synthetic", "model=roberta"]])
 def test_data_and_model_of_two_tasks_are_refused(tmp_path: Path, overrides: list[str]) -> None:
     places = (f"paths.data={tmp_path}/data", f"paths.runs={tmp_path}/runs")
-    with pytest.raises(UserError, match=r"does not read what data=\w+ holds: choose model=(roberta|pctr)"):
+    with pytest.raises(UserError, match=r"cannot be trained on data=\w+: choose model=(roberta|pctr)"):
         typed(Composer().compose(["data=text_synthetic", "profile=demo", *places, *overrides]))
 
 
 def test_texts_whose_tokenizer_no_model_brings_are_refused() -> None:
-    with pytest.raises(UserError, match=r"data=sst2 and model=pctr do not go together \(data\.tokenizer: "):
+    with pytest.raises(UserError, match=r"data=sst2 and model=pctr do not fit together \(data\.tokenizer: "):
         typed(Composer().compose(["data=sst2", "data.path=somewhere", "model=pctr"]))

@@ -203,7 +203,7 @@ def test_the_wrong_folder_is_met_with_the_right_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("days", [0, [], [1, 0], [0, 0], [-1, 2]])
 def test_days_without_meaning_are_refused(tmp_path: Path, days: int | list[int]) -> None:
     _source(tmp_path / "source")
-    with pytest.raises(UserError, match=r"data\.days must be a number of days above 0, or rising day numbers"):
+    with pytest.raises(UserError, match=r"data\.days must be a number of days above 0, or increasing day numbers"):
         run(Criteo1TBConfig(path=str(tmp_path / "source"), days=days), tmp_path / "data")
 
 

@@ -171,7 +171,7 @@ def test_what_xnli_lacks_is_named(here: Path) -> None:
 )
 def test_a_malformed_line_is_named_or_left_out_and_counted(here: Path, line: bytes, message: str) -> None:
     sst2_folder(here / "SST-2", line, b"c\t1")
-    with pytest.raises(UserError, match=message + r"\. Mend the file, or .* data.on_bad_row=skip"):
+    with pytest.raises(UserError, match=message + r"\. Correct the file, or .* data.on_bad_row=skip"):
         made(here)
     assert not list((here / "data").glob("sst2-*"))
     data = made(here, "data.on_bad_row=skip")
@@ -190,13 +190,13 @@ def test_windows_line_ends_make_the_same_rows(here: Path) -> None:
 
 def test_other_files_and_folders_are_refused_in_a_sentence(here: Path) -> None:
     sst2_folder(here / "SST-2", header=b"text\tlabel")
-    with pytest.raises(UserError, match=r"train.tsv, line 1: no column sentence among text, label; it must be the off"):
+    with pytest.raises(UserError, match=r"train.tsv, line 1: no column sentence among text, label; use the off"):
         made(here)
     with pytest.raises(UserError, match=r"There is no file .*nowhere/train.tsv: set data.path to the folder"):
         made(here, f"data.path={here}/nowhere")
     with pytest.raises(UserError, match=r"There is no .*nowhere/config.json: model.path must be the folder of a model"):
         made(here, f"model.path={here}/nowhere")
-    with pytest.raises(UserError, match=r"data=sst2 is cut into tokens by the model's own tokenizer: set model.path"):
+    with pytest.raises(UserError, match=r"data=sst2 needs the model's own tokenizer: set model.path"):
         made(here, "model.path=null")
     (here / "model" / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"holds no tokenizer.json"):

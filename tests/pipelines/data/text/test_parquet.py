@@ -106,7 +106,7 @@ def test_a_malformed_row_is_named_or_left_out_and_counted(
         made(here, f"data.path={hub}")
     place = hub / "sst2" / "train-00000-of-00001.parquet"
     assert str(refused.value) == (
-        f"{place}, row 3: {message}. Mend the file, or have such rows left out and counted: data.on_bad_row=skip."
+        f"{place}, row 3: {message}. Correct the file, or set data.on_bad_row=skip to leave out and count such rows."
     )
     data = made(here, f"data.path={hub}", "data.on_bad_row=skip")
     assert data.rows == {"train": 3, "validation": 0, "test": 3}

@@ -1,9 +1,9 @@
-"""README's results, from the reference's run cards only: `python -m reports.readme` writes them, and a test compares
-them.
+"""README's results and docs/CLAIMS.md, from the reference's run cards only: `python -m reports.readme` writes them.
 
-The block between BEGIN and END has the summary of claims, the picture of the central comparison, and a table with a row
-per dataset. The map for docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a
-picture of other runs is detected.
+A test compares them. README's block between BEGIN and END has the summary of claims, the picture of the central
+comparison, and a table with a row per dataset; docs/CLAIMS.md has the evidence for every verdict. The map for
+docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a picture of other runs is
+detected.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from dpfest.errors import UserError
 from pipelines.system.files import write_atomically
 from reports.algorithms import REFERENCES, label
 from reports.artifacts import fig8, map
 from reports.claims import register
+from reports.claims.estimate import OPEN
 from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, populations
 from reports.entry import Content, Inputs, provenance
 from reports.found import Found
 from reports.reference import reference_folder
 from reports.runs import load_runs
 from reports.style import dress, settle, style
+from reports.templates import render
 from reports.text import markdown
 from reports.wording import metric, multiple, number, seeds_of, utility
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
 END = "<!-- end of results -->"
 
-PICTURE, MAP = Path("docs") / "comparison.png", Path("docs") / "map.png"
+PICTURE, MAP, CLAIMS = (Path("docs") / name for name in ("comparison.png", "map.png", "CLAIMS.md"))
 DIGEST = "Description"
 """The PNG's text chunk with the digest."""
 
@@ -76,10 +80,23 @@ class Results:
         kept = tuple(s for s in first.settings if s.epsilon in (None, first.main_epsilon))
         return replace(first, settings=kept)
 
+    @cached_property
+    def judged(self) -> list[dict[str, Any]]:
+        """Return every claim with its verdicts."""
+        return register.judge(Inputs(self.everything, self.reference))
+
+    @property
+    def claims(self) -> str:
+        """Return the page of all claims, with the evidence for each verdict."""
+        named = [name for claim in self.judged for name in claim["datasets"]]
+        sentence = Found.of(self.judged, self.everything).sentence
+        datasets = list(dict.fromkeys(named))
+        return render("claims.md.jinja", claims=self.judged, datasets=datasets, sentence=sentence, untested=OPEN)
+
     @property
     def text(self) -> str:
         """Text of the block in README."""
-        found = Found.of(register.judge(Inputs(self.everything, self.reference)), self.everything)
+        found = Found.of(self.judged, self.everything)
         central, there = self.central, {run.algorithm for group in self.groups for run in group.runs}
         names = [name for name in fig8.COMPARED if name in there]
         head = ["data", "ε", *(label(name) for name in (*REFERENCES, *names)), "seeds"]
@@ -94,7 +111,7 @@ class Results:
         )
         return "\n".join(
             [
-                markdown(found.sentence),
+                f"{markdown(found.sentence)} [Every claim and its evidence]({CLAIMS.as_posix()})",
                 "",
                 f"![Utility against embedding gradient size on {central.dataset}]({PICTURE.as_posix()})",
                 "",
@@ -145,14 +162,15 @@ def split(text: str) -> tuple[str, str, str]:
 
 
 def write(readme: Path, reference: Path) -> None:
-    """Replace README's results and draw the pictures."""
+    """Replace README's results and docs/CLAIMS.md, and draw the pictures."""
     before, _, after = split(readme.read_text(encoding="utf-8"))
     results = Results.read(reference)
     text = f"{before}\n{results.text}\n\n{after}"
     with style():
         for file, shown in results.pictures.items():
             _write(readme.parent / file, png(*shown))
-    write_atomically(readme, lambda partial: partial.write_text(text, encoding="utf-8"))
+    _write(readme.parent / CLAIMS, results.claims.encode())
+    _write(readme, text.encode())
 
 
 def _write(file: Path, data: bytes) -> None:

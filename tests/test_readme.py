@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from pipelines.runs.cards import card_files, read_cards
-from reports.readme import DIGEST, Results, digest, split
+from reports.readme import CLAIMS, DIGEST, Results, digest, split
 from tests.cli.conftest import run_here
 
 HOME = Path(__file__).resolve().parents[1]
@@ -144,6 +144,12 @@ def test_results_are_those_of_the_reference() -> None:
     """Every number of README's results is what the run cards say; `make readme` writes them."""
     _, inside, _ = split(README.read_text(encoding="utf-8"))
     assert inside == Results.read(REFERENCE).text
+
+
+@CARDS
+def test_claims_are_those_of_the_reference() -> None:
+    """Every verdict and its evidence in docs/CLAIMS.md follow from the run cards; `make readme` writes them."""
+    assert (HOME / CLAIMS).read_text(encoding="utf-8") == Results.read(REFERENCE).claims
 
 
 @CARDS

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 
 from reports.algorithms import algorithm, label
 from reports.text import code, markdown, markup
-from reports.wording import multiple, number, plural, significant, utility
+from reports.wording import multiple, number, plural, signed, significant, utility
 
 
 def merged(reached: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -39,6 +39,7 @@ ENVIRONMENT.filters |= {
     "multiple": multiple,
     "number": number,
     "plural": plural,
+    "signed": signed,
     "significant": significant,
     "utility": utility,
 }

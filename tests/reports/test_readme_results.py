@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from dpfest.errors import UserError
-from reports.readme import BEGIN, DIGEST, END, MAP, PICTURE, Results, digest, split, write
+from reports.readme import BEGIN, CLAIMS, DIGEST, END, MAP, PICTURE, Results, digest, split, write
+from reports.text import markdown
 from tests.reports.synthetic import write_cards_of, write_comparison, write_map, write_run, write_streaming
 
 
@@ -132,6 +133,12 @@ def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, text: 
     assert set(shown) == {PICTURE, MAP}
     for file, (_, content) in shown.items():
         assert Image.open(tmp_path / file).text[DIGEST] == digest(content)
+    claims = (tmp_path / CLAIMS).read_text(encoding="utf-8")
+    for claim in Results.read(reference).judged:
+        section = claims.partition(f"## {claim['id']}\n")[2].partition("\n## ")[0]
+        said = [(one["verdict"], one["evidence"]) for one in claim["datasets"].values()]
+        for verdict, evidence in said or [(claim["verdict"], claim["evidence"])]:
+            assert f"- **{verdict.capitalize()}.** {markdown(evidence)}" in section.splitlines()
     write(readme, reference)
     assert readme.read_text(encoding="utf-8") == once
     readme.write_text("no lines\n", encoding="utf-8")

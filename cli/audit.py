@@ -15,9 +15,14 @@ if TYPE_CHECKING:
     from pipelines.audit.audit import Audit, Case
 
 # Settings under which a flaw shows: the canary alone decides whether its row reaches the threshold, and the choice of
-# rows has as much noise as the gradient. Overrides on the command line take precedence.
+# rows has as much noise as the gradient, or noise alone is often kept. Overrides on the command line take precedence.
 _MAP = ("algorithm.threshold=0.5", "algorithm.noise_ratio=1")
-SETTINGS = {"adafest": _MAP, "adafest_plus": _MAP, "exponential": ("algorithm.noise_ratio=1",)}
+SETTINGS = {
+    "threshold": ("algorithm.false_rate=0.5",),
+    "adafest": _MAP,
+    "adafest_plus": _MAP,
+    "exponential": ("algorithm.noise_ratio=1",),
+}
 
 
 def run_audit(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from importlib import import_module as _import_module
 from typing import Any
 
 _HOME = {
-    "algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen"),
+    "algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen", "Threshold"),
     "batches": ("PoissonBatches",),
     "engine": ("Diagnostics", "NoisedGradient", "PrivateEngine", "RowGradient"),
     "errors": ("UserError",),

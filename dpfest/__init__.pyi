@@ -4,6 +4,7 @@ from dpfest.algorithms import AdaFEST as AdaFEST
 from dpfest.algorithms import AdaFESTPlus as AdaFESTPlus
 from dpfest.algorithms import Exponential as Exponential
 from dpfest.algorithms import Frozen as Frozen
+from dpfest.algorithms import Threshold as Threshold
 from dpfest.batches import PoissonBatches as PoissonBatches
 from dpfest.engine import Diagnostics as Diagnostics
 from dpfest.engine import NoisedGradient as NoisedGradient

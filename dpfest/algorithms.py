@@ -3,12 +3,14 @@
 ``survivors`` returns the sorted global rows that the step's gradient may touch; the engine (:mod:`dpfest.engine`)
 zeroes all others in every example's gradient, clips, sums, and adds noise to every survivor. So an algorithm is sound
 if its *choice* of rows is accounted for: made before training (DP-SGD, DP-FEST, frozen), or by a mechanism that
-``step_event`` states (DP-AdaFEST's noisy map, exponential selection). Settings are immutable: a run is as planned.
+``step_event`` states (DP-AdaFEST's noisy map, exponential selection). A choice by the *noised* gradient of rows costs
+nothing: ``kept``, which post-processes it. Settings are immutable: a run is as planned.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, ClassVar
@@ -20,7 +22,8 @@ from dpfest.accounting import Event, split_noise
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.survivors import draw_rows, surviving_rows
-from dpfest.tables import TableLayout
+from dpfest.tables import Survivors, TableLayout
+from dpfest.thresholding import keep_long_rows
 from dpfest.topk import SelectionConfig
 
 if TYPE_CHECKING:
@@ -75,6 +78,22 @@ class Algorithm:
         Args:
             noise_multiplier: ``sigma`` of everything the step releases from its sample, except drawn rows.
             sampling_probability: ``q``, with which each example enters the batch.
+        """
+        return None
+
+    def kept(
+        self, survivors: Survivors, noised: Sequence[Tensor], deviation: float, context: StepContext
+    ) -> tuple[Survivors, Sequence[Tensor]] | None:
+        """Return the rows that the step applies, and each table's values there; None for the survivors as they are.
+
+        Post-processing: the result must be a function of the noised gradient of *all* rows that the algorithm's event
+        pays for, and have its law.
+
+        Args:
+            survivors: what :meth:`survivors` returned.
+            noised: each table's noised sum there, ``[s, dim]``.
+            deviation: standard deviation of the noise.
+            context: that of :meth:`survivors`.
         """
         return None
 
@@ -135,6 +154,52 @@ class DPSGD(PrivateAlgorithm):
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Return None for every row; under lazy noise the touched rows, since all others have zero gradient."""
         return batch.contributions().rows if self.lazy else None
+
+
+@dataclass(frozen=True)
+class Threshold(PrivateAlgorithm):
+    """DP-SGD of whose noised gradient a step applies only the rows that noise alone rarely makes so long.
+
+    The baseline of every choice of rows that is paid for: which rows are applied follows from DP-SGD's own release, at
+    no cost. Rows of one table are compared with the norm that noise alone reaches with probability ``false_rate``.
+
+    Attributes:
+        false_rate: probability with which a row that no example touched is applied, the same in every table; a step
+            applies at least this share of all rows, on average. 1 is DP-SGD.
+        rule: ``hard`` applies the rows as they are, ``soft`` shortens them by the norm that they had to reach.
+
+    Formal guarantee: the rows and values that a step applies are post-processing of one release of DP-SGD at the same
+    noise (:mod:`dpfest.thresholding`).
+    """
+
+    name: str = "threshold"
+    false_rate: float = 0.01
+    rule: str = "hard"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.false_rate > 1:
+            raise ValueError(f"false_rate={self.false_rate} must be a probability: at most 1")
+        if self.rule not in ("hard", "soft"):
+            raise ValueError(f"rule={self.rule} must be hard or soft")
+
+    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+        """Return the touched rows, since all others are noise alone: an example is clipped with all of its rows."""
+        return batch.contributions().rows
+
+    def kept(
+        self, survivors: Survivors, noised: Sequence[Tensor], deviation: float, context: StepContext
+    ) -> tuple[Survivors, Sequence[Tensor]]:
+        """Return the rows, touched or not, whose noised norm reaches that of their table."""
+        return keep_long_rows(
+            context.layout,
+            survivors,
+            noised,
+            deviation,
+            false_rate=self.false_rate,
+            shrink=self.rule == "soft",
+            stream=context.key.stream("untouched rows", context.step),
+        )
 
 
 @dataclass(frozen=True)
@@ -267,6 +332,6 @@ def positive(name: str, value: object, whole: bool = False) -> None:
 
 
 ALGORITHMS: dict[str, type[PrivateAlgorithm]] = {
-    kind.name: kind for kind in (DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen)
+    kind.name: kind for kind in (DPSGD, Threshold, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen)
 }
 """Every private algorithm by name."""

@@ -178,6 +178,8 @@ class PrivateEngine:
             add_gaussian(sums.flat_dense, self.key.stream("dense noise", step), self.deviation)
             if not self.lazy:
                 add_gaussian(sums.flat_rows, self.key.stream("row noise", step), self.deviation)
+                if (kept := self.algorithm.kept(survivors, sums.rows, self.deviation, context)) is not None:
+                    survivors = sums.replace_rows(*kept)
         divisor = self.expected_batch_size or max(batch.examples, 1)
         sums.finish(divisor)
         for table, local, value in zip(self.recorder.tables.values(), survivors.local, sums.rows, strict=True):
@@ -336,6 +338,12 @@ class ClippedSum:
         pairs.add_weighted_sums(weight, self.rows)
         for layer in factors:
             layer.add_weighted_sums(weight, self.dense)
+
+    def replace_rows(self, survivors: Survivors, rows: Sequence[Tensor]) -> Survivors:
+        """Put other rows, with each table's sums ``[s, dim]``, in the place of the sums' rows; return the survivors."""
+        self._survivors, self.flat_rows = survivors, torch.cat([table.reshape(-1) for table in rows])
+        self._name_parts()
+        return survivors
 
     def finish(self, divisor: float) -> None:
         """Divide the sums, and round them to the model's dtype."""

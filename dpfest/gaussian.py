@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import torch
@@ -324,7 +325,48 @@ def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats
 def _precisely(radius: int, angle: int, sine: bool, deviation: float) -> int:
     """Compute what :func:`_box_muller` does, in 320 bits, from signed words of 192 bits: the nearest whole number."""
     with precise() as mp:
-        uniform = mp.ldexp(abs(2 * radius + 1), -192)
-        turned = mp.pi * mp.ldexp(2 * angle + 1, -193)
-        value = deviation * mp.sqrt(-2 * mp.log(uniform)) * (mp.sin(turned) if sine else mp.cos(turned))
-        return int(mp.nint(value if sine or radius >= 0 else -value))
+        return int(mp.nint(_real(mp, radius, angle, sine, deviation)))
+
+
+def _real(mp: Any, radius: int, angle: int, sine: bool, deviation: float) -> Any:
+    """Return the real variate of signed words of 192 bits, to 320 bits."""
+    uniform = mp.ldexp(abs(2 * radius + 1), -192)
+    turned = mp.pi * mp.ldexp(2 * angle + 1, -193)
+    value = deviation * mp.sqrt(-2 * mp.log(uniform)) * (mp.sin(turned) if sine else mp.cos(turned))
+    return value if sine or radius >= 0 else -value
+
+
+class NormalRows:
+    """Vectors of independent real Gaussians: rounded to whole numbers, and their norms as precisely as asked.
+
+    Args:
+        stream: source of the draw.
+        count, dim: number and length of the vectors; together at most :data:`BLOCK` variates.
+        deviation: standard deviation of each value, in the unit to which it is rounded.
+
+    Attributes:
+        rounded: whole numbers ``[count, dim]``, each the nearest to its real variate.
+    """
+
+    def __init__(self, stream: Keystream, count: int, dim: int, deviation: float) -> None:
+        self._stream, self._deviation, self._dim = stream, deviation, dim
+        self._width = (dim + 1) // 2  # pairs of a row: its cosines, then its sines
+        self._first = stream.reserve(2 * count * self._width)
+        self._words = stream.at(self._first, 2 * count * self._width).view(np.int64)
+        spread = max(1.0, deviation * 2.0**-_GRID_BITS)  # the error of float64 is in deviations
+        units = _units(
+            stream, self._first, self._words, len(self._words), deviation, _Scratch(len(self._words)),
+            tolerance=spread * _TOLERANCE,
+        )  # fmt: skip
+        self.rounded = np.concatenate(units.reshape(2, count, self._width), axis=1)[:, :dim]
+
+    def squared_norm(self, mp: Any, row: int) -> Any:
+        """Return a row's squared norm before rounding, to 320 bits; call it within :func:`dpfest.precise.precise`."""
+        total, pairs = mp.mpf(0), len(self._words) // 2
+        for place in range(self._dim):
+            sine, pair = place >= self._width, row * self._width + place % self._width
+            radius, angle = (
+                self._stream.extended(int(self._words[word]), self._first + word) for word in (pair, pairs + pair)
+            )
+            total += _real(mp, radius, angle, sine, self._deviation) ** 2
+        return total

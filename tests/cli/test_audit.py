@@ -16,7 +16,7 @@ def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command
     ended = dpfest_here(*QUICK)
     assert ended.returncode == 0, ended.stderr
     path = tmp_path / "report" / "audit" / "audit.json"
-    rules = ["dpsgd", "fest", "adafest", "adafest_plus", "exponential", "frozen"]
+    rules = ["dpsgd", "threshold", "fest", "adafest", "adafest_plus", "exponential", "frozen"]
     assert [entry["algorithm"] for entry in json.loads(path.read_text())["audits"]] == rules
     assert ended.stdout.count(" as it is   ") == len(rules)
     assert [p.name for p in tmp_path.iterdir()] == ["report"]

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
-from dpfest.algorithms import AdaFEST, Algorithm, Exponential, Frozen
+from dpfest.algorithms import AdaFEST, Algorithm, Exponential, Frozen, Threshold
 from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import NoiseKey
 from dpfest.survivors import draw_rows, untouched_survivors
+from dpfest.thresholding import untouched_rows
 from dpfest.unproven import Nonprivate
 
 
@@ -103,7 +105,7 @@ def reference_gradient(
                 stream=key.stream("exponential selection", step),
             )
         ] = True
-    elif isinstance(algorithm, Nonprivate):
+    elif isinstance(algorithm, Nonprivate | Threshold):  # of a threshold, all other rows are noise alone
         mask[np.flatnonzero(contributions.sum(0))] = True
     elif isinstance(algorithm, Frozen):
         pass
@@ -138,6 +140,18 @@ def reference_gradient(
         flat = noised("dense noise", torch.cat([sums_by_name[name].flatten() for name in dense]))
         for name, part in zip(dense, flat.split([sums_by_name[n].numel() for n in dense]), strict=True):
             sums_by_name[name] = part.view_as(sums_by_name[name])
+        if isinstance(algorithm, Threshold):
+            stream = key.stream("untouched rows", step)
+            for name in names:
+                rows, dim = sums_by_name[name].shape
+                radius = deviation * float(stats.chi.isf(algorithm.false_rate, dim))
+                others, drawn = untouched_rows(
+                    masks[name].nonzero()[:, 0].numpy(), rows, dim, deviation, radius, stream
+                )
+                sums_by_name[name][others] = torch.from_numpy(drawn)
+                length = sums_by_name[name].norm(dim=1, keepdim=True)
+                shorter = 1 - radius / length if algorithm.rule == "soft" else 1.0
+                sums_by_name[name] *= torch.where(length >= radius, shorter, 0.0)
     for name, table in tables.items():
         if table.padding_idx is not None:
             sums_by_name[name][table.padding_idx] = 0

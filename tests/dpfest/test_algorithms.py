@@ -105,4 +105,4 @@ def test_wrong_settings_are_named(kind: type, key: str, value: float) -> None:
 
 
 def test_every_private_algorithm_has_its_name() -> None:
-    assert sorted(ALGORITHMS) == ["adafest", "adafest_plus", "dpsgd", "exponential", "fest", "frozen"]
+    assert sorted(ALGORITHMS) == ["adafest", "adafest_plus", "dpsgd", "exponential", "fest", "frozen", "threshold"]

@@ -22,6 +22,7 @@ from dpfest import (
     Nonprivate,
     PrivateEngine,
     PrivateTraining,
+    Threshold,
     plan,
 )
 from dpfest.algorithms import Algorithm
@@ -32,6 +33,7 @@ RULES = [
     Nonprivate(),
     DPSGD(),
     DPSGD(noise="lazy"),
+    Threshold(),
     FEST(),
     AdaFEST(threshold=1.0),
     AdaFESTPlus(threshold=0.5),

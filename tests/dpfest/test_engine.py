@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Threshold
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.layers import Call, LinearFactors
@@ -127,6 +127,8 @@ CASES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
     "nonprivate": (Nonprivate(), {"gradient_noise_multiplier": 0.0}),
     "dpsgd": (DPSGD(clipping_norm=0.7), SIGMA),
     "frozen": (Frozen(clipping_norm=0.7), SIGMA),
+    "threshold": (Threshold(clipping_norm=0.7, false_rate=0.3), SIGMA),
+    "threshold_soft": (Threshold(clipping_norm=0.7, false_rate=0.6, rule="soft"), SIGMA),
     "fest": (FEST(clipping_norm=0.7), {**SIGMA, "selected": SELECTED}),
     "adafest": (
         AdaFEST(clipping_norm=0.7, contribution_clipping_norm=1.2, threshold=1.5),

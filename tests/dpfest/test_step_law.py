@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, Algorithm
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, Algorithm, Threshold
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from tests.dpfest.steps import by_batch
@@ -70,6 +70,8 @@ def test_noise_lies_on_survivors_alone_with_the_right_variance_fresh_and_indepen
         (AdaFEST(clipping_norm=CLIPPING_NORM, threshold=-math.inf), None),
         (AdaFEST(clipping_norm=CLIPPING_NORM, threshold=-1e6), None),
         (FEST(clipping_norm=CLIPPING_NORM), list(range(ROWS))),
+        (Threshold(clipping_norm=CLIPPING_NORM, false_rate=1.0), None),
+        (Threshold(clipping_norm=CLIPPING_NORM, false_rate=1.0, rule="soft"), None),
     ],
 )
 def test_rules_that_keep_every_row_are_dpsgd_in_law(twin: Algorithm, selected: list[int] | None) -> None:

@@ -167,7 +167,7 @@ def test_every_rule_meets_the_sabotages_that_it_can_have() -> None:
     found = {name: {s.name for s in SABOTAGES if s.applies(ALGORITHMS[name]())} for name in PRIVATE_ALGORITHMS}
     everywhere = {"gradient noise halved", "no noise"}
     assert found["frozen"] == everywhere
-    assert found["dpsgd"] == found["fest"] == everywhere | {"no noise on untouched rows"}
+    assert found["dpsgd"] == found["fest"] == found["threshold"] == everywhere | {"no noise on untouched rows"}
     assert all(found[name] == {s.name for s in SABOTAGES} for name in CHOOSING)
 
 

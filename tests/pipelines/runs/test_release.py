@@ -36,16 +36,18 @@ SETTINGS = {
     ],
     "text": ["data=text_synthetic", "data.rows=120", "data.test_rows=40", "train.batch_size=96", "train.steps=2"],
 }
-ALGORITHMS = ("nonprivate", "dpsgd", "lazy", "fest", "adafest", "adafest_plus", "exponential", "frozen")
+ALGORITHMS = ("nonprivate", "dpsgd", "lazy", "threshold", "fest", "adafest", "adafest_plus", "exponential", "frozen")
 CASES = [(kind, rule) for kind in ("clicks", "stream") for rule in ALGORITHMS]
 CASES += [("text", rule) for rule in ("adafest_plus", "lora_embedding")]
-SLOW = [("text", rule) for rule in ("nonprivate", "dpsgd", "fest", "adafest", "exponential", "frozen")]
+SLOW = [("text", rule) for rule in ("nonprivate", "dpsgd", "threshold", "fest", "adafest", "exponential", "frozen")]
 
 # Released quantities that depend on training rows through noise alone. A new one belongs here only with that argument.
 WEIGHTS = r"utility\.(value|standard_error|validation|validation_standard_error|loss)|periods\[\]\.\w+\.\w+"
 ROWS = r"embedding_gradient\.(coordinates_mean|reduction|tables\[\]\.rows_mean)"
-READS_IDS = {"nonprivate", "adafest", "adafest_plus", "exponential"}
-"""Rules whose rows follow from the batches' ids; exponential selection's follow from the labels as well."""
+READS_GRADIENTS = {"exponential", "threshold"}
+"""Rules whose rows follow from noised gradients, and so from labels as well."""
+READS_IDS = {"nonprivate", "adafest", "adafest_plus", *READS_GRADIENTS}
+"""Rules whose rows follow from the batches' ids."""
 
 
 def config(kind: str, rule: str, data: Path, runs: Path, *more: str) -> Config:
@@ -160,7 +162,7 @@ def test_one_training_row_moves_noised_quantities_alone(
             found[what, moves] = released(run.path, runs)
             checked(run.path)
     for what in ("label", "ids"):
-        rows = rule in READS_IDS and (what == "ids" or rule == "exponential")
+        rows = rule in READS_IDS and (what == "ids" or rule in READS_GRADIENTS)
         noised = [f"summary.json:{ROWS}"] if rows else []
         noised += [r"\w+rows\.npy", r"\w+counts\.npy"] if what == "ids" else []
         at_rest = moved(found["as it is", False], found[what, False])

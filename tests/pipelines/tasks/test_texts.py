@@ -31,7 +31,7 @@ from tests.dpfest.steps import micro_batches
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-RULES = ("nonprivate", "frozen", "dpsgd", "fest", "adafest", "adafest_plus", "exponential")
+RULES = ("nonprivate", "frozen", "dpsgd", "threshold", "fest", "adafest", "adafest_plus", "exponential")
 
 
 def config(tmp_path: Path, *more: str) -> Config:

@@ -100,9 +100,17 @@ def train(cfg: DictConfig) -> None:
     from pipelines.config.settings import typed
 
     config = typed(cfg)
-    from pipelines.train import make_run
+    if config.over_ranks:
+        from pipelines import ranks
 
-    outcome = make_run(config)
+        made = ranks.make_run(config)
+        if made is None:  # rank 0 reports
+            return
+        outcome = made
+    else:
+        from pipelines.train import make_run
+
+        outcome = make_run(config)
     print(("done before: " if outcome.skipped else "") + describe(outcome.summary))
     print(outcome.path)
 

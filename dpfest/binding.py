@@ -48,7 +48,7 @@ def bound_to(
 ) -> dict[str, str]:
     """Return the description of each part by name: a short text, or a digest of a long one."""
     recorder, model = engine.recorder, engine.recorder.model
-    shapes = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
+    shapes = [(name, _shape(p), str(p.dtype), p.requires_grad) for name, p in model.named_parameters()]
     description = _Description()
     modes = [(name, module.training, description.module(module)) for name, module in model.named_modules()]
     kinds = [
@@ -57,12 +57,12 @@ def bound_to(
         for one in optimizers
     ]  # fmt: skip
     return {
-        "plan": _digest(repr(privacy_plan)),
-        "selection": "none" if selected is None else _digest(selected.cpu().numpy().tobytes()),
-        "model": _digest(repr((shapes, modes, str(model)))),
-        "loss_fn": _digest(describe(recorder.loss_fn)),
-        "optimizers": _digest(repr(kinds)),
-        "reader": _digest(describe(read)),
+        "plan": digest(repr(privacy_plan)),
+        "selection": "none" if selected is None else digest(selected.cpu().numpy().tobytes()),
+        "model": digest(repr((shapes, modes, str(model)))),
+        "loss_fn": digest(describe(recorder.loss_fn)),
+        "optimizers": digest(repr(kinds)),
+        "reader": digest(describe(read)),
         "device": str(recorder.device),
         "dtype": f"{engine.dtype}, sums {engine.sum_dtype}",
         "threads": str(torch.get_num_threads()),
@@ -178,7 +178,7 @@ class _Description:
         return f"{function.__qualname__} {_code(function.__code__)} {held} {referred}"
 
     def _array(self, array: np.ndarray) -> str:
-        content = _digest(array.tobytes()) if array.size <= _LARGEST and array.dtype != object else ""
+        content = digest(array.tobytes()) if array.size <= _LARGEST and array.dtype != object else ""
         return f"array {array.shape} {array.dtype} {content}"
 
 
@@ -197,7 +197,7 @@ def _names(code: types.CodeType) -> list[str]:
 
 def _code(code: types.CodeType) -> str:
     constants = [_constant(one) for one in code.co_consts]
-    return _digest(repr((code.co_code, code.co_names, code.co_varnames, constants)))
+    return digest(repr((code.co_code, code.co_names, code.co_varnames, constants)))
 
 
 def _constant(value: Any) -> str:
@@ -213,11 +213,16 @@ def _filled(cell: Any) -> bool:
         return False
 
 
+def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    return getattr(parameter, "whole_shape", tuple(parameter.shape))  # of a table over ranks, however many
+
+
 def _settled(value: Any) -> Any:
     return value.tolist() if isinstance(value, Tensor) else value
 
 
-def _digest(value: str | bytes) -> str:
+def digest(value: str | bytes) -> str:
+    """Return sixteen hexadecimal digits over a value's content."""
     return hashlib.sha256(value if isinstance(value, bytes) else value.encode()).hexdigest()[:16]
 
 

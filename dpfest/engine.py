@@ -94,6 +94,7 @@ class PrivateEngine:
         epsilon_per_row: cost of one drawn row, for exponential selection.
         selected: sorted distinct global rows ``[k]``, for algorithms that train within a preselected set.
         sum_dtype: dtype in which clipped gradients are summed; None for the model's.
+        roundings: how often a coordinate of a sum is rounded, in roundings to the noise's grid.
 
     Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) released by a step of
     DP-AdaFEST is dominated, under add-or-remove-one adjacency, by one Gaussian mechanism of noise multiplier
@@ -115,11 +116,10 @@ class PrivateEngine:
         epsilon_per_row: float | None = None,
         selected: Tensor | None = None,
         sum_dtype: torch.dtype | None = None,
+        roundings: float = 1.0,
     ) -> None:
         self.recorder = Recorder(model, loss_fn, key)
-        holders = [layer for layer in self.recorder.layers.values() if isinstance(layer, Table)]
-        self.lazy = LazyNoise(self.recorder.tables, holders) if algorithm.lazy else None
-        self.recorder.lazy = self.lazy
+        self.lazy = self._lazy_noise() if algorithm.lazy else None
         self.algorithm, self.expected_batch_size = algorithm, expected_batch_size
         self.device, self.dtype = self.recorder.device, self.recorder.dtype
         self.sum_dtype = sum_dtype or self.dtype
@@ -135,10 +135,15 @@ class PrivateEngine:
         coordinates = self.layout.coordinates + sum(p.numel() for p in self.recorder.dense_parameters.values())
         sensitivity = algorithm.clipping_norm * (1 + ROUNDING_ALLOWANCE)
         self.deviation = (
-            charged_deviation(gradient_noise_multiplier, sensitivity, coordinates)
+            charged_deviation(gradient_noise_multiplier, sensitivity, coordinates * roundings**2)
             if gradient_noise_multiplier > 0
             else 0.0
         )
+
+    def _lazy_noise(self) -> Any:
+        holders = [layer for layer in self.recorder.layers.values() if isinstance(layer, Table)]
+        self.recorder.lazy = LazyNoise(self.recorder.tables, holders)
+        return self.recorder.lazy
 
     @property
     def layout(self) -> TableLayout:
@@ -255,18 +260,9 @@ class LogicalBatch:
         if self._only is not None:
             lookups = self._only.lookups
             return Contributions(lookups.rows, lookups.row_of, lookups.example, self.examples)
-        empty = torch.empty(0, dtype=torch.int64, device=self._engine.device)
-        rows, row_of, example = [empty], [empty], [empty]
-        touched = examples = 0
-        for part in self._microbatches:
-            lookups = self._record(part, backward=False).lookups
-            example.append(lookups.example + examples)
-            row_of.append(lookups.row_of + touched)
-            rows.append(lookups.rows)
-            touched += len(lookups.rows)
-            examples += len(part.examples)
-        distinct, place = torch.unique(torch.cat(rows), return_inverse=True)
-        return Contributions(distinct, place[torch.cat(row_of)], torch.cat(example), examples)
+        recorded = ((self._record(part, backward=False).lookups, len(part.examples)) for part in self._microbatches)
+        parts = (Contributions(found.rows, found.row_of, found.example, examples) for found, examples in recorded)
+        return Contributions.joined(parts, self._engine.device)
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
         """Return the touched rows, sorted ``[u]``, and the l2 norm of each row's summed gradient, ``[u]``.

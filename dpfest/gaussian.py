@@ -72,7 +72,7 @@ def gaussian_grid(deviation: float) -> float:
     return math.ldexp(1.0, math.frexp(deviation)[1] - _GRID_BITS)
 
 
-def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates: int) -> float:
+def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates: float) -> float:
     """Return the standard deviation of noise for a sum that is rounded to the grid of that very noise.
 
     Rounding moves each coordinate of two neighbouring sums by at most ``g / 2``, so their distance grows from
@@ -90,8 +90,8 @@ def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates
     """
     if noise_multiplier * math.sqrt(coordinates) > 2.0**20:
         raise ValueError(
-            f"{coordinates:,} coordinates under a noise multiplier of {noise_multiplier:g} are too many for noise on a "
-            "grid: rounding them would cost more than a sixteenth of the noise."
+            f"{coordinates:,.0f} coordinates under a noise multiplier of {noise_multiplier:g} are too many for noise "
+            "on a grid: rounding them would cost more than a sixteenth of the noise."
         )
     deviation = noise_multiplier * clipping_norm
     if deviation == 0:

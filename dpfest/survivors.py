@@ -17,7 +17,7 @@ guarantee.) Untouched survivors are drawn by the gaps between them, in O(touched
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -48,6 +48,21 @@ class Contributions:
     row_of: Tensor
     example: Tensor
     examples: int
+
+    @classmethod
+    def joined(cls, parts: Iterable[Contributions], device: torch.device) -> Contributions:
+        """Return the map of several groups of examples, numbered one group after another."""
+        empty = torch.empty(0, dtype=torch.int64, device=device)
+        rows, row_of, example = [empty], [empty], [empty]
+        touched = examples = 0
+        for part in parts:
+            example.append(part.example + examples)
+            row_of.append(part.row_of + touched)
+            rows.append(part.rows)
+            touched += len(part.rows)
+            examples += part.examples
+        distinct, place = torch.unique(torch.cat(rows), return_inverse=True)
+        return cls(distinct, place[torch.cat(row_of)], torch.cat(example), examples)
 
     def within(self, selected: Tensor) -> Contributions:
         """Restrict the map to sorted distinct ``selected`` rows, each renumbered by its rank among them."""

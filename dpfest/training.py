@@ -99,7 +99,7 @@ class PrivateTraining:
         check_optimizers(self.optimizers, model, sparse=algorithm.sparse, lazy=algorithm.lazy)
         self.selected = _selected_rows(selected, privacy_plan)
         self._number, self._own_key = period, _key(key, privacy_plan)
-        self.engine = PrivateEngine(
+        self.engine = self._engine(
             model,
             algorithm,
             loss_fn,
@@ -115,6 +115,9 @@ class PrivateTraining:
             raise UserError("The ledger belongs to another plan: use this plan's own, or that of its earlier periods.")
         self.steps_done, self._reserved = 0, 0
         self._checked, self._barren, self._versions = False, 0, self._weight_versions()
+
+    def _engine(self, *arguments: Any, **noise: Any) -> PrivateEngine:
+        return PrivateEngine(*arguments, **noise)
 
     @property
     def steps_left(self) -> int:
@@ -196,10 +199,7 @@ class PrivateTraining:
         with lazy.private() if lazy else nullcontext():
             self._warn_of_changed_weights()
             batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
-            if sum(map(bool, batch.parts)) > 2:  # the examples checked, and two parts of them
-                check_batch(self.engine, batch, whole_tables=not self._checked)
-                self._checked = True
-            release, private = self.engine.gradient(batch.microbatches, batch.step)
+            release, private = self._gradient(batch)
             self.steps_done += 1  # even if the update fails: this noise must not serve another gradient
             self.engine.update(release, self.optimizers)
         if lazy:
@@ -209,6 +209,15 @@ class PrivateTraining:
         self._versions = self._weight_versions()
         self._warn_of_barren_steps(release)
         return Step(release, private)
+
+    def _gradient(self, batch: Batch) -> tuple[NoisedGradient, Diagnostics]:
+        self._check(batch)
+        return self.engine.gradient(batch.microbatches, batch.step)
+
+    def _check(self, batch: Batch) -> None:
+        if sum(map(bool, batch.parts)) > 2:  # the examples checked, and two parts of them
+            check_batch(self.engine, batch, whole_tables=not self._checked)
+            self._checked = True
 
     def flush(self) -> None:
         """Apply all pending lazy noise, O(rows), before the weights are evaluated, saved or released.

@@ -57,9 +57,9 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     parts = batch.parts
     generators = foreign_state()
     engine.recorder.draws = None  # detect draws again: only then are the model's own generators seen
-    if engine.lazy:  # apply pending noise to the rows read, before their content is watched
-        engine.lazy.use(engine.key)
-        with ReadsOfTables(engine.lazy):
+    if lazy := engine.recorder.lazy:  # apply pending noise to the rows read, before their content is watched
+        lazy.use(engine.key)
+        with ReadsOfTables(lazy):
             LogicalBatch(engine, parts[0], batch.step).contributions()
     watch = StateWatch(engine.recorder.model, {} if whole_tables else _watched_rows(engine, batch.step))
     clipping_norm = _finite(engine.algorithm.clipping_norm)
@@ -232,7 +232,7 @@ def _watched_rows(engine: PrivateEngine, step: int) -> dict[str, Tensor]:
     """Return a sample of each table's rows, whose content is compared."""
     generator, rows = random.Random(step), {}
     for name, table in engine.recorder.tables.items():
-        size = table.num_embeddings
+        size = len(table.weight)
         sample = sorted(generator.sample(range(size), min(_WATCHED_ROWS, size)))
         rows[f"{name}.weight"] = torch.tensor(sample, device=table.weight.device)
     return rows

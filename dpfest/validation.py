@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from dpfest.errors import UserError
 from dpfest.layers import FACTORS
+from dpfest.ranks.table import ShardedTable
 from dpfest.tables import Table
 
 
@@ -64,7 +65,8 @@ def _check_layer(name: str, module: nn.Module) -> None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         _check_table(name, module)
     own = sorted(n for n, p in module.named_parameters(recurse=False) if p.requires_grad)
-    if own and (type(module) not in (nn.Embedding, nn.EmbeddingBag, *FACTORS) or {*own} - {"weight", "bias"}):
+    supported = (nn.Embedding, nn.EmbeddingBag, ShardedTable, *FACTORS)
+    if own and (type(module) not in supported or {*own} - {"weight", "bias"}):
         known = ", ".join(kind.__name__ for kind in (nn.Embedding, nn.EmbeddingBag, *FACTORS))
         raise UserError(
             f"The layer {name or 'of the model itself'} ({type(module).__name__}) has trainable parameters "

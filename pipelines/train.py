@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -32,16 +33,17 @@ from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import WITHOUT_EFFECT, run_folder
-from pipelines.runs.release import described, released_settings
+from pipelines.runs.release import released_settings
 from pipelines.runs.schedule import Schedule, schedule
 from pipelines.runs.summary import summarize
+from pipelines.runs.weights import Weights, whole_weights
 from pipelines.select import Selection
 from pipelines.system.hub import pinned
 from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
 from pipelines.tasks.optimizers import optimizers
-from pipelines.tasks.task import TaskReader, device_of, task_of
+from pipelines.tasks.task import Task, TaskReader, device_of, task_of
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ def make_run(config: Config) -> RunOutcome:
         summary = directory.summary()
         if summary is not None:
             directory.clear()  # a kill may have come between the summary and the end
-            _warn_of_differences(directory, config)
+            warn_of_differences(directory, config)
             return RunOutcome(directory.path, summary, skipped=True)
-        settings = _settings(config)
+        settings = settings_of(config)
         with directory.recording(settings), stop_requests() as stop:
             summary = train(config, settings, prepare(config, stream), directory, stop)
     return RunOutcome(directory.path, summary, skipped=False)
@@ -88,22 +90,27 @@ def prepare(config: Config, stream: Stream) -> Schedule:
 def train(
     config: Config, settings: Mapping[str, Any], schedule: Schedule, directory: RunDirectory, stop: StopRequest
 ) -> dict[str, Any]:
+    """Take the remaining steps in this process: see :func:`finished`."""
+    return finished(Run(config, schedule, directory), settings, stop, progress)
+
+
+def finished(
+    run: Run, settings: Mapping[str, Any], stop: StopRequest, shown: Callable[..., AbstractContextManager[Reporter]]
+) -> dict[str, Any]:
     """Take the remaining steps, evaluate the model after each period, and release it.
 
     Args:
-        config: configuration of the run.
-        settings: the same as plain values, with repositories of the hub pinned to their commit.
-        schedule: the data and the plan.
-        directory: receives logs, checkpoints and the release; training resumes from a checkpoint in it.
+        run: new, or restored from a checkpoint.
+        settings: its configuration as plain values, with repositories of the hub pinned to their commit.
         stop: requests a checkpoint and the end of the process.
+        shown: shows progress, as :func:`pipelines.system.progress.progress` does.
 
     Returns:
         The summary.
     """
     keep_freed_memory()
-    run = _Run(config, schedule, directory)
-    title = f"{config.data.name}/{config.algorithm.name}/{directory.path.name}"
-    with progress(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
+    title = f"{run.config.data.name}/{run.config.algorithm.name}/{run.directory.path.name}"
+    with shown(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
         run.train_period(stop, report, reader)
         run.evaluate_period()
         while run.next_period():
@@ -113,14 +120,20 @@ def train(
     return run.release(settings)
 
 
-class _Run:
-    """The state of a running run: new, or restored from the directory's checkpoint."""
+class Run:
+    """The state of a running run: new, or restored from the directory's checkpoint.
+
+    Args:
+        config: configuration of the run.
+        schedule: the data and the plan.
+        directory: receives logs, checkpoints and the release.
+    """
 
     def __init__(self, config: Config, schedule: Schedule, directory: RunDirectory) -> None:
         self.config, self.schedule, self.directory = config, schedule, directory
         self._ends = list(accumulate(period.steps for period in schedule.plan.periods))
         self.steps = self._ends[-1]
-        self.task = task_of(config, schedule.days[0], device_of(config.device))
+        self.task = self._task()
         self.optimizers = optimizers(self.task.model, config.optimizer)
         self.seconds, self.waited = 0.0, 0.0
         self.evaluating, self.evaluated = 0.0, 0
@@ -129,7 +142,7 @@ class _Run:
         if saved is not None:
             for day in schedule.days:
                 day.verify_training_rows()
-        self.key = self._key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
+        self.key = self._new_key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
         self.period = 0 if saved is None else saved["period"]
         self.training = self._begin(schedule.plan.ledger(self.period))
         self.layout = self.training.engine.layout
@@ -141,6 +154,9 @@ class _Run:
             # The key must outlive a kill: another key for the same steps would be a second release of them.
             self._save()
         directory.keep_metrics_until(self.step)
+
+    def _task(self) -> Task:
+        return task_of(self.config, self.schedule.days[0], device_of(self.config.device))
 
     @property
     def step(self) -> int:
@@ -255,16 +271,17 @@ class _Run:
 
     def _evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
         started, counted = time.perf_counter(), CountedRows(rows)
-        values = self.task.evaluate(counted)
+        values = self._values(counted)
         self.evaluating += time.perf_counter() - started
         self.evaluated += counted.count
         return values
 
+    def _values(self, rows: ChunkedRows) -> dict[str, float | None]:
+        return self.task.evaluate(rows)
+
     def release(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Release a run whose steps are all taken; returns the summary."""
-        weights = None
-        if self.config.train.save_model:
-            weights = {name: value.contiguous() for name, value in self.task.model.state_dict().items()}
+        weights = self._weights() if self.config.train.save_model else None
         public = released_settings(settings)
         summary = summarize(
             self.config,
@@ -276,13 +293,16 @@ class _Run:
             metric=self.task.metric,
             evaluations=self.evaluations,
             settings=public,
-            tensors=None if weights is None else described(weights),
+            tensors=None if weights is None else weights.described,
         )
         ledger = self.training.ledger.to_json()
         ledger["run"] = ledger["run"] | {"settings": public["algorithm"]}  # without places
         ledger["statements"] += self.schedule.statements
         self.directory.finish(public, ledger, summary, weights, self._timings)
         return summary
+
+    def _weights(self) -> Weights:
+        return whole_weights(self.task.model)
 
     @property
     def _timings(self) -> dict[str, float | None]:
@@ -301,16 +321,20 @@ class _Run:
     def _fixed(self) -> bool:
         return self.config.privacy.noise_seed is not None
 
-    def _key(self) -> NoiseKey:
+    def _new_key(self) -> NoiseKey:
         seed = self.config.privacy.noise_seed
         return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, self.directory.path.name)
 
     def _save(self) -> None:
+        self.directory.save_state({"training": self.training.state_dict(), **self._progress()})
+
+    def _progress(self) -> dict[str, Any]:
+        """Return what a checkpoint holds besides the state of the training."""
         own = {"rows": self.rows, "seconds": self.seconds, "waited": self.waited}
         own |= {"evaluating": self.evaluating, "evaluated": self.evaluated}
         place = {"period": self.period, "evaluations": self.evaluations}
         key = torch.tensor(list(self.key.secret), dtype=torch.uint8)
-        self.directory.save_state({"training": self.training.state_dict(), "key": key, **place, **own})
+        return {"key": key, **place, **own}
 
     def _restore(self, saved: dict[str, Any]) -> None:
         self.seconds, self.waited = saved["seconds"], saved["waited"]
@@ -320,7 +344,7 @@ class _Run:
         # A step that is taken again must round as it did: sums follow the number of threads.
         torch.set_num_threads(int(saved["training"]["bound_to"]["threads"]))
         try:
-            self.training.load_state_dict(saved["training"])
+            self._resume(saved)
         except UserError as error:
             raise UserError(
                 f"{self.directory.path} cannot resume from its checkpoint: {error} From the command line: use the same "
@@ -328,14 +352,17 @@ class _Run:
                 "which spends the budget a second time."
             ) from error
 
+    def _resume(self, saved: dict[str, Any]) -> None:
+        self.training.load_state_dict(saved["training"])
 
-def _settings(config: Config) -> dict[str, Any]:
+
+def settings_of(config: Config) -> dict[str, Any]:
     """Return all settings as plain values, with repositories of the hub pinned to their commit."""
     sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
     return config.to_dict() | sources
 
 
-def _warn_of_differences(directory: RunDirectory, config: Config) -> None:
+def warn_of_differences(directory: RunDirectory, config: Config) -> None:
     """Warn of settings outside of the run hash that differ from those of the finished run."""
     before, now = directory.config(), config.to_dict()
     train = before.get("train") or {}

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
@@ -201,6 +202,21 @@ class SweepConfig:
 
 
 @dataclass
+class RanksConfig:
+    """How training over ranks (under torchrun) is cut; its result depends on all three, and not on how many ranks.
+
+    Attributes:
+        shards: virtual shards that rows belong to; at most so many ranks.
+        parts: parts of a batch, each run at once by one rank; so many ranks share its examples.
+        threads: torch threads of a rank.
+    """
+
+    shards: Annotated[int, Within(1, 1 << 16)] = 16
+    parts: Annotated[int, Within(1, 256)] = 4
+    threads: Jobs = 1
+
+
+@dataclass
 class PreprocessStageConfig:
     """How `dpfest preprocess` runs.
 
@@ -248,6 +264,7 @@ class Config:
         device: auto, cpu, cuda, cuda:1, ...; auto uses a GPU if there is one.
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
+        distributed: auto trains over ranks if torchrun started this process; off trains in one process.
         experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map or
             reference; null for none.
     """
@@ -267,6 +284,8 @@ class Config:
     preprocess: PreprocessStageConfig = field(default_factory=PreprocessStageConfig)
     seed: Seed = 0
     device: str = "auto"
+    distributed: Literal["auto", "off"] = "auto"
+    ranks: RanksConfig = field(default_factory=RanksConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
     hub: HubConfig = field(default_factory=HubConfig)
     profile: str = "demo"
@@ -292,6 +311,11 @@ class Config:
                 f"algorithm.selection.source={selection.source} chooses the days of a stream to count, and "
                 f"data={self.data.name} is no stream: leave it null, or choose a stream such as data=nycflights_stream."
             )
+
+    @property
+    def over_ranks(self) -> bool:
+        """Whether training is over ranks: torchrun, or another launcher, says in the environment who they are."""
+        return self.distributed == "auto" and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists and scalars, as in Hydra's YAML."""

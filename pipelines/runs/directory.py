@@ -6,8 +6,8 @@
     release/           exists, complete, exactly when the run is done: config.yaml, ledger.json, summary.json,
                        SHA256SUMS, and model.safetensors unless train.save_model is false; see pipelines.runs.release
     private/           readable by its owner alone (0700, files 0600): config.yaml as requested, with the noise seed;
-                       state.pt, which holds the noise key until the run is done; metrics.jsonl (losses and batch
-                       sizes); timings.json; failure.txt
+                       state.pt, which holds the noise key until the run is done, and shards-*/ (over ranks);
+                       metrics.jsonl (losses and batch sizes); timings.json; failure.txt
 
 Errors and times are in ``private/`` because they can depend on the training examples: on the batches drawn, on an
 example whose loss overflows.
@@ -28,12 +28,15 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
 from dpfest.errors import UserError
 from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS, config_text
+from pipelines.runs.weights import Weights
 from pipelines.system.checksum import check_sums, write_sums
 from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
+
+SHARDS = "shards-"
+"""Beginning of the names of folders in ``private/`` that hold a checkpoint's shards."""
 
 _REASONS = {
     "stopped": "stopped on request; the same command resumes from the last checkpoint",
@@ -210,7 +213,7 @@ class RunDirectory:
         config: Mapping[str, Any],
         ledger: Mapping[str, Any],
         summary: Mapping[str, Any],
-        weights: Mapping[str, torch.Tensor] | None,
+        weights: Weights | None,
         timings: Mapping[str, Any],
     ) -> None:
         """Finish the run: write ``release/`` atomically, then delete the private state.
@@ -218,7 +221,7 @@ class RunDirectory:
         Args:
             config: settings from :func:`pipelines.runs.release.released_settings`.
             ledger, summary: content of the files of that name.
-            weights: the model's weights, or None not to keep them.
+            weights: the model's, or None not to keep them.
             timings: content of ``private/timings.json``.
 
         Raises:
@@ -230,7 +233,7 @@ class RunDirectory:
             write_json(partial / LEDGER, ledger)
             write_json(partial / SUMMARY, summary)
             if weights is not None:
-                save_file(dict(weights), partial / WEIGHTS)
+                weights.write(partial / WEIGHTS)
             write_sums(partial)
         self.clear()
 
@@ -238,8 +241,8 @@ class RunDirectory:
         """Delete the private state of a finished run and leftovers of a kill, and record that it is done."""
         for state in (self._state, self.private / "failure.txt", *self.private.glob(".*.partial")):
             state.unlink(missing_ok=True)
-        for partial in self.path.glob(f".{RELEASE}.*.partial"):
-            shutil.rmtree(partial)
+        for folder in (*self.path.glob(f".{RELEASE}.*.partial"), *self.private.glob(f"{SHARDS}*")):
+            shutil.rmtree(folder)
         self.write_status("done")
 
 

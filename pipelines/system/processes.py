@@ -145,6 +145,11 @@ class StopRequest:
         self._signal: int | None = None
 
     @property
+    def signal(self) -> int | None:
+        """The first signal, or None."""
+        return self._signal
+
+    @property
     def requested(self) -> bool:
         """True from the first signal on."""
         return self._signal is not None

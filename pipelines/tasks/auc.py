@@ -29,7 +29,7 @@ class RocAuc:
     """
 
     def __init__(self) -> None:
-        self._counts = np.zeros((2, 1 << _KEPT_BITS), np.int64)
+        self.counts = np.zeros((2, 1 << _KEPT_BITS), np.int64)
 
     def add(self, labels: NDArray[np.floating], scores: NDArray[np.float32]) -> None:
         """Add examples: labels (0 or 1) and scores of shape [n] each.
@@ -41,22 +41,22 @@ class RocAuc:
         bits = np.ascontiguousarray(scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0
         # Order floats as unsigned integers: flip all bits of negative ones, and the sign bit of others.
         ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
-        np.add.at(self._counts, (labels.astype(np.int64), ordered >> (32 - _KEPT_BITS)), 1)
+        np.add.at(self.counts, (labels.astype(np.int64), ordered >> (32 - _KEPT_BITS)), 1)
 
     @property
     def positives(self) -> int:
         """Number of examples with label 1."""
-        return int(self._counts[1].sum())
+        return int(self.counts[1].sum())
 
     @property
     def examples(self) -> int:
         """Number of examples."""
-        return int(self._counts.sum())
+        return int(self.counts.sum())
 
     @property
     def value(self) -> float | None:
         """Probability that a positive scores above a negative one, ties counted half; None without one of each."""
-        negatives, positives = self._counts
+        negatives, positives = self.counts
         pairs = self.positives * (self.examples - self.positives)
         if not pairs:
             return None

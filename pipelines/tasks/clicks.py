@@ -22,24 +22,29 @@ EVALUATION_BATCH = 8192
 
 
 class Evaluation:
-    """Accumulates AUC and mean loss of a model over batches, in memory independent of their number."""
+    """Accumulates AUC and mean loss of a model over batches.
+
+    Attributes:
+        auc: counts of scores, in memory independent of their number.
+        losses: sum of the losses of each batch.
+    """
 
     def __init__(self) -> None:
-        self._auc, self._loss = RocAuc(), 0.0
+        self.auc, self.losses = RocAuc(), list[float]()
 
     @torch.no_grad()
     def add(self, model: nn.Module, batch: Batch) -> None:
         """Add the examples of a batch."""
         numeric, categorical, labels = batch
         logits = model(numeric, categorical)
-        self._loss += float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum"))
-        self._auc.add(labels.cpu().numpy(), logits.cpu().numpy())
+        self.losses.append(float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")))
+        self.auc.add(labels.cpu().numpy(), logits.cpu().numpy())
 
     @property
     def values(self) -> dict[str, float | None]:
         """AUC, its standard error and the mean loss; None for those that too few rows leave undefined."""
-        loss = self._loss / self._auc.examples if self._auc.examples else None
-        return {"auc": self._auc.value, "standard_error": self._auc.standard_error, "loss": loss}
+        loss = sum(self.losses) / self.auc.examples if self.auc.examples else None
+        return {"auc": self.auc.value, "standard_error": self.auc.standard_error, "loss": loss}
 
 
 class ClickTask:
@@ -50,13 +55,17 @@ class ClickTask:
         config: shape of the model.
         seed: seed of its initial weights.
         device: device to train on.
+        whole: see :class:`PctrModel`; False on the CPU alone.
     """
 
     metric = "auc"
 
-    def __init__(self, data: Dataset, config: PctrConfig, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, data: Dataset, config: PctrConfig, seed: int, device: torch.device, *, whole: bool = True
+    ) -> None:
         self.device = device
-        self.model = PctrModel(data.vocabulary_sizes, len(data.numeric_names), config, seed).to(device)
+        model = PctrModel(data.vocabulary_sizes, len(data.numeric_names), config, seed, whole=whole)
+        self.model = model.to(device) if whole else model
         self.table_names = data.categorical_names
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
@@ -66,7 +75,7 @@ class ClickTask:
         """Return the examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
         size = size or max(len(indices), 1)
         parts = (indices[start : start + size] for start in range(0, len(indices), size))
-        return [MicroBatch(part, self._to_device(rows.gather(part))) for part in parts]
+        return [MicroBatch(part, self.to_device(rows.gather(part))) for part in parts]
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the cross-entropy of each example, ``[b]``."""
@@ -79,11 +88,12 @@ class ClickTask:
         self.model.eval()
         evaluation = Evaluation()
         for chunk in rows.chunks(EVALUATION_BATCH):
-            evaluation.add(self.model, self._to_device(chunk))
+            evaluation.add(self.model, self.to_device(chunk))
         self.model.train()
         return evaluation.values
 
-    def _to_device(self, rows: Rows) -> Batch:
+    def to_device(self, rows: Rows) -> Batch:
+        """Return rows as a batch on the model's device."""
         parts = (rows.numeric, rows.categorical.astype(np.int64), rows.labels)
         numeric, categorical, labels = (torch.from_numpy(part).to(self.device) for part in parts)
         return numeric, categorical, labels

@@ -63,10 +63,14 @@ class OptimizerConfig:
 class RowOptimizer(torch.optim.Optimizer):
     """Steps in the rows of each table's gradient, sparse (coalesced) or dense.
 
+    A row's update, and all that is kept of a row, depend on the gradients of that row alone (``by_row``).
+
     Args:
         tables: parameters ``[rows, dim]``.
         lr: step size.
     """
+
+    by_row = True
 
     def __init__(self, tables: Iterable[Tensor], lr: float) -> None:
         super().__init__(tables, {"lr": lr})

@@ -49,12 +49,15 @@ class PctrModel(nn.Module):
         numeric: number of numerical features, already transformed.
         config: shape of the model.
         seed: seed of the initial weights.
+        whole: False leaves the tables on the meta device, without memory and weights.
     """
 
-    def __init__(self, vocabularies: Sequence[int], numeric: int, config: PctrConfig, seed: int) -> None:
+    def __init__(
+        self, vocabularies: Sequence[int], numeric: int, config: PctrConfig, seed: int, *, whole: bool = True
+    ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        tables = [nn.Embedding(v, embedding_dim(v)) for v in vocabularies]
+        tables = [nn.Embedding(v, embedding_dim(v), device=None if whole else "meta") for v in vocabularies]
         self.tables = nn.ModuleList(tables)
         width = numeric + sum(embedding_dim(v) for v in vocabularies)
         layers: list[nn.Module] = []
@@ -63,7 +66,7 @@ class PctrModel(nn.Module):
             width = hidden
         self.network = nn.Sequential(*layers, nn.Linear(width, 1))
         with torch.no_grad():
-            for table in tables:
+            for table in tables if whole else ():
                 table.weight.normal_(0.0, config.embedding_scale, generator=generator)
             for layer in self.network:
                 if isinstance(layer, nn.Linear):

@@ -20,6 +20,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import run_folder
+from pipelines.runs.weights import whole_weights
 from pipelines.select import select
 from pipelines.tasks.clicks import ClickTask
 from pipelines.train import make_run
@@ -147,7 +148,7 @@ def test_a_full_disk_is_named_and_leaves_the_earlier_checkpoint(tmp_path: Path) 
         with pytest.raises(UserError, match="previous checkpoint is intact"):
             directory.save_state(large)
         with pytest.raises(UserError, match="previous checkpoint is intact"):
-            directory.finish({}, {}, {}, {"weights": torch.zeros(10_000)}, {})
+            directory.finish({}, {}, {}, whole_weights(torch.nn.Linear(10_000, 1)), {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert directory.load_state() == {"step": 0}

@@ -1,0 +1,108 @@
+"""Lazy noise over ranks: the law of :mod:`dpfest.lazy`, drawn by the owner of a row, under its shard's key.
+
+Formal guarantee: as in :mod:`dpfest.lazy`. A row's pending noise is drawn when any rank asks for its value, before the
+answer leaves its owner; :meth:`ShardLazyNoise.flush` draws all that is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfest.gaussian import add_gaussian
+from dpfest.noise import NoiseKey
+from dpfest.ranks.layout import Rows, ShardLayout
+from dpfest.tables import Table
+
+_AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
+
+
+class ShardLazyNoise:
+    """Tracks and applies the pending noise of this rank's rows.
+
+    Args:
+        places: which rank owns which rows.
+        names, tables: the model's tables, in the order of the layout.
+
+    Attributes:
+        pending: each table's accumulated variance, the same on every rank.
+        settled: the variance up to which each own row's noise was applied, ``[own rows]`` for each table.
+        draws: number of draws made in each own shard.
+    """
+
+    def __init__(self, places: ShardLayout, names: Sequence[str], tables: Sequence[Table]) -> None:
+        self._places, self.names, self.tables = places, list(names), list(tables)
+        self.pending = [0.0] * len(tables)
+        self.settled = [torch.zeros(rows, dtype=torch.float64) for rows in places.own_rows.tolist()]
+        self.draws = dict.fromkeys(places.own, 0)
+        self._key = NoiseKey.fresh()
+
+    def use(self, key: NoiseKey) -> None:
+        """Draw from this key from now on."""
+        self._key = key
+
+    @contextmanager
+    def private(self) -> Iterator[None]:
+        """Do nothing: outside of a step, rows of a :class:`dpfest.ranks.table.ShardedTable` cannot be looked up."""
+        yield
+
+    @torch.no_grad()
+    def settle(self, rows: Rows) -> None:
+        """Apply the noise pending on own global rows, sorted ``[u]``."""
+        for shard in self._places.own:
+            own = rows[rows % self._places.shards == shard]
+            if not len(own):
+                continue
+            table, slots = self._places.table(own), self._places.slots(own)
+            cuts = np.searchsorted(table, np.arange(len(self.tables) + 1))
+            self._draw(
+                shard,
+                [torch.from_numpy(slots[low:high]) for low, high in pairwise(cuts)],
+            )
+
+    @torch.no_grad()
+    def flush(self) -> None:
+        """Apply all pending noise, in bounded memory."""
+        for shard in self._places.own:
+            for number, table in enumerate(self.tables):
+                part = self._places.part(number, shard)
+                nothing = torch.empty(0, dtype=torch.int64)
+                for chunk in torch.arange(part.start, part.stop).split(max(1, _AT_ONCE // table.embedding_dim)):
+                    self._draw(shard, [chunk if each == number else nothing for each in range(len(self.tables))])
+
+    close = flush
+
+    def _draw(self, shard: int, slots: Sequence[Tensor]) -> None:
+        """Draw the noise pending on some rows of a shard, given by table."""
+        due, variances = [], []
+        for number, at in enumerate(slots):
+            variance = self.pending[number] - self.settled[number].index_select(0, at)
+            due.append(at[variance > 0])
+            variances.append(variance[variance > 0].repeat_interleave(self.tables[number].embedding_dim))
+        deviations = torch.cat(variances).sqrt_()
+        if not len(deviations):
+            return
+        weights = [table.weight for table in self.tables]
+        values = torch.cat([weight.index_select(0, at).flatten() for weight, at in zip(weights, due, strict=True)])
+        stream = self._key.derive("shard", shard).stream("lazy noise", self.draws[shard])
+        self.draws[shard] += 1
+        add_gaussian(values.view(-1, 1), stream, deviations)
+        parts = values.split([len(at) * weight.shape[1] for weight, at in zip(weights, due, strict=True)])
+        for number, (weight, at, part) in enumerate(zip(weights, due, parts, strict=True)):
+            weight.index_copy_(0, at, part.view(len(at), -1) if len(at) else weight[:0])
+            self.settled[number].index_fill_(0, at, self.pending[number])
+
+    @torch.no_grad()
+    def apply(
+        self, gradients: Sequence[tuple[Tensor | None, Tensor]], deviation: float, learning_rates: Sequence[float]
+    ) -> None:
+        """See :meth:`dpfest.lazy.LazyNoise.apply`; rows are this rank's."""
+        for number, ((rows, values), rate) in enumerate(zip(gradients, learning_rates, strict=True)):
+            assert rows is not None
+            self.tables[number].weight.index_add_(0, rows, values, alpha=-rate)
+            self.pending[number] += (deviation * rate) ** 2

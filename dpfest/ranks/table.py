@@ -1,0 +1,148 @@
+"""A rank's part of an embedding table.
+
+Outside of a step the layer holds the rows of the rank's own shards, on which optimisers step. Within
+:func:`reading` it holds copies of the rows that this rank's examples look up, wherever they are owned, and can be
+called; so a model needs no change, and :mod:`dpfest.capture` records it like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from dpfest.errors import UserError
+from dpfest.ranks.layout import Rows, ShardLayout
+from dpfest.tables import TableLayout
+
+
+class Enough(Exception):
+    """Ends a forward pass that is run to learn its look-ups, once all are known."""
+
+
+class ShardedTable(nn.Embedding):
+    """An embedding layer whose rows lie in several processes.
+
+    Args:
+        rows, dim: size of the whole table.
+        own: the rank's rows, ``[own rows, dim]``, by shard and then by row.
+    """
+
+    def __init__(self, rows: int, dim: int, own: Tensor) -> None:
+        super().__init__(rows, dim, device="meta")
+        self.weight = nn.Parameter(own)
+        self.weight.whole_shape = (rows, dim)  # type: ignore[attr-defined]
+        self._read: Tensor | None = None
+        self._asked: Callable[[ShardedTable, Tensor], None] | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the rows ``[..., dim]``; zeros while look-ups are learnt."""
+        if self._asked is not None:
+            if len(input.flatten()) and not 0 <= int(input.min()) <= int(input.max()) < self.num_embeddings:
+                raise IndexError(f"an id is outside of the table's {self.num_embeddings} rows")
+            self._asked(self, input)
+            return self.weight.new_zeros(()).expand(*input.shape, self.embedding_dim)
+        if self._read is None:
+            raise UserError(
+                "The rows of this table lie in several processes: they can be looked up within a step or an "
+                "evaluation of dpfest.ranks only."
+            )
+        input = input.contiguous()
+        place = torch.searchsorted(self._read, input)
+        known = place < len(self._read)
+        if not bool(known.all()) or not torch.equal(self._read[place], input.to(self._read.dtype)):
+            raise UserError(
+                "The forward pass looks up rows that it does not look up when all embeddings are zero: over several "
+                "ranks, which rows an example looks up must not depend on embeddings."
+            )
+        return embedding(place, self.weight, sparse=self.sparse)
+
+
+@contextmanager
+def reading(tables: Sequence[ShardedTable], rows: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+    """A context in which each table holds the given local rows, sorted ``[u]``, with their values ``[u, dim]``."""
+    own = [table.weight.data for table in tables]
+    for table, known, value in zip(tables, rows, values, strict=True):
+        table._read, table.weight.data = known, value
+    try:
+        yield
+    finally:
+        for table, before in zip(tables, own, strict=True):
+            table._read, table.weight.data = None, before
+
+
+@contextmanager
+def asking(tables: Sequence[ShardedTable], most: int | None) -> Iterator[list[tuple[ShardedTable, Tensor]]]:
+    """A context that collects look-ups, as (table, ids), and raises :class:`Enough` after ``most`` of them."""
+    calls: list[tuple[ShardedTable, Tensor]] = []
+
+    def asked(table: ShardedTable, ids: Tensor) -> None:
+        calls.append((table, ids))
+        if len(calls) == most:
+            raise Enough
+
+    for table in tables:
+        table._asked = asked
+    try:
+        yield calls
+    finally:
+        for table in tables:
+            table._asked = None
+
+
+Initial = Callable[[int, int, int, int], Tensor]
+"""Initial weights ``[rows, dim]`` of (table, shard, rows, dim)."""
+
+
+def shard_tables(
+    model: nn.Module, shards: int, world: int = 1, rank: int = 0, initial: Initial | None = None
+) -> ShardLayout:
+    """Replace every trainable embedding layer of a model by this rank's part of it; return the layout.
+
+    Args:
+        model: changed in place; the rest of it must be the same on every rank.
+        shards: V.
+        world: number of ranks.
+        rank: number of this one.
+        initial: initial weights, for layers on the meta device, whose whole weights exist nowhere; None to take each
+            layer's own.
+
+    Raises:
+        UserError: a layer that cannot be sharded, by name; more ranks than shards.
+    """
+    found = {name: layer for name, layer in model.named_modules(remove_duplicate=False) if _is_table(layer)}
+    for name, layer in found.items():
+        if type(layer) is not nn.Embedding or layer.padding_idx is not None:
+            raise UserError(
+                f"The table {name} cannot lie in several processes: only nn.Embedding without padding_idx can. Train "
+                "this model in one process."
+            )
+    if len({id(layer.weight) for layer in found.values()}) < len(found):
+        raise UserError("Two layers share a table, which cannot lie in several processes. Give each its own.")
+    sizes = [(layer.num_embeddings, layer.embedding_dim) for layer in found.values()]
+    rows, dims = (tuple(column) for column in zip(*sizes, strict=True)) if sizes else ((), ())
+    places = ShardLayout(TableLayout(tuple(found), rows, dims), shards, world, rank)
+    for number, (name, layer) in enumerate(found.items()):
+        if initial is None:
+            weight = layer.weight.detach()
+            parts = [weight[torch.from_numpy(places.local_rows(number, shard))] for shard in places.own]
+        else:
+            parts = [initial(number, shard, int(places.rows[number, shard]), dims[number]) for shard in places.own]
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, ShardedTable(rows[number], dims[number], torch.cat(parts)))
+    return places
+
+
+def _is_table(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.weight.requires_grad
+
+
+def by_table(places: ShardLayout, rows: Rows) -> tuple[list[Tensor], list[int]]:
+    """Split sorted global rows by table: each table's local rows, and where each table begins (and the end)."""
+    cuts = np.searchsorted(rows, places.offsets).tolist()
+    parts = [rows[low:high] - offset for low, high, offset in zip(cuts, cuts[1:], places.offsets, strict=False)]
+    return [torch.from_numpy(part) for part in parts], cuts

@@ -1,0 +1,285 @@
+"""The train stage over ranks: one run by all processes that torchrun started.
+
+``torchrun --nproc-per-node=4 -m dpfest train ...`` makes one run in four processes, each of which holds a quarter of
+the tables and reads a quarter of every batch (:mod:`dpfest.ranks`). All ranks read the processed data and the run's
+folder, on a file system that they share; rank 0 alone writes into it, except for the shards of checkpoints. The result
+depends on ``ranks.shards``, ``ranks.parts`` and ``ranks.threads``, and not on the number of ranks: a run can be resumed
+by more or fewer of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dpfest.errors import UserError
+from dpfest.ledger import Ledger
+from dpfest.noise import NoiseKey
+from dpfest.ranks.group import Group
+from dpfest.ranks.table import shard_tables
+from dpfest.ranks.training import RankTraining, shared_key
+from pipelines.config.settings import Config
+from pipelines.data.rows import ChunkedRows
+from pipelines.data.stream import Stream
+from pipelines.preprocess import dataset_folder, preprocess
+from pipelines.runs.directory import SHARDS, RunDirectory
+from pipelines.runs.identity import run_folder
+from pipelines.runs.schedule import Schedule
+from pipelines.runs.weights import Weights, write_pieces
+from pipelines.system.files import OWNER_ONLY, private_folder, write_atomically
+from pipelines.system.processes import StopRequest, stop_requests
+from pipelines.system.progress import Reporter, progress
+from pipelines.tasks.clicks import EVALUATION_BATCH, Batch, ClickTask, Evaluation
+from pipelines.tasks.task import Task, TaskReader
+from pipelines.train import Run, RunOutcome, finished, prepare, settings_of, warn_of_differences
+
+_PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
+_ROWS_AT_ONCE = 1 << 16  # of a table, on their way to rank 0 when weights are written
+
+
+def make_run(config: Config) -> RunOutcome | None:
+    """Make the run of a configuration with all ranks, resume it, or find it finished.
+
+    Returns:
+        The outcome on rank 0, None on the others.
+
+    Raises:
+        UserError: as :func:`pipelines.train.make_run`; a setting that needs one process; or the ranks do not agree.
+        SystemExit: SIGINT or SIGTERM stopped a rank; the state is saved, and the same call resumes it.
+    """
+    _refuse(config)
+    os.environ.setdefault("OMP_NUM_THREADS", str(config.ranks.threads))
+    torch.set_num_threads(config.ranks.threads)
+    dist.init_process_group("gloo", timeout=_PATIENCE)
+    try:
+        return _make_run(config, Group())
+    finally:
+        dist.destroy_process_group()
+
+
+def _refuse(config: Config) -> None:
+    if config.data.task != "clicks":
+        raise UserError(
+            f"data={config.data.name} holds texts, and training over ranks is for click data: start `dpfest train` "
+            "without torchrun, or with distributed=off."
+        )
+    if config.algorithm.name == "exponential":
+        raise UserError(
+            "algorithm=exponential cannot be trained over ranks: it draws m rows from all tables jointly, by the norms "
+            "of a clipped sum that must be complete before the first is drawn. Start it without torchrun."
+        )
+    if config.train.micro_batch_size is not None:
+        raise UserError("Over ranks a batch is cut by ranks.parts: leave train.micro_batch_size null.")
+    if config.device not in ("auto", "cpu"):
+        raise UserError(f"device={config.device}: training over ranks computes on CPUs; set device=cpu.")
+
+
+def _make_run(config: Config, group: Group) -> RunOutcome | None:
+    first = group.rank == 0
+    with _first(group):  # the others find what rank 0 has written
+        if first:
+            preprocess(config)
+    stream = Stream.open(dataset_folder(config))
+    group.refuse_difference({"settings and data": run_folder(config).name, "days": repr(stream.hashes)})
+    directory = RunDirectory(run_folder(config)) if first else _Onlooker(run_folder(config))
+    with directory.lock():
+        summary = directory.summary() if first else None
+        if group.any(summary is not None):
+            if summary is None:
+                return None
+            directory.clear()
+            warn_of_differences(directory, config)
+            return RunOutcome(directory.path, summary, skipped=True)
+        settings = settings_of(config)
+        with directory.recording(settings), stop_requests() as own:
+            with _first(group):  # calibrations and selections are found again
+                schedule = prepare(config, stream) if first else None
+            run = _RankRun(config, schedule or prepare(config, stream), directory, group)
+            summary = finished(run, settings, _AgreedStop(own, group), progress if first else _silence)
+    return RunOutcome(directory.path, summary, skipped=False) if first else None
+
+
+@contextmanager
+def _first(group: Group) -> Iterator[None]:
+    """A context whose end every rank awaits."""
+    yield
+    group.wait()
+
+
+@contextmanager
+def _silence(title: str, interval: float = 0.0) -> Iterator[Reporter]:
+    yield lambda done, total, words="": None
+
+
+class _AgreedStop(StopRequest):
+    """A request to any rank, which all ranks heed after the same step."""
+
+    def __init__(self, own: StopRequest, group: Group) -> None:
+        super().__init__()
+        self._own, self._group = own, group
+
+    @property
+    def requested(self) -> bool:
+        """True from the first signal to any rank on; every rank asks at once."""
+        signal = self._group.sum(torch.tensor([self._own.signal or 0, int(self._own.requested)]))
+        if signal[1]:
+            self._signal = int(signal[0] // signal[1])
+        return self._signal is not None
+
+
+class _Onlooker(RunDirectory):
+    """A run's folder as ranks other than 0 use it: they read; rank 0 writes."""
+
+    @contextmanager
+    def lock(self, wait: bool = False) -> Iterator[None]:
+        """Rank 0 holds the lock for all."""
+        yield
+
+    def write_config(self, config: dict[str, Any]) -> None:
+        """Leave it to rank 0, as all that follows."""
+
+    def write_status(self, status: str) -> None:
+        """See :meth:`write_config`."""
+
+    def fail(self, error: BaseException) -> None:
+        """See :meth:`write_config`."""
+
+    def log_metrics(self, record: dict[str, Any]) -> None:
+        """See :meth:`write_config`."""
+
+    def keep_metrics_until(self, step: int) -> None:
+        """See :meth:`write_config`."""
+
+    def save_state(self, state: dict[str, Any]) -> None:
+        """See :meth:`write_config`."""
+
+    def finish(self, config: Any, ledger: Any, summary: Any, weights: Weights | None, timings: Any) -> None:
+        """Answer rank 0, which writes the weights."""
+        if weights is not None:
+            weights.write(Path(os.devnull))
+
+
+class _RankRun(Run):
+    """A run over ranks: what :class:`pipelines.train.Run` is in one process."""
+
+    task: ClickTask
+    training: RankTraining
+
+    def __init__(self, config: Config, schedule: Schedule, directory: RunDirectory, group: Group) -> None:
+        self.group = group
+        super().__init__(config, schedule, directory)
+
+    def _task(self) -> Task:
+        config = self.config
+        task = ClickTask(self.schedule.days[0], config.model, config.seed, torch.device("cpu"), whole=False)
+
+        def initial(table: int, shard: int, rows: int, dim: int) -> Tensor:
+            seed = hashlib.sha256(f"dpfest rows {config.seed} {table} {shard}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(seed[:8], "little") >> 1)
+            return torch.empty(rows, dim).normal_(0.0, config.model.embedding_scale, generator=generator)
+
+        self.places = shard_tables(task.model, config.ranks.shards, self.group.world, self.group.rank, initial)
+        return task
+
+    def _new_key(self) -> NoiseKey:
+        return super()._new_key() if self._fixed else shared_key(self.group)
+
+    def _begin(self, ledger: Ledger) -> RankTraining:
+        return RankTraining(
+            self.task.model,
+            self.task.losses,
+            self.optimizers,
+            self.schedule.plan,
+            TaskReader(self.task, self.schedule.rows[self.period], None),
+            places=self.places,
+            group=self.group,
+            parts=self.config.ranks.parts,
+            period=self.period,
+            selected=self.schedule.selected(self.period),
+            key=self.key,
+            ledger=ledger,
+        )
+
+    def _save(self) -> None:
+        """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names the folder."""
+        folder = private_folder(self.directory.private / f"{SHARDS}{self.step}-{self.period}")
+        for shard, state in self.training.shard_states():
+            write_atomically(_file(folder, shard), partial(save_file, state), OWNER_ONLY)
+        self.group.wait()
+        self.directory.save_state({"training": self.training.common_state(), "shards": folder.name, **self._progress()})
+        self.group.wait()
+        if self.group.rank == 0:
+            for other in self.directory.private.glob(f"{SHARDS}*"):
+                if other != folder:
+                    shutil.rmtree(other)
+
+    def _resume(self, saved: dict[str, Any]) -> None:
+        folder = self.directory.private / saved["shards"]
+        self.training.load(saved["training"], lambda shard: load_file(_file(folder, shard)))
+
+    def _values(self, rows: ChunkedRows) -> dict[str, float | None]:
+        """Evaluate the model on rows, chunk by chunk, each on one rank; counts and losses are summed exactly."""
+        self.training.flush()
+        model, group, evaluation, losses = self.task.model.eval(), self.group, Evaluation(), list[float]()
+        chunks = rows.chunks(EVALUATION_BATCH)
+
+        def run(batch: Batch) -> Tensor:
+            return model(*batch[:2])
+
+        while taken := list(islice(chunks, group.world)):
+            own = self.task.to_device(taken[group.rank]) if group.rank < len(taken) else None
+            found = torch.zeros(len(taken), dtype=torch.float64)
+            with self.training.engine.readable(own, len(own[2]) if own else 0, run):
+                if own:
+                    evaluation.add(model, own)
+                    found[group.rank] = evaluation.losses[-1]
+            losses += group.sum(found).tolist()
+        evaluation.losses = losses
+        group.sum(torch.from_numpy(evaluation.auc.counts))
+        model.train()
+        return evaluation.values
+
+    def _weights(self) -> Weights:
+        layout = self.training.engine.layout
+        whole = {f"{name}.weight": size for name, *size in zip(layout.names, layout.rows, layout.dims, strict=True)}
+        state = {name: tensor for name, tensor in self.task.model.state_dict().items() if name not in whole}
+        shapes = dict(sorted((whole | {name: list(tensor.shape) for name, tensor in state.items()}).items()))
+        dtype = self.training.engine.dtype
+
+        def pieces() -> Iterator[Tensor]:
+            for name in shapes:
+                if name in state:
+                    yield state[name].contiguous()
+                else:
+                    yield from self._rows_of(layout.names.index(name.removesuffix(".weight")))
+
+        kind = str(dtype).removeprefix("torch.")
+        return Weights(
+            {name: f"{kind} {list(shape)}" for name, shape in shapes.items()},
+            lambda path: write_pieces(path, dtype, shapes, pieces()),
+        )
+
+    def _rows_of(self, table: int) -> Iterator[Tensor]:
+        """Yield a table in pieces on rank 0, empty ones elsewhere; every rank iterates."""
+        layout = self.training.engine.layout
+        for start in range(0, layout.rows[table], _ROWS_AT_ONCE):
+            end = min(start + _ROWS_AT_ONCE, layout.rows[table]) if self.group.rank == 0 else start
+            yield self.training.engine.fetch(np.arange(start, end) + layout.offsets[table])[table]
+
+
+def _file(folder: Path, shard: int) -> Path:
+    return folder / f"{shard:05d}.safetensors"

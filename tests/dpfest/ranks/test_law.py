@@ -1,0 +1,148 @@
+"""Over two ranks every coordinate has one variate of the right law; engines that draw twice or by rank are told apart.
+
+Batches have gradients of exactly zero, so a release is noise. False-alarm rate of each statistic: 10^-6; seeds are
+fixed, so that the tests pass or fail for good.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from dpfest.algorithms import AdaFEST
+from dpfest.engine import ROUNDING_ALLOWANCE
+from dpfest.gaussian import add_gaussian
+from dpfest.noise import NoiseKey
+from dpfest.ranks.engine import RankEngine
+from dpfest.ranks.group import Group
+from dpfest.ranks.table import shard_tables
+from dpfest.reading import MicroBatch
+from dpfest.survivors import survival_probability
+from dpfest.tables import Survivors
+from tests.dpfest.ranks.together import together
+
+ROWS, TOUCHED, WIDE, STEPS = 4000, 500, 1100, 12
+SIGMA, SIGMA_1, THRESHOLD = 1.5, 1.0, 2.0
+SURE = 1e-6
+ALGORITHM = AdaFEST(threshold=THRESHOLD, contribution_clipping_norm=1.0)
+
+
+class Wide(nn.Module):
+    """A table, and more dense parameters than a block of noise: two ranks draw a slice each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dense = nn.Embedding(ROWS, 2), nn.Linear(WIDE, 80)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.dense(torch.ones(len(ids), WIDE)).sum(1) + self.table(ids).sum(1)
+
+
+def nothing(model: nn.Module, ids: Tensor) -> Tensor:
+    return 0.0 * model(ids)
+
+
+class NoiseByRank(RankEngine):
+    def shard_key(self, shard: int) -> NoiseKey:
+        return self.key.derive("rank", self.group.rank)
+
+
+class SurvivorsTwice(RankEngine):
+    def _survivors(self, touched: Any, summed: Any, step: int) -> list[Survivors]:
+        once, again = super()._survivors(touched, summed, step), super()._survivors(touched, summed, step + 1000)
+        return [
+            Survivors(layout, torch.unique(torch.cat([first.rows, second.rows])))
+            for layout, first, second in zip(self.places.layouts, once, again, strict=True)
+        ]
+
+
+class DenseTwice(RankEngine):
+    def _noised_dense(self, sums: Tensor, step: int, divisor: float) -> dict[str, Tensor]:
+        own = self.key.derive("own", self.group.rank).stream("dense noise", step)
+        add_gaussian(sums, own, self.deviation)
+        return super()._noised_dense(sums, step, divisor)
+
+
+class SameSlices(RankEngine):
+    def _noised_dense(self, sums: Tensor, step: int, divisor: float) -> dict[str, Tensor]:
+        high = self._cuts[1]
+        found = torch.cat([one.flatten() for one in super()._noised_dense(sums, step, divisor).values()])
+        return {"all": torch.cat([found[:high], found[: len(found) - high]])}
+
+
+ENGINES: dict[str, type[RankEngine]] = {
+    "sound": RankEngine, "rank": NoiseByRank, "survivors": SurvivorsTwice, "dense": DenseTwice, "slices": SameSlices,
+}  # fmt: skip
+
+
+def releases(kind: str) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
+    """Of every step: dense gradient, own surviving global rows, and the noise on them."""
+    group, model = Group(), Wide()
+    places = shard_tables(model, 8, group.world, group.rank)
+    engine = ENGINES[kind](
+        model, ALGORITHM, nothing, NoiseKey.from_seed(1), places=places, group=group, parts=2,
+        gradient_noise_multiplier=SIGMA, map_noise_multiplier=SIGMA_1, expected_batch_size=1.0,
+    )  # fmt: skip
+    rows = np.concatenate([places.local_rows(0, shard) for shard in places.own])
+    dense, alive, noise = [], [], []
+    for step in range(STEPS):
+        mine = np.arange(TOUCHED)[np.arange(TOUCHED) % 2 % group.world == group.rank]
+        parts = [MicroBatch(one, torch.from_numpy(one)) for one in (mine[mine % 2 == 0], mine[mine % 2 == 1])]
+        release, _ = engine.gradient(parts, step)
+        dense.append(torch.cat([one.flatten() for one in release.dense.values()]).numpy())
+        alive.append(rows[release.tables[0].rows])
+        noise.append(release.tables[0].values.numpy())
+    return dense, alive, noise
+
+
+def scaled(values: np.ndarray) -> float:
+    """Two-sided p-value of the hypothesis that normal values have the standard deviation that is claimed."""
+    chi = float((values.astype(float) ** 2).sum() / (SIGMA * (1 + ROUNDING_ALLOWANCE)) ** 2)
+    return 2 * min(stats.chi2.cdf(chi, values.size), stats.chi2.sf(chi, values.size))
+
+
+def verdicts(kind: str) -> dict[str, bool]:
+    """Whether each law holds over two ranks."""
+    (dense, *first), (_, *second) = together(releases, 2, kind)
+    slices = np.concatenate(dense), [one[65_536:] for one in dense], [one[: len(one) - 65_536] for one in dense]
+    correlated = float((np.concatenate(slices[1]) * np.concatenate(slices[2])).sum()) / SIGMA**2
+    rows = [np.concatenate(pair) for pair in zip(first[0], second[0], strict=True)]
+    deviation = SIGMA_1 * ALGORITHM.contribution_clipping_norm
+    touched = sum(int((one < TOUCHED).sum()) for one in rows)
+    untouched = sum(int((one >= TOUCHED).sum()) for one in rows)
+    chance = survival_probability(THRESHOLD, deviation)
+    return {
+        "dense": scaled(slices[0]) > SURE,
+        "rows": scaled(np.concatenate([*first[1], *second[1]])) > SURE,
+        "independent": abs(correlated) < 6 * np.sqrt(sum(map(len, slices[1]))),
+        "distinct": all(len(one) == len(np.unique(one)) for one in rows),
+        "untouched": stats.binomtest(untouched, (ROWS - TOUCHED) * STEPS, chance).pvalue > SURE,
+        "touched": stats.binomtest(touched, TOUCHED * STEPS, stats.norm.sf(THRESHOLD - 1)).pvalue > SURE,
+        "one process": _bits(dense, rows) == _bits(*_alone(kind)),
+    }
+
+
+def _alone(kind: str) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    dense, alive, _ = releases(kind)
+    return dense, alive
+
+
+def _bits(dense: list[np.ndarray], rows: list[np.ndarray]) -> bytes:
+    return b"".join(one.tobytes() for one in dense) + b"".join(np.sort(one).tobytes() for one in rows)
+
+
+def test_two_ranks_draw_every_variate_once() -> None:
+    assert all(verdicts("sound").values()), verdicts("sound")
+
+
+@pytest.mark.parametrize(
+    ("kind", "broken"),
+    [("rank", "one process"), ("survivors", "untouched"), ("dense", "dense"), ("slices", "independent")],
+)
+def test_an_engine_that_draws_by_rank_or_twice_is_told_apart(kind: str, broken: str) -> None:
+    assert not verdicts(kind)[broken]

@@ -1,0 +1,158 @@
+"""States by shard: killed at any message, resumed on more or fewer ranks, and refused where ranks disagree."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from dpfest.algorithms import AdaFEST
+from dpfest.errors import UserError
+from dpfest.ledger import Ledger
+from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import PrivacyPlan
+from dpfest.ranks.group import Group
+from dpfest.ranks.training import RankTraining
+from tests.dpfest.ranks import small
+from tests.dpfest.ranks.together import Failed, together
+
+Planned = tuple[PrivacyPlan, Ledger]
+MESSAGES = ["sizes", "asked rows", "map", "survivors", "values", "row sums", "counts", "dense sums", "dense gradient"]
+"""What a step of DP-AdaFEST exchanges, in this order."""
+_QUICK = ("map", "row sums", "dense gradient")
+
+
+@cache
+def planned(name: str) -> Planned:
+    return small.planned(small.RULES[name], steps=5)
+
+
+def save(own: RankTraining, folder: Path) -> None:
+    for shard, state in own.shard_states():
+        torch.save(state, folder / f"{shard}.pt")
+    if own.group.rank == 0:
+        torch.save(own.common_state(), folder / "common.pt")
+    own.group.wait()
+
+
+def resumed(planned: Planned, folder: Path) -> RankTraining:
+    own = small.training(planned)
+    own.load(torch.load(folder / "common.pt"), lambda shard: torch.load(folder / f"{shard}.pt"))
+    return own
+
+
+def stretch(planned: Planned, folder: Path, steps: int, first: bool) -> tuple[str, int]:
+    """Take some steps, from the start or from what the folder holds, and save."""
+    own = small.training(planned) if first else resumed(planned, folder)
+    for batch in small.batches(own, steps):
+        own.step(batch)
+    save(own, folder)
+    return small.digest(own), own.ledger.events[-1].count if own.ledger.events else 0
+
+
+@pytest.mark.parametrize("name", ["adafest", "lazy"])
+def test_a_run_of_two_then_four_then_one_ranks_is_the_run_of_one(name: str, tmp_path: Path) -> None:
+    whole = small.training(planned(name))
+    for batch in small.batches(whole, 5):
+        whole.step(batch)
+    expected = small.digest(whole), 5
+    together(stretch, 2, planned(name), tmp_path, 2, True)
+    together(stretch, 4, planned(name), tmp_path, 1, False)
+    assert stretch(planned(name), tmp_path, 2, False) == expected
+
+
+def killed(planned: Planned, folder: Path, message: int) -> None:
+    """After a saved step, rank 1 dies in the next one before it takes part in a message."""
+    own = small.training(planned)
+    for batch in small.batches(own, 1):
+        own.step(batch)
+    save(own, folder)
+    sent = [0]
+
+    def dying(name: str) -> None:
+        call = getattr(own.group, name)
+
+        def counted(*arguments: object) -> object:
+            if own.group.rank == 1 and sent[0] == message:
+                os.kill(os.getpid(), signal.SIGKILL)
+            sent[0] += 1
+            return call(*arguments)
+
+        setattr(own.group, name, counted)
+
+    for name in ("exchange", "joined", "sum"):
+        dying(name)
+    for batch in small.batches(own, 1):
+        own.step(batch)
+    os._exit(0 if own.group.rank else 1)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(number, id=name, marks=[] if name in _QUICK else pytest.mark.slow)
+        for number, name in enumerate(MESSAGES)
+    ],
+)
+def test_a_rank_killed_at_any_message_of_a_step_leaves_the_same_run(message: int, tmp_path: Path) -> None:
+    whole = small.training(planned("adafest"))
+    for batch in small.batches(whole, 3):
+        whole.step(batch)
+    with pytest.raises(Failed):
+        together(killed, 2, planned("adafest"), tmp_path, message)
+    assert stretch(planned("adafest"), tmp_path, 2, False) == (small.digest(whole), 3)
+
+
+def disagreeing(planned: Planned, what: str) -> str:
+    group = Group()
+    options = {"key": NoiseKey.from_seed(3 + (group.rank if what == "key" else 0))}
+    if what == "ledger" and group.rank:
+        planned[1].spend_step()
+    try:
+        small.training(planned, parts=4 + (group.rank if what == "shards and parts" else 0), **options)
+    except UserError as error:
+        return str(error)
+    return "agreed"
+
+
+def test_ranks_that_disagree_refuse_to_start_and_say_on_what() -> None:
+    for what in ("key", "ledger", "shards and parts"):
+        for said in together(disagreeing, 2, planned("adafest"), what):
+            assert f"do not agree on {what}: rank 1 has" in said or f", {what}: rank 1 has" in said
+
+
+def drawn_together(planned: Planned) -> bytes:
+    return small.training(planned, key=None)._own_key.secret
+
+
+def test_a_key_of_the_operating_system_is_one_for_all_ranks() -> None:
+    made = small.plan(
+        AdaFEST(), epsilon=20.0, delta=1e-3, examples=small.EXAMPLES, batch_size=small.BATCH, steps=1,
+        calibrate=lambda *question: 1.0,
+    )  # fmt: skip
+    first, second = together(drawn_together, 2, (made, made.ledger()))
+    assert first == second and first != NoiseKey.from_seed(3).secret
+
+
+def test_a_state_of_other_shards_or_another_loss_is_refused(tmp_path: Path) -> None:
+    stretch(planned("adafest"), tmp_path, 1, True)
+    other = small.training(planned("adafest"), shards=4)
+    with pytest.raises(UserError, match="shards and parts"):
+        other.load(torch.load(tmp_path / "common.pt"), lambda shard: {})
+
+
+def test_what_needs_one_process_is_refused() -> None:
+    own = small.training(planned("adafest"))
+    for call in (own.state_dict, lambda: own.load_state_dict({}), lambda: own.fork(1)):
+        with pytest.raises(UserError, match=r"one process|no process"):
+            call()
+    model = small.Clicks()
+    model.tables[0].padding_idx = 0
+    from dpfest.ranks.table import shard_tables
+
+    with pytest.raises(UserError, match=r"The table tables\.0 cannot lie in several processes"):
+        shard_tables(model, 4)

@@ -1,0 +1,92 @@
+"""A step over ranks: the same bits on any number of them, and the step of the engine of one process."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from dpfest.algorithms import Exponential
+from dpfest.engine import PrivateEngine, noise_of
+from dpfest.errors import UserError
+from dpfest.ledger import Ledger
+from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import PrivacyPlan
+from dpfest.ranks.engine import RankEngine
+from dpfest.ranks.group import Group
+from dpfest.ranks.table import shard_tables
+from dpfest.ranks.training import PartReader
+from tests.dpfest.ranks import small
+from tests.dpfest.ranks.together import together
+
+Plans = dict[str, tuple[PrivacyPlan, Ledger]]
+
+
+@cache
+def plans() -> Plans:
+    return {name: small.planned(algorithm) for name, algorithm in small.RULES.items()}
+
+
+def trained(plans: Plans) -> dict[str, list[object]]:
+    """After the plan's steps under every rule: all bits of the weights, and what is said of every step."""
+    found: dict[str, list[object]] = {}
+    for name, planned in plans.items():
+        own = small.training(planned)
+        steps = [own.step(batch) for batch in small.batches(own, own.plan.steps)]
+        said = [(step.release.rows_per_table, step.private.examples) for step in steps]
+        found[name] = [small.digest(own), said, own.ledger.events]
+    return found
+
+
+def test_one_two_three_and_four_ranks_give_the_same_bits_under_every_rule() -> None:
+    alone = trained(plans())
+    for world in (2, 3, 4):
+        for rank, found in enumerate(together(trained, world, plans())):
+            for name in alone:
+                assert found[name] == alone[name], f"{name}: rank {rank} of {world}"
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "fest", "adafest", "adafest_plus", "frozen", "nonprivate"])
+def test_a_step_is_that_of_one_process_under_the_same_draws(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One shard, under the run's own key, draws what one process draws."""
+    plan, key = plans()[name][0], NoiseKey.from_seed(3)
+    noise = noise_of(plan.step(), plan.batch_size)
+    selected = torch.from_numpy(small.SELECTED) if plan.algorithm.selection else None
+    examples = np.sort(np.random.default_rng(5).choice(small.EXAMPLES, 70, replace=False))
+    model = small.Clicks()
+    one = PrivateEngine(model, plan.algorithm, small.losses, key, selected=selected, **noise)
+    expected, said = one.gradient(small.read(examples), 2)
+    places = shard_tables(model, 1)
+    own = RankEngine(
+        model, plan.algorithm, small.losses, key, places=places, group=Group(), parts=4, selected=selected, **noise
+    )
+    monkeypatch.setattr(own, "shard_key", lambda shard: key)
+    found, told = own.gradient(PartReader(small.read, 4)(examples, b""), 2)
+    assert found.rows_per_table == expected.rows_per_table and told.examples == said.examples
+    for parameter, value in expected.dense.items():
+        assert torch.allclose(found.dense[parameter], value, rtol=1e-6, atol=1e-6)
+    for ours, theirs in zip(found.tables, expected.tables, strict=True):
+        assert (ours.rows is None) == (theirs.rows is None)
+        assert theirs.rows is None or torch.equal(ours.rows, theirs.rows)
+        assert torch.allclose(ours.values, theirs.values, rtol=1e-6, atol=1e-6)
+    if name not in ("frozen", "nonprivate"):
+        assert sum(found.rows_per_table) > 0 and any(float(part.values.abs().max()) > 1e-3 for part in found.tables)
+
+
+def test_exponential_selection_is_refused_with_the_reason() -> None:
+    model = small.Clicks()
+    places = shard_tables(model, 4)
+    with pytest.raises(UserError, match="draws m rows from all tables jointly"):
+        RankEngine(
+            model, Exponential(), small.losses, NoiseKey.fresh(), places=places, group=Group(), parts=4,
+            gradient_noise_multiplier=1.0, expected_batch_size=10.0,
+        )  # fmt: skip
+
+
+def test_rows_cannot_be_looked_up_outside_of_a_step() -> None:
+    model = small.Clicks()
+    shard_tables(model, 4)
+    with pytest.raises(UserError, match="lie in several processes"):
+        model(*small.data()[:2])

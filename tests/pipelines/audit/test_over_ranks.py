@@ -1,0 +1,99 @@
+"""The audit over two ranks: sound engines stay below their claim, sabotaged ones pass it; a resume reveals nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
+from dpfest.engine import NoisedGradient, RowGradient, noise_of
+from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.ranks.engine import RankEngine
+from dpfest.ranks.group import Group
+from dpfest.ranks.table import shard_tables
+from dpfest.reading import MicroBatch
+from pipelines.audit.bound import Draws, lower_bound
+from pipelines.audit.pair import ROWS, Model, Pair
+from tests.dpfest.ranks.together import together
+
+DELTA, DRAWS = 0.01, 60_000
+PARTS = 2
+
+
+class NoiseByRank(RankEngine):
+    """Sabotaged: the noise follows whoever owns a shard."""
+
+    def shard_key(self, shard: int) -> NoiseKey:
+        return self.key.derive("rank", self.group.world * 8 + self.group.rank)
+
+    def _noised_dense(self, sums: Tensor, step: int, divisor: float) -> dict[str, Tensor]:
+        return super()._noised_dense(sums, step + 10**6 * self.group.world, divisor)
+
+
+class PairOverRanks(Pair):
+    """The audit's pair, with examples and rows divided among ranks; every rank gathers the release."""
+
+    def __init__(self, kind: type[RankEngine], algorithm: Algorithm, noise: dict[str, Any]) -> None:
+        super().__init__(algorithm, noise, key := NoiseKey.from_seed(11))
+        self._group, model = Group(), Model()
+        self._places = shard_tables(model, 4, self._group.world, self._group.rank)
+        self._own = torch.from_numpy(np.concatenate([self._places.local_rows(0, v) for v in self._places.own]))
+        losses = self._engine.recorder.loss_fn
+        self._over_ranks = kind(
+            model, algorithm, losses, key, places=self._places, group=self._group, parts=PARTS, **noise
+        )
+        self._engine = self  # type: ignore[assignment]
+
+    def gradient(self, microbatches: list[MicroBatch], step: int) -> tuple[NoisedGradient, None]:
+        (whole,) = microbatches
+        parts = []
+        for part in range(PARTS):
+            at = np.arange(part, len(whole.examples), PARTS)
+            if part % self._group.world == self._group.rank and len(at):
+                parts.append(MicroBatch(at, tuple(one[torch.from_numpy(at)] for one in whole.data)))
+        release, _ = self._over_ranks.gradient(parts, step)
+        (table,) = release.tables
+        rows = self._own if table.rows is None else self._own[table.rows]
+        told = torch.zeros(2, ROWS, dtype=torch.float64)
+        told[0, rows], told[1, rows] = 1, table.values.flatten().double()
+        alive, values = self._group.sum(told)
+        kept = torch.nonzero(alive).squeeze(1)
+        return NoisedGradient(release.dense, [RowGradient(kept, values[kept, None].float())], [len(kept)], 0.0), None
+
+
+def drawn(kind: type[RankEngine], algorithm: Algorithm, noise: dict[str, Any]) -> Draws:
+    return PairOverRanks(kind, algorithm, noise).draws(DRAWS)
+
+
+def claimed(algorithm: Algorithm) -> PrivacyPlan:
+    return plan(algorithm, epsilon=1.0, delta=DELTA, examples=1, batch_size=1, steps=1, fixed_noise_seed=True)
+
+
+def noise_for(made: PrivacyPlan, share: float = 1.0) -> dict[str, Any]:
+    noise = noise_of(made.step(), 1)
+    return noise | {"gradient_noise_multiplier": share * noise["gradient_noise_multiplier"]}
+
+
+@pytest.mark.parametrize("algorithm", [DPSGD(), AdaFEST(threshold=0.5, noise_ratio=1.0)], ids=["dpsgd", "adafest"])
+def test_over_two_ranks_a_sound_step_stays_below_its_claim_and_half_its_noise_passes_it(algorithm: Algorithm) -> None:
+    made = claimed(algorithm)
+    sound, *_ = together(drawn, 2, RankEngine, algorithm, noise_for(made))
+    halved, *_ = together(drawn, 2, RankEngine, algorithm, noise_for(made, 0.5))
+    assert 0.5 < lower_bound(sound, DELTA, 0.95) <= 1.0 < lower_bound(halved, DELTA, 0.95)
+
+
+def test_a_step_repeated_on_other_ranks_reveals_nothing_and_noise_by_rank_would() -> None:
+    """The attacker averages a step's release by one rank with its release by two, as a resumed run would make both."""
+    made = claimed(DPSGD())
+
+    def bound(kind: type[RankEngine]) -> float:
+        one, two = drawn(kind, DPSGD(), noise_for(made)), together(drawn, 2, kind, DPSGD(), noise_for(made))[0]
+        assert np.array_equal(one.world, two.world)
+        return lower_bound(Draws(one.world, one.kind, (one.value + two.value) / 2), DELTA, 0.95)
+
+    assert bound(RankEngine) <= 1.0 < bound(NoiseByRank)

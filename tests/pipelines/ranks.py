@@ -1,0 +1,48 @@
+"""The train stage on several ranks: processes of their own, as torchrun would start them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from multiprocessing.connection import Connection
+
+from dpfest.ranks.training import RankTraining
+from pipelines.config.compose import Composer
+from pipelines.config.settings import typed
+from pipelines.ranks import make_run
+from pipelines.sweep import _PRELOADED
+from pipelines.system.processes import Child
+
+_PRELOAD = (*_PRELOADED, "torch._dynamo", "pipelines.ranks")
+
+
+def train_on_ranks(overrides: list[str], world: int, *, killed_at: int | None = None) -> list[str | None]:
+    """How each rank failed, None where it did not; the last one is killed before the step after so many."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    children = [
+        Child(_train, overrides, rank, world, port, killed_at if rank == world - 1 else None, preload=_PRELOAD)
+        for rank in range(world)
+    ]
+    for child in reversed(children):
+        child.join()
+        if child.failure:
+            for other in children:
+                other._process.kill()  # as torchrun does
+    return [child.failure for child in children]
+
+
+def _train(parent: Connection, overrides: list[str], rank: int, world: int, port: int, killed_at: int | None) -> None:
+    names = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in names.items()}, GLOO_SOCKET_IFNAME="lo")
+    step = RankTraining.step
+
+    def counted(self, batch):  # type: ignore[no-untyped-def]
+        if self.steps_done == killed_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return step(self, batch)
+
+    RankTraining.step = counted  # type: ignore[method-assign]
+    make_run(typed(Composer().compose(overrides)))

@@ -1,0 +1,140 @@
+"""Training over ranks as a user meets it: the same files from any number of ranks, after kills and on resuming."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from dpfest.errors import UserError
+from pipelines import ranks
+from pipelines.config.compose import Composer
+from pipelines.config.settings import Config, typed
+from pipelines.preprocess import preprocess
+from pipelines.runs.identity import run_folder
+from pipelines.runs.weights import write_pieces
+from tests.pipelines.ranks import train_on_ranks
+
+ON_ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
+LONG = ("train.steps=6", "train.checkpoint_every=2", "train.log_every=1")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks") / "data"
+    preprocess(config(folder, folder))
+    return folder
+
+
+def overrides(data: Path, runs: Path, *more: str) -> list[str]:
+    return [
+        "profile=smoke", f"paths.data={data}", f"paths.runs={runs}", "privacy.noise_seed=5", "model.hidden=[16]",
+        f"data.vocabulary.sizes={[60] * 26}", *more,
+    ]  # fmt: skip
+
+
+def config(data: Path, runs: Path, *more: str) -> Config:
+    return typed(Composer().compose(overrides(data, runs, *more)))
+
+
+def runs_of(folder: Path, calibrations: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / ".calibration").symlink_to(calibrations)
+    return folder
+
+
+def release(runs: Path) -> dict[str, str]:
+    """SHA-256 of every released file of the one run there is."""
+    (summary,) = runs.glob("*/*/*/release/summary.json")
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in summary.parent.iterdir()}
+
+
+@pytest.mark.parametrize("more", [(), ("algorithm=dpsgd", "algorithm.noise=lazy", "train.evaluate_every=3")])
+def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
+    more: tuple[str, ...], data: Path, tmp_path: Path, calibrations: Path
+) -> None:
+    quiet, killed = (runs_of(tmp_path / name, calibrations) for name in ("quiet", "killed"))
+    assert train_on_ranks(overrides(data, quiet, *LONG, *more), 1) == [None]
+    assert train_on_ranks(overrides(data, killed, *LONG, *more), 2, killed_at=3)[1] is not None
+    (private,) = killed.glob("*/*/*/private")
+    assert [path.name for path in private.glob("shards-*")] == ["shards-2-0"]
+    assert train_on_ranks(overrides(data, killed, *LONG, *more), 4, killed_at=5)[3] is not None
+    assert train_on_ranks(overrides(data, killed, *LONG, *more), 2) == [None, None]
+    assert release(killed) == release(quiet) and len(release(quiet)) == 5
+    assert not list(private.glob("shards-*")) and not (private / "state.pt").exists()
+    summary = json.loads((private.parent / "release" / "summary.json").read_text())
+    assert summary["utility"]["value"] is not None and summary["privacy"]["epsilon"] <= 1
+
+
+def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, calibrations: Path) -> None:
+    more = (
+        "data=criteo_synthetic_stream", "stream.train_days=3", "stream.period=2", "train.steps=2",
+        "optimizer.tables.name=adagrad", "train.batch_size=64", "algorithm=adafest_plus",
+    )  # fmt: skip
+    one, two = (runs_of(tmp_path / name, calibrations) for name in ("one", "two"))
+    assert train_on_ranks(overrides(tmp_path / "data", one, *more), 1) == [None]
+    assert train_on_ranks(overrides(tmp_path / "data", two, *more), 2) == [None, None]
+    assert release(one) == release(two)
+    (summary,) = one.glob("*/*/*/release/summary.json")
+    assert len(json.loads(summary.read_text())["periods"]) == 2
+
+
+def test_what_needs_one_process_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:
+    for more, said in {
+        ("algorithm=exponential",): "algorithm=exponential cannot be trained over ranks",
+        ("data=text_synthetic",): "is for click data",
+        ("train.micro_batch_size=8",): r"ranks\.parts",
+        ("device=cuda",): "computes on CPUs",
+    }.items():
+        own = overrides(data, tmp_path, *more)
+        kept = [one for one in own if "text" not in str(more) or not one.startswith(("data.v", "model."))]
+        with pytest.raises(UserError, match=said):
+            ranks.make_run(typed(Composer().compose(kept)))
+
+
+def test_a_run_over_ranks_has_a_name_of_its_own_and_their_number_is_no_part_of_it(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = run_folder(config(data, tmp_path))
+    for name, value in ON_ONE.items():
+        monkeypatch.setenv(name, value)
+    over = run_folder(config(data, tmp_path))
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert run_folder(config(data, tmp_path)) == over != alone
+    assert run_folder(config(data, tmp_path, "ranks.shards=8")) != over
+    assert run_folder(config(data, tmp_path, "distributed=off")) == alone
+
+
+def test_weights_written_in_pieces_are_those_of_safetensors(tmp_path: Path) -> None:
+    tensors = {
+        "tables.10.weight": torch.randn(7, 3),
+        "network.0.bias": torch.randn(2),
+        "tables.2.weight": torch.randn(5, 1),
+    }
+    save_file(tensors, tmp_path / "whole")
+    ordered = dict(sorted(tensors.items()))
+    pieces = (piece for tensor in ordered.values() for piece in tensor.split(2))
+    write_pieces(tmp_path / "pieces", torch.float32, {name: tensor.shape for name, tensor in ordered.items()}, pieces)
+    assert (tmp_path / "pieces").read_bytes() == (tmp_path / "whole").read_bytes()
+    assert torch.equal(load_file(tmp_path / "pieces")["tables.10.weight"], tensors["tables.10.weight"])
+
+
+@pytest.mark.slow
+def test_torchrun_starts_it(data: Path, tmp_path: Path, calibrations: Path) -> None:
+    runs = runs_of(tmp_path / "runs", calibrations)
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dpfest",
+            "train", *overrides(data, runs, "train.steps=2"),
+        ],
+        capture_output=True, text=True, timeout=300, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "adafest: AUC" in done.stdout and done.stdout.count("AUC") == 1

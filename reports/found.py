@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN
 from reports.comparison import Population
 from reports.style import WIDTH, Drawing, hover, key
 from reports.wording import plural
@@ -22,7 +22,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
     HOLDS: {"color": "#1B7837", "marker": "o", "markerfacecolor": "#1B7837"},
     FAILS: {"color": "#B2182B", "marker": "X", "markerfacecolor": "#B2182B"},
     OPEN: {"color": "#777777", "marker": "o", "markerfacecolor": "none"},
-    UNTOLD: {"color": "#777777", "marker": "_"},
+    INCONCLUSIVE: {"color": "#777777", "marker": "_"},
 }
 _NAMES = {"adafest": "AdaFEST", "fest": "FEST", "dpsgd": "DP-SGD", "lora": "LoRA", "nonprivate": "non-private"}
 
@@ -89,7 +89,7 @@ class Found:
             spine.set_visible(False)
         for row, claim in enumerate(claims):
             for name, verdict in self.verdicts[claim].items():
-                look = _LOOKS.get(verdict, _LOOKS[UNTOLD])
+                look = _LOOKS.get(verdict, _LOOKS[INCONCLUSIVE])
                 (mark,) = axes.plot(self.datasets.index(name), row, markersize=5.5, linestyle="none", **look)
                 hover(mark, [f"{short(claim)}: {verdict} on {name}"])
 

@@ -15,7 +15,7 @@ from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.provenance import Provenance
 from reports.artifacts.frontier import in_order
 from reports.claims.claim import DIFFERS
-from reports.claims.estimate import ENOUGH, FAILS, HOLDS, OPEN, TRAINING, UNTOLD
+from reports.claims.estimate import ENOUGH, FAILS, HOLDS, INCONCLUSIVE, OPEN, TRAINING
 from reports.comparison import Population, heading
 from reports.found import Found
 from reports.reference import ALARM, Agreement
@@ -36,7 +36,7 @@ _VERDICTS = {
     FAILS: "do not hold",
     DIFFERS: "hold on some data only",
     OPEN: "need more runs",
-    UNTOLD: "are inconclusive on these data and settings",
+    INCONCLUSIVE: "are inconclusive on these data and settings",
 }
 _LONG = 400  # characters of evidence that are shown at once
 

@@ -165,15 +165,15 @@ def _agreement(entry: Entry, groups: Sequence[Population], theirs: Mapping[Key, 
     shown = [group for group in groups if entry.shows(group)]
     own = {key: (group, s) for key, group, s in _settings(shown) if s.algorithm in entry.algorithms}
     pairs = [Pair(group, setting, theirs[key]) for key, (group, setting) in own.items() if key in theirs]
-    made = [c for measure in MEASURES for c in compare(pairs, measure, of=len(MEASURES) * len(pairs))]
-    if not made:
+    comparisons = [c for measure in MEASURES for c in compare(pairs, measure, of=len(MEASURES) * len(pairs))]
+    if not comparisons:
         why = "no runs yet" if not own else "no such runs in the reference" if not pairs else "too few seeds to tell"
         return Agreement(entry.id, NONE, len(own), 0, 0, f"{why}.")
-    differing = sorted((c for c in made if c.share > 1), key=lambda c: -c.share)
-    compared, differ = len({id(c.pair) for c in made}), len({id(c.pair) for c in differing})
+    differing = sorted((c for c in comparisons if c.share > 1), key=lambda c: -c.share)
+    compared, differ = len({id(c.pair) for c in comparisons}), len({id(c.pair) for c in differing})
     counted = plural(compared, "setting") + (f" of {len(own)} (the reference lacks the others)" * (compared < len(own)))
     if not differing:
-        worst = max(made, key=lambda c: c.share)
+        worst = max(comparisons, key=lambda c: c.share)
         words = f"{counted} within the scatter over seeds. Largest relative to the allowed difference: {worst}."
         return Agreement(entry.id, AGREES, len(own), compared, 0, words)
     more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
@@ -195,7 +195,7 @@ def compare(pairs: Sequence[Pair], measure: Measure, of: int) -> list[Comparison
     for pair, sample in zip(pairs, samples, strict=True):
         squares[pair.pool] = squares.get(pair.pool, 0.0) + _squares(sample)
         freedom[pair.pool] = freedom.get(pair.pool, 0) + _freedom(sample)
-    made = []
+    comparisons = []
     for pair, sample in zip(pairs, samples, strict=True):
         if not freedom[pair.pool]:
             continue
@@ -204,8 +204,8 @@ def compare(pairs: Sequence[Pair], measure: Measure, of: int) -> list[Comparison
         error = math.sqrt(variance * sum(1 / len(values) for values in sample))
         allowed = float(stats.t.ppf(1 - ALARM / (2 * of), freedom[pair.pool])) * error
         mean, reference = map(statistics.fmean, sample)
-        made.append(Comparison(pair, measure, mean, reference, allowed))
-    return made
+        comparisons.append(Comparison(pair, measure, mean, reference, allowed))
+    return comparisons
 
 
 def _squares(sample: Sequence[Sequence[float]]) -> float:

@@ -73,7 +73,7 @@ class Composer:
             value = override.value()
             if self.is_group(override.key_or_group) and isinstance(value, bool | int | float | dict):
                 raise UserError(
-                    f"{override.input_line} names no file of {override.key_or_group}: choose one of "
+                    f"{override.input_line} is not a choice of {override.key_or_group}: choose one of "
                     f"{', '.join(self.choices(override.key_or_group))}."
                 )
 
@@ -177,7 +177,7 @@ class Composer:
                 hint = "write key=value, as in train.epochs=2"
             return f"Hydra cannot read the override {error.override}; {hint}."
         if isinstance(error, YAMLError):
-            return f"a configuration file is no plain YAML: {' '.join(str(error).split())}."
+            return f"a configuration file is not plain YAML: {' '.join(str(error).split())}."
         first_line = str(error).splitlines()[0]
         if match := re.match(r"Ambiguous value for argument '(.*)'", first_line):
             return (

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from reports.claims.claim import NOWHERE, Finding, Findings, finding, seeds_of
-from reports.claims.estimate import NEARLY, OPEN, UNTOLD, Sample
+from reports.claims.estimate import INCONCLUSIVE, NEARLY, OPEN, Sample
 from reports.claims.logic import Above, All, Contrast, between, verdict
 from reports.comparison import Population, Setting, but_for_selection
 from reports.entry import Inputs
@@ -22,7 +22,7 @@ def as_good(inputs: Inputs) -> Findings:
         if (one.fidelity, other.fidelity) == ("rigorous", "paper") and _data(one) == _data(other)
     ]
     found = {one.dataset: found for one, other in reversed(pairs) if (found := _both_ways(one, other))}
-    return dict(reversed(found.items())) or {NOWHERE: finding(UNTOLD, "not_side_by_side")}
+    return dict(reversed(found.items())) or {NOWHERE: finding(INCONCLUSIVE, "not_side_by_side")}
 
 
 def _both_ways(one: Population, other: Population) -> Finding | None:
@@ -54,8 +54,8 @@ def _both_ways(one: Population, other: Population) -> Finding | None:
         return None
     findings, contrasts = zip(*compared, strict=True)
     of = max(len(contrast.sample.settings) for contrast in contrasts)
-    said = verdict(All([Above(contrast, -NEARLY) for contrast in contrasts]), chosen=True, of=of)
-    return finding(said, "side_by_side", findings[0].interval, findings=findings)
+    outcome = verdict(All([Above(contrast, -NEARLY) for contrast in contrasts]), chosen=True, of=of)
+    return finding(outcome, "side_by_side", findings[0].interval, findings=findings)
 
 
 def _alike(ours: Sequence[Setting], theirs: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:

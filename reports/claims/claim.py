@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN
 from reports.comparison import Population, Setting
 from reports.entry import Inputs
 from reports.templates import sentences
@@ -87,8 +87,8 @@ class Claim:
         findings = self.test(inputs)
         if not findings:
             return None
-        judged = {name: found.as_json() for name, found in findings.items()}
-        verdict = overall([found["verdict"] for found in judged.values()])
+        judged = {name: result.as_json() for name, result in findings.items()}
+        verdict = overall([result["verdict"] for result in judged.values()])
         return {
             "id": self.id,
             "statement": self.statement,
@@ -97,7 +97,7 @@ class Claim:
             "verdict": verdict,
             "evidence": _together(judged),
             "artifacts": list(self.artifacts),
-            "datasets": {name: found for name, found in judged.items() if name != NOWHERE},
+            "datasets": {name: result for name, result in judged.items() if name != NOWHERE},
         }
 
 
@@ -106,17 +106,17 @@ def overall(verdicts: Sequence[str]) -> str:
     decided = {verdict for verdict in verdicts if verdict in (HOLDS, FAILS)}
     if len(decided) == 1:
         return decided.pop()
-    return DIFFERS if decided else OPEN if OPEN in verdicts else UNTOLD
+    return DIFFERS if decided else OPEN if OPEN in verdicts else INCONCLUSIVE
 
 
 def _together(judged: Mapping[str, Mapping[str, Any]]) -> str:
     """Join the evidence of all datasets; of several datasets, the verdicts come first."""
-    evidence = " ".join(found["evidence"] for found in judged.values())
+    evidence = " ".join(result["evidence"] for result in judged.values())
     if len(judged) == 1:
         return evidence
     places: dict[str, list[str]] = {}
-    for name, found in judged.items():
-        places.setdefault(found["verdict"], []).append(name)
+    for name, result in judged.items():
+        places.setdefault(result["verdict"], []).append(name)
     tally = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in places.items())
     return f"{tally[0].upper()}{tally[1:]}. {evidence}"
 
@@ -142,10 +142,10 @@ def on(kinds: Sequence[str], test: Callable[[Population], Finding]) -> Test:
 
 def _of_one(population: Population, test: Callable[[Population], Finding]) -> Finding:
     if population.untestable:
-        return finding(UNTOLD, "untestable", population=population)
-    found = test(population)
-    numbers = {"population": population, "seeds": seeds_of(population.settings), "finding": found}
-    return Finding(found.verdict, "on", numbers, found.interval)
+        return finding(INCONCLUSIVE, "untestable", population=population)
+    result = test(population)
+    numbers = {"population": population, "seeds": seeds_of(population.settings), "finding": result}
+    return Finding(result.verdict, "on", numbers, result.interval)
 
 
 def nowhere(test: Callable[[Inputs], Finding]) -> Test:
@@ -156,17 +156,19 @@ def nowhere(test: Callable[[Inputs], Finding]) -> Test:
 def all_of(findings: Sequence[Finding], template: str = "all_of", **numbers: Any) -> Finding:
     """Combine findings of a claim that must hold everywhere: one failure makes it fail, one open one keeps it open."""
     verdicts = {finding.verdict for finding in findings}
-    verdict = next((verdict for verdict in (FAILS, UNTOLD, OPEN) if verdict in verdicts), HOLDS if verdicts else OPEN)
-    interval = next((found.interval for found in findings if found.verdict == verdict), None)
+    verdict = next(
+        (verdict for verdict in (FAILS, INCONCLUSIVE, OPEN) if verdict in verdicts), HOLDS if verdicts else OPEN
+    )
+    interval = next((result.interval for result in findings if result.verdict == verdict), None)
     return finding(verdict, template, interval, findings=findings, **numbers)
 
 
-def at_every(population: Population, found: Finding) -> Finding:
+def at_every(population: Population, result: Finding) -> Finding:
     """Restrict a finding on a claim about every ε: it holds only if all of the paper's ε were run."""
     lacking = [number(epsilon) for epsilon in EPSILONS if epsilon not in population.epsilons]
-    if found.verdict != HOLDS or not lacking:
-        return found
-    return finding(OPEN, "not_at_every_epsilon", found.interval, finding=found, lacking=lacking)
+    if result.verdict != HOLDS or not lacking:
+        return result
+    return finding(OPEN, "not_at_every_epsilon", result.interval, finding=result, lacking=lacking)
 
 
 def seeds_of(settings: Sequence[Setting]) -> str:

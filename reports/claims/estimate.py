@@ -32,7 +32,7 @@ from reports.comparison import Setting
 from reports.wording import signed, significant
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
-UNTOLD = "inconclusive"
+INCONCLUSIVE = "inconclusive"
 """More seeds would not help: other settings or data would, and the evidence names them."""
 
 NEARLY = 0.005

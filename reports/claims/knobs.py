@@ -10,7 +10,7 @@ from collections.abc import Callable
 from reports.ablation import Grid, largest_grid
 from reports.claims.ahead import Tried, ahead, behind
 from reports.claims.claim import Finding, all_of, finding
-from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, UNTOLD, Difference, Sample, normal
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Difference, Sample, normal
 from reports.claims.logic import Above, All, Any, Contrast, between, equivalent, verdict
 from reports.claims.tradeoff import TOLERABLE
 from reports.claims.trend import trend
@@ -60,12 +60,12 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
         return finding(OPEN, "missing", what="runs with a ratio of 5 or 10 and with another one")
     statement = Any([All([Above(between(sample, one, against)) for against in others]) for one in named])
     gained = between(sample, best, other).at(len(grid.cells))
-    said = verdict(statement)
+    outcome = verdict(statement)
     # Denser settings are better: ratios can be compared only if both were tried at equal density.
     smallest = [min(tau for (ratio, tau) in grid.cells if (ratio in BEST_RATIOS) == mine) for mine in (True, False)]
-    lacking = said == FAILS and smallest[0] > smallest[1]
+    lacking = outcome == FAILS and smallest[0] > smallest[1]
     return finding(
-        UNTOLD if lacking else said,
+        INCONCLUSIVE if lacking else outcome,
         "best_ratio",
         (f"gain of {metric(population)}", gained.low, gained.high),
         gained=gained,
@@ -85,9 +85,9 @@ def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
         if (found := _sized(line, len(grid.cells))) is None:
             continue
         low, high, grown, moved = found
-        said = FAILS if FAILS in moved else grown.above(0)
+        outcome = FAILS if FAILS in moved else grown.above(0)
         findings.append(
-            finding(said, "denser", _times_as_many(grown), threshold=threshold, grown=grown, low=low, high=high)
+            finding(outcome, "denser", _times_as_many(grown), threshold=threshold, grown=grown, low=low, high=high)
         )
     return all_of(findings) if findings else finding(OPEN, "missing", what="two noise ratios at the same τ")
 
@@ -101,8 +101,10 @@ def larger_threshold_sparser(population: Population, grid: Grid) -> Finding:
             continue
         low, high, grown, moved = found
         steps += moved
-        said = HOLDS if grown.above(0) == FAILS else OPEN
-        findings.append(finding(said, "sparser", _times_as_many(grown), ratio=ratio, grown=grown, low=low, high=high))
+        outcome = HOLDS if grown.above(0) == FAILS else OPEN
+        findings.append(
+            finding(outcome, "sparser", _times_as_many(grown), ratio=ratio, grown=grown, low=low, high=high)
+        )
     if not findings:
         return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
     together = all_of(findings)
@@ -176,21 +178,21 @@ def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
     drops = {ratio: _drop(sample, line) for ratio, line in lines.items()}
     if not drops:
         return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
-    said = verdict(Any([Above(drop, TOLERABLE) for drop in drops.values()]), chosen=True, of=len(grid.thresholds))
+    outcome = verdict(Any([Above(drop, TOLERABLE) for drop in drops.values()]), chosen=True, of=len(grid.thresholds))
     most = largest_contribution(grid.best)
     reached = max(max(line) for line in lines.values())
-    if reached < most / 2 and (said == FAILS or max(drop.value for drop in drops.values()) <= TOLERABLE):
-        said = UNTOLD
+    if reached < most / 2 and (outcome == FAILS or max(drop.value for drop in drops.values()) <= TOLERABLE):
+        outcome = INCONCLUSIVE
     of = len(grid.cells)
     sharpest = max(drops.values(), key=lambda drop: drop.seems).at(of)
     return finding(
-        said,
+        outcome,
         "largest_threshold",
         (f"loss of {metric(population)}", sharpest.low, sharpest.high),
         drops=[(ratio, max(lines[ratio]), drop.at(of)) for ratio, drop in drops.items()],
         tolerable=TOLERABLE,
         most=most,
-        ended=reached if said == UNTOLD else None,
+        ended=reached if outcome == INCONCLUSIVE else None,
         metric=metric(population),
     )
 
@@ -225,15 +227,15 @@ def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
     sample = Sample(grid.cells.values())
     worse = Contrast(sample, [(1, few[low]), (-1, few[high]), (-1, many[low]), (1, many[high])])
     drops = [between(sample, line[low], line[high]) for line in (few, many)]
-    said = verdict(Above(worse))
+    outcome = verdict(Above(worse))
     # If neither drops sharply, there is no cliff whose depth could be compared.
-    flat = said != HOLDS and all(drop.value <= TOLERABLE for drop in drops)
+    flat = outcome != HOLDS and all(drop.value <= TOLERABLE for drop in drops)
     # If utility has already dropped at the smaller τ, the rest of the drop is not the cliff.
     best = sample.best(grid.cells.values())
-    fallen = said != HOLDS and best is not None and best.test - few[low].test > TOLERABLE
+    fallen = outcome != HOLDS and best is not None and best.test - few[low].test > TOLERABLE
     moved = worse.at(1, False)
     return finding(
-        UNTOLD if flat or fallen else said,
+        INCONCLUSIVE if flat or fallen else outcome,
         "cliffs",
         (f"difference of losses of {metric(population)}", moved.low, moved.high),
         small=min(lines),
@@ -262,9 +264,9 @@ def optimum_inside(population: Population, grid: Grid) -> Finding:
     mine, others = (Tried("adafest", settings, best, sample, every=True) for settings in (inside, outside))
     of = len(grid.cells)
     so, not_so = ahead(mine, [others], losses=[NEARLY]), behind(mine, [others], losses=[NEARLY])
-    said = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
+    outcome = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
     return finding(
-        UNTOLD if said == OPEN and max(so.value, not_so.value) < 0 else said,
+        INCONCLUSIVE if outcome == OPEN and max(so.value, not_so.value) < 0 else outcome,
         "optimum",
         nearly=NEARLY,
         inside=mine.reach(NEARLY),

@@ -140,9 +140,9 @@ def _along(
     found = trend(sample, [best], of=1 + len(tried) - len(best))
     if found is None:
         return finding(OPEN, "few_periods", name=name, epsilon=epsilon)
-    moved, said = found.moved, judge(found)
+    moved, outcome = found.moved, judge(found)
     return finding(
-        said,
+        outcome,
         "by_period",
         (f"change of {metric(population)}", moved.low, moved.high),
         name=name,
@@ -152,7 +152,7 @@ def _along(
         lowest=found.lowest,
         metric=metric(population),
         below=_below(population) if epsilon is None else [],
-        paper=None if paper is None or said in (HOLDS, FAILS) else (paper, seeds_needed(paper)),
+        paper=None if paper is None or outcome in (HOLDS, FAILS) else (paper, seeds_needed(paper)),
     )
 
 

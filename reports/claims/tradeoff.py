@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
 from reports.claims.claim import NOWHERE, Finding, Findings, all_of, at_every, finding
-from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, UNTOLD, Difference
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Difference
 from reports.claims.logic import Above, All, Any, Statement, between
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
@@ -57,23 +57,25 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     of *= len(compared.rivals)
     verdict = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
     if verdict == OPEN and gained is not None and gained.value >= -LOSSES[0]:
-        return finding(UNTOLD, "nothing_to_lose", where=panel.where, gained=gained, metric=metric(panel.population))
-    untold = verdict == OPEN and max(so.value, not_so.value) < 0
+        return finding(
+            INCONCLUSIVE, "nothing_to_lose", where=panel.where, gained=gained, metric=metric(panel.population)
+        )
+    inconclusive = verdict == OPEN and max(so.value, not_so.value) < 0
     reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in losses]
     return finding(
-        UNTOLD if untold else verdict,
+        INCONCLUSIVE if inconclusive else verdict,
         "best_reductions",
         interval=_lead(reached, verdict),
         where=panel.where,
         leader=leader,
         rivals=rivals,
         reached=reached,
-        ends=_ends([mine, *others]) if untold else None,
+        ends=_ends([mine, *others]) if inconclusive else None,
         frozen=frozen_loss(panel),
     )
 
 
-def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], said: str) -> tuple[str, float, float | None]:
+def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], outcome: str) -> tuple[str, float, float | None]:
     """Return the ratio of the leader's best reduction to the best rival's, with its description, at the loss where its
     lower bound is largest or, if the claim does not hold, where its upper bound is smallest; None for unknown."""
     bounds = []
@@ -82,7 +84,7 @@ def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], said: str) ->
         least = 0.0 if rival.ended else mine.surely / rival.at_most
         most = None if mine.ended else mine.at_most / max(other.surely for other in others)
         bounds.append((f"times the reduction, within {loss:g}", least, most))
-    if said == FAILS:
+    if outcome == FAILS:
         return min(bounds, key=lambda bound: math.inf if bound[2] is None else bound[2])
     return max(bounds, key=lambda bound: bound[1])
 
@@ -115,14 +117,14 @@ def reaches(
         far = [setting for setting in tried.settings if setting.reduction > factor]
         if not far:
             most = tried.sparsest.reduction
-            return finding(UNTOLD, "none_sparse", count=len(tried.settings), most=most, name=leader)
-        said = compared.verdict(Any([tried.within(setting, NEARLY) for setting in far]))
+            return finding(INCONCLUSIVE, "none_sparse", count=len(tried.settings), most=most, name=leader)
+        outcome = compared.verdict(Any([tried.within(setting, NEARLY) for setting in far]))
         searched = [name for name in knobs if len({setting.parameter(name) for setting in tried.settings}) > 1]
         unable = population.dataset not in of_paper or len(searched) < len(knobs)
         best = min(far, key=lambda s: (tried.lost[s.key].seems, s.key))
         lost = tried.lost[best.key].at(len(far))
         return finding(
-            UNTOLD if said == FAILS and unable else said,
+            INCONCLUSIVE if outcome == FAILS and unable else outcome,
             "sparse_enough",
             interval=(f"loss of {metric(population)}", lost.low, lost.high),
             count=len(far),
@@ -131,7 +133,7 @@ def reaches(
             lost=lost,
             metric=metric(population),
             frozen=frozen_loss(panel),
-            unable=said == FAILS and unable,
+            unable=outcome == FAILS and unable,
         )
 
     return test
@@ -150,7 +152,7 @@ def significant_reduction(population: Population) -> Finding:
     assert frozen is not None
     far = [s for name in names for s in panel.of(name) if s.reduction > MUCH]
     if not far:
-        return finding(UNTOLD, "none_sparse", count=len(compared.sample.settings), most=MUCH, name=names[0])
+        return finding(INCONCLUSIVE, "none_sparse", count=len(compared.sample.settings), most=MUCH, name=names[0])
     every = Tried("", far, tried.reference, compared.sample)
     gains = {setting.key: between(compared.sample, setting, frozen) for setting in far}
     each = [All([every.within(setting, NEARLY), Above(gains[setting.key])]) for setting in far]
@@ -218,13 +220,13 @@ def beats_dpsgd(population: Population) -> Finding:
     dense = [setting for setting in tried.settings if setting.reduction < LITTLE]
     if not dense:
         least = min(setting.reduction for setting in tried.settings)
-        return finding(UNTOLD, "none_dense", count=len(tried.settings), little=LITTLE, least=least)
+        return finding(INCONCLUSIVE, "none_dense", count=len(tried.settings), little=LITTLE, least=least)
     best = min(dense, key=lambda s: (tried.lost[s.key].seems, s.key))
     gained = tried.lost[best.key].at(len(dense)).times(-1)
-    said = compared.verdict(Any([tried.within(setting, 0) for setting in dense]))
+    outcome = compared.verdict(Any([tried.within(setting, 0) for setting in dense]))
     minimal = min(setting.reduction for setting in dense)
     return finding(
-        UNTOLD if said == FAILS and minimal > MINIMAL else said,
+        INCONCLUSIVE if outcome == FAILS and minimal > MINIMAL else outcome,
         "dense_enough",
         interval=(f"gain of {metric(population)}", gained.low, gained.high),
         count=len(dense),
@@ -313,7 +315,7 @@ def _trained(inputs: Inputs, *kinds: str) -> list[tuple[Population, Panel]]:
 
 def untested(inputs: Inputs, *kinds: str) -> Findings:
     """Return the findings if no claim can be tested on any data of these kinds."""
-    there = {p.dataset: finding(UNTOLD, "untestable", population=p) for p in inputs.of(*kinds) if p.untestable}
+    there = {p.dataset: finding(INCONCLUSIVE, "untestable", population=p) for p in inputs.of(*kinds) if p.untestable}
     return there or {NOWHERE: finding(OPEN, "no_runs", kinds=kinds)}
 
 
@@ -322,17 +324,17 @@ def cuts_more(panel: Panel, other: Panel) -> Finding:
     pair = [Compared(one, "adafest") for one in (panel, other)]
     mine, theirs = (compared.tried("adafest") for compared in pair)
     so, not_so, of = ahead(mine, [theirs]), behind(mine, [theirs]), sum(len(compared.rivals) for compared in pair)
-    said = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
-    untold = said == OPEN and max(so.value, not_so.value) < 0
+    outcome = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
+    inconclusive = outcome == OPEN and max(so.value, not_so.value) < 0
     reached = [(loss, mine.reach(loss), theirs.reach(loss)) for loss in LOSSES]
     return finding(
-        UNTOLD if untold else said,
+        INCONCLUSIVE if inconclusive else outcome,
         "vocabularies",
-        interval=_lead([(loss, one, [two]) for loss, one, two in reached], said),
+        interval=_lead([(loss, one, [two]) for loss, one, two in reached], outcome),
         large=panel.population,
         small=other.population,
         reached=reached,
-        ended=untold,
+        ended=inconclusive,
     )
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfest import survivors
-from dpfest.algorithms import ALGORITHMS, AdaFEST, Exponential
+from dpfest import algorithms, survivors
+from dpfest.algorithms import ALGORITHMS, AdaFEST, Exponential, PrivateAlgorithm
 from dpfest.noise import NoiseKey
 from dpfest.survivors import draw_rows
 
@@ -104,5 +104,8 @@ def test_wrong_settings_are_named(kind: type, key: str, value: float) -> None:
         kind(**{key: value})
 
 
-def test_every_private_algorithm_has_its_name() -> None:
-    assert sorted(ALGORITHMS) == ["adafest", "adafest_plus", "dpsgd", "exponential", "fest", "frozen", "threshold"]
+def test_every_private_algorithm_is_registered_under_its_name() -> None:
+    classes = [value for value in vars(algorithms).values() if isinstance(value, type)]
+    private = {kind for kind in classes if issubclass(kind, PrivateAlgorithm)} - {PrivateAlgorithm}
+    assert set(ALGORITHMS.values()) == private
+    assert all(kind().name == name for name, kind in ALGORITHMS.items())

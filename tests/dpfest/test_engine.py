@@ -1,4 +1,4 @@
-"""Every rule's step against the slow dense reference, under shared noise, in float64."""
+"""Every algorithm's step against the slow dense reference, under shared noise, in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Threshold
+from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Threshold
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.layers import Call, LinearFactors
@@ -147,6 +147,7 @@ CASES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
         {**SIGMA, "epsilon_per_row": 0.8},
     ),
 }
+CASES |= {name: (kind(clipping_norm=0.7), SIGMA) for name, kind in ALGORITHMS.items() if name not in CASES}
 
 
 @pytest.mark.parametrize("make", [tabular, text, mixed])

@@ -10,7 +10,7 @@ import pytest
 
 from reports.build import build
 from reports.claims.claim import DIFFERS
-from reports.claims.estimate import FAILS, HOLDS, OPEN, UNTOLD, Sample
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN, Sample
 from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
 from reports.entry import Inputs
@@ -112,7 +112,7 @@ SIZES = ("gradient_sparse", "larger_ratio_denser", "larger_threshold_sparser")
 def test_one_seed_decides_no_difference_that_other_test_rows_would_make(claim: str, tmp_path: Path) -> None:
     near = [(name, settings, loss / 4, cut) for name, settings, loss, cut in [*BASE, *CLICKS[claim][0]]]
     write(tmp_path, near, seeds=(0,))
-    assert found(tmp_path, claim)["verdict"] in (OPEN, UNTOLD)
+    assert found(tmp_path, claim)["verdict"] in (OPEN, INCONCLUSIVE)
 
 
 def test_what_the_paper_says_of_criteo_is_not_refuted_by_other_data_or_settings(tmp_path: Path) -> None:
@@ -132,13 +132,13 @@ def test_what_the_paper_says_of_criteo_is_not_refuted_by_other_data_or_settings(
         assert found(tmp_path / "criteo", claim)["verdict"] == FAILS
         for folder in ("other", "narrow"):
             judged = found(tmp_path / folder, claim)
-            assert judged["verdict"] == UNTOLD and "does not refute it" in judged["evidence"]
+            assert judged["verdict"] == INCONCLUSIVE and "does not refute it" in judged["evidence"]
         assert found(tmp_path / "so", claim)["verdict"] == HOLDS
 
 
 def test_an_algorithm_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
-    assert verdicts(tmp_path)["adafest_ahead_of_fest"] == UNTOLD  # DP-FEST loses nothing yet where its grid ends
+    assert verdicts(tmp_path)["adafest_ahead_of_fest"] == INCONCLUSIVE  # DP-FEST loses nothing yet where its grid ends
     evidence = found(tmp_path, "adafest_ahead_of_fest")["evidence"]
     assert "DP-FEST (at most 90×; sweep smaller algorithm.selection.rows)" in evidence
     write(tmp_path, [fest(300, 0.03, 900.0)])
@@ -154,7 +154,7 @@ def test_one_row_a_table_is_where_fest_ends_and_not_where_its_grid_does(tmp_path
     write(tmp_path / "ahead", [*BASE, fest(25, 0.0005, 500.0), adafest(5, 0.0005, 5e3), adafest(50, 0.03, 5e4)])
     assert verdicts(tmp_path / "ahead")["adafest_ahead_of_fest"] == HOLDS
     write(tmp_path / "open", [*BASE, fest(26, 0.0005, 500.0), adafest(5, 0.0005, 5e3), adafest(50, 0.03, 5e4)])
-    assert verdicts(tmp_path / "open")["adafest_ahead_of_fest"] == UNTOLD
+    assert verdicts(tmp_path / "open")["adafest_ahead_of_fest"] == INCONCLUSIVE
 
 
 def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_what_the_grid_leaves_out_refutes_nothing(
     write(tmp_path / "so", [*BASE, *so])
     assert found(tmp_path / "so", claim)["verdict"] == FAILS
     write(tmp_path / "open", [*BASE, *open_])
-    assert found(tmp_path / "open", claim)["verdict"] == UNTOLD
+    assert found(tmp_path / "open", claim)["verdict"] == INCONCLUSIVE
 
 
 def test_exponential_selection_is_judged_where_as_much_was_tried_as_at_the_main_epsilon(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_where_nothing_is_cut_at_the_papers_losses_wider_ones_decide_that_frozen
 def test_where_untrained_embeddings_do_as_well_no_algorithm_can_be_ahead(tmp_path: Path) -> None:
     write(tmp_path, [BASE[0], ("frozen", {}, -0.01, float("inf")), fest(300, 0.0, 900.0), adafest(5, 0.0, 5e3)])
     claim = found(tmp_path, "adafest_ahead_of_fest")
-    assert claim["verdict"] == UNTOLD and "on such data none can be ahead" in claim["evidence"]
+    assert claim["verdict"] == INCONCLUSIVE and "on such data none can be ahead" in claim["evidence"]
 
 
 def test_seeds_are_named_only_where_all_settings_have_them(tmp_path: Path) -> None:
@@ -245,10 +245,10 @@ def test_seeds_are_named_only_where_all_settings_have_them(tmp_path: Path) -> No
 
 def test_no_cliff_among_thresholds_far_below_the_batch_decides_nothing(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *grid((5, 5, 0.001, 90), (5, 10, 0.002, 300))])
-    assert verdicts(tmp_path)["large_threshold_cliff"] == UNTOLD
+    assert verdicts(tmp_path)["large_threshold_cliff"] == INCONCLUSIVE
 
 
-@pytest.mark.parametrize(("norm", "verdict"), [(1.0, FAILS), (4.0, UNTOLD)])
+@pytest.mark.parametrize(("norm", "verdict"), [(1.0, FAILS), (4.0, INCONCLUSIVE)])
 def test_a_cliff_is_missed_only_where_the_threshold_came_to_half_of_what_a_row_collects(
     norm: float, verdict: str, tmp_path: Path
 ) -> None:
@@ -280,7 +280,7 @@ def test_datasets_have_verdicts_and_intervals_of_their_own(tmp_path: Path) -> No
     write_texts(tmp_path, [*BASE, *FEW, *MANY], dataset="text_synthetic")
     claim = found(tmp_path, "adafest_ahead_of_fest")
     said = {name: of["verdict"] for name, of in claim["datasets"].items()}
-    assert said == {"journey": HOLDS, "names": FAILS, "nycflights": UNTOLD, "text_synthetic": UNTOLD}
+    assert said == {"journey": HOLDS, "names": FAILS, "nycflights": INCONCLUSIVE, "text_synthetic": INCONCLUSIVE}
     assert claim["verdict"] == DIFFERS and claim["evidence"].startswith("Holds on journey; does not hold on names; ")
     interval = claim["datasets"]["journey"]["interval"]
     assert interval["of"].startswith("times the reduction") and interval["low"] == pytest.approx(5000 / 90)
@@ -323,7 +323,7 @@ def test_a_claim_for_every_epsilon_fails_at_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("lost", "verdict"), [(0.02, HOLDS), (-0.001, HOLDS), (-0.02, FAILS)])
 def test_the_two_fidelities_stand_side_by_side(lost: float, verdict: str, tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *MANY])
-    assert verdicts(tmp_path)["corrections_cost_no_utility"] == UNTOLD
+    assert verdicts(tmp_path)["corrections_cost_no_utility"] == INCONCLUSIVE
     write(tmp_path, [("dpsgd", {}, lost, 1.0)], fidelity="paper")
     assert verdicts(tmp_path)["corrections_cost_no_utility"] == verdict
 
@@ -377,7 +377,7 @@ def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     write_texts(tmp_path, [*BASE, *MANY, ("lora_embedding", {"rank": 4}, 0.03, 2.0)], dataset="text_synthetic")
     judged = {c["id"]: c for c in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))}
     for claim in ("lora_behind", "training_embeddings_helps", "larger_vocabulary_gains_more"):
-        assert judged[claim]["verdict"] == UNTOLD and "generated" in judged[claim]["evidence"]
+        assert judged[claim]["verdict"] == INCONCLUSIVE and "generated" in judged[claim]["evidence"]
 
 
 def test_under_an_artifact_stands_what_its_own_runs_say(tmp_path: Path) -> None:
@@ -394,7 +394,7 @@ def test_under_an_artifact_stands_what_its_own_runs_say(tmp_path: Path) -> None:
 
 def test_runs_whose_numbers_have_no_meaning_test_no_claim(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *FEW, *MANY], profile="smoke")
-    assert set(verdicts(tmp_path).values()) == {OPEN, UNTOLD}
+    assert set(verdicts(tmp_path).values()) == {OPEN, INCONCLUSIVE}
 
 
 @pytest.mark.parametrize(("dense", "verdict"), [(0.5, HOLDS), (0.02, FAILS), (None, OPEN)])
@@ -445,7 +445,7 @@ def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim
     build(runs, report, only=["fig3"])
     claims = json.loads((report / "report.json").read_text(encoding="utf-8"))["claims"]
     assert [claim["id"] for claim in claims] == [claim.id for claim in CLAIMS]
-    assert all(claim["verdict"] in (HOLDS, FAILS, OPEN, UNTOLD) and claim["evidence"] for claim in claims)
+    assert all(claim["verdict"] in (HOLDS, FAILS, OPEN, INCONCLUSIVE) and claim["evidence"] for claim in claims)
     listed = (report / "tables" / "claims.md").read_text(encoding="utf-8")
     section = (report / "tables" / "fig3.md").read_text(encoding="utf-8")
     (mine,) = [claim for claim in claims if claim["id"] == "exponential_fails"]

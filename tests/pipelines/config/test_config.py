@@ -157,7 +157,7 @@ def test_a_composed_configuration_survives_its_own_dictionary() -> None:
         (["algorithm.name=adafset"], "did you mean algorithm=adafest?"),
         (["paths.runs=null"], "paths.runs must be text, not null."),
         (["paths.runs=2024"], "paths.runs must be text, not 2024: quote it, as in 'paths.runs=\"2024\"'."),
-        (["profile=1"], "profile=1 names no file of profile: choose one of demo, paper, smoke."),
+        (["profile=1"], "profile=1 is not a choice of profile: choose one of demo, paper, smoke."),
         (
             ["optimizer.dense.options.betas=[0.9,0.99]"],
             "there is no key optimizer.dense.options.betas; +optimizer.dense.options.betas=... adds it.",
@@ -260,7 +260,7 @@ def test_text_survives_hydras_grammar(value: str) -> None:
 def test_a_file_with_a_tag_of_yaml_is_refused_and_not_run(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tagged.yaml").write_text('name: !!python/object/apply:os.system ["true"]')
-    with pytest.raises(UserError, match=r"no plain YAML.*tagged\.yaml"):
+    with pytest.raises(UserError, match=r"not plain YAML.*tagged\.yaml"):
         Composer(tmp_path).compose(["data=tagged"])
 
 

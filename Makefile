@@ -96,7 +96,7 @@ estimate: $(READY)  ## how many runs `make reproduce` makes with the same variab
 # The first figures are drawn as soon as there are runs for them: in the demo those of journey, whose comparison gets two
 # seeds more when all else has run, but for exponential selection: its runs are the longest, and its losses need no more.
 DEMO     := $(filter demo,$(PROFILE))
-MORE     := "seed=range(3)" algorithm=nonprivate,dpsgd,frozen,fest,adafest,adafest_plus
+MORE     := "seed=range(3)" algorithm=nonprivate,dpsgd,frozen,threshold,fest,adafest,adafest_plus
 journey   = $(subst $(SEEDED),$(1) data=journey,$(call swept,comparison))
 reproduce: estimate  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
 	$(if $(DEMO),$(call journey,$(SEEDED)),$(call swept,$(firstword $(WORK))))

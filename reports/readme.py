@@ -20,7 +20,7 @@ from typing import Any
 
 from dpfest.errors import UserError
 from pipelines.system.files import write_atomically
-from reports.algorithms import REFERENCES, label
+from reports.algorithms import REFERENCES, label, ordered
 from reports.artifacts import fig8, map
 from reports.claims import register
 from reports.claims.estimate import OPEN
@@ -98,7 +98,7 @@ class Results:
         """Text of the block in README."""
         found = Found.of(self.judged, self.everything)
         central, there = self.central, {run.algorithm for group in self.groups for run in group.runs}
-        names = [name for name in fig8.COMPARED if name in there]
+        names = [name for name in ordered(there) if name not in REFERENCES]
         head = ["data", "ε", *(label(name) for name in (*REFERENCES, *names)), "seeds"]
         lines = [head, ["---"] * len(head), *(_row(panel, names) for panel in _panels(self.groups))]
         caption = (

@@ -32,7 +32,7 @@ def _launched(line: HydraLine) -> None:
     config = typed(Composer(line.config_dir).compose([text for text in line.overrides if not text.startswith("hydra")]))
     if config.sweep.engine != "local":
         raise UserError(
-            f"sweep.engine={config.sweep.engine} and hydra/launcher=... both say what starts the jobs: give one of them."
+            f"sweep.engine={config.sweep.engine} and hydra/launcher=... both say what starts jobs: give one of them."
         )
     if not config.data.is_stream:
         print(preprocess(config))  # one file, so one job

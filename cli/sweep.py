@@ -48,9 +48,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     engine = todo[0].config.sweep.engine
     with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
     if with_launcher and engine != "local":
-        raise UserError(
-            f"sweep.engine={engine} and hydra/launcher=... both say what starts the runs: give one of them."
-        )
+        raise UserError(f"sweep.engine={engine} and hydra/launcher=... both say what starts jobs: give one of them.")
     ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, fail_fast)
     return _follow(ended, len(todo))
 

@@ -7,12 +7,12 @@ through Ray, whose messages are not encrypted unless the cluster is told to.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from os import environ
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -42,7 +42,7 @@ class RayJobs(Generic[Job], Iterator[tuple[Job, Lost]]):
         self._share, self._stops = share, 0
         self._own = not self._ray.is_initialized()
         if self._own:
-            _connect(self._ray, address or environ.get("RAY_ADDRESS") or "auto")
+            _connect(self._ray, address or os.environ.get("RAY_ADDRESS") or "auto")
         self._warn_if_too_large()
         # A process a task: threads, random numbers and memory of one do not reach the next.
         resources = {"num_cpus": share.cores, "num_gpus": share.gpus, "memory": share.memory}
@@ -107,7 +107,12 @@ class RayJobs(Generic[Job], Iterator[tuple[Job, Lost]]):
 def _perform(entry: str, file: str) -> None:
     """Call an entry in Ray's worker, whose SIGTERM then ends it like an exception."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    function(entry)(file)
+    own = {number: os.dup(number) for number in (1, 2)}
+    try:
+        function(entry)(file)
+    finally:
+        for number, kept in own.items():
+            os.dup2(kept, number)  # what Ray has to say of the worker's end is none of the job's
 
 
 def _connect(ray: Any, address: str) -> None:

@@ -124,7 +124,7 @@ def test_ctrl_c_cancels_and_the_same_command_goes_on(simulated: Simulated, tmp_p
     os.kill(parent.pid, signal.SIGINT)
     time.sleep(0.5)
     (tmp_path / "runs" / GO_ON).touch()
-    out, _ = parent.communicate(timeout=60)
+    out, _ = parent.communicate(timeout=200)
     assert sorted(each.split()[1] for each in out.splitlines()) == ["interrupted"] * 3
 
     runs = plan(Composer(), words).runs

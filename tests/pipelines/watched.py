@@ -82,7 +82,7 @@ def sweeping(folder: Path, overrides: list[str]) -> subprocess.Popen[str]:
     )
 
 
-def until(true: Callable[[], object], seconds: float = 120) -> None:
+def until(true: Callable[[], object], seconds: float = 300) -> None:
     """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not true():

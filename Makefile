@@ -11,7 +11,10 @@ GLUE       ?=
 ROBERTA    ?=
 XNLI       ?=
 XLM_R      ?=
-# Hydra's launcher that carries the runs (joblib, submitit_slurm, ...), JOBS at once; empty: this machine alone.
+# What carries the runs: this machine (local), JOBS at once, or a cluster (ray, slurm) with further sweep.* settings.
+ENGINE      ?= local
+ENGINE_ARGS ?=
+# Hydra's launcher that carries the runs instead (joblib, ...).
 LAUNCHER ?=
 # Further Hydra overrides of the comparison, of the streams, of the texts, of those with a large vocabulary.
 ARGS        ?=
@@ -28,7 +31,7 @@ READY := $(VENV)/.ready
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
-	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  LAUNCHER=joblib  ARGS='any Hydra override'  STREAM_ARGS=  TEXT_ARGS="
+	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  ENGINE=ray|slurm  ARGS='any Hydra override'  STREAM_ARGS=  TEXT_ARGS="
 	@echo "  CRITEO=train.txt  CRITEO_1TB=  GLUE=  ROBERTA=  XNLI=  XLM_R=folder belong to reproduce and estimate;"
 	@echo "  PYTHON=python3.12 and PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu to setup."
 
@@ -74,6 +77,7 @@ BENCH := --repeats 3 bench.seconds=1
 endif
 SEEDED := "seed=range($(SEEDS))"
 SHARED := profile=$(PROFILE) $(SEEDED) sweep.jobs=$(JOBS)
+CARRIED := $(if $(filter-out local,$(ENGINE)),sweep.engine=$(ENGINE) $(ENGINE_ARGS)) $(if $(LAUNCHER),hydra/launcher=$(LAUNCHER))
 REPORT  = $(BIN)/dpfest report profile=$(PROFILE) $(SEEDED) $(clicks)
 
 # The empty line ends each command where several are made.
@@ -82,7 +86,7 @@ define estimated
 
 endef
 define swept
-$(BIN)/dpfest sweep $(SHARED) $($(1)) train.save_model=false $(if $(LAUNCHER),hydra/launcher=$(LAUNCHER))
+$(BIN)/dpfest sweep $(SHARED) $($(1)) train.save_model=false $(CARRIED)
 
 endef
 

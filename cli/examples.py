@@ -18,7 +18,7 @@ EXAMPLES = {
         "dpfest preprocess data=journey",
         "dpfest preprocess data=criteo_kaggle data.path=/data/criteo/train.txt.gz data.on_bad_row=skip",
         "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb preprocess.jobs=4",
-        "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb hydra/launcher=joblib",
+        "dpfest preprocess data=criteo_1tb data.path=/data/criteo_1tb sweep.engine=slurm sweep.cores=4",
     ),
     "card": _examples(
         "dpfest card data=journey",
@@ -44,6 +44,7 @@ EXAMPLES = {
         "dpfest sweep experiment=comparison profile=demo sweep.jobs=2",
         "dpfest sweep experiment=comparison algorithm=adafest --dry-run",
         "dpfest sweep experiment=comparison profile=paper data.path=/data/train.txt hydra/launcher=joblib",
+        "dpfest sweep experiment=comparison sweep.engine=ray sweep.address=10.0.0.1:6379 sweep.gpus=0.25",
     ),
     "release": _examples(
         "dpfest release runs/journey/adafest/0a1b2c3d4e5f",

@@ -51,8 +51,8 @@ def _run(task: tasks.Task, ctx: typer.Context) -> None:
 def preprocess(ctx: typer.Context) -> None:
     """Write the dataset as rows on disk, from which Poisson batches are gathered at random.
 
-    A stream is written day by day, and finished days are kept. preprocess.jobs=2 writes two days at once; with a Hydra
-    launcher (hydra/launcher=...) each missing day is a separate job.
+    A stream is written day by day, and finished days are kept. preprocess.jobs=2 writes two days at once; on a
+    cluster (sweep.engine=ray or slurm) or with a Hydra launcher (hydra/launcher=...) each missing day is a separate job.
     """
     from cli.preprocess import run_preprocess
 
@@ -100,7 +100,8 @@ def sweep(
 ) -> None:
     """Train a grid of runs. Finished runs are skipped; failed ones are listed at the end and retried by the next sweep.
 
-    Hydra's launchers work; joblib's comes with the extra \\[cluster]: pip install -e '.\\[cluster]'.
+    sweep.engine=ray or slurm hands the runs to a cluster. Hydra's launchers work as well; joblib's comes with the
+    extra \\[cluster]: pip install -e '.\\[cluster]'.
     """
     from cli.sweep import run_sweep
 

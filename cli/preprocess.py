@@ -1,4 +1,4 @@
-"""`dpfest preprocess`: runs here or, for a stream with a Hydra launcher, as one job for each missing day."""
+"""`dpfest preprocess`: runs here, on a cluster or, for a stream with a Hydra launcher, a job for each missing day."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ def run_preprocess(arguments: Sequence[str]) -> None:
 
 
 def _launched(line: HydraLine) -> None:
+    from dpfest.errors import UserError
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
     from pipelines.data.days import days_to_make, forget_failures, raise_failed
     from pipelines.preprocess import dataset_folder, finished, preprocess
 
     config = typed(Composer(line.config_dir).compose([text for text in line.overrides if not text.startswith("hydra")]))
+    if config.sweep.engine != "local":
+        raise UserError(
+            f"sweep.engine={config.sweep.engine} and hydra/launcher=... both say what starts jobs: give one of them."
+        )
     if not config.data.is_stream:
         print(preprocess(config))  # one file, so one job
         return

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     """Run the sweep that `arguments` ask for; returns the exit status: 1 if a run failed, 130 if interrupted.
 
-    Without a Hydra launcher, runs have processes of their own on this machine, `sweep.jobs` at once; with one
-    (hydra/launcher=...), every product of the grid is one Hydra multirun, and `fail_fast` stops between
-    products.
+    Runs have processes of their own on this machine, `sweep.jobs` at once, or on the cluster of `sweep.engine`. With a
+    Hydra launcher (hydra/launcher=...), every product of the grid is one Hydra multirun, and `fail_fast` stops
+    between products.
     """
+    from dpfest.errors import UserError
     from pipelines.config.compose import Composer
     from pipelines.runs.grid import plan
     from pipelines.sweep import is_done, run_all
@@ -44,10 +45,12 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
         return 0
     if not todo:
         return 0
-    jobs = todo[0].config.sweep.jobs
+    engine = todo[0].config.sweep.engine
     with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
-    ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, jobs, fail_fast)
-    return _follow(ended, len(todo), jobs)
+    if with_launcher and engine != "local":
+        raise UserError(f"sweep.engine={engine} and hydra/launcher=... both say what starts jobs: give one of them.")
+    ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, fail_fast)
+    return _follow(ended, len(todo))
 
 
 def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool) -> Iterator[Outcome]:
@@ -67,7 +70,7 @@ def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_f
                 return
 
 
-def _follow(ended: Iterator[Outcome], count: int, jobs: int) -> int:
+def _follow(ended: Iterator[Outcome], count: int) -> int:
     """Print a line for each run that ends, and the failed ones again at the end."""
     from pipelines.sweep import log_file
 

@@ -6,11 +6,20 @@ import sys
 from pathlib import Path
 
 from dpfest.errors import UserError
+from pipelines.config.calls import Call, cluster_jobs, records_folder
 from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
-from pipelines.data.days import DaysToMake, days_in_words, days_to_make, make_days, remove_damaged_days
+from pipelines.data.days import (
+    DaysToMake,
+    await_days,
+    days_in_words,
+    days_to_make,
+    make_days,
+    remove_damaged_days,
+)
 from pipelines.data.identity import data_hash
 from pipelines.data.stream import Stream, day_folder
+from pipelines.system.records import Record
 
 
 def preprocess(config: Config) -> Path:
@@ -27,7 +36,7 @@ def preprocess(config: Config) -> Path:
     if config.preprocess.verify:
         remove_damaged_days(folder)
     to_make = days_to_make(folder, config.data)
-    _make(to_make, config.preprocess.jobs)
+    _make(to_make, config, config.preprocess.jobs)
     return finished(to_make)
 
 
@@ -44,8 +53,20 @@ def preprocess_day(config: Config) -> Path:
         raise UserError(f"preprocess.day applies to streams only, and data={config.data.name} is none.")
     stream, day = dataset_folder(config), config.preprocess.day
     assert day is not None
-    _make(days_to_make(stream, config.data, day), at_once=1)
+    _make(days_to_make(stream, config.data, day), config, at_once=1)
     return Dataset.open(day_folder(stream, day)).folder
+
+
+def write_day(config: Config, folder: str, day: int, made_from: str) -> None:
+    """Write one day of a dataset or stream, as a job of a cluster: it reads the source of no other day.
+
+    Args:
+        config: its configuration.
+        folder: of the dataset or stream.
+        day: its number.
+        made_from: its content hash, which the sources of all days were read for.
+    """
+    make_days(DaysToMake(Path(folder), config.data, {day: made_from}), at_once=1)
 
 
 def dataset_folder(config: Config) -> Path:
@@ -74,11 +95,35 @@ def finished(to_make: DaysToMake) -> Path:
     return stream.folder
 
 
-def _make(to_make: DaysToMake, at_once: int) -> None:
-    if to_make.hashes:
-        if to_make.data.is_stream:
-            _say(to_make.summary(at_once))
+def _make(to_make: DaysToMake, config: Config, at_once: int) -> None:
+    if not to_make.hashes:
+        return
+    if to_make.data.is_stream:
+        _say(to_make.summary(at_once))
+    if config.sweep.engine == "local":
         make_days(to_make, at_once)
+    else:
+        _make_on_cluster(to_make, config)
+
+
+def _make_on_cluster(to_make: DaysToMake, config: Config) -> None:
+    """Have each missing day written by a job of its own."""
+
+    def call(day: int) -> Call:
+        place = to_make.place(day)
+        name = f"{to_make.folder.name}-{place.name}" if to_make.data.is_stream else place.name
+        arguments = {"folder": str(to_make.folder), "day": day, "made_from": to_make.hashes[day]}
+        return Call(f"{__name__}:{write_day.__name__}", config, records_folder(config) / f"{name}.json", arguments)
+
+    if to_make.data.is_stream:
+        await_days(to_make, lambda days: cluster_jobs(config.sweep, days, call))
+        return
+    with cluster_jobs(config.sweep, to_make.hashes, call) as jobs:
+        for day, ended in jobs:
+            record = Record.read(records_folder(config) / f"{to_make.place(day).name}.json")
+            if not to_make.place(day).exists():
+                lost = f"{to_make.place(day)} could not be made: its job {ended.failure or 'was stopped'}."
+                raise UserError(record.reason if record and record.reason else lost)
 
 
 def _say(line: str) -> None:

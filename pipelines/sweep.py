@@ -1,29 +1,27 @@
-"""Train many runs, several at once, and report which failed and why.
+"""Train many runs, several at once, here or on a cluster, and report which failed and why.
 
 Every run has its own process, so that a crash or lack of memory affects no other run, and a log under
 `<paths.runs>/.sweep/`, readable by its owner alone, since it contains losses and errors. Finished runs are not started
-again; failed ones are, by the next sweep.
+again; failed ones are, by the next sweep. A run locks its folder, so that two sweeps do not make it twice.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from dpfest.errors import UserError
+from pipelines.config.calls import Call, cluster_jobs, records_folder
 from pipelines.config.settings import Config
 from pipelines.runs.grid import PlannedRun
 from pipelines.runs.identity import run_folder
 from pipelines.runs.release import RELEASE, SUMMARY
-from pipelines.system.files import OWNER_ONLY, private_folder, write_json
+from pipelines.system.engines import ClusterError, Ended, Jobs, function
 from pipelines.system.processes import Child, Pool, cores, sigterm_interrupts
+from pipelines.system.records import Record
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.
@@ -57,41 +55,26 @@ def is_done(folder: Path) -> bool:
         return False
 
 
-def records_folder(config: Config) -> Path:
-    """Return the folder of the outcomes and logs of a sweep's jobs."""
-    return Path(config.paths.runs).resolve() / ".sweep"
-
-
 def recorded(config: Config, stages: Stages = Stages()) -> None:
     """Train one configuration and record the outcome in `config.sweep.records`.
 
     A failure is recorded and not raised, so that it does not affect neighbouring runs.
     """
-    folder = run_folder(config)
-    started = time.monotonic()
-    status, reason = "interrupted", ""
-    try:
-        _load(stages.train)(config)  # raises SystemExit where it was asked to stop
-        status = "done"
-    except Exception as error:
-        status, reason = "failed", _reason(error)
-        if not isinstance(error, UserError):
-            traceback.print_exc()
-    finally:
-        if config.sweep.records:
-            record = {"status": status, "reason": reason, "seconds": time.monotonic() - started}
-            write_json(private_folder(Path(config.sweep.records)) / f"{folder.name}.json", record, OWNER_ONLY)
+    records = config.sweep.records
+    Call(stages.train, config, Path(records) / f"{run_folder(config).name}.json" if records else None)()
 
 
-def run_all(
-    runs: Sequence[PlannedRun], jobs: int, fail_fast: bool = False, stages: Stages = Stages()
-) -> Iterator[Outcome]:
-    """Run each in its own process, `jobs` at a time; yields outcomes as runs end.
+def run_all(runs: Sequence[PlannedRun], fail_fast: bool = False, stages: Stages = Stages()) -> Iterator[Outcome]:
+    """Run each in its own process, where `sweep.engine` of the first says; yields outcomes as runs end.
 
     Datasets are preprocessed first, once each. After KeyboardInterrupt or SIGTERM, and after a failure under
     `fail_fast`, no further run starts, running ones are asked to save and stop, and their outcomes are yielded.
+
+    Raises:
+        ClusterError: the cluster cannot be used.
     """
-    threads = max(1, cores() // jobs)
+    if not runs:
+        return
     with sigterm_interrupts():
         failed_data = _make_datasets(runs, stages)
         for run in runs:
@@ -100,34 +83,45 @@ def run_all(
                 if fail_fast:
                     return
         todo = [run for run in runs if _data_key(run) not in failed_data]
-        with Pool(todo, jobs, lambda run: _start(run, threads, stages)) as pool:
+        if not todo:
+            return
+        with _started(todo, stages) as jobs:
             while True:
                 try:
-                    run, child = next(pool)
-                    outcome = _outcome(run, child)
+                    run, ended = next(jobs)
+                    outcome = _outcome(run, ended)
                     if fail_fast and outcome.status == "failed":
-                        pool.stop()
+                        jobs.stop()
                     yield outcome
                 except KeyboardInterrupt:
-                    pool.stop()
+                    jobs.stop()
                 except StopIteration:
                     return
+
+
+def _started(runs: Sequence[PlannedRun], stages: Stages) -> Jobs[PlannedRun]:
+    """Start runs on the engine of the first one's configuration."""
+    settings = runs[0].config.sweep
+    if settings.engine != "local":
+        return cluster_jobs(settings, runs, lambda run: _call(run, stages))
+    threads = settings.cores or max(1, cores() // settings.jobs)
+    return Pool(runs, settings.jobs, lambda run: _child(_call(run, stages), threads))
 
 
 def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:
     """Return the recorded outcomes of runs that a Hydra launcher carried out."""
     ended = []
     for run in runs:
-        record = _read(_record(run))
-        status = record.get("status") or ("done" if is_done(run.folder) else "failed")
-        reason = record.get("reason") or ("" if record else "it recorded nothing: see the launcher's own log")
-        ended.append(Outcome(run, status, reason, record.get("seconds", 0.0)))
+        record = _ended(run)
+        status = record.status if record else "done" if is_done(run.folder) else "failed"
+        reason = record.reason if record else "it recorded nothing: see the launcher's own log"
+        ended.append(Outcome(run, status, reason if status == "failed" else "", record.seconds if record else 0.0))
     return ended
 
 
 def log_file(run: PlannedRun) -> Path:
     """Return the path of a run's log."""
-    return records_folder(run.config) / f"{run.folder.name}.log"
+    return _record(run).with_suffix(".log")
 
 
 def forget(runs: Sequence[PlannedRun]) -> None:
@@ -140,46 +134,55 @@ def _record(run: PlannedRun) -> Path:
     return records_folder(run.config) / f"{run.folder.name}.json"
 
 
-def _start(run: PlannedRun, threads: int, stages: Stages) -> Child:
-    _record(run).unlink(missing_ok=True)
-    config = replace(run.config, sweep=replace(run.config.sweep, records=str(records_folder(run.config))))
-    return _child(_run_in_child, config, stages, log=log_file(run), threads=threads)
+def _ended(run: PlannedRun) -> Record | None:
+    """Return what a run recorded of its end; None if it was killed, or has not started."""
+    record = Record.read(_record(run))
+    return record if record and record.ended else None
 
 
-def _child(function: Callable[..., None], config: Config, stages: Stages, log: Path, threads: int) -> Child:
+def _call(run: PlannedRun, stages: Stages) -> Call:
+    record = _record(run)
+    config = replace(run.config, sweep=replace(run.config.sweep, records=str(record.parent)))
+    return Call(stages.train, config, record)
+
+
+def _child(call: Call, threads: int) -> Child:
+    assert call.record is not None
+    call.record.unlink(missing_ok=True)
+    log = call.record.with_suffix(".log")
     # No daemon: preprocessing may start processes of its own.
-    return Child(function, config, stages, log=log, threads=threads, preload=_PRELOADED, daemon=False)
+    return Child(_in_child, call, log=log, threads=threads, preload=_PRELOADED, daemon=False)
 
 
-def _run_in_child(parent: Connection, config: Config, stages: Stages) -> None:
-    recorded(config, stages)
-
-
-def _prepare_in_child(parent: Connection, config: Config, stages: Stages) -> None:
-    try:
-        _load(stages.preprocess)(config)
-    except Exception as error:
-        traceback.print_exc()
-        parent.send(_reason(error))
+def _in_child(parent: Connection, call: Call) -> None:
+    call()
 
 
 def _make_datasets(runs: Sequence[PlannedRun], stages: Stages) -> dict[str, str]:
     """Preprocess each dataset once, before its runs start; returns the reason of each failure."""
+    one_each = list({_data_key(run): run for run in runs}.values())
     failed: dict[str, str] = {}
+    if runs[0].config.sweep.engine != "local":
+        for run in one_each:
+            try:
+                function(stages.preprocess)(run.config)  # which hands its work to the cluster
+            except ClusterError:
+                raise
+            except UserError as error:
+                failed[_data_key(run)] = str(error)
+        return failed
 
-    def log(run: PlannedRun) -> Path:
-        return records_folder(run.config) / "preprocess.log"
+    def call(run: PlannedRun) -> Call:
+        return Call(stages.preprocess, run.config, records_folder(run.config) / "preprocess.json")
 
-    def start(run: PlannedRun) -> Child:
-        return _child(_prepare_in_child, run.config, stages, log(run), threads=cores())
-
-    def heard(run: PlannedRun, reason: str) -> None:
-        failed[_data_key(run)] = reason
-
-    with Pool({_data_key(run): run for run in runs}.values(), 1, start, heard) as pool:
+    with Pool(one_each, 1, lambda run: _child(call(run), threads=cores())) as pool:
         for run, child in pool:
-            if child.failure:
-                failed[_data_key(run)] = f"preprocessing {child.failure}; see {log(run)}"
+            place = records_folder(run.config) / "preprocess.json"
+            record = Record.read(place)
+            if record is None or not record.ended:
+                failed[_data_key(run)] = f"preprocessing {child.failure}; see {place.with_suffix('.log')}"
+            elif record.status == "failed":
+                failed[_data_key(run)] = record.reason
     return failed
 
 
@@ -187,24 +190,7 @@ def _data_key(run: PlannedRun) -> str:
     return repr((run.config.data, run.config.paths.data))
 
 
-def _outcome(run: PlannedRun, child: Child) -> Outcome:
-    if record := _read(_record(run)):
-        return Outcome(run, record["status"], record["reason"], record["seconds"])
-    return Outcome(run, "failed", f"it {child.failure or 'ended with exit status 0'}; see {log_file(run)}")
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        return {}
-
-
-def _load(path: str) -> Callable[[Config], Any]:
-    module, _, name = path.partition(":")
-    function: Callable[[Config], Any] = getattr(importlib.import_module(module), name)
-    return function
+def _outcome(run: PlannedRun, ended: Ended) -> Outcome:
+    if record := _ended(run):
+        return Outcome(run, record.status, record.reason, record.seconds)
+    return Outcome(run, "failed", f"it {ended.failure or 'ended with exit status 0'}; see {log_file(run)}")

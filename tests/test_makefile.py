@@ -74,6 +74,15 @@ def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_
     assert "data.path=/d/1tb" in estimated[1] and calls.index(estimated[1]) < calls.index(one)
 
 
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_a_cluster_carries_the_runs(tmp_path: Path, engine: str) -> None:
+    _, calls = reproduce(tmp_path, "PROFILE=smoke", f"ENGINE={engine}", "ENGINE_ARGS=sweep.cores=4 sweep.gpus=0.25")
+    sweeps = [set(call) for call in calls if call[0] == "sweep"]
+    assert sweeps and all({f"sweep.engine={engine}", "sweep.cores=4", "sweep.gpus=0.25"} <= sweep for sweep in sweeps)
+    _, calls = reproduce(tmp_path / "here", "PROFILE=smoke")
+    assert not any(word.startswith("sweep.engine") for call in calls for word in call)
+
+
 def test_a_path_is_one_override_whatever_is_in_it(tmp_path: Path) -> None:
     from pipelines.config.compose import Composer
 

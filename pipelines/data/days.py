@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,10 +23,12 @@ from pipelines.data.estimate import Estimate, check_disk, together
 from pipelines.data.identity import content_hash, day_hashes
 from pipelines.data.source import SCRATCH, DataConfig, Progress
 from pipelines.data.stream import RECORD_FILE, day_folder, failure_file, write_stream_record
+from pipelines.system.engines import Jobs
 from pipelines.system.files import made_once
 from pipelines.system.hub import pinned
 from pipelines.system.processes import Child, Pool
 from pipelines.system.progress import Reporter, duration, progress
+from pipelines.system.records import reason_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +148,22 @@ def make_days(to_make: DaysToMake, at_once: int) -> None:
     raise_failed(to_make.folder, to_make.hashes)
 
 
+def await_days(to_make: DaysToMake, start: Callable[[Iterable[int]], Jobs[int]]) -> None:
+    """Have days written by a cluster, which starts a job for each.
+
+    Raises:
+        UserError: Some failed; the message gives the reason of each. The others are written.
+    """
+    forget_failures(to_make.folder, to_make.hashes)
+    with progress(f"making {to_make.data.name}") as report, start(to_make.hashes) as jobs:
+        follower = _Follower(report, to_make.estimates)
+        for day, ended in jobs:
+            follower.day_is_at(day, 1)
+            if ended.failure and not to_make.place(day).exists():
+                _record(to_make.folder, day, f"its job {ended.failure}")
+    raise_failed(to_make.folder, to_make.hashes)
+
+
 def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
     """Write one day.
 
@@ -170,16 +188,14 @@ def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
 
 def _attempt(to_make: DaysToMake, day: int, progress: Progress) -> None:
     """Write a day of a stream, recording the reason of a failure instead of raising: other days do not depend on it."""
-    failed = failure_file(to_make.folder, day)
     try:
         _make(to_make, day, progress)
     except Exception as error:
-        known = isinstance(error, UserError)
-        failed.write_text(f"{error}\n" if known else f"{type(error).__name__}: {error}\n", encoding="utf-8")
-        if not known:
+        _record(to_make.folder, day, reason_of(error))
+        if not isinstance(error, UserError):
             traceback.print_exc()
     else:
-        failed.unlink(missing_ok=True)
+        failure_file(to_make.folder, day).unlink(missing_ok=True)
 
 
 def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
@@ -217,6 +233,10 @@ def forget_failures(stream: Path, days: Iterable[int]) -> None:
     """Remove the recorded failures of an earlier attempt at these days."""
     for day in days:
         failure_file(stream, day).unlink(missing_ok=True)
+
+
+def _record(stream: Path, day: int, reason: str) -> None:
+    failure_file(stream, day).write_text(f"{reason}\n", encoding="utf-8")
 
 
 def _recorded(stream: Path, day: int) -> str:

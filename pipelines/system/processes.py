@@ -53,8 +53,6 @@ class Child:
         preload: Sequence[str] = (),
         daemon: bool = True,
     ) -> None:
-        if log is not None:
-            private_folder(log.parent)
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(preload))
         self.connection, theirs = context.Pipe()
@@ -197,6 +195,21 @@ def sigterm_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def output_to(log: Path, anew: bool = True) -> None:
+    """Send standard output and error of this process to a file, readable by its owner alone, from now on.
+
+    Args:
+        log: the file.
+        anew: whether to drop what is in it.
+    """
+    private_folder(log.parent)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if anew else os.O_APPEND), OWNER_ONLY)
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        stream.flush()
+        os.dup2(output, number)
+    os.close(output)
+
+
 def _ends() -> list[signal.Signals]:
     """Return the signals that ask a process to end, without those that are ignored, as SIGHUP is under nohup."""
     return [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
@@ -213,9 +226,7 @@ def _main(
     os.setpgrp()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if log is not None:
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, OWNER_ONLY)
-        os.dup2(output, sys.stdout.fileno())
-        os.dup2(output, sys.stderr.fileno())
+        output_to(log)
     if memory is not None:
         import resource
 

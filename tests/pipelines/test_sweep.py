@@ -71,7 +71,7 @@ def planned(tmp_path: Path, *overrides: str) -> Plan:
 def ended(tmp_path: Path, stages: Stages, *overrides: str, fail_fast: bool = False) -> dict[int, Outcome]:
     runs = planned(tmp_path, *overrides).runs
     todo = [run for run in runs if not is_done(run.folder)]
-    outcomes = run_all(todo, todo[0].config.sweep.jobs if todo else 1, fail_fast, stages)
+    outcomes = run_all(todo, fail_fast, stages)
     return {outcome.run.config.seed: outcome for outcome in outcomes}
 
 
@@ -223,7 +223,7 @@ def test_fail_fast_starts_nothing_after_a_failure(tmp_path: Path, stages: Stages
 
 
 def test_a_dataset_that_cannot_be_made_fails_its_runs_alone(tmp_path: Path, stages: Stages) -> None:
-    outcomes = list(run_all(planned(tmp_path, "data=nycflights,criteo_synthetic").runs, 1, stages=stages))
+    outcomes = list(run_all(planned(tmp_path, "data=nycflights,criteo_synthetic").runs, stages=stages))
     assert {o.run.config.data.name: (o.status, o.reason) for o in outcomes} == {
         "criteo_synthetic": ("failed", "there is no such file."),
         "nycflights": ("done", ""),
@@ -240,9 +240,9 @@ def test_a_signal_asks_runs_to_stop_and_starts_no_other(tmp_path: Path, stages: 
         from pipelines.runs.grid import plan
         from pipelines.sweep import Stages, run_all
         if __name__ == "__main__":
-            runs = plan(Composer(), ["paths.runs={tmp_path}", "seed=200,201,202"]).runs
+            runs = plan(Composer(), ["paths.runs={tmp_path}", "seed=200,201,202", "sweep.jobs=2"]).runs
             stages = Stages("fake_stages:preprocess", "fake_stages:train")
-            for outcome in run_all(runs, 2, stages=stages):
+            for outcome in run_all(runs, stages=stages):
                 print(outcome.run.config.seed, outcome.status, flush=True)
     """)
     (tmp_path / "parent.py").write_text(script)

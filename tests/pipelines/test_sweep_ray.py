@@ -1,0 +1,168 @@
+"""Sweeps and days on a Ray cluster of three simulated nodes, which listen on the loopback alone."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pipelines.config.compose import Composer
+from pipelines.config.settings import Config, typed
+from pipelines.preprocess import preprocess
+from pipelines.runs.grid import PlannedRun, plan
+from pipelines.sweep import Stages, log_file, run_all
+from pipelines.system.engines import ClusterError
+from tests.pipelines.watched import (
+    ATTEMPTS,
+    GO_ON,
+    HELD,
+    HOLD,
+    HOME,
+    KEYS,
+    STAGE,
+    lines,
+    released,
+    sweeping,
+    until,
+    written,
+)
+
+os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray replaces 127.0.0.1 by the machine's own address
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'dpfest[ray]'")
+STAGES = Stages(train=STAGE)
+LINE = ["profile=smoke", "train.steps=5", "train.checkpoint_every=1", "privacy.noise_seed=1", "sweep.cores=1"]
+
+
+class Simulated:
+    """A cluster of a head and two nodes, each of one core."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        node = {"num_cpus": 1, "object_store_memory": 80 << 20, "node_ip_address": "127.0.0.1"}
+        self.cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+        self.nodes = [self.cluster.add_node(**node, resources={name: 1}) for name in ("first", "second")]
+        self.address = str(self.cluster.address)
+
+    def name_of(self, resource: str) -> str:
+        """Ray's name of the node that has a resource."""
+        return next(node["NodeID"] for node in ray.nodes() if node["Alive"] and resource in node["Resources"])
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[Simulated]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HOME))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        cluster = Simulated()
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
+        ray.shutdown()
+        cluster.cluster.shutdown()
+
+
+def planned(folder: Path, *overrides: str) -> list[PlannedRun]:
+    places = [f"paths.runs={folder}/runs", f"paths.data={folder}/data"]
+    return plan(Composer(), [*LINE, *places, *overrides]).runs
+
+
+def test_ray_listens_on_the_loopback_alone(simulated: Simulated) -> None:
+    listening = {
+        connection.laddr.ip.removeprefix("::ffff:")
+        for process in psutil.Process().children(recursive=True)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening and all(address.startswith("127.") or address == "::1" for address in listening)
+
+
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_sweep_outlives_a_node_and_ends_as_it_does_here(simulated: Simulated, tmp_path: Path, seeds: int) -> None:
+    """A run that is on the node in its third step goes on elsewhere from its checkpoint, under the key that it has."""
+    grid = ["algorithm=adafest,dpsgd", f"seed=range({seeds})"]
+    here = planned(tmp_path / "here", *grid, "sweep.jobs=2")
+    assert {outcome.status for outcome in run_all(here, stages=STAGES)} == {"done"}
+
+    runs = planned(tmp_path / "there", *grid, "sweep.engine=ray", f"sweep.address={simulated.address}")
+    folder = Path(runs[0].config.paths.runs)
+    folder.mkdir(parents=True)
+    (folder / HOLD).write_text(simulated.name_of("first"))
+
+    def remove() -> None:
+        until(lambda: list(folder.glob(f"*/*/*/{HELD}")))
+        simulated.cluster.remove_node(simulated.nodes[0], allow_graceful=False)
+
+    removing = threading.Thread(target=remove, daemon=True)
+    removing.start()
+    outcomes = list(run_all(runs, stages=STAGES))
+    removing.join(timeout=10)
+    simulated.nodes[0] = simulated.cluster.add_node(
+        num_cpus=1, object_store_memory=80 << 20, node_ip_address="127.0.0.1", resources={"first": 1}
+    )
+    assert [outcome.status for outcome in outcomes] == ["done"] * 2 * seeds
+    attempts = [lines(run.folder / ATTEMPTS) for run in runs]
+    assert sorted(map(len, attempts)) == [1] * (2 * seeds - 1) + [2]
+    assert all(len(lines(run.folder / KEYS)) == 1 for run in runs)  # none is paid for twice
+    assert released(tmp_path / "there" / "runs") == released(tmp_path / "here" / "runs")
+    assert len(set(itertools.chain(*attempts))) >= 2
+
+
+def test_ctrl_c_cancels_and_the_same_command_goes_on(simulated: Simulated, tmp_path: Path) -> None:
+    words = [*LINE, f"paths.runs={tmp_path}/runs", f"paths.data={tmp_path}/data", "seed=range(4)"]
+    words += ["sweep.engine=ray", f"sweep.address={simulated.address}"]
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / HOLD).write_text("any")
+    parent = sweeping(tmp_path, words)
+    until(lambda: len(list(tmp_path.glob(f"runs/*/*/*/{HELD}"))) == 3)
+    os.kill(parent.pid, signal.SIGINT)
+    time.sleep(0.5)
+    (tmp_path / "runs" / GO_ON).touch()
+    out, _ = parent.communicate(timeout=200)
+    assert sorted(each.split()[1] for each in out.splitlines()) == ["interrupted"] * 3
+
+    runs = plan(Composer(), words).runs
+    assert {outcome.status for outcome in run_all(runs, stages=STAGES)} == {"done"}
+    assert sorted(len(lines(run.folder / ATTEMPTS)) for run in runs) == [1, 2, 2, 2]
+    assert all(len(lines(run.folder / KEYS)) == 1 for run in runs)
+
+
+def test_a_failed_run_is_not_repeated_and_says_why(simulated: Simulated, tmp_path: Path) -> None:
+    (run,) = planned(tmp_path, "optimizer.dense.name=adamm", "sweep.engine=ray")
+    (outcome,) = run_all([run], stages=STAGES)
+    assert outcome.status == "failed" and "adamm" in outcome.reason
+    assert len(lines(run.folder / ATTEMPTS)) == 1
+
+
+def test_what_a_run_is_told_is_for_its_owner_alone(simulated: Simulated, tmp_path: Path) -> None:
+    """The noise seed goes by a file; what Ray carries, and others can list, is the file's name."""
+    (run,) = planned(tmp_path, "privacy.noise_seed=987654321", "sweep.engine=ray")
+    assert [outcome.status for outcome in run_all([run], stages=STAGES)] == ["done"]
+    folder = log_file(run).parent
+    assert folder.stat().st_mode & 0o077 == 0 and "987654321" in (folder / f"{run.folder.name}.call").read_text()
+    assert all(file.stat().st_mode & 0o077 == 0 for file in folder.iterdir())
+
+
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = planned(tmp_path, "sweep.engine=ray", "sweep.address=127.0.0.1:1")
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ClusterError, match=r"^no Ray cluster at sweep\.address=127\.0\.0\.1:1 answers within 5 sec"):
+        list(run_all(runs))
+
+
+@pytest.mark.parametrize("days", [3, pytest.param(24, marks=pytest.mark.slow)])
+def test_days_are_the_same_bytes(simulated: Simulated, tmp_path: Path, days: int) -> None:
+    def config(folder: str, *more: str) -> Config:
+        line = ["profile=smoke", "data=criteo_synthetic_stream", f"data.days={days}", f"paths.data={tmp_path / folder}"]
+        return typed(Composer().compose([*line, f"paths.runs={tmp_path}/runs", *more]))
+
+    preprocess(config("here"))
+    preprocess(config("there", "sweep.engine=ray", f"sweep.address={simulated.address}"))
+    there = written(tmp_path / "there")
+    assert there == written(tmp_path / "here") and sum(name.endswith("dataset.json") for name in there) == days

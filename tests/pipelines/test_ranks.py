@@ -56,7 +56,10 @@ def release(runs: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in summary.parent.iterdir()}
 
 
-@pytest.mark.parametrize("more", [(), ("algorithm=dpsgd", "algorithm.noise=lazy", "train.evaluate_every=3")])
+LAZY = ("algorithm=dpsgd", "algorithm.noise=lazy", "train.evaluate_every=3")
+
+
+@pytest.mark.parametrize("more", [(), pytest.param(LAZY, marks=pytest.mark.slow)], ids=["adafest", "lazy"])
 def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
     more: tuple[str, ...], data: Path, tmp_path: Path, calibrations: Path
 ) -> None:

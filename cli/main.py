@@ -52,7 +52,7 @@ def preprocess(ctx: typer.Context) -> None:
     """Write the dataset as rows on disk, from which Poisson batches are gathered at random.
 
     A stream is written day by day, and finished days are kept. preprocess.jobs=2 writes two days at once; on a
-    cluster (sweep.engine=ray or slurm) or with a Hydra launcher (hydra/launcher=...) each missing day is a separate job.
+    cluster (sweep.engine=ray or slurm) or with a Hydra launcher (hydra/launcher=...) each missing day is a job.
     """
     from cli.preprocess import run_preprocess
 

@@ -242,7 +242,7 @@ class RankEngine(PrivateEngine):
             sums = ClippedSum(self, survivors)
             sums.add(recording)
             for total, own in ((rows, sums.flat_rows), (dense, sums.flat_dense)):
-                total.add_(own.double().mul_(1 / self.unit).round_(), alpha=self.unit)
+                total.add_(own.mul_(1 / self.unit).round_(), alpha=self.unit)  # a power of two: exact in any dtype
             loss += float(recording.losses.detach().sum())
         return rows, dense, loss
 
@@ -291,16 +291,20 @@ class RankEngine(PrivateEngine):
             sums = torch.from_numpy(np.bincount(coordinates, weights=sent, minlength=sum(sizes)).astype(float))
             if self.deviation > 0 and not self.lazy:
                 add_gaussian(sums, self.shard_key(shard).stream("row noise", step), self.deviation)
-            for number, (part, shape) in enumerate(
-                zip(sums.div_(divisor).to(self.dtype).split(sizes), survivors.shapes, strict=True)
-            ):
-                found[number].append(part.view(tuple(shape)))
+            released = sums.div_(divisor).to(self.dtype).split(sizes)
+            for number in np.flatnonzero(sizes).tolist():
+                found[number].append(released[number].view(survivors.shapes[number]))
                 local = survivors.local[number]
                 if local is not None:
                     slots[number].append(local + places.part(number, shard).start)
+        nothing = torch.empty(0, dtype=torch.int64)
+        dense = chosen[0].rows is None
         return [
-            RowGradient(torch.cat(places_of) if places_of else None, torch.cat(parts))
-            for places_of, parts in zip(slots, found, strict=True)
+            RowGradient(
+                None if dense else torch.cat(places_of or [nothing]),
+                torch.cat(parts) if parts else torch.empty(0, dim, dtype=self.dtype),
+            )
+            for places_of, parts, dim in zip(slots, found, self.layout.dims, strict=True)
         ]
 
 

@@ -338,8 +338,9 @@ class Config:
 
     @property
     def over_ranks(self) -> bool:
-        """Whether training is over ranks: torchrun, or another launcher, says in the environment who they are."""
-        return self.distributed == "auto" and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+        """Whether training is over ranks: torchrun says in the environment who they are. Runs of a sweep never are."""
+        launched = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
+        return launched and self.distributed == "auto" and self.sweep.records is None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists and scalars, as in Hydra's YAML."""

@@ -17,31 +17,35 @@ from pipelines.system.processes import Child
 _PRELOAD = (*_PRELOADED, "torch._dynamo", "pipelines.ranks")
 
 
-def train_on_ranks(overrides: list[str], world: int, *, killed_at: int | None = None) -> list[str | None]:
-    """How each rank failed, None where it did not; the last one is killed before the step after so many."""
+def train_on_ranks(
+    overrides: list[str], world: int, *, signal_at: int | None = None, number: signal.Signals = signal.SIGKILL
+) -> list[str | None]:
+    """How each rank failed, None where it did not; the last one is sent a signal before the step after so many."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     children = [
-        Child(_train, overrides, rank, world, port, killed_at if rank == world - 1 else None, preload=_PRELOAD)
+        Child(_train, overrides, rank, world, port, signal_at if rank == world - 1 else None, number, preload=_PRELOAD)
         for rank in range(world)
     ]
     for child in reversed(children):
         child.join()
-        if child.failure:
+        if child.failure and number == signal.SIGKILL:
             for other in children:
                 other._process.kill()  # as torchrun does
     return [child.failure for child in children]
 
 
-def _train(parent: Connection, overrides: list[str], rank: int, world: int, port: int, killed_at: int | None) -> None:
+def _train(
+    parent: Connection, overrides: list[str], rank: int, world: int, port: int, at: int | None, number: signal.Signals
+) -> None:
     names = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in names.items()}, GLOO_SOCKET_IFNAME="lo")
     step = RankTraining.step
 
     def counted(self, batch):  # type: ignore[no-untyped-def]
-        if self.steps_done == killed_at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self.steps_done == at:
+            os.kill(os.getpid(), number)
         return step(self, batch)
 
     RankTraining.step = counted  # type: ignore[method-assign]

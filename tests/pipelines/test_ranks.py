@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -56,16 +57,21 @@ def release(runs: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in summary.parent.iterdir()}
 
 
-@pytest.mark.parametrize("more", [(), ("algorithm=dpsgd", "algorithm.noise=lazy", "train.evaluate_every=3")])
+LAZY = ("algorithm=dpsgd", "algorithm.noise=lazy", "train.evaluate_every=3")
+
+
+@pytest.mark.parametrize("more", [(), pytest.param(LAZY, marks=pytest.mark.slow)], ids=["adafest", "lazy"])
 def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
     more: tuple[str, ...], data: Path, tmp_path: Path, calibrations: Path
 ) -> None:
     quiet, killed = (runs_of(tmp_path / name, calibrations) for name in ("quiet", "killed"))
     assert train_on_ranks(overrides(data, quiet, *LONG, *more), 1) == [None]
-    assert train_on_ranks(overrides(data, killed, *LONG, *more), 2, killed_at=3)[1] is not None
+    assert train_on_ranks(overrides(data, killed, *LONG, *more), 2, signal_at=3)[1] is not None
     (private,) = killed.glob("*/*/*/private")
     assert [path.name for path in private.glob("shards-*")] == ["shards-2-0"]
-    assert train_on_ranks(overrides(data, killed, *LONG, *more), 4, killed_at=5)[3] is not None
+    stopped = train_on_ranks(overrides(data, killed, *LONG, *more), 4, signal_at=4, number=signal.SIGTERM)
+    assert stopped == ["ended with exit status 143"] * 4
+    assert [path.name for path in private.glob("shards-*")] == ["shards-5-0"]
     assert train_on_ranks(overrides(data, killed, *LONG, *more), 2) == [None, None]
     assert release(killed) == release(quiet) and len(release(quiet)) == 5
     assert not list(private.glob("shards-*")) and not (private / "state.pt").exists()
@@ -110,6 +116,7 @@ def test_a_run_over_ranks_has_a_name_of_its_own_and_their_number_is_no_part_of_i
     assert run_folder(config(data, tmp_path)) == over != alone
     assert run_folder(config(data, tmp_path, "ranks.shards=8")) != over
     assert run_folder(config(data, tmp_path, "distributed=off")) == alone
+    assert run_folder(config(data, tmp_path, f"sweep.records={tmp_path}")) == alone
 
 
 def test_weights_written_in_pieces_are_those_of_safetensors(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from pipelines.audit.bound import Draws, lower_bound
 from pipelines.audit.pair import ROWS, Model, Pair
 from tests.dpfest.ranks.together import together
 
-DELTA, DRAWS = 0.01, 60_000
+DELTA, DRAWS = 0.01, 30_000
 PARTS = 2
 
 

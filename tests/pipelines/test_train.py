@@ -207,7 +207,7 @@ def test_weights_that_overflow_stop_a_run_and_the_status_does_not_tell_more(tmp_
         make_run(settings)
     folder = run_folder(settings)
     status = json.loads((folder / "status.json").read_text())
-    assert status == {"status": "failed", "reason": "private/failure.txt says why"}
+    assert status == {"status": "failed", "reason": "see private/failure.txt"}
     assert "are not finite after step 1" in (folder / "private" / "failure.txt").read_text()
     assert not (folder / "release").exists()
 

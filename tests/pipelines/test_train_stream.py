@@ -232,7 +232,7 @@ def test_paper_fidelity_says_what_its_epsilon_is_worth(config: Any) -> None:
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
     assert privacy["epsilon"] <= 1 < privacy["epsilon_at_own_rates"] < privacy["sound_epsilon"]
     said = json.loads((run.path / "release" / "ledger.json").read_text())["statements"][-1]
-    assert f"worth epsilon {privacy['epsilon_at_own_rates']:.4g}" in said and "in one period only" in said
+    assert f"gives epsilon {privacy['epsilon_at_own_rates']:.4g}" in said and "in one period only" in said
 
 
 def test_budget_answers_from_the_days_or_from_a_number_of_examples(config: Any, tmp_path: Path) -> None:

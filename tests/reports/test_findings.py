@@ -104,7 +104,7 @@ def test_maps_that_are_clipped_stand_beside_the_papers_grid(tmp_path: Path) -> N
         content = contribution.content(Inputs(report=tmp_path))
         assert content.figure is not None and content.table is not None
         dress(content.figure, "", [])
-    assert "2.0 to 6.9 long (median 3.3)" in content.caption
+    assert "norms of 2.0 to 6.9 (median 3.3)" in content.caption
     assert [row[:2] + row[3:5] for row in content.table.rows] == [(False, 4.0, 10.0, 0.4), (False, 50.0, 10.0, 0.2)]
     # Of the paper's grid every setting is in the table, also where nothing survives and the axis has ended.
     write_findings(tmp_path, "contribution", [kept(50.0, 10.0, 0.2), kept(50.0, None, 0.0, grid=True)])

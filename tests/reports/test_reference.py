@@ -105,7 +105,7 @@ def test_runs_with_other_seeds_agree_and_settings_that_the_reference_lacks_are_c
     assert line.endswith("agrees: 1 setting of 2 (the reference lacks the others) within the scatter over seeds")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert 'id="reference"' in page and "lacks the others) within the scatter over seeds. Largest relative to" in page
-    assert "lacks others, within the scatter" in (tmp_path / "report" / "index.md").read_text(encoding="utf-8")
+    assert "lacks the others) within the scatter" in (tmp_path / "report" / "index.md").read_text(encoding="utf-8")
     # Without a reference the page has no such section, and nothing of it is left.
     again = build(tmp_path / "runs", tmp_path / "report", only=["frontier"])
     assert "reference: no reference to compare with" in str(again).splitlines()

@@ -288,7 +288,7 @@ MODEL = "release/model.safetensors"
         (SUMMARY, lambda f: edit_json(f, seed={"x": 1}), "has at seed a value that may not be published"),
         (SUMMARY, lambda f: edit_json(f, schema=1), "has schema 1, and this version packs 2"),
         (SUMMARY, lambda f: edit_json(f, model="/home/me/x"), "contains /home/me/x, a path on a machine"),
-        (SUMMARY, lambda f: edit_json(f, hyperparameters={"seed": 3}), "other hyperparameters than config.yaml"),
+        (SUMMARY, lambda f: edit_json(f, hyperparameters={"seed": 3}), "their hyperparameters differ"),
         (SUMMARY, lambda f: edit_json(f, steps=9), "are not from one run"),
         (SUMMARY, lambda f: f.write_text(f.read_text() + " "), "summary.json differs from the bytes that a run writes"),
         (SUMMARY, repeat_a_key, "summary.json differs from the bytes that a run writes"),

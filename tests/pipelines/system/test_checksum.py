@@ -85,13 +85,13 @@ def test_a_file_that_has_just_changed_is_not_remembered(
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"file": 1}', ""])
-def test_a_memory_that_is_damaged_is_made_again(tmp_path: Path, read: list[str], content: str) -> None:
+def test_a_damaged_cache_entry_is_computed_again(tmp_path: Path, read: list[str], content: str) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"content")
     expected = sha256_of(path)
-    memory = checksum._memory(path)
-    assert memory is not None and memory.exists()
-    memory.write_text(content)
+    entry = checksum._cache_entry(path)
+    assert entry is not None and entry.exists()
+    entry.write_text(content)
     assert sha256_of(path) == sha256_of(path) == expected and read == ["a.txt", "a.txt"]
 
 
@@ -112,8 +112,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeyp
         path.write_bytes(b"more content")
         return ""
 
-    monkeypatch.setattr(checksum, "_TOLD_BYTES", 0)
-    monkeypatch.setattr(checksum, "_read_aloud", written_to)
+    monkeypatch.setattr(checksum, "_SHOWN_BYTES", 0)
+    monkeypatch.setattr(checksum, "_digest_with_progress", written_to)
     with pytest.raises(UserError, match=r"a\.txt changed while it was read: wait until it is completely"):
         sha256_of(path)
 
@@ -121,7 +121,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeyp
 def test_reading_a_large_file_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(checksum, "_TOLD_BYTES", 1000)
+    monkeypatch.setattr(checksum, "_SHOWN_BYTES", 1000)
     for size in (999, 1000):
         (tmp_path / f"of{size}").write_bytes(b"x" * size)
         assert sha256_of(tmp_path / f"of{size}") == hashlib.sha256(b"x" * size).hexdigest()

@@ -212,7 +212,9 @@ def test_a_hub_out_of_reach_is_said_in_a_sentence(
     tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client.constants, "ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(UserError, match=rf"^{MODEL} cannot be downloaded from .*: .*Connection refused; files"):
+    with pytest.raises(
+        UserError, match=rf"^{MODEL} cannot be downloaded from .*: .*Connection refused; complete files"
+    ):
         run_hash(asked(tmp_path, ASKED))
     monkeypatch.setattr(client.constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(

@@ -134,7 +134,7 @@ def test_weights_that_cannot_be_used_are_refused_in_a_sentence(tmp_path: Path, m
     (model / "config.json").write_text(json.dumps(described | {"intermediate_size": 12}))
     refused(r"contradict config\.json in the shape of bert\.encoder\.layer\.0\.intermediate")
     (model / "config.json").write_text(json.dumps(described | {"model_type": "gpt2"}))
-    refused("of the family gpt2; trained are bert, roberta, xlm-roberta")
+    refused("of the family gpt2; supported are bert, roberta, xlm-roberta")
 
 
 @pytest.mark.parametrize(("file", "what"), [("train.tsv", "train on"), ("dev.tsv", "report on")])

@@ -108,7 +108,7 @@ def test_an_override_of_a_run_makes_that_run(tmp_path: Path) -> None:
 
 
 def test_every_rule_is_in_the_comparison(tmp_path: Path) -> None:
-    rules = {"nonprivate", "dpsgd", "fest", "adafest", "adafest_plus", "exponential", "frozen"}
+    rules = {"nonprivate", "dpsgd", "threshold", "fest", "adafest", "adafest_plus", "exponential", "frozen"}
     for profile in ("smoke", "demo"):
         assert set(planned(tmp_path, "experiment=comparison", f"profile={profile}").by_algorithm()) == rules
 

@@ -72,8 +72,10 @@ def test_a_sweep_outlives_a_killed_job_and_a_drained_node(tmp_path: Path, seeds:
 
     def disturb() -> None:
         until(lambda: held(folder))
-        told("scancel", held(folder)[0])
+        killed = held(folder)[0]
+        told("scancel", killed)
         drain("n2")
+        until(lambda: told("squeue", "--noheader", f"--jobs={killed}", "--format=%T") == "")
         (folder / GO_ON).touch()
 
     disturbing = threading.Thread(target=disturb, daemon=True)

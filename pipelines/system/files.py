@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,11 @@ def partial_of(path: Path, process: object) -> Path:
     return path.with_name(f".{path.name}.{process}.partial")
 
 
+def _this_process() -> str:
+    """Return a name that no other process has, on whichever machine shares the folder: containers count from 1."""
+    return f"{socket.gethostname()}.{os.getpid()}"
+
+
 OWNER_ONLY = 0o600
 """The mode of a file that its owner alone may read."""
 
@@ -34,7 +40,7 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
         mode: permissions, subject to the umask, set before the first byte is written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_of(path, os.getpid())
+    partial = partial_of(path, _this_process())
     try:
         os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode))
         write(partial)
@@ -78,7 +84,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
     If another process has created ``path`` in the meantime, that folder stays and this one is removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = partial_of(path, os.getpid())
+    partial = partial_of(path, _this_process())
     shutil.rmtree(partial, ignore_errors=True)  # left by a dead process with the same number
     partial.mkdir()
     try:

@@ -49,6 +49,11 @@ def planned(folder: Path, *overrides: str) -> list[PlannedRun]:
     return plan(Composer(), line(folder, *overrides)).runs
 
 
+def held(folder: Path) -> list[str]:
+    """The Slurm jobs whose runs are held."""
+    return [job for file in folder.glob(f"*/*/*/{HELD}") for job in lines(file)]
+
+
 def drain(node: str) -> None:
     told("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
 
@@ -66,10 +71,11 @@ def test_a_sweep_outlives_a_killed_job_and_a_drained_node(tmp_path: Path, seeds:
     (folder / HOLD).write_text("n1")
 
     def disturb() -> None:
-        until(lambda: list(folder.glob(f"*/*/*/{HELD}")))
-        (held, *_) = folder.glob(f"*/*/*/{HELD}")
-        told("scancel", *lines(held))
+        until(lambda: held(folder))
+        killed = held(folder)[0]
+        told("scancel", killed)
         drain("n2")
+        until(lambda: told("squeue", "--noheader", f"--jobs={killed}", "--format=%T") == "")
         (folder / GO_ON).touch()
 
     disturbing = threading.Thread(target=disturb, daemon=True)

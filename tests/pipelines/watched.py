@@ -37,7 +37,7 @@ def make_run(config: Config) -> None:
 
     def stepping(training: PrivateTraining, batch: Any) -> Any:
         if held and taken[0] == 2:
-            _tell(folder / HELD, os.environ.get("SLURM_JOB_ID", str(os.getpid())))
+            _tell(folder / HELD, job())
             while not (runs / GO_ON).exists():
                 time.sleep(0.05)
         taken[0] += 1
@@ -51,6 +51,12 @@ def make_run(config: Config) -> None:
         patch.setattr(PrivateTraining, "step", stepping)
         patch.setattr(pipelines.train._Run, "_key", drawing)
         pipelines.train.make_run(config)
+
+
+def job() -> str:
+    """The Slurm job of this process, as scancel takes it; of none, the process."""
+    array, place = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    return f"{array}_{place}" if array else os.environ.get("SLURM_JOB_ID", str(os.getpid()))
 
 
 def node() -> str:

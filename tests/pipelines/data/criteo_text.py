@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from pipelines.config.settings import SweepConfig
 from pipelines.preprocess import preprocess
 
 Parsed = tuple[int, list[int], list[int | None]]
@@ -70,4 +71,5 @@ def settings(data: Any, folder: Path, jobs: int = 1, day: int | None = None, ver
         data=data,
         paths=SimpleNamespace(data=str(folder)),
         preprocess=SimpleNamespace(jobs=jobs, day=day, verify=verify),
+        sweep=SweepConfig(),
     )

@@ -42,7 +42,7 @@ def test_an_engine_that_costs_more_than_it_claims_ends_with_status_one(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["algorithm=nonprivate"], "algorithm=nonprivate guarantees nothing"),
+        (["algorithm=nonprivate"], "algorithm=nonprivate has no guarantee to audit"),
         (["audit.draws=10"], "audit.draws must be a whole number from 1,000"),
         (["audit.drws=10"], "did you mean audit.draws?"),
         (["algorithm.threshold=3"], "This is for dpsgd: choose with algorithm=..."),

@@ -77,7 +77,7 @@ def test_a_missing_source_does_not_matter_where_n_is_given(config, monkeypatch):
 
 def test_without_privacy_it_says_that_nothing_is_guaranteed(config):
     config.algorithm = Nonprivate()
-    assert "nothing is guaranteed" in str(stage.budget(config))
+    assert "none: no guarantee" in str(stage.budget(config))
 
 
 def test_exponential_selection_prints_the_epsilon_of_a_row(config):

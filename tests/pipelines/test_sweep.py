@@ -88,7 +88,7 @@ def test_hydras_multirun_syntax_means_hydras_product(tmp_path: Path) -> None:
 def test_a_glob_means_the_choices_that_it_fits(tmp_path: Path) -> None:
     assert planned(tmp_path, "algorithm=glob(ada*)").by_algorithm() == {"adafest": 1, "adafest_plus": 1}
     own = planned(tmp_path, "experiment=comparison", "profile=smoke", "algorithm=glob(*, exclude=ada*)")
-    assert own.by_algorithm() == {"nonprivate": 1, "frozen": 1, "dpsgd": 1, "exponential": 1, "fest": 1}
+    assert own.by_algorithm() == dict.fromkeys(("nonprivate", "frozen", "dpsgd", "threshold", "exponential", "fest"), 1)
 
 
 def test_a_folder_with_odd_characters_is_planned_and_planned_again(tmp_path: Path) -> None:

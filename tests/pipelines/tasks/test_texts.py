@@ -329,7 +329,10 @@ def test_without_the_packages_a_sentence_says_what_to_install(
     data = Dataset.open(preprocess(settings))
     for package in ("peft", "transformers"):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(UserError, match=rf"needs the package {package}: pip install 'dpfest\[text\]'"):
+        with pytest.raises(
+            UserError,
+            match=rf"needs the package {package}: install the text models' dependencies with pip install 'dpfest\[text\]'",
+        ):
             task_of(settings, data, torch.device("cpu"))
 
 

@@ -98,7 +98,7 @@ class RankEngine(PrivateEngine):
         self._cuts = [min(blocks * rank // group.world * BLOCK, dense) for rank in range(group.world + 1)]
 
     def _lazy_noise(self) -> Any:
-        return ShardLazyNoise(self.places, list(self.recorder.tables), list(self.recorder.tables.values()))
+        return ShardLazyNoise(self.places, list(self.recorder.tables), list(self.recorder.tables.values()), self.key)
 
     def gradient(
         self, microbatches: Sequence[MicroBatch], step: int, check: Callable[[], None] = lambda: None

@@ -28,6 +28,7 @@ class ShardLazyNoise:
     Args:
         places: which rank owns which rows.
         names, tables: the model's tables, in the order of the layout.
+        key: draws from it until :meth:`use` gives another.
 
     Attributes:
         pending: each table's accumulated variance, the same on every rank.
@@ -35,12 +36,12 @@ class ShardLazyNoise:
         draws: number of draws made in each own shard.
     """
 
-    def __init__(self, places: ShardLayout, names: Sequence[str], tables: Sequence[Table]) -> None:
+    def __init__(self, places: ShardLayout, names: Sequence[str], tables: Sequence[Table], key: NoiseKey) -> None:
         self._places, self.names, self.tables = places, list(names), list(tables)
         self.pending = [0.0] * len(tables)
         self.settled = [torch.zeros(rows, dtype=torch.float64) for rows in places.own_rows.tolist()]
         self.draws = dict.fromkeys(places.own, 0)
-        self._key = NoiseKey.fresh()
+        self._key = key
 
     def use(self, key: NoiseKey) -> None:
         """Draw from this key from now on."""

@@ -187,9 +187,10 @@ class RankTraining(PrivateTraining):
                 if id(parameter) in self._tables and (values := moments.get((self._tables[id(parameter)], each))):
                     own["state"][number] = values
             optimizer.load_state_dict(own)
+        self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
         if lazy:
             lazy.pending = [float(pending) for pending in common["pending"]]
-        self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
+            lazy.use(self.engine.key)  # what is pending may be drawn before the next step
         self.ledger.spend_step(self._number, common["steps_done"])
         self.steps_done = common["steps_done"]
         self._versions = self._weight_versions()

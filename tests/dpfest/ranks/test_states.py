@@ -65,6 +65,22 @@ def test_a_run_of_two_then_four_then_one_ranks_is_the_run_of_one(name: str, tmp_
     assert stretch(planned(name), tmp_path, 2, False) == expected
 
 
+def loaded(planned: Planned, folder: Path) -> str:
+    """The weights once the noise pending in a state is drawn, without a step in between."""
+    return small.digest(resumed(planned, folder))
+
+
+def test_noise_pending_in_a_state_is_drawn_as_without_the_interruption(tmp_path: Path) -> None:
+    whole = small.training(planned("lazy"))
+    for batch in small.batches(whole, 2):
+        whole.step(batch)
+    save(whole, tmp_path)
+    assert whole.engine.lazy.settled[1].min() < whole.engine.lazy.pending[1]
+    expected = small.digest(whole)  # flushes
+    assert loaded(planned("lazy"), tmp_path) == expected
+    assert together(loaded, 2, planned("lazy"), tmp_path) == [expected] * 2
+
+
 def killed(planned: Planned, folder: Path, message: int) -> None:
     """After a saved step, rank 1 dies in the next one before it takes part in a message."""
     own = small.training(planned)

@@ -170,7 +170,10 @@ class RankEngine(PrivateEngine):
         Args:
             data: its argument, with so many ``examples``; nothing is run for none.
             examples: number of examples.
-            run: a function that looks up rows of the tables; no noise may be pending on them.
+            run: a function that looks up rows of the tables.
+
+        Raises:
+            UserError: noise is pending.
         """
         rows = torch.empty(0, dtype=torch.int64)
         if examples:
@@ -180,7 +183,13 @@ class RankEngine(PrivateEngine):
             yield
 
     def fetch(self, rows: Rows) -> list[Tensor]:
-        """Return copies of sorted distinct global rows by table, ``[n, dim]``; entered by every rank at once."""
+        """Return copies of sorted distinct global rows by table, ``[n, dim]``; entered by every rank at once.
+
+        Raises:
+            UserError: noise is pending.
+        """
+        if self.lazy and self.group.any(self.lazy.is_pending):
+            raise UserError("Noise is pending on the tables' rows: call flush() on every rank before you read them.")
         return RowExchange(self.group, self.places, rows).values([table.weight.detach() for table in self.tables])
 
     def _asked(self, part: MicroBatch, step: int) -> Lookups:

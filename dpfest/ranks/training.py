@@ -8,6 +8,7 @@ resume from it with the same bits. A repeated step therefore repeats its noise, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
@@ -138,11 +139,13 @@ class RankTraining(PrivateTraining):
     def common_state(self) -> dict[str, Any]:
         """Return what all ranks hold alike, including the secret key: tensors and plain values. Private."""
         lazy, weights = self.engine.lazy, {f"{name}.weight" for name in self.engine.recorder.tables}
+        with lazy.private() if lazy else nullcontext():
+            model = self.model.state_dict()
         return {
             "steps_done": self.steps_done,
             "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
             "bound_to": self._bound_to(),
-            "model": {n: v.clone() for n, v in self.model.state_dict().items() if n not in weights},
+            "model": {n: v.clone() for n, v in model.items() if n not in weights},
             "optimizers": [self._replicated(optimizer) for optimizer in self.optimizers],
             "pending": list(lazy.pending) if lazy else None,
         }

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +82,37 @@ def test_noise_pending_in_a_state_is_drawn_as_without_the_interruption(tmp_path:
     expected = small.digest(whole)  # flushes
     assert loaded(planned("lazy"), tmp_path) == expected
     assert together(loaded, 2, planned("lazy"), tmp_path) == [expected] * 2
+
+
+def read_while_pending(planned: Planned) -> list[str]:
+    """What is said of reads after a step of lazy noise, and the rows that ``state_dict()`` gives and a flush would."""
+    own = small.training(planned)
+    for batch in small.batches(own, 1):
+        own.step(batch)
+    said = []
+    for read in (copy.deepcopy, pickle.dumps, lambda model: own.engine.fetch(np.arange(3))):
+        with pytest.raises(UserError) as refusal:
+            read(own.model)
+        said.append(str(refusal.value))
+    own.common_state()  # a checkpoint's: private, and draws nothing
+    assert own.engine.lazy.is_pending
+    saved = {name: value.clone() for name, value in own.model.state_dict().items()}
+    assert not own.engine.lazy.is_pending
+    own.flush()
+    assert all(torch.equal(saved[name], value) for name, value in own.model.state_dict().items())
+    copy.deepcopy(own.model)
+    return [*said, small.digest(own)]
+
+
+def test_rows_without_their_noise_are_not_handed_out() -> None:
+    whole = small.training(planned("lazy"))
+    for batch in small.batches(whole, 1):
+        whole.step(batch)
+    expected = small.digest(whole)
+    for *said, digest in together(read_while_pending, 2, planned("lazy")):
+        assert digest == expected
+        for refusal, words in zip(said, ("before you copy", "cannot be pickled", "before you read"), strict=True):
+            assert words in refusal
 
 
 def killed(planned: Planned, folder: Path, message: int) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from dpfest.algorithms import Exponential
 from dpfest.engine import PrivateEngine, noise_of
@@ -104,6 +105,26 @@ def test_exponential_selection_is_refused_with_the_reason() -> None:
             model, Exponential(), small.losses, NoiseKey.fresh(), places=places, group=Group(), parts=4,
             gradient_noise_multiplier=1.0, expected_batch_size=10.0,
         )  # fmt: skip
+
+
+class ReadsMemory(small.Clicks):
+    """Adds a statistic of a table's memory, which no comparison of parts of a batch can see over ranks."""
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        return super().forward(numeric, ids) + self.tables[1].weight.detach().mean()
+
+
+def test_a_forward_pass_that_reads_a_tables_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "Clicks", ReadsMemory)
+    own = small.training(plans()["adafest"])
+    (batch,) = small.batches(own, 1)
+    with pytest.raises(UserError, match=r"reads the table tables\.1 outside of a look-up"):
+        own.step(batch)
+    with (
+        own.engine.readable(small.data()[:2], small.EXAMPLES, lambda data: own.model(*data)),
+        pytest.raises(UserError, match=r"reads the table tables\.1 outside of a look-up"),
+    ):
+        own.model(*small.data()[:2])
 
 
 def test_rows_cannot_be_looked_up_outside_of_a_step() -> None:

@@ -48,6 +48,10 @@ from pipelines.tasks.task import Task, TaskReader
 from pipelines.train import Run, RunOutcome, finished, prepare, settings_of, warn_of_differences
 
 _PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
+_STEPS_PATIENCE = timedelta(
+    minutes=30
+)  # from then on: as long as one rank may take longer than another over a checkpoint
+_OF_A_MACHINE = ("paths", "hub", "device")  # settings that may differ between ranks; data are compared by content
 _ROWS_AT_ONCE = 1 << 16  # of a table, on their way to rank 0 when weights are written
 
 
@@ -90,11 +94,13 @@ def _refuse(config: Config) -> None:
 
 def _make_run(config: Config, group: Group) -> RunOutcome | None:
     first = group.rank == 0
+    shared = {name: repr(value) for name, value in config.to_dict().items() if name not in ("data", *_OF_A_MACHINE)}
+    group.refuse_difference({f"the settings of {name}": text for name, text in shared.items()})
     with _first(group):  # the others find what rank 0 has written
         if first:
             preprocess(config)
     stream = Stream.open(dataset_folder(config))
-    group.refuse_difference({"settings and data": run_folder(config).name, "days": repr(stream.hashes)})
+    group.refuse_difference({"the settings of data": run_folder(config).name, "days": repr(stream.hashes)})
     directory = RunDirectory(run_folder(config)) if first else _Onlooker(run_folder(config))
     with directory.lock():
         summary = directory.summary() if first else None
@@ -108,7 +114,10 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
         with directory.recording(settings), stop_requests() as own:
             with _first(group):  # calibrations and selections are found again
                 schedule = prepare(config, stream) if first else None
-            run = _RankRun(config, schedule or prepare(config, stream), directory, group)
+            schedule = schedule or prepare(config, stream)
+            group.refuse_difference({_SHARED: repr(directory.state_sha256())})
+            group = Group(_STEPS_PATIENCE)
+            run = _RankRun(config, schedule, directory, group)
             summary = finished(run, settings, _AgreedStop(own, group), progress if first else _silence)
     return RunOutcome(directory.path, summary, skipped=False) if first else None
 
@@ -123,6 +132,9 @@ def _first(group: Group) -> Iterator[None]:
 @contextmanager
 def _silence(title: str, interval: float = 0.0) -> Iterator[Reporter]:
     yield lambda done, total, words="": None
+
+
+_SHARED = "the checkpoint (paths.runs must be one folder that all of them share)"
 
 
 class _AgreedStop(StopRequest):

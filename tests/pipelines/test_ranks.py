@@ -92,6 +92,18 @@ def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, calibrations: Pa
     assert len(json.loads(summary.read_text())["periods"]) == 2
 
 
+def test_ranks_whose_settings_or_folders_differ_refuse_instead_of_waiting(
+    data: Path, tmp_path: Path, calibrations: Path
+) -> None:
+    here, elsewhere = (runs_of(tmp_path / name, calibrations) for name in ("here", "elsewhere"))
+    log, own = tmp_path / "log", overrides(data, here, *LONG)
+    assert all(train_on_ranks(own, 2, of_last=["train.evaluate_every=2"], log=log))
+    assert "The ranks do not agree on the settings of train: rank 1" in log.read_text()
+    assert train_on_ranks(own, 1, signal_at=2, number=signal.SIGTERM) == ["ended with exit status 143"]
+    assert all(train_on_ranks(own, 2, of_last=[f"paths.runs={elsewhere}"], log=log))
+    assert "do not agree on the checkpoint (paths.runs must be one folder" in log.read_text()
+
+
 def test_what_needs_one_process_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:
     for more, said in {
         ("algorithm=exponential",): "algorithm=exponential cannot be trained over ranks",

@@ -6,6 +6,8 @@ import copy
 import os
 import pickle
 import signal
+import time
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
@@ -173,6 +175,20 @@ def test_ranks_that_disagree_refuse_to_start_and_say_on_what() -> None:
     for what in ("key", "ledger", "shards and parts"):
         for said in together(disagreeing, 2, planned("adafest"), what):
             assert f"do not agree on {what}: rank 1 has" in said or f", {what}: rank 1 has" in said
+
+
+def impatient() -> str:
+    group = Group(timedelta(seconds=1))
+    if group.rank:
+        time.sleep(3)
+        return ""
+    with pytest.raises(RuntimeError) as error:
+        group.wait()
+    return str(error.value)
+
+
+def test_a_rank_that_waits_in_vain_says_so() -> None:
+    assert "imed out" in together(impatient, 2)[0]
 
 
 def drawn_together(planned: Planned) -> bytes:

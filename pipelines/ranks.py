@@ -48,9 +48,7 @@ from pipelines.tasks.task import Task, TaskReader
 from pipelines.train import Run, RunOutcome, finished, prepare, settings_of, warn_of_differences
 
 _PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
-_STEPS_PATIENCE = timedelta(
-    minutes=30
-)  # from then on: as long as one rank may take longer than another over a checkpoint
+_STEPS_PATIENCE = timedelta(minutes=30)  # from then on: how much longer one rank may take over a checkpoint
 _OF_A_MACHINE = ("paths", "hub", "device")  # settings that may differ between ranks; data are compared by content
 _ROWS_AT_ONCE = 1 << 16  # of a table, on their way to rank 0 when weights are written
 

@@ -225,12 +225,26 @@ class _RankRun(Run):
         )
 
     def _save(self) -> None:
-        """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names the folder."""
+        """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names their content.
+
+        Raises:
+            UserError: rank 0 does not find the shards of another rank in its own folder.
+        """
         folder = private_folder(self.directory.private / f"{SHARDS}{self.step}-{self.period}")
+        own = b""
         for shard, state in self.training.shard_states():
-            write_atomically(_file(folder, shard), partial(save_file, state), OWNER_ONLY)
-        self.group.wait()
-        self.directory.save_state({"training": self.training.common_state(), "shards": folder.name, **self._progress()})
+            write_atomically(_file(folder, shard), partial(_write_through, state), OWNER_ONLY)
+            own += _sha256(_file(folder, shard))
+        _sync(folder)
+        every = self.group.joined(_bytes(own), [32 * shards for shards in self.places.shards_of_rank])
+        missing = [path for v in range(self.places.shards) if not (path := _file(folder, v)).exists()]
+        if self.group.rank == 0 and missing:
+            raise UserError(
+                f"{missing[0]} is not there, though another rank has written it: paths.runs must be one folder that "
+                "all ranks share."
+            )
+        training = self.training.common_state()
+        self.directory.save_state({"training": training, "shards": folder.name, "sha256": every, **self._progress()})
         self.group.wait()
         if self.group.rank == 0:
             for other in self.directory.private.glob(f"{SHARDS}*"):
@@ -239,7 +253,14 @@ class _RankRun(Run):
 
     def _resume(self, saved: dict[str, Any]) -> None:
         folder = self.directory.private / saved["shards"]
-        self.training.load(saved["training"], lambda shard: load_file(_file(folder, shard)))
+
+        def read(shard: int) -> dict[str, Tensor]:
+            path = _file(folder, shard)
+            if not path.exists() or _sha256(path) != bytes(saved["sha256"][32 * shard : 32 * (shard + 1)].tolist()):
+                raise UserError(f"{path} is not the shard that was saved with the checkpoint: its checksum differs.")
+            return load_file(path)
+
+        self.training.load(saved["training"], read)
 
     def _values(self, rows: ChunkedRows) -> dict[str, float | None]:
         """Evaluate the model on rows, chunk by chunk, each on one rank; counts and losses are summed exactly."""
@@ -289,6 +310,29 @@ class _RankRun(Run):
         for start in range(0, layout.rows[table], _ROWS_AT_ONCE):
             end = min(start + _ROWS_AT_ONCE, layout.rows[table]) if self.group.rank == 0 else start
             yield self.training.engine.fetch(np.arange(start, end) + layout.offsets[table])[table]
+
+
+def _write_through(state: dict[str, Tensor], path: Path) -> None:
+    """Write a shard to the disk itself: the state that names it is written after it, and must not outlive it."""
+    save_file(state, path)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def _file(folder: Path, shard: int) -> Path:

@@ -210,6 +210,7 @@ class RankTraining(PrivateTraining):
             state = shard_state(shard)
             for number, (name, table) in enumerate(self.engine.recorder.tables.items()):
                 part = self.places.part(number, shard)
+                _refuse_other_rows(state, shard, name, part.stop - part.start, table.embedding_dim)
                 table.weight[part] = state[f"{name}.weight"]
                 if lazy:
                     lazy.settled[number][part] = state[f"{name}.settled"]
@@ -249,6 +250,14 @@ def shared_key(group: Group) -> NoiseKey:
     """Return a key that rank 0 draws from the operating system and sends to the others."""
     secret = torch.tensor(list(NoiseKey.fresh().secret), dtype=torch.uint8)
     return NoiseKey(bytes(group.from_first(secret).tolist()))
+
+
+def _refuse_other_rows(state: Mapping[str, Tensor], shard: int, name: str, rows: int, dim: int) -> None:
+    """Refuse a shard's state whose tensors of a table have another shape: PyTorch would broadcast them."""
+    own = {key: value for key, value in state.items() if key.startswith(f"{name}.")}
+    weight = own.get(f"{name}.weight")
+    if weight is None or weight.shape != (rows, dim) or any(len(value) != rows for value in own.values()):
+        raise UserError(f"The state of shard {shard} does not hold {rows} rows of {dim} of the table {name}.")
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

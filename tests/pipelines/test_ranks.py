@@ -104,6 +104,20 @@ def test_ranks_whose_settings_or_folders_differ_refuse_instead_of_waiting(
     assert "do not agree on the checkpoint (paths.runs must be one folder" in log.read_text()
 
 
+def test_a_shard_of_another_checkpoint_is_refused(data: Path, tmp_path: Path, calibrations: Path) -> None:
+    own = overrides(data, runs_of(tmp_path / "runs", calibrations), *LONG, "algorithm=dpsgd")  # moves every row
+    stopped = ["ended with exit status 143"]
+    assert train_on_ranks(own, 1, signal_at=2, number=signal.SIGTERM) == stopped
+    (shard,) = tmp_path.glob("runs/*/*/*/private/shards-3-0/00005.safetensors")
+    before = shard.read_bytes()
+    assert train_on_ranks(own, 1, signal_at=3, number=signal.SIGTERM) == stopped
+    (shard,) = tmp_path.glob("runs/*/*/*/private/shards-4-0/00005.safetensors")
+    shard.write_bytes(before)
+    log = tmp_path / "log"
+    assert all(train_on_ranks(own, 2, log=log))
+    assert "00005.safetensors is not the shard that was saved" in log.read_text()
+
+
 def test_what_needs_one_process_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:
     for more, said in {
         ("algorithm=exponential",): "algorithm=exponential cannot be trained over ranks",

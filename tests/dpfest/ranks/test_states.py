@@ -86,6 +86,15 @@ def test_noise_pending_in_a_state_is_drawn_as_without_the_interruption(tmp_path:
     assert together(loaded, 2, planned("lazy"), tmp_path) == [expected] * 2
 
 
+def test_a_shards_state_of_another_shape_is_refused(tmp_path: Path) -> None:
+    whole = small.training(planned("adafest"))
+    save(whole, tmp_path)
+    state = torch.load(tmp_path / "0.pt")
+    torch.save(state | {"tables.1.weight": state["tables.1.weight"][:1]}, tmp_path / "0.pt")
+    with pytest.raises(UserError, match=r"shard 0 does not hold 5 rows of 3 of the table tables\.1"):
+        resumed(planned("adafest"), tmp_path)
+
+
 def read_while_pending(planned: Planned) -> list[str]:
     """What is said of reads after a step of lazy noise, and the rows that ``state_dict()`` gives and a flush would."""
     own = small.training(planned)

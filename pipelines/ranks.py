@@ -145,9 +145,8 @@ class _AgreedStop(StopRequest):
     @property
     def requested(self) -> bool:
         """True from the first signal to any rank on; every rank asks at once."""
-        signal = self._group.sum(torch.tensor([self._own.signal or 0, int(self._own.requested)]))
-        if signal[1]:
-            self._signal = int(signal[0] // signal[1])
+        own = torch.tensor([self._own.signal or 0])
+        self._signal = int(self._group.joined(own, [1] * self._group.world).max()) or None
         return self._signal is not None
 
 

@@ -15,12 +15,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dpfest.errors import UserError
+from dpfest.ranks.group import Group
 from pipelines import ranks
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import run_folder
 from pipelines.runs.weights import write_pieces
+from pipelines.system.processes import StopRequest
+from tests.dpfest.ranks.together import together
 from tests.pipelines.ranks import train_on_ranks
 
 ON_ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
@@ -116,6 +119,23 @@ def test_a_shard_of_another_checkpoint_is_refused(data: Path, tmp_path: Path, ca
     log = tmp_path / "log"
     assert all(train_on_ranks(own, 2, log=log))
     assert "00005.safetensors is not the shard that was saved" in log.read_text()
+
+
+def asked_to_stop(numbers: tuple[int, ...]) -> int | None:
+    own, group = StopRequest(), Group()
+    if numbers[group.rank]:
+        own.receive(numbers[group.rank], None)
+    stop = ranks._AgreedStop(own, group)
+    assert stop.requested == any(numbers)
+    return stop.signal
+
+
+def test_a_signal_to_any_rank_stops_all_after_the_same_step(data: Path, tmp_path: Path, calibrations: Path) -> None:
+    assert together(asked_to_stop, 2, (0, 0)) == [None, None]
+    assert together(asked_to_stop, 2, (signal.SIGINT, signal.SIGTERM)) == [signal.SIGTERM] * 2
+    own = overrides(data, runs_of(tmp_path / "runs", calibrations), "train.steps=6", "train.checkpoint_every=1")
+    assert train_on_ranks(own, 2, signal_at=1, number=signal.SIGTERM) == ["ended with exit status 143"] * 2
+    assert [path.name for path in tmp_path.glob("runs/*/*/*/private/shards-*")] == ["shards-2-0"]
 
 
 def test_what_needs_one_process_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:

@@ -157,10 +157,10 @@ def shard_tables(
     """
     found = {name: layer for name, layer in model.named_modules(remove_duplicate=False) if _is_table(layer)}
     for name, layer in found.items():
-        if type(layer) is not nn.Embedding or layer.padding_idx is not None:
+        if reason := _not_sharded(layer):
             raise UserError(
-                f"The table {name} cannot lie in several processes: only nn.Embedding without padding_idx can. Train "
-                "this model in one process."
+                f"The table {name} cannot lie in several processes, because of {reason}: only a plain nn.Embedding "
+                "can. Train this model in one process."
             )
     if len({id(layer.weight) for layer in found.values()}) < len(found):
         raise UserError("Two layers share a table, which cannot lie in several processes. Give each its own.")
@@ -174,8 +174,21 @@ def shard_tables(
         else:
             parts = [initial(number, shard, int(places.rows[number, shard]), dims[number]) for shard in places.own]
         parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, ShardedTable(rows[number], dims[number], torch.cat(parts)))
+        table = ShardedTable(rows[number], dims[number], torch.cat(parts)).train(layer.training)
+        setattr(model.get_submodule(parent), own, table)
     return places
+
+
+def _not_sharded(layer: nn.Module) -> str | None:
+    """Return what a :class:`ShardedTable` would silently leave out, or None."""
+    if type(layer) is not nn.Embedding:
+        return f"its type {type(layer).__name__}"
+    for option in ("padding_idx", "max_norm", "scale_grad_by_freq"):
+        value = getattr(layer, option)
+        if value is not None and value is not False:
+            return f"{option}={value}"
+    hooks = [name.strip("_") for name, value in vars(layer).items() if name.endswith("_hooks") and value]
+    return f"its {hooks[0]}" if hooks else None
 
 
 def _is_table(layer: nn.Module) -> bool:

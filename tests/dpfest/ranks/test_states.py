@@ -7,9 +7,11 @@ import os
 import pickle
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.ranks.group import Group
+from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import RankTraining
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import Failed, together
@@ -225,9 +228,25 @@ def test_what_needs_one_process_is_refused() -> None:
     for call in (own.state_dict, lambda: own.load_state_dict({}), lambda: own.fork(1)):
         with pytest.raises(UserError, match=r"one process|no process"):
             call()
-    model = small.Clicks()
-    model.tables[0].padding_idx = 0
-    from dpfest.ranks.table import shard_tables
 
-    with pytest.raises(UserError, match=r"The table tables\.0 cannot lie in several processes"):
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda table: setattr(table, "padding_idx", 0), "padding_idx=0"),
+        (lambda table: setattr(table, "max_norm", 1.0), "max_norm=1.0"),
+        (lambda table: setattr(table, "scale_grad_by_freq", True), "scale_grad_by_freq=True"),
+        (lambda table: table.register_forward_hook(lambda *call: None), "its forward_hooks"),
+    ],
+)
+def test_what_a_table_over_ranks_would_leave_out_is_refused(change: Callable[[Any], object], reason: str) -> None:
+    model = small.Clicks()
+    change(model.tables[0])
+    with pytest.raises(UserError, match=rf"The table tables\.0 cannot lie in several processes, because of {reason}"):
         shard_tables(model, 4)
+
+
+def test_tables_stay_in_evaluation_mode() -> None:
+    model = small.Clicks().eval()
+    shard_tables(model, 4)
+    assert not any(module.training for module in model.modules())

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -66,6 +67,8 @@ def make_run(config: Config) -> RunOutcome | None:
     _refuse(config)
     os.environ.setdefault("OMP_NUM_THREADS", str(config.ranks.threads))
     torch.set_num_threads(config.ranks.threads)
+    if sys.platform == "linux" and os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, data without noise stay on it
     dist.init_process_group("gloo", timeout=_PATIENCE)
     try:
         return _make_run(config, Group())

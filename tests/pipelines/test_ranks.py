@@ -165,6 +165,32 @@ def test_a_run_over_ranks_has_a_name_of_its_own_and_their_number_is_no_part_of_i
     assert run_folder(config(data, tmp_path, f"sweep.records={tmp_path}")) == alone
 
 
+def test_ranks_of_one_machine_talk_over_its_loopback_alone(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started(Exception):
+        pass
+
+    def start(*arguments: object, **options: object) -> None:
+        raise Started
+
+    monkeypatch.setattr(ranks.dist, "init_process_group", start)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "1")  # restored in the end, whatever is set meanwhile
+    for local, world, chosen, expected in (
+        ("2", "2", None, "lo"), ("2", "4", None, None), (None, "2", None, None), ("2", "2", "eth1", "eth1"),
+    ):  # fmt: skip
+        given = {"LOCAL_WORLD_SIZE": local, "WORLD_SIZE": world, "GLOO_SOCKET_IFNAME": chosen}
+        for name, value in given.items():
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
+        with pytest.raises(Started):
+            ranks.make_run(config(data, tmp_path))
+        assert os.environ.get("GLOO_SOCKET_IFNAME") == expected
+
+
 def test_weights_written_in_pieces_are_those_of_safetensors(tmp_path: Path) -> None:
     tensors = {
         "tables.10.weight": torch.randn(7, 3),
@@ -187,7 +213,7 @@ def test_torchrun_starts_it(data: Path, tmp_path: Path, calibrations: Path) -> N
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dpfest",
             "train", *overrides(data, runs, "train.steps=2"),
         ],
-        capture_output=True, text=True, timeout=300, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "adafest: AUC" in done.stdout and done.stdout.count("AUC") == 1

@@ -234,7 +234,7 @@ def _watched_rows(engine: PrivateEngine, step: int) -> dict[str, Tensor]:
     for name, table in engine.recorder.tables.items():
         size = len(table.weight)
         sample = sorted(generator.sample(range(size), min(_WATCHED_ROWS, size)))
-        rows[f"{name}.weight"] = torch.tensor(sample, device=table.weight.device)
+        rows[f"{name}.weight"] = torch.tensor(sample, dtype=torch.int64, device=table.weight.device)
     return rows
 
 

@@ -229,7 +229,7 @@ def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _content(tensor: Tensor, rows: Tensor | None) -> int:
     """Return a checksum of a tensor's bits, or of those of some rows."""
-    if tensor.layout is not torch.strided or tensor.is_meta:
+    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return 0
     values = (tensor if rows is None else tensor[rows]).detach().contiguous()
     whole = values.view(torch.uint8).flatten() if values.dim() else values.reshape(1).view(torch.uint8)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -48,6 +49,8 @@ from pipelines.tasks.task import Task, TaskReader
 from pipelines.train import Run, RunOutcome, finished, prepare, settings_of, warn_of_differences
 
 _PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
+_STEPS_PATIENCE = timedelta(minutes=30)  # from then on: how much longer one rank may take over a checkpoint
+_OF_A_MACHINE = ("paths", "hub", "device")  # settings that may differ between ranks; data are compared by content
 _ROWS_AT_ONCE = 1 << 16  # of a table, on their way to rank 0 when weights are written
 
 
@@ -64,6 +67,8 @@ def make_run(config: Config) -> RunOutcome | None:
     _refuse(config)
     os.environ.setdefault("OMP_NUM_THREADS", str(config.ranks.threads))
     torch.set_num_threads(config.ranks.threads)
+    if sys.platform == "linux" and os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, data without noise stay on it
     dist.init_process_group("gloo", timeout=_PATIENCE)
     try:
         return _make_run(config, Group())
@@ -90,11 +95,13 @@ def _refuse(config: Config) -> None:
 
 def _make_run(config: Config, group: Group) -> RunOutcome | None:
     first = group.rank == 0
+    shared = {name: repr(value) for name, value in config.to_dict().items() if name not in ("data", *_OF_A_MACHINE)}
+    group.refuse_difference({f"the settings of {name}": text for name, text in shared.items()})
     with _first(group):  # the others find what rank 0 has written
         if first:
             preprocess(config)
     stream = Stream.open(dataset_folder(config))
-    group.refuse_difference({"settings and data": run_folder(config).name, "days": repr(stream.hashes)})
+    group.refuse_difference({"the settings of data": run_folder(config).name, "days": repr(stream.hashes)})
     directory = RunDirectory(run_folder(config)) if first else _Onlooker(run_folder(config))
     with directory.lock():
         summary = directory.summary() if first else None
@@ -108,7 +115,10 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
         with directory.recording(settings), stop_requests() as own:
             with _first(group):  # calibrations and selections are found again
                 schedule = prepare(config, stream) if first else None
-            run = _RankRun(config, schedule or prepare(config, stream), directory, group)
+            schedule = schedule or prepare(config, stream)
+            group.refuse_difference({_SHARED: repr(directory.state_sha256())})
+            group = Group(_STEPS_PATIENCE)
+            run = _RankRun(config, schedule, directory, group)
             summary = finished(run, settings, _AgreedStop(own, group), progress if first else _silence)
     return RunOutcome(directory.path, summary, skipped=False) if first else None
 
@@ -125,6 +135,9 @@ def _silence(title: str, interval: float = 0.0) -> Iterator[Reporter]:
     yield lambda done, total, words="": None
 
 
+_SHARED = "the checkpoint (paths.runs must be one folder that all of them share)"
+
+
 class _AgreedStop(StopRequest):
     """A request to any rank, which all ranks heed after the same step."""
 
@@ -135,9 +148,8 @@ class _AgreedStop(StopRequest):
     @property
     def requested(self) -> bool:
         """True from the first signal to any rank on; every rank asks at once."""
-        signal = self._group.sum(torch.tensor([self._own.signal or 0, int(self._own.requested)]))
-        if signal[1]:
-            self._signal = int(signal[0] // signal[1])
+        own = torch.tensor([self._own.signal or 0])
+        self._signal = int(self._group.joined(own, [1] * self._group.world).max()) or None
         return self._signal is not None
 
 
@@ -215,12 +227,26 @@ class _RankRun(Run):
         )
 
     def _save(self) -> None:
-        """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names the folder."""
+        """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names their content.
+
+        Raises:
+            UserError: rank 0 does not find the shards of another rank in its own folder.
+        """
         folder = private_folder(self.directory.private / f"{SHARDS}{self.step}-{self.period}")
+        own = b""
         for shard, state in self.training.shard_states():
-            write_atomically(_file(folder, shard), partial(save_file, state), OWNER_ONLY)
-        self.group.wait()
-        self.directory.save_state({"training": self.training.common_state(), "shards": folder.name, **self._progress()})
+            write_atomically(_file(folder, shard), partial(_write_through, state), OWNER_ONLY)
+            own += _sha256(_file(folder, shard))
+        _sync(folder)
+        every = self.group.joined(_bytes(own), [32 * shards for shards in self.places.shards_of_rank])
+        missing = [path for v in range(self.places.shards) if not (path := _file(folder, v)).exists()]
+        if self.group.rank == 0 and missing:
+            raise UserError(
+                f"{missing[0]} is not there, though another rank has written it: paths.runs must be one folder that "
+                "all ranks share."
+            )
+        training = self.training.common_state()
+        self.directory.save_state({"training": training, "shards": folder.name, "sha256": every, **self._progress()})
         self.group.wait()
         if self.group.rank == 0:
             for other in self.directory.private.glob(f"{SHARDS}*"):
@@ -229,7 +255,14 @@ class _RankRun(Run):
 
     def _resume(self, saved: dict[str, Any]) -> None:
         folder = self.directory.private / saved["shards"]
-        self.training.load(saved["training"], lambda shard: load_file(_file(folder, shard)))
+
+        def read(shard: int) -> dict[str, Tensor]:
+            path = _file(folder, shard)
+            if not path.exists() or _sha256(path) != bytes(saved["sha256"][32 * shard : 32 * (shard + 1)].tolist()):
+                raise UserError(f"{path} is not the shard that was saved with the checkpoint: its checksum differs.")
+            return load_file(path)
+
+        self.training.load(saved["training"], read)
 
     def _values(self, rows: ChunkedRows) -> dict[str, float | None]:
         """Evaluate the model on rows, chunk by chunk, each on one rank; counts and losses are summed exactly."""
@@ -279,6 +312,29 @@ class _RankRun(Run):
         for start in range(0, layout.rows[table], _ROWS_AT_ONCE):
             end = min(start + _ROWS_AT_ONCE, layout.rows[table]) if self.group.rank == 0 else start
             yield self.training.engine.fetch(np.arange(start, end) + layout.offsets[table])[table]
+
+
+def _write_through(state: dict[str, Tensor], path: Path) -> None:
+    """Write a shard to the disk itself: the state that names it is written after it, and must not outlive it."""
+    save_file(state, path)
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def _bytes(content: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 
 def _file(folder: Path, shard: int) -> Path:

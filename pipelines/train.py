@@ -206,7 +206,8 @@ class Run:
                 self.training.flush()
                 self._metrics("validation", **self._evaluate(self.schedule.validation))
             # After a period's last step the next checkpoint includes the evaluation.
-            if (self.step - last_saved >= every.checkpoint_every and self.step < end) or stop.requested:
+            stopping = stop.requested  # over ranks a question to all of them, which each must ask at every step
+            if (self.step - last_saved >= every.checkpoint_every and self.step < end) or stopping:
                 self._save()
                 last_saved = self.step
             stop.exit_if_requested()

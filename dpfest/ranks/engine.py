@@ -34,7 +34,7 @@ from dpfest.ranks.exchange import RowExchange
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
-from dpfest.ranks.table import Enough, ShardedTable, asking, by_table, reading
+from dpfest.ranks.table import Enough, OnlyLookUps, ShardedTable, asking, by_table, reading
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
@@ -98,7 +98,7 @@ class RankEngine(PrivateEngine):
         self._cuts = [min(blocks * rank // group.world * BLOCK, dense) for rank in range(group.world + 1)]
 
     def _lazy_noise(self) -> Any:
-        return ShardLazyNoise(self.places, list(self.recorder.tables), list(self.recorder.tables.values()))
+        return ShardLazyNoise(self.places, list(self.recorder.tables), list(self.recorder.tables.values()), self.key)
 
     def gradient(
         self, microbatches: Sequence[MicroBatch], step: int, check: Callable[[], None] = lambda: None
@@ -170,17 +170,29 @@ class RankEngine(PrivateEngine):
         Args:
             data: its argument, with so many ``examples``; nothing is run for none.
             examples: number of examples.
-            run: a function that looks up rows of the tables; no noise may be pending on them.
+            run: a function that looks up rows of the tables.
+
+        Raises:
+            UserError: noise is pending.
         """
         rows = torch.empty(0, dtype=torch.int64)
         if examples:
             rows = self.asked(data, np.arange(examples), 0, run).rows
         values = self.fetch(rows.numpy())
-        with reading(self.tables, by_table(self.places, rows.numpy())[0], values):
+        with reading(self.tables, by_table(self.places, rows.numpy())[0], values), self._only_look_ups():
             yield
 
+    def _only_look_ups(self) -> OnlyLookUps:
+        return OnlyLookUps(dict(zip(self.recorder.tables, self.tables, strict=True)))
+
     def fetch(self, rows: Rows) -> list[Tensor]:
-        """Return copies of sorted distinct global rows by table, ``[n, dim]``; entered by every rank at once."""
+        """Return copies of sorted distinct global rows by table, ``[n, dim]``; entered by every rank at once.
+
+        Raises:
+            UserError: noise is pending.
+        """
+        if self.lazy and self.group.any(self.lazy.is_pending):
+            raise UserError("Noise is pending on the tables' rows: call flush() on every rank before you read them.")
         return RowExchange(self.group, self.places, rows).values([table.weight.detach() for table in self.tables])
 
     def _asked(self, part: MicroBatch, step: int) -> Lookups:
@@ -231,7 +243,8 @@ class RankEngine(PrivateEngine):
         rows = torch.zeros(sum(map(math.prod, survivors.shapes)), dtype=torch.float64)
         dense, loss = torch.zeros(self._cuts[-1], dtype=torch.float64), 0.0
         for part, known in zip(microbatches, lookups, strict=True):
-            recording = self.recorder.record(part.data, part.examples, step)
+            with self._only_look_ups():
+                recording = self.recorder.record(part.data, part.examples, step)
             for name in ("rows", "row_of", "example"):
                 if not torch.equal(getattr(recording.lookups, name), getattr(known, name)):
                     raise UserError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -21,14 +22,18 @@ _DIGEST = 32  # bytes
 class Group:
     """All ranks of the default process group; without one, this process alone.
 
+    Args:
+        timeout: how long a rank waits for the others; None for the default group's. Every rank gives the same.
+
     Attributes:
         world: number of ranks.
         rank: number of this one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: timedelta | None = None) -> None:
         alone = not (dist.is_available() and dist.is_initialized())
         self.world, self.rank = (1, 0) if alone else (dist.get_world_size(), dist.get_rank())
+        self._ranks = None if alone or timeout is None else dist.new_group(timeout=timeout)
 
     def sizes(self, sent: Sequence[int]) -> list[int]:
         """Return how many items each rank sends here, from how many this one sends to each."""
@@ -39,7 +44,7 @@ class Group:
         if self.world == 1:
             return values
         out = values.new_empty((sum(received), *values.shape[1:]))
-        dist.all_to_all_single(out, values.contiguous(), list(received), list(sent))
+        dist.all_to_all_single(out, values.contiguous(), list(received), list(sent), group=self._ranks)
         return out
 
     def joined(self, part: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -48,13 +53,13 @@ class Group:
             return part
         most = max(sizes)  # gloo joins parts of one size only
         every = [part.new_empty(most) for _ in sizes]
-        dist.all_gather(every, torch.nn.functional.pad(part, (0, most - len(part))))
+        dist.all_gather(every, torch.nn.functional.pad(part, (0, most - len(part))), group=self._ranks)
         return torch.cat([one[:size] for one, size in zip(every, sizes, strict=True)])
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum of every rank's ``values``, in place; whole numbers are summed exactly."""
         if self.world > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self._ranks)
         return values
 
     def any(self, flag: bool) -> bool:
@@ -64,7 +69,7 @@ class Group:
     def from_first(self, values: Tensor) -> Tensor:
         """Return rank 0's ``values``, which have the same shape everywhere, in place."""
         if self.world > 1:
-            dist.broadcast(values, 0)
+            dist.broadcast(values, 0, group=self._ranks)
         return values
 
     def wait(self) -> None:

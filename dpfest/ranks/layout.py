@@ -28,6 +28,7 @@ class ShardLayout:
         own: numbers of this rank's shards.
         layouts: the layout of each own shard, in the order of ``own``.
         rank_of: the rank that owns each shard, ``[V]``.
+        shards_of_rank: number of shards of each rank.
         own_rows: rows of each table that this rank holds.
 
     Raises:
@@ -43,7 +44,8 @@ class ShardLayout:
         self.offsets, self.dims = np.asarray(layout.offsets), np.asarray(layout.dims)
         cuts = [shards * each // world for each in range(world + 1)]
         self.own = range(cuts[rank], cuts[rank + 1])
-        self.rank_of = np.repeat(np.arange(world), np.diff(cuts))
+        self.shards_of_rank = np.diff(cuts).tolist()
+        self.rank_of = np.repeat(np.arange(world), self.shards_of_rank)
         # Number, within each shard, of each table's first row: [tables + 1, V].
         self._first = -(-(self.offsets[:, None] - np.arange(shards)) // shards)
         self.rows = np.diff(self._first, axis=0)

@@ -1,7 +1,9 @@
 """Lazy noise over ranks: the law of :mod:`dpfest.lazy`, drawn by the owner of a row, under its shard's key.
 
 Formal guarantee: as in :mod:`dpfest.lazy`. A row's pending noise is drawn when any rank asks for its value, before the
-answer leaves its owner; :meth:`ShardLazyNoise.flush` draws all that is pending.
+answer leaves its owner; :meth:`ShardLazyNoise.flush` draws all that is pending on own rows, and so does
+``state_dict()`` of the model outside of a step. Copies of the model, and reads of rows outside of a step, are refused
+while any is pending.
 """
 
 from __future__ import annotations
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dpfest.errors import UserError
 from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.ranks.layout import Rows, ShardLayout
@@ -28,6 +32,7 @@ class ShardLazyNoise:
     Args:
         places: which rank owns which rows.
         names, tables: the model's tables, in the order of the layout.
+        key: draws from it until :meth:`use` gives another.
 
     Attributes:
         pending: each table's accumulated variance, the same on every rank.
@@ -35,12 +40,13 @@ class ShardLazyNoise:
         draws: number of draws made in each own shard.
     """
 
-    def __init__(self, places: ShardLayout, names: Sequence[str], tables: Sequence[Table]) -> None:
+    def __init__(self, places: ShardLayout, names: Sequence[str], tables: Sequence[Table], key: NoiseKey) -> None:
         self._places, self.names, self.tables = places, list(names), list(tables)
         self.pending = [0.0] * len(tables)
         self.settled = [torch.zeros(rows, dtype=torch.float64) for rows in places.own_rows.tolist()]
         self.draws = dict.fromkeys(places.own, 0)
-        self._key = NoiseKey.fresh()
+        self._key, self._private = key, False
+        self._hooks = [table.register_state_dict_pre_hook(self._saved) for table in self.tables]
 
     def use(self, key: NoiseKey) -> None:
         """Draw from this key from now on."""
@@ -48,8 +54,18 @@ class ShardLazyNoise:
 
     @contextmanager
     def private(self) -> Iterator[None]:
-        """Do nothing: outside of a step, rows of a :class:`dpfest.ranks.table.ShardedTable` cannot be looked up."""
-        yield
+        """A context whose copies and ``state_dict()`` stay private: they need no flush."""
+        before, self._private = self._private, True
+        try:
+            yield
+        finally:
+            self._private = before
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether noise is pending on any own row."""
+        pairs = zip(self.settled, self.pending, strict=True)
+        return any(bool((settled < pending).any()) for settled, pending in pairs)
 
     @torch.no_grad()
     def settle(self, rows: Rows) -> None:
@@ -75,7 +91,25 @@ class ShardLazyNoise:
                 for chunk in torch.arange(part.start, part.stop).split(max(1, _AT_ONCE // table.embedding_dim)):
                     self._draw(shard, [chunk if each == number else nothing for each in range(len(self.tables))])
 
-    close = flush
+    def close(self) -> None:
+        """Apply all pending noise, and remove the hooks."""
+        self.flush()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _saved(self, table: nn.Module, prefix: str, keep_vars: bool) -> None:
+        if not self._private:
+            self.flush()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ShardLazyNoise:
+        """Return self: a copied model keeps these hooks; it may be copied only when no noise is pending."""
+        if not self._private and self.is_pending:
+            raise UserError("The model's tables lack noise that is still pending: call flush() before you copy it.")
+        return self
+
+    def __reduce__(self) -> Any:
+        """Refuse to be pickled with the model, which would release the key."""
+        raise UserError("A model in training under lazy noise cannot be pickled: save model.state_dict().")
 
     def _draw(self, shard: int, slots: Sequence[Tensor]) -> None:
         """Draw the noise pending on some rows of a shard, given by table."""

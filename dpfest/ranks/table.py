@@ -7,17 +7,22 @@ called; so a model needs no change, and :mod:`dpfest.capture` records it like an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dpfest.errors import UserError
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.tables import TableLayout
+
+_VIEWS = ("detach", "alias")
 
 
 class Enough(Exception):
@@ -38,9 +43,17 @@ class ShardedTable(nn.Embedding):
         self.weight.whole_shape = (rows, dim)  # type: ignore[attr-defined]
         self._read: Tensor | None = None
         self._asked: Callable[[ShardedTable, Tensor], None] | None = None
+        self.looking_up = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows ``[..., dim]``; zeros while look-ups are learnt."""
+        self.looking_up = True
+        try:
+            return self._rows(input)
+        finally:
+            self.looking_up = False
+
+    def _rows(self, input: Tensor) -> Tensor:
         if self._asked is not None:
             if len(input.flatten()) and not 0 <= int(input.min()) <= int(input.max()) < self.num_embeddings:
                 raise IndexError(f"an id is outside of the table's {self.num_embeddings} rows")
@@ -73,6 +86,34 @@ def reading(tables: Sequence[ShardedTable], rows: Sequence[Tensor], values: Sequ
     finally:
         for table, before in zip(tables, own, strict=True):
             table._read, table.weight.data = None, before
+
+
+class OnlyLookUps(TorchDispatchMode):
+    """A context, within :func:`reading`, that refuses operations on a table's memory other than its look-ups.
+
+    That memory holds the rows that this rank's batch touches and no others: whatever is computed from it depends on all
+    examples there, and on the number of ranks, and no comparison of parts of the batch would show it.
+
+    Args:
+        tables: by name.
+    """
+
+    def __init__(self, tables: Mapping[str, ShardedTable]) -> None:
+        super().__init__()
+        self._tables = {table.weight.untyped_storage()._cdata: (name, table) for name, table in tables.items()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation unless it reads a table."""
+        if func._schema.name.removeprefix("aten::") not in _VIEWS:
+            for leaf in tree_leaves((args, kwargs or {})):
+                if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
+                    name, table = self._tables.get(leaf.untyped_storage()._cdata, ("", None))
+                    if table is not None and not table.looking_up:
+                        raise UserError(
+                            f"The forward pass reads the table {name} outside of a look-up ({func}): over ranks the "
+                            "table's memory holds the rows of the batch alone. Look the rows up."
+                        )
+        return func(*args, **(kwargs or {}))
 
 
 @contextmanager
@@ -116,10 +157,10 @@ def shard_tables(
     """
     found = {name: layer for name, layer in model.named_modules(remove_duplicate=False) if _is_table(layer)}
     for name, layer in found.items():
-        if type(layer) is not nn.Embedding or layer.padding_idx is not None:
+        if reason := _not_sharded(layer):
             raise UserError(
-                f"The table {name} cannot lie in several processes: only nn.Embedding without padding_idx can. Train "
-                "this model in one process."
+                f"The table {name} cannot lie in several processes, because of {reason}: only a plain nn.Embedding "
+                "can. Train this model in one process."
             )
     if len({id(layer.weight) for layer in found.values()}) < len(found):
         raise UserError("Two layers share a table, which cannot lie in several processes. Give each its own.")
@@ -133,8 +174,21 @@ def shard_tables(
         else:
             parts = [initial(number, shard, int(places.rows[number, shard]), dims[number]) for shard in places.own]
         parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, ShardedTable(rows[number], dims[number], torch.cat(parts)))
+        table = ShardedTable(rows[number], dims[number], torch.cat(parts)).train(layer.training)
+        setattr(model.get_submodule(parent), own, table)
     return places
+
+
+def _not_sharded(layer: nn.Module) -> str | None:
+    """Return what a :class:`ShardedTable` would silently leave out, or None."""
+    if type(layer) is not nn.Embedding:
+        return f"its type {type(layer).__name__}"
+    for option in ("padding_idx", "max_norm", "scale_grad_by_freq"):
+        value = getattr(layer, option)
+        if value is not None and value is not False:
+            return f"{option}={value}"
+    hooks = [name.strip("_") for name, value in vars(layer).items() if name.endswith("_hooks") and value]
+    return f"its {hooks[0]}" if hooks else None
 
 
 def _is_table(layer: nn.Module) -> bool:

@@ -8,6 +8,7 @@ resume from it with the same bits. A repeated step therefore repeats its noise, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any, NoReturn
 
 import numpy as np
@@ -138,11 +139,13 @@ class RankTraining(PrivateTraining):
     def common_state(self) -> dict[str, Any]:
         """Return what all ranks hold alike, including the secret key: tensors and plain values. Private."""
         lazy, weights = self.engine.lazy, {f"{name}.weight" for name in self.engine.recorder.tables}
+        with lazy.private() if lazy else nullcontext():
+            model = self.model.state_dict()
         return {
             "steps_done": self.steps_done,
             "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
             "bound_to": self._bound_to(),
-            "model": {n: v.clone() for n, v in self.model.state_dict().items() if n not in weights},
+            "model": {n: v.clone() for n, v in model.items() if n not in weights},
             "optimizers": [self._replicated(optimizer) for optimizer in self.optimizers],
             "pending": list(lazy.pending) if lazy else None,
         }
@@ -187,9 +190,10 @@ class RankTraining(PrivateTraining):
                 if id(parameter) in self._tables and (values := moments.get((self._tables[id(parameter)], each))):
                     own["state"][number] = values
             optimizer.load_state_dict(own)
+        self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
         if lazy:
             lazy.pending = [float(pending) for pending in common["pending"]]
-        self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
+            lazy.use(self.engine.key)  # what is pending may be drawn before the next step
         self.ledger.spend_step(self._number, common["steps_done"])
         self.steps_done = common["steps_done"]
         self._versions = self._weight_versions()
@@ -206,6 +210,7 @@ class RankTraining(PrivateTraining):
             state = shard_state(shard)
             for number, (name, table) in enumerate(self.engine.recorder.tables.items()):
                 part = self.places.part(number, shard)
+                _refuse_other_rows(state, shard, name, part.stop - part.start, table.embedding_dim)
                 table.weight[part] = state[f"{name}.weight"]
                 if lazy:
                     lazy.settled[number][part] = state[f"{name}.settled"]
@@ -245,6 +250,14 @@ def shared_key(group: Group) -> NoiseKey:
     """Return a key that rank 0 draws from the operating system and sends to the others."""
     secret = torch.tensor(list(NoiseKey.fresh().secret), dtype=torch.uint8)
     return NoiseKey(bytes(group.from_first(secret).tolist()))
+
+
+def _refuse_other_rows(state: Mapping[str, Tensor], shard: int, name: str, rows: int, dim: int) -> None:
+    """Refuse a shard's state whose tensors of a table have another shape: PyTorch would broadcast them."""
+    own = {key: value for key, value in state.items() if key.startswith(f"{name}.")}
+    weight = own.get(f"{name}.weight")
+    if weight is None or weight.shape != (rows, dim) or any(len(value) != rows for value in own.values()):
+        raise UserError(f"The state of shard {shard} does not hold {rows} rows of {dim} of the table {name}.")
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:

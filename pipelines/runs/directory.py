@@ -15,6 +15,7 @@ example whose loss overflows.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -195,6 +196,13 @@ class RunDirectory:
                 f"The checkpoint cannot be written to {self.path} ({reason}); {before}. Free space there and give the "
                 "same command to resume."
             ) from error
+
+    def state_sha256(self) -> str | None:
+        """Return the checksum of the state that :meth:`save_state` wrote, or None."""
+        if not self._state.exists():
+            return None
+        with self._state.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def load_state(self) -> dict[str, Any] | None:
         """Return the state that :meth:`save_state` wrote, or None."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 from dpfest.ranks.training import RankTraining
 from pipelines.config.compose import Composer
@@ -18,16 +20,34 @@ _PRELOAD = (*_PRELOADED, "torch._dynamo", "pipelines.ranks")
 
 
 def train_on_ranks(
-    overrides: list[str], world: int, *, signal_at: int | None = None, number: signal.Signals = signal.SIGKILL
+    overrides: list[str],
+    world: int,
+    *,
+    signal_at: int | None = None,
+    number: signal.Signals = signal.SIGKILL,
+    of_last: Sequence[str] = (),
+    log: Path | None = None,
 ) -> list[str | None]:
-    """How each rank failed, None where it did not; the last one is sent a signal before the step after so many."""
+    """How each rank failed, None where it did not; the last one is sent a signal before the step after so many.
+
+    Args:
+        overrides: of every rank.
+        world: number of ranks.
+        signal_at: steps before the signal; None for no signal.
+        number: the signal.
+        of_last: overrides of the last rank alone.
+        log: receives the first rank's output.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     children = [
-        Child(_train, overrides, rank, world, port, signal_at if rank == world - 1 else None, number, preload=_PRELOAD)
+        Child(
+            _train, [*overrides, *(of_last if rank == world - 1 else ())], rank, world, port,
+            signal_at if rank == world - 1 else None, number, preload=_PRELOAD, log=None if rank else log,
+        )
         for rank in range(world)
-    ]
+    ]  # fmt: skip
     for child in reversed(children):
         child.join()
         if child.failure and number == signal.SIGKILL:

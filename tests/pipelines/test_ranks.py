@@ -15,12 +15,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from dpfest.errors import UserError
+from dpfest.ranks.group import Group
 from pipelines import ranks
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import run_folder
 from pipelines.runs.weights import write_pieces
+from pipelines.system.processes import StopRequest
+from tests.dpfest.ranks.together import together
 from tests.pipelines.ranks import train_on_ranks
 
 ON_ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
@@ -92,6 +95,49 @@ def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, calibrations: Pa
     assert len(json.loads(summary.read_text())["periods"]) == 2
 
 
+def test_ranks_whose_settings_or_folders_differ_refuse_instead_of_waiting(
+    data: Path, tmp_path: Path, calibrations: Path
+) -> None:
+    here, elsewhere = (runs_of(tmp_path / name, calibrations) for name in ("here", "elsewhere"))
+    log, own = tmp_path / "log", overrides(data, here, *LONG)
+    assert all(train_on_ranks(own, 2, of_last=["train.evaluate_every=2"], log=log))
+    assert "The ranks do not agree on the settings of train: rank 1" in log.read_text()
+    assert train_on_ranks(own, 1, signal_at=2, number=signal.SIGTERM) == ["ended with exit status 143"]
+    assert all(train_on_ranks(own, 2, of_last=[f"paths.runs={elsewhere}"], log=log))
+    assert "do not agree on the checkpoint (paths.runs must be one folder" in log.read_text()
+
+
+def test_a_shard_of_another_checkpoint_is_refused(data: Path, tmp_path: Path, calibrations: Path) -> None:
+    own = overrides(data, runs_of(tmp_path / "runs", calibrations), *LONG, "algorithm=dpsgd")  # moves every row
+    stopped = ["ended with exit status 143"]
+    assert train_on_ranks(own, 1, signal_at=2, number=signal.SIGTERM) == stopped
+    (shard,) = tmp_path.glob("runs/*/*/*/private/shards-3-0/00005.safetensors")
+    before = shard.read_bytes()
+    assert train_on_ranks(own, 1, signal_at=3, number=signal.SIGTERM) == stopped
+    (shard,) = tmp_path.glob("runs/*/*/*/private/shards-4-0/00005.safetensors")
+    shard.write_bytes(before)
+    log = tmp_path / "log"
+    assert all(train_on_ranks(own, 2, log=log))
+    assert "00005.safetensors is not the shard that was saved" in log.read_text()
+
+
+def asked_to_stop(numbers: tuple[int, ...]) -> int | None:
+    own, group = StopRequest(), Group()
+    if numbers[group.rank]:
+        own.receive(numbers[group.rank], None)
+    stop = ranks._AgreedStop(own, group)
+    assert stop.requested == any(numbers)
+    return stop.signal
+
+
+def test_a_signal_to_any_rank_stops_all_after_the_same_step(data: Path, tmp_path: Path, calibrations: Path) -> None:
+    assert together(asked_to_stop, 2, (0, 0)) == [None, None]
+    assert together(asked_to_stop, 2, (signal.SIGINT, signal.SIGTERM)) == [signal.SIGTERM] * 2
+    own = overrides(data, runs_of(tmp_path / "runs", calibrations), "train.steps=6", "train.checkpoint_every=1")
+    assert train_on_ranks(own, 2, signal_at=1, number=signal.SIGTERM) == ["ended with exit status 143"] * 2
+    assert [path.name for path in tmp_path.glob("runs/*/*/*/private/shards-*")] == ["shards-2-0"]
+
+
 def test_what_needs_one_process_is_refused_before_any_work(data: Path, tmp_path: Path) -> None:
     for more, said in {
         ("algorithm=exponential",): "algorithm=exponential cannot be trained over ranks",
@@ -119,6 +165,32 @@ def test_a_run_over_ranks_has_a_name_of_its_own_and_their_number_is_no_part_of_i
     assert run_folder(config(data, tmp_path, f"sweep.records={tmp_path}")) == alone
 
 
+def test_ranks_of_one_machine_talk_over_its_loopback_alone(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Started(Exception):
+        pass
+
+    def start(*arguments: object, **options: object) -> None:
+        raise Started
+
+    monkeypatch.setattr(ranks.dist, "init_process_group", start)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.setenv(name, "1")  # restored in the end, whatever is set meanwhile
+    for local, world, chosen, expected in (
+        ("2", "2", None, "lo"), ("2", "4", None, None), (None, "2", None, None), ("2", "2", "eth1", "eth1"),
+    ):  # fmt: skip
+        given = {"LOCAL_WORLD_SIZE": local, "WORLD_SIZE": world, "GLOO_SOCKET_IFNAME": chosen}
+        for name, value in given.items():
+            monkeypatch.delenv(name, raising=False)
+            if value is not None:
+                monkeypatch.setenv(name, value)
+        with pytest.raises(Started):
+            ranks.make_run(config(data, tmp_path))
+        assert os.environ.get("GLOO_SOCKET_IFNAME") == expected
+
+
 def test_weights_written_in_pieces_are_those_of_safetensors(tmp_path: Path) -> None:
     tensors = {
         "tables.10.weight": torch.randn(7, 3),
@@ -141,7 +213,7 @@ def test_torchrun_starts_it(data: Path, tmp_path: Path, calibrations: Path) -> N
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dpfest",
             "train", *overrides(data, runs, "train.steps=2"),
         ],
-        capture_output=True, text=True, timeout=300, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "adafest: AUC" in done.stdout and done.stdout.count("AUC") == 1

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +23,7 @@ from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.ranks.group import Group
+from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import RankTraining
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import Failed, together
@@ -63,6 +71,62 @@ def test_a_run_of_two_then_four_then_one_ranks_is_the_run_of_one(name: str, tmp_
     together(stretch, 2, planned(name), tmp_path, 2, True)
     together(stretch, 4, planned(name), tmp_path, 1, False)
     assert stretch(planned(name), tmp_path, 2, False) == expected
+
+
+def loaded(planned: Planned, folder: Path) -> str:
+    """The weights once the noise pending in a state is drawn, without a step in between."""
+    return small.digest(resumed(planned, folder))
+
+
+def test_noise_pending_in_a_state_is_drawn_as_without_the_interruption(tmp_path: Path) -> None:
+    whole = small.training(planned("lazy"))
+    for batch in small.batches(whole, 2):
+        whole.step(batch)
+    save(whole, tmp_path)
+    assert whole.engine.lazy.settled[1].min() < whole.engine.lazy.pending[1]
+    expected = small.digest(whole)  # flushes
+    assert loaded(planned("lazy"), tmp_path) == expected
+    assert together(loaded, 2, planned("lazy"), tmp_path) == [expected] * 2
+
+
+def test_a_shards_state_of_another_shape_is_refused(tmp_path: Path) -> None:
+    whole = small.training(planned("adafest"))
+    save(whole, tmp_path)
+    state = torch.load(tmp_path / "0.pt")
+    torch.save(state | {"tables.1.weight": state["tables.1.weight"][:1]}, tmp_path / "0.pt")
+    with pytest.raises(UserError, match=r"shard 0 does not hold 5 rows of 3 of the table tables\.1"):
+        resumed(planned("adafest"), tmp_path)
+
+
+def read_while_pending(planned: Planned) -> list[str]:
+    """What is said of reads after a step of lazy noise, and the rows that ``state_dict()`` gives and a flush would."""
+    own = small.training(planned)
+    for batch in small.batches(own, 1):
+        own.step(batch)
+    said = []
+    for read in (copy.deepcopy, pickle.dumps, lambda model: own.engine.fetch(np.arange(3))):
+        with pytest.raises(UserError) as refusal:
+            read(own.model)
+        said.append(str(refusal.value))
+    own.common_state()  # a checkpoint's: private, and draws nothing
+    assert own.engine.lazy.is_pending
+    saved = {name: value.clone() for name, value in own.model.state_dict().items()}
+    assert not own.engine.lazy.is_pending
+    own.flush()
+    assert all(torch.equal(saved[name], value) for name, value in own.model.state_dict().items())
+    copy.deepcopy(own.model)
+    return [*said, small.digest(own)]
+
+
+def test_rows_without_their_noise_are_not_handed_out() -> None:
+    whole = small.training(planned("lazy"))
+    for batch in small.batches(whole, 1):
+        whole.step(batch)
+    expected = small.digest(whole)
+    for *said, digest in together(read_while_pending, 2, planned("lazy")):
+        assert digest == expected
+        for refusal, words in zip(said, ("before you copy", "cannot be pickled", "before you read"), strict=True):
+            assert words in refusal
 
 
 def killed(planned: Planned, folder: Path, message: int) -> None:
@@ -125,6 +189,20 @@ def test_ranks_that_disagree_refuse_to_start_and_say_on_what() -> None:
             assert f"do not agree on {what}: rank 1 has" in said or f", {what}: rank 1 has" in said
 
 
+def impatient() -> str:
+    group = Group(timedelta(seconds=1))
+    if group.rank:
+        time.sleep(3)
+        return ""
+    with pytest.raises(RuntimeError) as error:
+        group.wait()
+    return str(error.value)
+
+
+def test_a_rank_that_waits_in_vain_says_so() -> None:
+    assert "imed out" in together(impatient, 2)[0]
+
+
 def drawn_together(planned: Planned) -> bytes:
     return small.training(planned, key=None)._own_key.secret
 
@@ -150,9 +228,25 @@ def test_what_needs_one_process_is_refused() -> None:
     for call in (own.state_dict, lambda: own.load_state_dict({}), lambda: own.fork(1)):
         with pytest.raises(UserError, match=r"one process|no process"):
             call()
-    model = small.Clicks()
-    model.tables[0].padding_idx = 0
-    from dpfest.ranks.table import shard_tables
 
-    with pytest.raises(UserError, match=r"The table tables\.0 cannot lie in several processes"):
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda table: setattr(table, "padding_idx", 0), "padding_idx=0"),
+        (lambda table: setattr(table, "max_norm", 1.0), "max_norm=1.0"),
+        (lambda table: setattr(table, "scale_grad_by_freq", True), "scale_grad_by_freq=True"),
+        (lambda table: table.register_forward_hook(lambda *call: None), "its forward_hooks"),
+    ],
+)
+def test_what_a_table_over_ranks_would_leave_out_is_refused(change: Callable[[Any], object], reason: str) -> None:
+    model = small.Clicks()
+    change(model.tables[0])
+    with pytest.raises(UserError, match=rf"The table tables\.0 cannot lie in several processes, because of {reason}"):
         shard_tables(model, 4)
+
+
+def test_tables_stay_in_evaluation_mode() -> None:
+    model = small.Clicks().eval()
+    shard_tables(model, 4)
+    assert not any(module.training for module in model.modules())

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from dpfest.algorithms import Exponential
 from dpfest.engine import PrivateEngine, noise_of
@@ -18,6 +19,7 @@ from dpfest.ranks.engine import RankEngine
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import PartReader
+from dpfest.reading import request_of
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
 
@@ -104,6 +106,45 @@ def test_exponential_selection_is_refused_with_the_reason() -> None:
             model, Exponential(), small.losses, NoiseKey.fresh(), places=places, group=Group(), parts=4,
             gradient_noise_multiplier=1.0, expected_batch_size=10.0,
         )  # fmt: skip
+
+
+class ReadsMemory(small.Clicks):
+    """Adds a statistic of a table's memory, which no comparison of parts of a batch can see over ranks."""
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        return super().forward(numeric, ids) + self.tables[1].weight.detach().mean()
+
+
+def test_a_forward_pass_that_reads_a_tables_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "Clicks", ReadsMemory)
+    own = small.training(plans()["adafest"])
+    (batch,) = small.batches(own, 1)
+    with pytest.raises(UserError, match=r"reads the table tables\.1 outside of a look-up"):
+        own.step(batch)
+    with (
+        own.engine.readable(small.data()[:2], small.EXAMPLES, lambda data: own.model(*data)),
+        pytest.raises(UserError, match=r"reads the table tables\.1 outside of a look-up"),
+    ):
+        own.model(*small.data()[:2])
+
+
+class LeavesOneOut(small.Clicks):
+    """Looks no row of the second table up: over ranks, its memory is empty within a step."""
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        embedded = [table(ids[:, feature]) for feature, table in enumerate(self.tables) if feature != 1]
+        embedded.insert(1, numeric.new_zeros(len(ids), 3))
+        return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
+
+
+def test_a_batch_that_touches_no_row_of_a_table_passes_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "Clicks", LeavesOneOut)
+    own = small.training(plans()["fest"])
+    for whole_tables in (True, False):
+        own._checked = not whole_tables
+        request = request_of(own.engine.key, own.steps_done, own.indices(own.steps_done), check=small.EXAMPLES)
+        own.step(own.read(request))
+    assert own.steps_done == 2 and own._checked
 
 
 def test_rows_cannot_be_looked_up_outside_of_a_step() -> None:

@@ -147,6 +147,32 @@ def test_a_batch_that_touches_no_row_of_a_table_passes_the_checks(monkeypatch: p
     assert own.steps_done == 2 and own._checked
 
 
+class Careful(small.Clicks):
+    """In training, has the opinion of other rows as well, and catches what goes wrong in asking for it."""
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        first, others = super().forward(numeric, ids), (ids + 1) % torch.tensor(small.ROWS)
+        try:
+            return first + (super().forward(numeric, others) if self.training else 0.0)
+        except Exception:
+            return first
+
+
+def test_training_and_evaluation_may_look_up_different_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "Clicks", Careful)
+    own = small.training(plans()["fest"])
+
+    def run(batch: tuple[Tensor, Tensor]) -> Tensor:
+        return own.model(*batch)
+
+    for batch in small.batches(own, 3):
+        own.step(batch)
+        own.model.eval()
+        with own.engine.readable(small.data()[:2], small.EXAMPLES, run):
+            assert len(run(small.data()[:2])) == small.EXAMPLES
+        own.model.train()
+
+
 def test_rows_cannot_be_looked_up_outside_of_a_step() -> None:
     model = small.Clicks()
     shard_tables(model, 4)

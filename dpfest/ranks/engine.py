@@ -43,7 +43,8 @@ from dpfest.tables import Survivors, locate
 UNIT_BITS = 8
 """A part's sum is rounded to 2^-8 of the noise's grid. Sums are then exact in any order while no coordinate exceeds
 2^20 deviations of the noise."""
-_UNIT_WITHOUT_NOISE = 2.0**-40
+_UNIT_WITHOUT_NOISE = 2.0**-30
+"""Without noise there is no grid; sums are exact in any order while no coordinate exceeds 2^23."""
 
 
 class RankEngine(PrivateEngine):

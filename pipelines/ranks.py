@@ -102,7 +102,7 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
             preprocess(config)
     stream = Stream.open(dataset_folder(config))
     group.refuse_difference({"the settings of data": run_folder(config).name, "days": repr(stream.hashes)})
-    directory = RunDirectory(run_folder(config)) if first else _Onlooker(run_folder(config))
+    directory = RunDirectory(run_folder(config)) if first else _Onlooker(run_folder(config), group.rank)
     with directory.lock():
         summary = directory.summary() if first else None
         if group.any(summary is not None):
@@ -154,7 +154,11 @@ class _AgreedStop(StopRequest):
 
 
 class _Onlooker(RunDirectory):
-    """A run's folder as ranks other than 0 use it: they read; rank 0 writes."""
+    """A run's folder as ranks other than 0 use it: they read; rank 0 writes, except for shards and failures."""
+
+    def __init__(self, path: Path, rank: int) -> None:
+        super().__init__(path)
+        self._rank = rank
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
@@ -168,7 +172,8 @@ class _Onlooker(RunDirectory):
         """See :meth:`write_config`."""
 
     def fail(self, error: BaseException) -> None:
-        """See :meth:`write_config`."""
+        """Record why this rank failed: rank 0 may only see that a connection was closed."""
+        self._write_failure(error, f"failure-{self._rank}.txt")
 
     def log_metrics(self, record: dict[str, Any]) -> None:
         """See :meth:`write_config`."""

@@ -16,6 +16,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -42,7 +43,8 @@ from dpfest.tables import Survivors, locate
 UNIT_BITS = 8
 """A part's sum is rounded to 2^-8 of the noise's grid. Sums are then exact in any order while no coordinate exceeds
 2^20 deviations of the noise."""
-_UNIT_WITHOUT_NOISE = 2.0**-40
+_UNIT_WITHOUT_NOISE = 2.0**-30
+"""Without noise there is no grid; sums are exact in any order while no coordinate exceeds 2^23."""
 
 
 class RankEngine(PrivateEngine):
@@ -90,9 +92,10 @@ class RankEngine(PrivateEngine):
         if not tables or not all(isinstance(table, ShardedTable) for table in tables):
             raise UserError("Over ranks every trainable table must lie in shards: call shard_tables(model, ...) first.")
         self.tables = cast(list[ShardedTable], tables)
+        self._losses = lambda data: self.recorder.loss_fn(self.recorder.model, data)
         self.unit = gaussian_grid(self.deviation) * 2.0**-UNIT_BITS if self.deviation else _UNIT_WITHOUT_NOISE
         self._selected = [None if selected is None else _in_shard(selected, v, places.shards) for v in places.own]
-        self._lookups: int | None = None  # look-ups of a forward pass, once one was run
+        self._most: WeakKeyDictionary[Callable[[Any], Any], int] = WeakKeyDictionary()  # look-ups of a complete pass
         dense = sum(p.numel() for p in self.recorder.dense_parameters.values())
         blocks = -(-dense // BLOCK)  # a slice of the dense sum holds whole blocks of a draw
         self._cuts = [min(blocks * rank // group.world * BLOCK, dense) for rank in range(group.world + 1)]
@@ -145,18 +148,21 @@ class RankEngine(PrivateEngine):
         return release, Diagnostics(int(examples), loss / examples if examples else math.nan)
 
     def asked(self, data: Any, examples: NDArray[np.int64], step: int, run: Callable[[Any], Any]) -> Lookups:
-        """Return the look-ups of ``run(data)``, learnt from a pass over tables of zeros that ends with the last one."""
+        """Return the look-ups of ``run(data)``, learnt from a pass over tables of zeros.
+
+        The pass ends after as many look-ups as the longest complete pass of the same function ``run`` has made.
+        """
         recorder = self.recorder
         draws = nullcontext() if recorder.draws is False else ExampleDraws(recorder.key, step, examples)
         complete = False
-        with asking(self.tables, self._lookups) as calls, torch.no_grad(), draws:
+        with asking(self.tables, self._most.get(run)) as calls, torch.no_grad(), draws:
             try:
                 run(data)
                 complete = True
             except Enough:
                 pass
         if complete:
-            self._lookups = len(calls)
+            self._most[run] = max(self._most.get(run, 0), len(calls))
         found: list[list[Any]] = [[] for _ in self.tables]
         for table, ids in calls:
             output = table.weight.new_zeros(()).expand(*ids.shape, table.embedding_dim)
@@ -196,7 +202,7 @@ class RankEngine(PrivateEngine):
         return RowExchange(self.group, self.places, rows).values([table.weight.detach() for table in self.tables])
 
     def _asked(self, part: MicroBatch, step: int) -> Lookups:
-        return self.asked(part.data, part.examples, step, lambda data: self.recorder.loss_fn(self.recorder.model, data))
+        return self.asked(part.data, part.examples, step, self._losses)
 
     def _clipped_map(self, touched: Contributions) -> NDArray[np.float64]:
         """Return this rank's part of the clipped contribution map, at every touched row (0 outside of a selection)."""

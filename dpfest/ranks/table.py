@@ -25,8 +25,8 @@ from dpfest.tables import TableLayout
 _VIEWS = ("detach", "alias")
 
 
-class Enough(Exception):
-    """Ends a forward pass that is run to learn its look-ups, once all are known."""
+class Enough(BaseException):
+    """Ends a forward pass that is run to learn its look-ups, once all are known; no model's ``except`` catches it."""
 
 
 class ShardedTable(nn.Embedding):

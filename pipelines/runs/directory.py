@@ -7,7 +7,8 @@
                        SHA256SUMS, and model.safetensors unless train.save_model is false; see pipelines.runs.release
     private/           readable by its owner alone (0700, files 0600): config.yaml as requested, with the noise seed;
                        state.pt, which holds the noise key until the run is done, and shards-*/ (over ranks);
-                       metrics.jsonl (losses and batch sizes); timings.json; failure.txt
+                       metrics.jsonl (losses and batch sizes); timings.json; failure.txt, and of other ranks
+                       failure-<rank>.txt
 
 Errors and times are in ``private/`` because they can depend on the training examples: on the batches drawn, on an
 example whose loss overflows.
@@ -138,11 +139,12 @@ class RunDirectory:
 
     def fail(self, error: BaseException) -> None:
         """Record that the run failed, and the reason in ``private/``: the text of an error can reveal data."""
-        text = f"{type(error).__name__}: {error}\n"
-        write_atomically(
-            self.private / "failure.txt", lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY
-        )
+        self._write_failure(error, "failure.txt")
         self.write_status("failed")
+
+    def _write_failure(self, error: BaseException, name: str) -> None:
+        text = f"{type(error).__name__}: {error}\n"
+        write_atomically(self.private / name, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
 
     def log_metrics(self, record: dict[str, Any]) -> None:
         """Append a line of metrics."""
@@ -247,7 +249,7 @@ class RunDirectory:
 
     def clear(self) -> None:
         """Delete the private state of a finished run and leftovers of a kill, and record that it is done."""
-        for state in (self._state, self.private / "failure.txt", *self.private.glob(".*.partial")):
+        for state in (self._state, *self.private.glob("failure*.txt"), *self.private.glob(".*.partial")):
             state.unlink(missing_ok=True)
         for folder in (*self.path.glob(f".{RELEASE}.*.partial"), *self.private.glob(f"{SHARDS}*")):
             shutil.rmtree(folder)

@@ -107,7 +107,9 @@ def test_ranks_whose_settings_or_folders_differ_refuse_instead_of_waiting(
     assert "do not agree on the checkpoint (paths.runs must be one folder" in log.read_text()
 
 
-def test_a_shard_of_another_checkpoint_is_refused(data: Path, tmp_path: Path, calibrations: Path) -> None:
+def test_a_rank_that_meets_a_shard_of_another_checkpoint_says_so(
+    data: Path, tmp_path: Path, calibrations: Path
+) -> None:
     own = overrides(data, runs_of(tmp_path / "runs", calibrations), *LONG, "algorithm=dpsgd")  # moves every row
     stopped = ["ended with exit status 143"]
     assert train_on_ranks(own, 1, signal_at=2, number=signal.SIGTERM) == stopped
@@ -116,9 +118,9 @@ def test_a_shard_of_another_checkpoint_is_refused(data: Path, tmp_path: Path, ca
     assert train_on_ranks(own, 1, signal_at=3, number=signal.SIGTERM) == stopped
     (shard,) = tmp_path.glob("runs/*/*/*/private/shards-4-0/00005.safetensors")
     shard.write_bytes(before)
-    log = tmp_path / "log"
-    assert all(train_on_ranks(own, 2, log=log))
-    assert "00005.safetensors is not the shard that was saved" in log.read_text()
+    assert all(train_on_ranks(own, 4))
+    said = (shard.parents[1] / "failure-1.txt").read_text()  # of four ranks, the second has shards 4 to 7
+    assert "00005.safetensors is not the shard that was saved" in said
 
 
 def asked_to_stop(numbers: tuple[int, ...]) -> int | None:

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpfest.algorithms import Exponential
 from dpfest.engine import PrivateEngine, noise_of
@@ -19,7 +19,8 @@ from dpfest.ranks.engine import RankEngine
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import PartReader
-from dpfest.reading import request_of
+from dpfest.reading import MicroBatch, request_of
+from dpfest.unproven import Nonprivate
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
 
@@ -145,6 +146,73 @@ def test_a_batch_that_touches_no_row_of_a_table_passes_the_checks(monkeypatch: p
         request = request_of(own.engine.key, own.steps_done, own.indices(own.steps_done), check=small.EXAMPLES)
         own.step(own.read(request))
     assert own.steps_done == 2 and own._checked
+
+
+class Careful(small.Clicks):
+    """In training, has the opinion of other rows as well, and catches what goes wrong in asking for it."""
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        first, others = super().forward(numeric, ids), (ids + 1) % torch.tensor(small.ROWS)
+        try:
+            return first + (super().forward(numeric, others) if self.training else 0.0)
+        except Exception:
+            return first
+
+
+def test_training_and_evaluation_may_look_up_different_numbers_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "Clicks", Careful)
+    own = small.training(plans()["fest"])
+
+    def run(batch: tuple[Tensor, Tensor]) -> Tensor:
+        return own.model(*batch)
+
+    for batch in small.batches(own, 3):
+        own.step(batch)
+        own.model.eval()
+        with own.engine.readable(small.data()[:2], small.EXAMPLES, run):
+            assert len(run(small.data()[:2])) == small.EXAMPLES
+        own.model.train()
+
+
+LOUD = torch.randn(300, 64, generator=torch.Generator().manual_seed(6), dtype=torch.float64)
+
+
+class Loud(nn.Module):
+    """In float64, where a sum of large terms rounds unless the terms share a unit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.dense = nn.Embedding(4, 1).double(), nn.Linear(64, 1).double()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return (self.dense(LOUD[ids]) + self.table(ids % 4)).squeeze(1) * 2.0**17
+
+
+def test_without_noise_large_sums_are_the_same_in_any_order() -> None:
+    model = Loud()
+    places = shard_tables(model, 2)
+    engine = RankEngine(
+        model, Nonprivate(), lambda model, ids: model(ids), NoiseKey.from_seed(1), places=places, group=Group(),
+        parts=4, gradient_noise_multiplier=0.0, expected_batch_size=None,
+    )  # fmt: skip
+    parts = [MicroBatch(np.arange(part, 300, 4), torch.arange(part, 300, 4)) for part in range(4)]
+    once, again = (engine.gradient(order, 0)[0].dense for order in (parts, [parts[n] for n in (2, 3, 1, 0)]))
+    assert 2.0**13 < 300 * float(once["dense.weight"].abs().max()) < 2.0**23
+    assert all(torch.equal(once[name], again[name]) for name in once)
+
+
+def test_over_all_shards_the_rows_that_train_are_those_selected() -> None:
+    for name in ("fest", "adafest_plus"):
+        own = small.training(plans()[name])
+        offsets, trained = np.cumsum([0, *small.ROWS]), []
+        for batch in small.batches(own, 4):
+            for table, gradient in enumerate(own.step(batch).release.tables):
+                of_slot = np.concatenate([own.places.local_rows(table, shard) for shard in own.places.own])
+                trained.append(of_slot[gradient.rows.numpy()] + offsets[table])
+        rows = np.concatenate(trained)
+        assert set(rows) <= set(small.SELECTED) and len(set(rows % 8)) > 3
+        if name == "fest":
+            assert set(rows) == set(small.SELECTED) and len(rows) == 4 * len(small.SELECTED)
 
 
 def test_rows_cannot_be_looked_up_outside_of_a_step() -> None:

@@ -192,7 +192,7 @@ def test_ranks_that_disagree_refuse_to_start_and_say_on_what() -> None:
 def impatient() -> str:
     group = Group(timedelta(seconds=1))
     if group.rank:
-        time.sleep(3)
+        time.sleep(1.5)
         return ""
     with pytest.raises(RuntimeError) as error:
         group.wait()

@@ -114,6 +114,7 @@ def test_a_sweep_outlives_a_node_and_ends_as_it_does_here(simulated: Simulated, 
     assert len(set(itertools.chain(*attempts))) >= 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_cancels_and_the_same_command_goes_on(simulated: Simulated, tmp_path: Path) -> None:
     words = [*LINE, f"paths.runs={tmp_path}/runs", f"paths.data={tmp_path}/data", "seed=range(4)"]
     words += ["sweep.engine=ray", f"sweep.address={simulated.address}"]
@@ -125,7 +126,8 @@ def test_ctrl_c_cancels_and_the_same_command_goes_on(simulated: Simulated, tmp_p
     time.sleep(0.5)
     (tmp_path / "runs" / GO_ON).touch()
     out, _ = parent.communicate(timeout=200)
-    assert sorted(each.split()[1] for each in out.splitlines()) == ["interrupted"] * 3
+    outcomes = [line for line in out.splitlines() if not line.startswith("(raylet)")]  # Ray's own notes stand between
+    assert [line.split()[1] for line in outcomes] == ["interrupted"] * 3
 
     runs = plan(Composer(), words).runs
     assert {outcome.status for outcome in run_all(runs, stages=STAGES)} == {"done"}

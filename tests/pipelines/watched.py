@@ -33,7 +33,7 @@ def make_run(config: Config) -> None:
     _tell(folder / ATTEMPTS, node())
     first = len(lines(folder / ATTEMPTS)) == 1
     held = first and (runs / HOLD).exists() and (runs / HOLD).read_text() in (node(), "any")
-    step, fresh, taken = PrivateTraining.step, pipelines.train._Run._key, [0]
+    step, fresh, taken = PrivateTraining.step, pipelines.train.Run._new_key, [0]
 
     def stepping(training: PrivateTraining, batch: Any) -> Any:
         if held and taken[0] == 2:
@@ -49,7 +49,7 @@ def make_run(config: Config) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PrivateTraining, "step", stepping)
-        patch.setattr(pipelines.train._Run, "_key", drawing)
+        patch.setattr(pipelines.train.Run, "_new_key", drawing)
         pipelines.train.make_run(config)
 
 

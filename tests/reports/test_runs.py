@@ -32,7 +32,7 @@ def earlier_version(folder: Path) -> None:
         (lambda f: (f / "release" / "summary.json").write_text("[]"), "not a JSON object"),
         (lambda f: (f / "release" / "summary.json").unlink(), "no summary.json"),
         (lambda f: (f / "status.json").unlink(), "no status.json"),
-        (earlier_version, "an earlier version of dpfest made it"),
+        (earlier_version, "an earlier version of dpfest with another file layout made it"),
         (lambda f: (f / "release" / "config.yaml").write_text("a: [1"), "config.yaml cannot be read"),
         (lambda f: (f / "status.json").write_text('{"status": "running"}'), "its status is running"),
         (

@@ -175,7 +175,7 @@ def test_every_rule_meets_the_sabotages_that_it_can_have() -> None:
 
 
 def test_an_algorithm_without_a_guarantee_is_refused() -> None:
-    with pytest.raises(UserError, match=r"nonprivate guarantees nothing.*dpsgd, fest"):
+    with pytest.raises(UserError, match=r"nonprivate has no guarantee to audit.*dpsgd, threshold, fest"):
         audit(configured("nonprivate"))
 
 

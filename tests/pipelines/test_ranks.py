@@ -87,6 +87,7 @@ def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
     assert summary["utility"]["value"] is not None and summary["privacy"]["epsilon"] <= 1
 
 
+@pytest.mark.slow
 def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, calibrations: Path) -> None:
     more = (
         "data=criteo_synthetic_stream", "stream.train_days=3", "stream.period=2", "train.steps=2",

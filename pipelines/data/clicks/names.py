@@ -84,7 +84,7 @@ class Names(PackagedRows):
         ends = counts.get_column("n").cast(pl.Int64).cum_sum().to_numpy()
         for start in range(0, self.rows, BLOCK_ROWS):
             progress(start, self.rows)
-            people = np.arange(start, min(start + BLOCK_ROWS, self.rows), dtype=np.uint64)
+            people = self.people(start, min(start + BLOCK_ROWS, self.rows))
             place = drawn(people, self.seed, int(ends[-1]))
             if self.number is not None:
                 mine = np.flatnonzero(counts.get_column("date").to_numpy() == self.number)
@@ -95,6 +95,10 @@ class Names(PackagedRows):
                 drawn_people = counts[np.searchsorted(ends, place, side="right")]
                 yield with_features(drawn_people.with_columns(person=pl.Series(people)))
         progress(self.rows, self.rows)
+
+    def people(self, start: int, stop: int) -> NDArray[np.uint64]:
+        """Return the numbers of the people from ``start`` to ``stop``; tests take single people away."""
+        return np.arange(start, stop, dtype=np.uint64)
 
     def counts(self) -> pl.DataFrame:
         """Return the number of people ``n`` of each ``name``, ``sex`` and ``year``, with slice ``date``, by year."""

@@ -96,9 +96,6 @@ def test_drift_replaces_that_share_of_the_values_every_day(
     [
         (CriteoSyntheticConfig(rows=0), "data.days"),
         (CriteoSyntheticConfig(rows=10, days=11), "data.days"),
-        (CriteoSyntheticConfig(drift=2), "data.drift"),
-        (CriteoSyntheticConfig(zipf_exponent=-1), "data.zipf_exponent"),
-        (CriteoSyntheticConfig(seed=-1), "data.seed"),
     ],
 )
 def test_settings_without_meaning_are_refused(tmp_path: Path, config: CriteoSyntheticConfig, key: str) -> None:

@@ -135,6 +135,7 @@ def test_ctrl_c_cancels_and_the_same_command_goes_on(simulated: Simulated, tmp_p
     assert all(len(lines(run.folder / KEYS)) == 1 for run in runs)
 
 
+@pytest.mark.slow
 def test_a_failed_run_is_not_repeated_and_says_why(simulated: Simulated, tmp_path: Path) -> None:
     (run,) = planned(tmp_path, "optimizer.dense.name=adamm", "sweep.engine=ray")
     (outcome,) = run_all([run], stages=STAGES)
@@ -142,6 +143,7 @@ def test_a_failed_run_is_not_repeated_and_says_why(simulated: Simulated, tmp_pat
     assert len(lines(run.folder / ATTEMPTS)) == 1
 
 
+@pytest.mark.slow
 def test_what_a_run_is_told_is_for_its_owner_alone(simulated: Simulated, tmp_path: Path) -> None:
     """The noise seed goes by a file; what Ray carries, and others can list, is the file's name."""
     (run,) = planned(tmp_path, "privacy.noise_seed=987654321", "sweep.engine=ray")
@@ -158,7 +160,8 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: py
         list(run_all(runs))
 
 
-@pytest.mark.parametrize("days", [3, pytest.param(24, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("days", [3, 24])
 def test_days_are_the_same_bytes(simulated: Simulated, tmp_path: Path, days: int) -> None:
     def config(folder: str, *more: str) -> Config:
         line = ["profile=smoke", "data=criteo_synthetic_stream", f"data.days={days}", f"paths.data={tmp_path / folder}"]

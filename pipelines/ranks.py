@@ -71,7 +71,9 @@ def make_run(config: Config) -> RunOutcome | None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # on one machine, data without noise stay on it
     dist.init_process_group("gloo", timeout=_PATIENCE)
     try:
-        return _make_run(config, Group())
+        outcome = _make_run(config, Group())
+        Group().wait()  # a rank that left first would close connections that others still read
+        return outcome
     finally:
         dist.destroy_process_group()
 

@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from dpfest.errors import UserError
+from pipelines.config.schema import build
 from pipelines.data.clicks.criteo_lines import ParsedLines, parse_block
 from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, write_criteo_files
 from pipelines.data.dataset import Dataset
@@ -101,3 +102,9 @@ def test_drift_replaces_that_share_of_the_values_every_day(
 def test_settings_without_meaning_are_refused(tmp_path: Path, config: CriteoSyntheticConfig, key: str) -> None:
     with pytest.raises(UserError, match=key):
         run(config, tmp_path)
+
+
+@pytest.mark.parametrize(("key", "value"), [("drift", 2.0), ("zipf_exponent", -1.0), ("seed", -1)])
+def test_settings_out_of_range_are_refused_by_their_key(key: str, value: float) -> None:
+    with pytest.raises(UserError, match=rf"data\.{key} must be a (whole )?number from 0 to"):
+        build(CriteoSyntheticConfig, {key: value}, "data")

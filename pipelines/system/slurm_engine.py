@@ -123,7 +123,10 @@ class SlurmJobs(Generic[Job], Iterator[tuple[Job, Lost]]):
         """
         while self._waiting:
             with _uninterrupted(), self._carried() as carried:
-                self._follow(carried)
+                states = _states()
+                if states is None:
+                    return  # jobs that are on their way would be submitted twice: wait for an answer
+                self._follow(carried, states)
                 now = self._waiting[: self._largest * _packed(self._share)]
                 packs = [
                     now[place : place + _packed(self._share)] for place in range(0, len(now), _packed(self._share))
@@ -136,9 +139,9 @@ class SlurmJobs(Generic[Job], Iterator[tuple[Job, Lost]]):
                     raise ClusterError(f"Slurm does not take the jobs: {_refusal(error)}") from error
                 del self._waiting[: len(now)]
 
-    def _follow(self, carried: Mapping[str, str]) -> None:
+    def _follow(self, carried: Mapping[str, str], states: Mapping[str, str]) -> None:
         """Take up jobs that an earlier call submitted, or one beside this, and that are on their way."""
-        states, waiting = _states() or {}, []
+        waiting = []
         for job, task in self._waiting:
             number = carried.get(task.name, "")
             if _is_under_way(number, states):

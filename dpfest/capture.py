@@ -69,7 +69,9 @@ class Recorder:
         self.lazy: LazyNoise | None = None  # applies pending noise to rows before they are looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
 
-    def record(self, batch: Any, examples: NDArray[np.int64], step: int, *, backward: bool = True) -> Recording:
+    def record(
+        self, batch: Any, examples: NDArray[np.int64], step: int, *, backward: bool = True, known: Lookups | None = None
+    ) -> Recording:
         """Run the forward pass of one micro-batch and record it.
 
         Args:
@@ -77,6 +79,7 @@ class Recorder:
             examples: identifies its examples, int64 ``[b]``; their random numbers depend on it.
             step: step number.
             backward: False if only the look-ups are needed.
+            known: the micro-batch's look-ups, where they were learnt before; None to find them.
 
         Raises:
             UserError: parameters were frozen, unfrozen or replaced since; or a refusal of :mod:`dpfest.validation`.
@@ -88,7 +91,7 @@ class Recorder:
             self.draws = True
             recording = Recording(self, backward)
             recording.forward(batch, examples, step)
-        recording.look_up(len(examples))
+        recording.look_up(len(examples), known)
         return recording
 
 
@@ -158,8 +161,8 @@ class Recording:
         if self._recording:
             self._calls.setdefault(name, []).append(call)
 
-    def look_up(self, examples: int) -> None:
-        """Find which example touched which row; call after the forward pass.
+    def look_up(self, examples: int, known: Lookups | None = None) -> None:
+        """Find which example touched which row, unless it is known; call after the forward pass.
 
         Raises:
             UserError: losses or layers do not count these examples, or the forward pass wrote into the model.
@@ -174,7 +177,11 @@ class Recording:
             layer = layers[name]
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
                 by_table[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
-        self.lookups = Lookups(self.recorder.layout, by_table, torch.arange(examples, device=self.recorder.device))
+        if known is None:
+            known = Lookups(self.recorder.layout, by_table, torch.arange(examples, device=self.recorder.device))
+        else:
+            known.take_calls(by_table)
+        self.lookups = known
 
     def backward(self) -> None:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.

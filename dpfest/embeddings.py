@@ -11,6 +11,7 @@ order, not table by table or row by row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout
 
@@ -65,6 +67,22 @@ class Lookups:
             self._runs = torch.nonzero(new).squeeze(1)
             row, self.example = row[self._runs], self.example[self._runs]
         self.rows, self.row_of, self._counts = torch.unique_consecutive(row, return_inverse=True, return_counts=True)
+
+    def take_calls(self, calls: Sequence[Sequence[tuple[Table, Call]]]) -> None:
+        """Take the calls of another forward pass for those that the look-ups were found in.
+
+        Raises:
+            UserError: they look other rows up.
+        """
+        before, after = ([[call.input for _, call in uses] for uses in each] for each in (self._calls, calls))
+        if list(map(len, before)) != list(map(len, after)) or not all(
+            torch.equal(*ids) for ids in zip(chain(*before), chain(*after), strict=True)
+        ):
+            raise UserError(
+                "The forward pass looks up other rows than it does when all embeddings are zero: over several ranks, "
+                "which rows an example looks up must not depend on embeddings."
+            )
+        self._calls = calls
 
     def take_gradients(self) -> None:
         """Collect each pair's gradient row; call after the backward pass has filled the calls."""

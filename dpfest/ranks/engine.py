@@ -35,7 +35,7 @@ from dpfest.ranks.exchange import RowExchange
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
-from dpfest.ranks.table import Enough, OnlyLookUps, ShardedTable, asking, by_table, reading
+from dpfest.ranks.table import Enough, OnlyLookUps, ShardedTable, asking, by_table, hiding, reading
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
@@ -96,6 +96,7 @@ class RankEngine(PrivateEngine):
         self.unit = gaussian_grid(self.deviation) * 2.0**-UNIT_BITS if self.deviation else _UNIT_WITHOUT_NOISE
         self._selected = [None if selected is None else _in_shard(selected, v, places.shards) for v in places.own]
         self._most: WeakKeyDictionary[Callable[[Any], Any], int] = WeakKeyDictionary()  # look-ups of a complete pass
+        self._calls: WeakKeyDictionary[Callable[[Any], Any], int] = WeakKeyDictionary()
         dense = sum(p.numel() for p in self.recorder.dense_parameters.values())
         blocks = -(-dense // BLOCK)  # a slice of the dense sum holds whole blocks of a draw
         self._cuts = [min(blocks * rank // group.world * BLOCK, dense) for rank in range(group.world + 1)]
@@ -185,11 +186,20 @@ class RankEngine(PrivateEngine):
         if examples:
             rows = self.asked(data, np.arange(examples), 0, run).rows
         values = self.fetch(rows.numpy())
-        with reading(self.tables, by_table(self.places, rows.numpy())[0], values), self._only_look_ups():
+        with reading(self.tables, by_table(self.places, rows.numpy())[0], values), self._hidden(run):
             yield
 
-    def _only_look_ups(self) -> OnlyLookUps:
-        return OnlyLookUps(dict(zip(self.recorder.tables, self.tables, strict=True)))
+    @contextmanager
+    def _hidden(self, run: Callable[[Any], Any]) -> Iterator[None]:
+        """A context for a call of ``run``, in which rows can be looked up, and their tables' weights are empty.
+
+        Another way to read a weight finds nothing. To say so costs a Python call for each operation: the first, second,
+        fourth, ... call pays for that.
+        """
+        self._calls[run] = calls = self._calls.get(run, 0) + 1
+        named = dict(zip(self.recorder.tables, self.tables, strict=True))
+        with hiding(self.tables), OnlyLookUps(named) if calls.bit_count() == 1 else nullcontext():
+            yield
 
     def fetch(self, rows: Rows) -> list[Tensor]:
         """Return copies of sorted distinct global rows by table, ``[n, dim]``; entered by every rank at once.
@@ -249,15 +259,9 @@ class RankEngine(PrivateEngine):
         rows = torch.zeros(sum(map(math.prod, survivors.shapes)), dtype=torch.float64)
         dense, loss = torch.zeros(self._cuts[-1], dtype=torch.float64), 0.0
         for part, known in zip(microbatches, lookups, strict=True):
-            with self._only_look_ups():
-                recording = self.recorder.record(part.data, part.examples, step)
-            for name in ("rows", "row_of", "example"):
-                if not torch.equal(getattr(recording.lookups, name), getattr(known, name)):
-                    raise UserError(
-                        "The forward pass looks up other rows than it does when all embeddings are zero: over several "
-                        "ranks, which rows an example looks up must not depend on embeddings."
-                    )
-            recording.backward()
+            with self._hidden(self._losses):
+                recording = self.recorder.record(part.data, part.examples, step, known=known)
+                recording.backward()
             sums = ClippedSum(self, survivors)
             sums.add(recording)
             for total, own in ((rows, sums.flat_rows), (dense, sums.flat_dense)):
@@ -297,7 +301,9 @@ class RankEngine(PrivateEngine):
         dims = places.dims[table]
         starts = np.cumsum(dims) - dims
         slots: list[list[Tensor]] = [[] for _ in self.tables]
-        found: list[list[Tensor]] = [[] for _ in self.tables]
+        counts = [sum(survivors.shapes[number][0] for survivors in chosen) for number in range(len(self.tables))]
+        found = [torch.empty(count, dim, dtype=self.dtype) for count, dim in zip(counts, self.layout.dims, strict=True)]
+        filled = [0] * len(self.tables)
         for shard, survivors in zip(places.own, chosen, strict=True):
             sizes = [math.prod(shape) for shape in survivors.shapes]
             at = np.flatnonzero(rows % places.shards == shard)
@@ -307,23 +313,22 @@ class RankEngine(PrivateEngine):
             within = np.arange(width.sum()) - np.repeat(np.cumsum(width) - width, width)
             coordinates = np.repeat(first, width) + within
             sent = values[np.repeat(starts[at], width) + within]
-            sums = torch.from_numpy(np.bincount(coordinates, weights=sent, minlength=sum(sizes)).astype(float))
+            summed = np.bincount(coordinates, weights=sent, minlength=sum(sizes))
+            sums = torch.from_numpy(np.asarray(summed, float))  # without a row it is of integers
             if self.deviation > 0 and not self.lazy:
                 add_gaussian(sums, self.shard_key(shard).stream("row noise", step), self.deviation)
-            released = sums.div_(divisor).to(self.dtype).split(sizes)
+            released = sums.div_(divisor).split(sizes)
             for number in np.flatnonzero(sizes).tolist():
-                found[number].append(released[number].view(survivors.shapes[number]))
+                low, filled[number] = filled[number], filled[number] + survivors.shapes[number][0]
+                found[number][low : filled[number]].copy_(released[number].view(survivors.shapes[number]))
                 local = survivors.local[number]
                 if local is not None:
                     slots[number].append(local + places.part(number, shard).start)
         nothing = torch.empty(0, dtype=torch.int64)
         dense = chosen[0].rows is None
         return [
-            RowGradient(
-                None if dense else torch.cat(places_of or [nothing]),
-                torch.cat(parts) if parts else torch.empty(0, dim, dtype=self.dtype),
-            )
-            for places_of, parts, dim in zip(slots, found, self.layout.dims, strict=True)
+            RowGradient(None if dense else torch.cat(places_of or [nothing]), values_of)
+            for places_of, values_of in zip(slots, found, strict=True)
         ]
 
 

@@ -42,18 +42,11 @@ class ShardedTable(nn.Embedding):
         self.weight = nn.Parameter(own)
         self.weight.whole_shape = (rows, dim)  # type: ignore[attr-defined]
         self._read: Tensor | None = None
+        self._hidden: Tensor | None = None
         self._asked: Callable[[ShardedTable, Tensor], None] | None = None
-        self.looking_up = False
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows ``[..., dim]``; zeros while look-ups are learnt."""
-        self.looking_up = True
-        try:
-            return self._rows(input)
-        finally:
-            self.looking_up = False
-
-    def _rows(self, input: Tensor) -> Tensor:
         if self._asked is not None:
             if len(input.flatten()) and not 0 <= int(input.min()) <= int(input.max()) < self.num_embeddings:
                 raise IndexError(f"an id is outside of the table's {self.num_embeddings} rows")
@@ -72,7 +65,7 @@ class ShardedTable(nn.Embedding):
                 "The forward pass looks up rows that it does not look up when all embeddings are zero: over several "
                 "ranks, which rows an example looks up must not depend on embeddings."
             )
-        return embedding(place, self.weight, sparse=self.sparse)
+        return embedding(place, self.weight if self._hidden is None else self._hidden, sparse=self.sparse)
 
 
 @contextmanager
@@ -88,11 +81,25 @@ def reading(tables: Sequence[ShardedTable], rows: Sequence[Tensor], values: Sequ
             table._read, table.weight.data = None, before
 
 
-class OnlyLookUps(TorchDispatchMode):
-    """A context, within :func:`reading`, that refuses operations on a table's memory other than its look-ups.
+@contextmanager
+def hiding(tables: Sequence[ShardedTable]) -> Iterator[None]:
+    """A context, within :func:`reading`, in which rows can be looked up and weights are empty, ``[0, dim]``.
 
-    That memory holds the rows that this rank's batch touches and no others: whatever is computed from it depends on all
-    examples there, and on the number of ranks, and no comparison of parts of the batch would show it.
+    What else a forward pass computed from them would depend on all examples of this rank, and on the number of ranks,
+    and no comparison of parts of the batch would show it.
+    """
+    for table in tables:
+        table._hidden, table.weight.data = table.weight.data, table.weight.data.new_empty(0, table.embedding_dim)
+    try:
+        yield
+    finally:
+        for table in tables:
+            assert table._hidden is not None
+            table.weight.data, table._hidden = table._hidden, None
+
+
+class OnlyLookUps(TorchDispatchMode):
+    """A context, within :func:`hiding`, that names an operation on a table's weight, which is empty there.
 
     Args:
         tables: by name.
@@ -100,19 +107,19 @@ class OnlyLookUps(TorchDispatchMode):
 
     def __init__(self, tables: Mapping[str, ShardedTable]) -> None:
         super().__init__()
-        self._tables = {table.weight.untyped_storage()._cdata: (name, table) for name, table in tables.items()}
+        self._tables = {table.weight.untyped_storage()._cdata: name for name, table in tables.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation unless it reads a table."""
+        """Run an operation unless it reads a table's weight."""
         if func._schema.name.removeprefix("aten::") not in _VIEWS:
             for leaf in tree_leaves((args, kwargs or {})):
-                if isinstance(leaf, Tensor) and leaf.layout is torch.strided:
-                    name, table = self._tables.get(leaf.untyped_storage()._cdata, ("", None))
-                    if table is not None and not table.looking_up:
-                        raise UserError(
-                            f"The forward pass reads the table {name} outside of a look-up ({func}): over ranks the "
-                            "table's memory holds the rows of the batch alone. Look the rows up."
-                        )
+                if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
+                    continue
+                if name := self._tables.get(leaf.untyped_storage()._cdata):
+                    raise UserError(
+                        f"The forward pass reads the table {name} outside of a look-up ({func}): over ranks its rows "
+                        "lie in several processes. Look them up."
+                    )
         return func(*args, **(kwargs or {}))
 
 

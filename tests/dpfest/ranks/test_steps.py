@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 
 import numpy as np
@@ -127,6 +128,25 @@ def test_a_forward_pass_that_reads_a_tables_memory_is_refused(monkeypatch: pytes
         pytest.raises(UserError, match=r"reads the table tables\.1 outside of a look-up"),
     ):
         own.model(*small.data()[:2])
+
+
+class AddsMemory(small.Clicks):
+    """Adds the sum of a table's memory, which is 0 where nothing can be read."""
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        return super().forward(numeric, ids) + self.tables[1].weight.detach().sum()
+
+
+def test_a_read_that_is_not_named_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not every call is searched for reads of a table's memory; they are harmless in the others."""
+    monkeypatch.setattr("dpfest.ranks.engine.OnlyLookUps", lambda tables: nullcontext())
+    released = []
+    for model in (small.Clicks, AddsMemory):
+        monkeypatch.setattr(small, "Clicks", model)
+        engine = small.training(plans()["adafest"]).engine
+        release, private = engine.gradient(PartReader(small.read, 4)(np.arange(60), b""), 0)
+        released.append((private.loss, [part.values.numpy().tobytes() for part in release.tables]))
+    assert released[0] == released[1]
 
 
 class LeavesOneOut(small.Clicks):

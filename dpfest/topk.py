@@ -21,8 +21,10 @@ noise (``dpfest.gaussian``). Gumbel scores are compared as real numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,9 +32,14 @@ from numpy.typing import NDArray
 from dpfest.accounting import Event
 from dpfest.distributions import laplace
 from dpfest.errors import UserError
-from dpfest.gaussian import gaussian, gaussian_grid
+from dpfest.gaussian import BLOCK, gaussian, gaussian_grid
 from dpfest.noise import Keystream
 from dpfest.survivors import draw_rows
+
+Counts = tuple[int, NDArray[np.float64]]
+"""A feature, and its counts or the next block of them."""
+ROWS_AT_ONCE = 64 * BLOCK
+"""Rows of a block, which is drawn with the same bits as a whole feature."""
 
 MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
 SOURCES = ("first_day", "all_days", "streaming")
@@ -140,7 +147,8 @@ def select_rows(
 
     Args:
         histograms: for each feature, the number of examples in which each row occurs, shape ``(V_f,)``; for ``public``,
-            public counts.
+            public counts. They may be memory maps: 2^22 rows are in memory at a time, under ``laplace`` and
+            ``gumbel`` a feature's.
         selection: the mechanism and its settings.
         stream: source of the noise; the guarantee holds while its key is secret.
         examples: number of examples counted.
@@ -163,9 +171,8 @@ def select_rows(
         offsets = np.cumsum([0, *sizes])
         rows = np.concatenate([rows + offset for rows, offset in zip(drawn, offsets[:-1], strict=True)])
     else:
-        rows = most_frequent(
-            noisy_counts(histograms, selection, stream, examples=examples, rows_per_example=rows_per_example), shares
-        )
+        noised = noisy_counts(histograms, selection, stream, examples=examples, rows_per_example=rows_per_example)
+        rows = most_frequent(noised, shares)
     return Selection(rows, shares, events)
 
 
@@ -176,8 +183,10 @@ def noisy_counts(
     *,
     examples: int,
     rows_per_example: int,
-) -> list[NDArray[np.float64]]:
+) -> Iterator[Counts]:
     """Return histograms with ``gaussian`` or ``laplace`` noise, or ``public`` ones unchanged; not for ``gumbel``.
+
+    They come in blocks, feature by feature, each drawn when it is asked for.
 
     Formal guarantee: the release of all of them is dominated by the composition of ``selection_events``.
 
@@ -187,15 +196,22 @@ def noisy_counts(
     shares = rows_per_feature(selection, [len(counts) for counts in histograms])
     law, scale, _ = _mechanism(selection, shares, rows_per_example)
     refuse_overfull(histograms, selection, examples, rows_per_example)
-    if law == "none":
-        return [counts.astype(np.float64) for counts in histograms]
-    if gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost in privacy
+    if law != "none" and gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost in privacy
         raise UserError(
             f"selection adds noise of scale {scale:.3g} to every count, which no count outweighs: give a "
             "smaller noise_multiplier or a larger epsilon."
         )
-    draw = {"gaussian": gaussian, "laplace": laplace}[law]
-    return [counts + draw(stream, len(counts), scale) for counts in histograms]
+
+    def blocks() -> Iterator[Counts]:
+        for feature, counts in enumerate(histograms):
+            if law == "laplace":
+                yield feature, counts + laplace(stream, len(counts), scale)
+                continue
+            for start in range(0, len(counts), ROWS_AT_ONCE):
+                block = counts[start : start + ROWS_AT_ONCE].astype(np.float64)
+                yield feature, block + gaussian(stream, len(block), scale) if law == "gaussian" else block
+
+    return blocks()
 
 
 def refuse_overfull(
@@ -214,12 +230,26 @@ def refuse_overfull(
             )
 
 
-def most_frequent(counts: Sequence[NDArray[np.floating]], shares: Sequence[int]) -> NDArray[np.int64]:
+def most_frequent(counts: Iterable[Counts], shares: Sequence[int]) -> NDArray[np.int64]:
     """Return the rows of largest counts, ``shares`` of each feature: sorted global rows, int64 ``[s]``."""
-    offsets = np.cumsum([0, *map(len, counts)])
-    # A stable sort: of equal (public) counts the lower row wins.
-    chosen = [
-        offset + np.sort(np.argsort(-of_feature, kind="stable")[:share])
-        for of_feature, share, offset in zip(counts, shares, offsets[:-1], strict=True)
-    ]
-    return np.concatenate(chosen).astype(np.int64)
+    chosen, offset = [], 0
+    for feature, blocks in groupby(counts, key=itemgetter(0)):
+        places, size = _largest((block for _, block in blocks), shares[feature])
+        chosen.append(offset + places)
+        offset += size
+    return np.concatenate(chosen)
+
+
+def _largest(blocks: Iterable[NDArray[np.floating]], share: int) -> tuple[NDArray[np.int64], int]:
+    """Return the sorted places of the ``share`` largest values, and the number of all values.
+
+    Of equal (public) counts the lower place wins.
+    """
+    places, values, size = np.empty(0, np.int64), np.empty(0), 0
+    for block in blocks:
+        found = np.arange(len(block)) if len(values) < share else np.flatnonzero(block > values[-1])
+        places, values = np.concatenate([places, size + found]), np.concatenate([values, block[found]])
+        largest = np.argsort(-values, kind="stable")[:share]
+        places, values = places[largest], values[largest]
+        size += len(block)
+    return np.sort(places), size

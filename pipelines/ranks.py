@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -228,10 +229,20 @@ class _RankRun(Run):
             group=self.group,
             parts=self.config.ranks.parts,
             period=self.period,
-            selected=self.schedule.selected(self.period),
+            selected=self._selected(),
             key=self.key,
             ledger=ledger,
         )
+
+    def _selected(self) -> NDArray[np.int64] | None:
+        """Return the selected rows of the period, for which rank 0 alone reads the counts of all rows."""
+        if self.schedule.selection is None:
+            return None
+        rows = torch.empty(0, dtype=torch.int64)
+        if self.group.rank == 0:
+            rows = torch.from_numpy(self.schedule.selected(self.period))
+        size = int(self.group.from_first(torch.tensor([len(rows)])))
+        return self.group.from_first(rows if self.group.rank == 0 else rows.new_empty(size)).numpy()
 
     def _save(self) -> None:
         """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names their content.

@@ -41,7 +41,7 @@ from pipelines.preprocess import preprocess
 from pipelines.runs.identity import selection_settings
 from pipelines.runs.release import PRIVATE, RELEASE
 from pipelines.system.checksum import check_sums, write_sums
-from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_json
+from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_blocks, write_json
 
 Counts = Sequence[NDArray[np.integer]]
 """How often each row occurs, an array of each feature."""
@@ -130,7 +130,7 @@ class Selection:
         if source == "first_day":
             self._counted = 1
         self._added = 0
-        self._sum = np.zeros(sum(self._sizes))
+        self._sum = np.zeros(0 if self._once else sum(self._sizes))
 
     def rows(self, days: range) -> NDArray[np.int64]:
         """Return the sorted global rows for the period of these days; to be called for periods in order."""
@@ -140,7 +140,7 @@ class Selection:
             self._sum += np.load(self._counts(self._added) / "counts.npy", mmap_mode="r", allow_pickle=False)
             self._added += 1
         counts = np.split(self._sum, np.cumsum(self._sizes)[:-1])
-        return most_frequent(counts, rows_per_feature(self._selection, self._sizes))
+        return most_frequent(enumerate(counts), rows_per_feature(self._selection, self._sizes))
 
     def release(self) -> Path:
         """Make or find the releases of all training days; returns the last folder."""
@@ -175,7 +175,7 @@ class Selection:
             noisy = noisy_counts(
                 day.histogram(), selection, stream, examples=day.examples, rows_per_example=day.rows_per_example
             )
-            write_array(folder / "counts.npy", np.concatenate(noisy))
+            write_blocks(folder / "counts.npy", sum(self._sizes), np.float64, (block for _, block in noisy))
             events = selection_events(selection, self._sizes)
             return {"day": number, "spent": [accounting.to_record(event) for event in events]}
 
@@ -183,7 +183,9 @@ class Selection:
 
 
 def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
-    """Sum the counts of all days, with one day's in memory at a time."""
+    """Sum the counts of all days, with those of one day at a time beside the sum."""
+    if len(days) == 1:
+        return days[0].histogram()
     total = np.zeros(sum(sizes), np.int64)
     for day in days:
         total += np.concatenate(day.histogram())

@@ -149,20 +149,20 @@ class Dataset:
         """Count the training rows that contain each table row: one array of shape [V_f] per categorical feature f. Of
         a text, the first :attr:`rows_per_example` distinct tokens count.
 
-        Computed once in bounded memory, then cached in the folder. These are raw counts: any release derived from
-        them must be made private.
+        Computed once, then cached in the folder and mapped into memory. These are raw counts: any release derived
+        from them must be made private.
         """
         sizes = self.vocabulary_sizes
         path = self.folder / "histogram.npy"
         try:
-            counts = np.load(path, allow_pickle=False)
+            counts = np.load(path, mmap_mode="r", allow_pickle=False)
             once = self.rows_per_example > 1 or counts.sum() == self.examples * len(sizes)
             whole = counts.shape == (sum(sizes),) and once
         except (OSError, ValueError):
             whole = False
         if not whole:
-            counts = self._count_training_rows(sizes)
-            write_array(path, counts)
+            write_array(path, self._count_training_rows(sizes))
+            counts = np.load(path, mmap_mode="r", allow_pickle=False)
         return np.split(counts, np.cumsum(sizes)[:-1])
 
     def _count_training_rows(self, sizes: list[int]) -> NDArray[np.int64]:

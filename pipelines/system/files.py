@@ -7,14 +7,14 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from filelock import FileLock
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 
 def partial_of(path: Path, process: object) -> Path:
@@ -73,6 +73,19 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
     def write(partial: Path) -> None:
         with partial.open("wb") as file:  # given a path, numpy would append .npy
             np.save(file, array, allow_pickle=False)
+
+    write_atomically(path, write)
+
+
+def write_blocks(path: Path, count: int, dtype: DTypeLike, blocks: Iterable[NDArray[Any]]) -> None:
+    """Write a ``.npy`` file of ``count`` values atomically, from consecutive blocks that need not fit the memory."""
+
+    def write(partial: Path) -> None:
+        array, start = np.lib.format.open_memmap(partial, mode="w+", dtype=dtype, shape=(count,)), 0
+        for block in blocks:
+            array[start : start + len(block)] = block
+            start += len(block)
+        array.flush()
 
     write_atomically(path, write)
 

@@ -13,7 +13,7 @@ from scipy import stats
 from dpfest import accounting, topk
 from dpfest.accounting import Event
 from dpfest.errors import UserError
-from dpfest.gaussian import gaussian_grid
+from dpfest.gaussian import BLOCK, gaussian_grid
 from dpfest.noise import NoiseKey
 from dpfest.topk import SelectionConfig, rows_per_feature, selection_events
 
@@ -28,7 +28,7 @@ def select_rows(histograms, selection, stream, **settings):
 
 
 def noisy_counts(histograms, selection, stream, **settings):
-    return topk.noisy_counts(histograms, selection, stream, **{**COUNTED, **settings})
+    return [block for _, block in topk.noisy_counts(histograms, selection, stream, **{**COUNTED, **settings})]
 
 
 def stream(seed=0, step=0):
@@ -130,6 +130,22 @@ def test_released_counts_lie_on_a_grid_of_which_counts_are_multiples(mechanism):
     (high,) = noisy_counts([np.full(5000, 3)], settings, stream(3))
     grid = gaussian_grid(31.0 if mechanism == "gaussian" else 10.0)
     assert grid < 1 and (low / grid == np.rint(low / grid)).all() and (high - low == 3).all()
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "public"])
+def test_blocks_of_a_feature_give_the_bits_of_the_whole(mechanism, monkeypatch):
+    """Counts repeat, so that equal ones, of which the lower row wins, fall on both sides of a block's end."""
+    counts = [np.random.default_rng(0).integers(0, 50, size) for size in (5 * BLOCK + 1001, 3, 2 * BLOCK)]
+    settings, known = config(mechanism, rows=3 * 70_000), dict(examples=10**9)
+    whole = select_rows(counts, settings, stream(5), **known).rows
+    noised = np.concatenate(noisy_counts(counts, settings, stream(5), **known))
+    monkeypatch.setattr(topk, "ROWS_AT_ONCE", 2 * BLOCK)
+    assert len(noisy_counts(counts, settings, stream(5), **known)) == 3 + 1 + 1
+    assert np.array_equal(np.concatenate(noisy_counts(counts, settings, stream(5), **known)), noised)
+    assert np.array_equal(select_rows(counts, settings, stream(5), **known).rows, whole)
+    dense = np.concatenate(counts).astype(float) if mechanism == "public" else noised
+    first = np.argsort(-dense[: len(counts[0])], kind="stable")[:70_000]
+    assert np.array_equal(whole[:70_000], np.sort(first))
 
 
 def test_noise_that_drowns_every_count_is_refused():

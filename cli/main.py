@@ -160,7 +160,9 @@ def bench(
     ctx: typer.Context,
     section: Annotated[
         str,
-        typer.Argument(help="embedding, step, text, peers, preprocess, accounting, corrections, bias or contribution."),
+        typer.Argument(
+            help="embedding, step, text, peers, ranks, preprocess, accounting, corrections, bias or contribution."
+        ),
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measured repetitions of each competitor.")] = 30,
 ) -> None:

@@ -35,8 +35,12 @@ def private_step(
     loss_fn: Callable[[nn.Module, Any], Tensor],
     batches: Sequence[Sequence[MicroBatch]],
     batch_size: int,
+    make: Callable[..., PrivateEngine] = PrivateEngine,
 ) -> Callable[[int], None]:
-    """Return numbered training steps of an algorithm, with updates; ``batches`` holds each as micro-batches."""
+    """Return numbered training steps of an algorithm, with updates, by the engine that ``make`` returns.
+
+    ``batches`` holds each batch as micro-batches.
+    """
     algorithm = COMPETITORS[name]()
     rows = sum(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.requires_grad)
     selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
@@ -44,7 +48,7 @@ def private_step(
         universe = rows if selected is None else len(selected)
         tau = threshold(universe, MAP_NOISE * algorithm.contribution_clipping_norm)
         algorithm = replace(algorithm, threshold=tau)
-    engine = PrivateEngine(
+    engine = make(
         model,
         algorithm,
         loss_fn,

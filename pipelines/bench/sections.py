@@ -13,7 +13,10 @@ from pipelines.system.memory import keep_freed_memory
 from pipelines.tasks.task import device_of
 
 SECTIONS = {
-    **{name: f"pipelines.bench.{name}" for name in ("embedding", "step", "text", "peers", "preprocess", "accounting")},
+    **{
+        name: f"pipelines.bench.{name}"
+        for name in ("embedding", "step", "text", "peers", "ranks", "preprocess", "accounting")
+    },
     **{name: f"pipelines.analysis.{name}" for name in ("corrections", "bias", "contribution")},
 }
 """The module of each section, with its function `bench(config, repeats)`; those of `analysis` time nothing."""

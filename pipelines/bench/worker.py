@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,10 @@ class Worker:
         """Measure the memory of a few steps."""
         return self._asked("peak", device)
 
+    def value(self, name: str) -> Any:
+        """Return an attribute of what was made."""
+        return self._asked("value", name)
+
     def close(self) -> None:
         """End the process."""
         with contextlib.suppress(OSError):
@@ -108,9 +113,11 @@ def _serve(connection: Connection, make: Callable[..., Turn], arguments: tuple[A
     try:
         turn = make(*arguments)
         connection.send((True, None))
+        answers: dict[str, Callable[[Any], Any]]
+        answers = {"turn": turn, "peak": partial(_peak, turn), "value": partial(getattr, turn)}
         while (question := connection.recv()) is not None:
             kind, value = question
-            connection.send((True, turn(value) if kind == "turn" else _peak(turn, value)))
+            connection.send((True, answers[kind](value)))
     except Exception as error:
         first = str(error).strip().splitlines()
         connection.send((False, f"{type(error).__name__}: {first[0]}" if first else type(error).__name__))

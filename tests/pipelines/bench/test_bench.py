@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from dpfest.errors import UserError
-from pipelines.bench import embedding, pctr, peers, preprocess, step, text
+from pipelines.bench import embedding, pctr, peers, preprocess, ranks, step, text
 from pipelines.bench.algorithms import COMPETITORS
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
@@ -89,7 +89,7 @@ def test_records_survive_json(tmp_path: Path) -> None:
 def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean embedding"):
         bench("embeding", config(tmp_path))
-    with pytest.raises(UserError, match="there is embedding, step, text, peers, preprocess, accounting"):
+    with pytest.raises(UserError, match="there is embedding, step, text, peers, ranks, preprocess, accounting"):
         bench("xyz", config(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -125,6 +125,20 @@ def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
     ids = torch.randint(50_000, (64, embedding.BATCH), generator=torch.Generator().manual_seed(0))[0].unique()
     moved = torch.nonzero((weight != 0.01).any(1)).squeeze(1)
     assert set(ids.tolist()) <= set(moved.tolist()) and len(moved) < len(ids) + 10
+
+
+def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(tmp_path: Path) -> None:
+    found = ranks.bench(config(tmp_path), repeats=1)
+    pairs, growth = found[:-1], found[-1]
+    assert [record.competitor for record in pairs] == [ranks.ONE_PROCESS, ranks.ONE_RANK] * 3
+    assert all(record.ratio for record in pairs) and growth.table_rows == 2000 and growth.peak_bytes
+
+    small = ranks._OneColumn(100_000, 64, config(tmp_path))
+    ids = torch.stack([torch.randint(n, (8, 64), generator=g) for g in [torch.Generator().manual_seed(0)]
+                       for n in pctr.vocabularies(100_000)], 2)[0]  # fmt: skip
+    distinct = sum(len(column.unique()) for column in ids.T)
+    # A row's number, map, survival and value, at most its sum as well; and 27 dense sums, in whole blocks.
+    assert 21 * distinct <= small.sent <= 29 * distinct + 8 * 2**16 + 100
 
 
 def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:

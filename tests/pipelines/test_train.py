@@ -169,6 +169,17 @@ def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path, monk
     assert not (folder / "private" / "state.pt").exists()
 
 
+def test_a_checkpoint_of_another_version_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = config(tmp_path, *LONG)
+    directory = RunDirectory(stopped(monkeypatch, settings))
+    saved = directory.load_state()
+    assert saved is not None
+    del saved["evaluated"]
+    directory.save_state(saved)
+    with pytest.raises(UserError, match=r"which another version of dpfest wrote: it lacks evaluated\."):
+        make_run(settings)
+
+
 def test_times_and_losses_of_batches_are_private(tmp_path: Path) -> None:
     """Both depend on the batches that were drawn: one example more or less moves them."""
     settings = config(tmp_path)

@@ -341,8 +341,8 @@ class Run:
         if missing := sorted(self._progress().keys() - saved.keys()):
             raise UserError(
                 f"{self.directory.path} cannot resume from its checkpoint, which another version of dpfest wrote: it "
-                f"lacks {', '.join(missing)}. Finish the run with that version, or delete that folder and start again, which "
-                "spends the budget a second time."
+                f"lacks {', '.join(missing)}. Finish the run with that version, or delete that folder and start again, "
+                "which spends the budget a second time."
             )
         self.seconds, self.waited = saved["seconds"], saved["waited"]
         self.evaluating, self.evaluated = saved["evaluating"], saved["evaluated"]

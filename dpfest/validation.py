@@ -219,11 +219,11 @@ class StateWatch:
 
 
 def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters(remove_duplicate=True)
-    yield from model.named_buffers(remove_duplicate=True)
+    seen = set()
     for prefix, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, Tensor):
+        for name, value in (*module._parameters.items(), *module._buffers.items(), *vars(module).items()):
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
                 yield f"{prefix}.{name}" if prefix else name, value
 
 

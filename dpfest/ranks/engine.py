@@ -233,10 +233,10 @@ class RankEngine(PrivateEngine):
 
     def _survivors(self, touched: Rows, summed: NDArray[np.float64] | None, step: int) -> list[Survivors]:
         """Return the surviving rows of each own shard, numbered within it, by the algorithm's own choice."""
-        chosen = []
-        for shard, layout, selected in zip(self.places.own, self.places.layouts, self._selected, strict=True):
-            at = np.flatnonzero(touched % self.places.shards == shard)
-            batch = _ShardBatch(touched[at] // self.places.shards, None if summed is None else summed[at])
+        chosen, places = [], self.places
+        own = zip(places.own, places.layouts, self._selected, places.by_shard(touched), strict=True)
+        for shard, layout, selected, at in own:
+            batch = _ShardBatch(touched[at] // places.shards, None if summed is None else summed[at])
             context = StepContext(
                 step, self.shard_key(shard), layout, self.device, selected, self.map_noise_multiplier, None
             )
@@ -246,9 +246,8 @@ class RankEngine(PrivateEngine):
     def _alive(self, rows: Rows, chosen: Sequence[Survivors]) -> NDArray[np.bool_]:
         """Return which own global rows survive."""
         alive = np.ones(len(rows), dtype=bool)
-        for shard, survivors in zip(self.places.own, chosen, strict=True):
+        for at, survivors in zip(self.places.by_shard(rows), chosen, strict=True):
             if survivors.rows is not None:
-                at = np.flatnonzero(rows % self.places.shards == shard)
                 alive[at] = locate(survivors.rows, torch.from_numpy(rows[at] // self.places.shards))[1].numpy()
         return alive
 
@@ -265,7 +264,9 @@ class RankEngine(PrivateEngine):
             sums = ClippedSum(self, survivors)
             sums.add(recording)
             for total, own in ((rows, sums.flat_rows), (dense, sums.flat_dense)):
-                total.add_(own.mul_(1 / self.unit).round_(), alpha=self.unit)  # a power of two: exact in any dtype
+                for low in range(0, len(own), BLOCK):  # a block stays in the cache for its three operations
+                    piece = own[low : low + BLOCK].mul_(1 / self.unit).round_()
+                    total[low : low + BLOCK].add_(piece, alpha=self.unit)  # a power of two: exact in any dtype
             loss += float(recording.losses.detach().sum())
         return rows, dense, loss
 
@@ -274,7 +275,9 @@ class RankEngine(PrivateEngine):
         low, high = self._cuts[self.group.rank : self.group.rank + 2]
         sizes = np.diff(self._cuts).tolist()
         parts = self.group.exchange(sums, sizes, [high - low] * self.group.world)
-        total = parts.view(self.group.world, high - low).sum(0)
+        total, *others = parts.split(high - low) if high > low else [parts]
+        for other in others:
+            total += other
         if self.deviation > 0:
             stream = self.key.stream("dense noise", step)
             stream.position = low
@@ -304,9 +307,8 @@ class RankEngine(PrivateEngine):
         counts = [sum(survivors.shapes[number][0] for survivors in chosen) for number in range(len(self.tables))]
         found = [torch.empty(count, dim, dtype=self.dtype) for count, dim in zip(counts, self.layout.dims, strict=True)]
         filled = [0] * len(self.tables)
-        for shard, survivors in zip(places.own, chosen, strict=True):
+        for shard, at, survivors in zip(places.own, places.by_shard(rows), chosen, strict=True):
             sizes = [math.prod(shape) for shape in survivors.shapes]
-            at = np.flatnonzero(rows % places.shards == shard)
             _, position = survivors.find(torch.from_numpy(rows[at] // places.shards))
             width, of = dims[at], table[at]
             first = (np.cumsum(sizes) - sizes)[of] + (position.numpy() - np.asarray(survivors.bounds)[of]) * width

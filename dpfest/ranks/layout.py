@@ -68,6 +68,12 @@ class ShardLayout:
         table, shard = self.table(rows), rows % self.shards
         return self._start[table, shard] + rows // self.shards - self._first[table, shard]
 
+    def by_shard(self, rows: Rows) -> list[Rows]:
+        """Return where the rows of each own shard stand among own global rows."""
+        shard = rows % self.shards - self.own.start
+        order = np.argsort(shard.astype(np.uint16 if self.shards < 1 << 16 else np.int64), kind="stable")
+        return np.split(order, np.cumsum(np.bincount(shard, minlength=len(self.own)))[:-1])
+
     def local_rows(self, table: int, shard: int) -> Rows:
         """Return the rows of a table that lie in a shard, numbered within the table, in ascending order."""
         numbers = self._first[table, shard] + np.arange(self.rows[table, shard])

@@ -48,8 +48,10 @@ class ShardedTable(nn.Embedding):
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows ``[..., dim]``; zeros while look-ups are learnt."""
         if self._asked is not None:
-            if len(input.flatten()) and not 0 <= int(input.min()) <= int(input.max()) < self.num_embeddings:
-                raise IndexError(f"an id is outside of the table's {self.num_embeddings} rows")
+            if input.numel():
+                low, high = input.aminmax()
+                if not 0 <= int(low) <= int(high) < self.num_embeddings:
+                    raise IndexError(f"an id is outside of the table's {self.num_embeddings} rows")
             self._asked(self, input)
             return self.weight.new_zeros(()).expand(*input.shape, self.embedding_dim)
         if self._read is None:
@@ -58,9 +60,8 @@ class ShardedTable(nn.Embedding):
                 "evaluation of dpfest.ranks only."
             )
         input = input.contiguous()
-        place = torch.searchsorted(self._read, input)
-        known = place < len(self._read)
-        if not bool(known.all()) or not torch.equal(self._read[place], input.to(self._read.dtype)):
+        place = torch.searchsorted(self._read, input).clamp_max_(max(len(self._read) - 1, 0))
+        if input.numel() and not (len(self._read) and torch.equal(self._read[place], input.to(self._read.dtype))):
             raise UserError(
                 "The forward pass looks up rows that it does not look up when all embeddings are zero: over several "
                 "ranks, which rows an example looks up must not depend on embeddings."

@@ -83,7 +83,7 @@ class Event:
         for name in ("noise_multiplier", "draws", "epsilon_per_draw"):
             if (getattr(self, name) is not None) != (name in _STATED[self.kind]):
                 raise ValueError(f"{self.what}: a {self.kind} event needs {' and '.join(_STATED[self.kind])} alone")
-        for name, value in asdict(self).items():
+        for name, value in vars(self).items():
             if name in ("kind", "what", "part") or (value is None and name not in ("count", "sampling_probability")):
                 continue
             most = 1.0 if name == "sampling_probability" else 1e300
@@ -117,7 +117,8 @@ def from_record(record: Mapping[str, Any]) -> Event:
 
 def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
     """Return the epsilon at ``delta`` of all events together: 0 for none, inf if ``delta`` cannot be met."""
-    return max((_epsilon(paid, delta, interval) for paid in by_example(events)), default=0.0)
+    paid_for = (tuple(map(cost_alone, paid)) for paid in by_example(events))
+    return max((_epsilon(paid, delta, interval) for paid in paid_for), default=0.0)
 
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:
@@ -198,6 +199,19 @@ def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
         tuple(replace(event, part=()) for event in events if event.part == part[: len(event.part)])
         for part in dict.fromkeys(event.part for event in events)
     ]
+
+
+def cost_alone(event: Event) -> Event:
+    """Return the event with nothing but what its privacy loss follows from, so that equal losses are known as equal."""
+    return Event(
+        kind=event.kind,
+        what="",
+        count=event.count,
+        sampling_probability=event.sampling_probability,
+        noise_multiplier=event.noise_multiplier,
+        draws=event.draws,
+        epsilon_per_draw=event.epsilon_per_draw,
+    )
 
 
 def _rounding(events: Sequence[Event]) -> float:

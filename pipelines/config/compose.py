@@ -233,7 +233,7 @@ def _plain(cfg: DictConfig) -> Mapping[str, Any]:
     return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _composed(overrides: tuple[str, ...]) -> DictConfig:
     """Return a composed configuration, not to be changed."""
     with _hydra():

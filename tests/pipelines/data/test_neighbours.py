@@ -123,6 +123,10 @@ def test_of_generated_clicks(tmp_path: Path, which: str, config: Any, monkeypatc
     assert_one_record_is_gone(whole(config, lambda: of(list)), of(lambda lines: without(lines, which)))
 
 
+TABLES: dict[str, pl.DataFrame] = {}
+"""The files of the flights' package, each read once."""
+
+
 @pytest.mark.parametrize("config", [NycflightsConfig(), NycflightsStreamConfig(days=6)])
 def test_of_the_flights(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sixtieth flight, whole days of the busiest route among them, so that flights share hours and aircraft."""
@@ -130,7 +134,9 @@ def test_of_the_flights(tmp_path: Path, which: str, config: Any, monkeypatch: py
 
     def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
         def changed(self: Nycflights, file: str) -> pl.DataFrame:
-            table = read(self, file)
+            if file not in TABLES:
+                TABLES[file] = read(self, file)
+            table = TABLES[file]
             if file != "flights.csv.zip":
                 return table
             some = pl.int_range(pl.len()) % 60 == 0

@@ -1,7 +1,8 @@
 """Privacy accounting: events, their privacy loss distributions, and calibration of the noise multiplier.
 
-Events are plain records, counted pessimistically by ``dp_accounting``'s own constructors on its accountant's default
-grid: its ``PLDAccountant`` gives the same number for the same Gaussian and Laplace events. Only exponential selection
+Events are plain records, counted pessimistically by ``dp_accounting`` on its accountant's default grid: its
+``PLDAccountant`` gives the same number for the same Gaussian and Laplace events (``dpfest.sampled_gaussian`` is its
+constructor, faster). Only exponential selection
 and repeated pure-DP draws, for which it has no event, use the pair of ``dpfest.dominating_pair``.
 
 Adjacency is add-or-remove-one example. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem 10), and parallel over
@@ -20,7 +21,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.optimize import brentq
 
-from dpfest import dominating_pair
+from dpfest import dominating_pair, sampled_gaussian
 from dpfest.errors import UserError
 
 INTERVAL = 1e-4
@@ -98,6 +99,8 @@ class Event:
         q, sigma = self.sampling_probability, self.noise_multiplier
         if self.draws is not None and self.epsilon_per_draw is not None:
             return dominating_pair.privacy_loss(self.epsilon_per_draw, self.draws, sigma or math.inf, q, interval)
+        if self.kind == "gaussian" and sigma is not None and q < 1:
+            return sampled_gaussian.privacy_loss(sigma, q, interval)
         make = pld.from_laplace_mechanism if self.kind == "laplace" else pld.from_gaussian_mechanism
         return make(sigma, value_discretization_interval=interval, sampling_prob=q)
 

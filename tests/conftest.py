@@ -36,3 +36,9 @@ def calibrations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "calibrations"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Turns of a benchmark hold one step, where a test does not ask how exact its times are."""
+    monkeypatch.setattr("pipelines.bench.measure._TURN_SECONDS", 1e-3)

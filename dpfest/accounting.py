@@ -1,7 +1,8 @@
 """Privacy accounting: events, their privacy loss distributions, and calibration of the noise multiplier.
 
-Events are plain records, counted pessimistically by ``dp_accounting``'s own constructors on its accountant's default
-grid: its ``PLDAccountant`` gives the same number for the same Gaussian and Laplace events. Only exponential selection
+Events are plain records, counted pessimistically by ``dp_accounting`` on its accountant's default grid: its
+``PLDAccountant`` gives the same number for the same Gaussian and Laplace events (``dpfest.sampled_gaussian`` is its
+constructor, faster). Only exponential selection
 and repeated pure-DP draws, for which it has no event, use the pair of ``dpfest.dominating_pair``.
 
 Adjacency is add-or-remove-one example. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem 10), and parallel over
@@ -20,7 +21,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.optimize import brentq
 
-from dpfest import dominating_pair
+from dpfest import dominating_pair, sampled_gaussian
 from dpfest.errors import UserError
 
 INTERVAL = 1e-4
@@ -83,7 +84,7 @@ class Event:
         for name in ("noise_multiplier", "draws", "epsilon_per_draw"):
             if (getattr(self, name) is not None) != (name in _STATED[self.kind]):
                 raise ValueError(f"{self.what}: a {self.kind} event needs {' and '.join(_STATED[self.kind])} alone")
-        for name, value in asdict(self).items():
+        for name, value in vars(self).items():
             if name in ("kind", "what", "part") or (value is None and name not in ("count", "sampling_probability")):
                 continue
             most = 1.0 if name == "sampling_probability" else 1e300
@@ -98,6 +99,8 @@ class Event:
         q, sigma = self.sampling_probability, self.noise_multiplier
         if self.draws is not None and self.epsilon_per_draw is not None:
             return dominating_pair.privacy_loss(self.epsilon_per_draw, self.draws, sigma or math.inf, q, interval)
+        if self.kind == "gaussian" and sigma is not None and q < 1:
+            return sampled_gaussian.privacy_loss(sigma, q, interval)
         make = pld.from_laplace_mechanism if self.kind == "laplace" else pld.from_gaussian_mechanism
         return make(sigma, value_discretization_interval=interval, sampling_prob=q)
 
@@ -117,7 +120,8 @@ def from_record(record: Mapping[str, Any]) -> Event:
 
 def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -> float:
     """Return the epsilon at ``delta`` of all events together: 0 for none, inf if ``delta`` cannot be met."""
-    return max((_epsilon(paid, delta, interval) for paid in by_example(events)), default=0.0)
+    paid_for = (tuple(map(cost_alone, paid)) for paid in by_example(events))
+    return max((_epsilon(paid, delta, interval) for paid in paid_for), default=0.0)
 
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:
@@ -198,6 +202,19 @@ def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
         tuple(replace(event, part=()) for event in events if event.part == part[: len(event.part)])
         for part in dict.fromkeys(event.part for event in events)
     ]
+
+
+def cost_alone(event: Event) -> Event:
+    """Return the event with nothing but what its privacy loss follows from, so that equal losses are known as equal."""
+    return Event(
+        kind=event.kind,
+        what="",
+        count=event.count,
+        sampling_probability=event.sampling_probability,
+        noise_multiplier=event.noise_multiplier,
+        draws=event.draws,
+        epsilon_per_draw=event.epsilon_per_draw,
+    )
 
 
 def _rounding(events: Sequence[Event]) -> float:

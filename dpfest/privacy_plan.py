@@ -302,11 +302,11 @@ def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> f
 def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[float]:
     """Return, for each period, the least noise multiplier at which what its examples pay for meets the target."""
     sigmas: dict[tuple[Event, ...], float] = {}  # equal periods are calibrated once
+    steps, all_selections = plan._steps, plan.selections
 
     def sigma_of(number: int) -> float:
-        step = replace(plan._steps[number], part=())
-        part = plan._steps[number].part
-        selections = [replace(event, part=()) for event in plan.selections if event.part[:1] in ((), part)][:1]
+        step, part = replace(steps[number], part=()), steps[number].part
+        selections = [replace(event, part=()) for event in all_selections if event.part[:1] in ((), part)][:1]
         left, composed = FIDELITIES[plan.fidelity].to_compose(plan.target_epsilon or 0.0, selections)
 
         def events(sigma: float) -> list[Event]:

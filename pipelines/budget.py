@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dpfest import accounting
-from dpfest.accounting import Event, to_record
+from dpfest.accounting import Event, cost_alone, to_record
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.unproven import epsilon_at_own_rates
@@ -127,14 +127,15 @@ def planned(config: Config, examples: int | Sequence[int], features: int | Seque
 
 
 def remembered_calibration(runs: Path) -> Callable[..., float]:
-    """Return `accounting.calibrate` with a cache in `runs`, which later runs and commands share.
+    """Return `accounting.calibrate` with a cache in `runs`, which later runs and commands share, whatever algorithm
+    they train: its noise follows from what is spent alone.
 
     A cached result is used only if it meets the target; otherwise, or if it cannot be read, it is recomputed.
     """
     folder = runs / ".calibration"
 
     def calibrate(make_events: Callable[[float], Sequence[Event]], target: float, delta: float) -> float:
-        probes = [[to_record(event) for event in make_events(sigma)] for sigma in (1.0, 2.0)]
+        probes = [[to_record(cost_alone(event)) for event in make_events(sigma)] for sigma in (1.0, 2.0)]
         question = {"events": probes, "epsilon": target, "delta": delta, "dp_accounting": version("dp_accounting")}
         name = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:32]
         entry = folder / f"{name}.json"

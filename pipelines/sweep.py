@@ -25,7 +25,11 @@ from pipelines.system.records import Record
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.
-_PRELOADED = ["torch", "torch._dynamo", "scipy.stats", "dp_accounting.pld", "hydra"]
+_PRELOADED = ("pipelines.train", "torch._dynamo")
+_OF_TASK = {
+    "clicks": ("pipelines.tasks.clicks",),
+    "text": ("pipelines.tasks.texts", "transformers.models.roberta.modeling_roberta", "peft"),
+}
 
 
 @dataclass(frozen=True)
@@ -150,8 +154,9 @@ def _child(call: Call, threads: int) -> Child:
     assert call.record is not None
     call.record.unlink(missing_ok=True)
     log = call.record.with_suffix(".log")
+    preload = (*_PRELOADED, *_OF_TASK[call.config.data.task])
     # No daemon: preprocessing may start processes of its own.
-    return Child(_in_child, call, log=log, threads=threads, preload=_PRELOADED, daemon=False)
+    return Child(_in_child, call, log=log, threads=threads, preload=preload, daemon=False)
 
 
 def _in_child(parent: Connection, call: Call) -> None:

@@ -31,6 +31,8 @@ INCIDENTAL = frozenset(
     | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model"}
 )
 
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast, where PyYAML has it
+
 
 class Unusable(Exception):
     """A run that a report must leave out; the text is the reason."""
@@ -339,7 +341,7 @@ def _config(path: Path) -> Mapping[str, Any]:
     if not path.exists():
         return {}
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_YAML)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise Unusable(f"config.yaml cannot be read ({' '.join(str(error).split())})") from error
     return value if isinstance(value, Mapping) else {}

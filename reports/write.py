@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_pdf import FigureCanvasPdf
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 
 from reports.style import Drawing, settle
 from reports.svg import tidy
@@ -15,6 +21,12 @@ _METADATA: dict[str, dict[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
+}
+# Figure.savefig would draw each figure twice, the first time for its layout, which is settled.
+_PRINTED: dict[str, Callable[[Drawing], Callable[..., Any]]] = {
+    "png": lambda figure: FigureCanvasAgg(figure).print_png,
+    "pdf": lambda figure: FigureCanvasPdf(figure).print_pdf,
+    "svg": lambda figure: FigureCanvasSVG(figure).print_svg,
 }
 
 
@@ -66,10 +78,11 @@ class Draft:
 def put_figure(draft: Draft, name: str, figure: Drawing) -> list[str]:
     """Add PNG, PDF and SVG under one name; call it inside `style()`."""
     settle(figure)
-    names = []
+    names, dpi = [], figure.dpi
     for kind, metadata in _METADATA.items():
         out = io.BytesIO()
-        figure.savefig(out, format=kind, metadata=metadata)
+        figure.dpi = dpi  # printing to PDF or SVG changes it
+        _PRINTED[kind](figure)(out, metadata=metadata)
         drawn = out.getvalue()
         content = tidy(drawn, name, figure.hovers, figure.footer) if kind == "svg" else drawn
         names.append(draft.put(f"figures/{name}.{kind}", content))

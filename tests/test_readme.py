@@ -45,6 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readme")
 
 
+@pytest.mark.usefixtures("short_turns")
 @pytest.mark.parametrize("line", RUN)
 def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """At smoke size: a command must work; what it finds takes hours elsewhere."""

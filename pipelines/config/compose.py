@@ -48,20 +48,25 @@ class Composer:
         self._search_path = (f"hydra.searchpath=[file://{config_dir.resolve()}]",) if config_dir else ()
         self._parser = OverridesParser.create()
         self.groups = _groups(self._search_path)
-        self._composed: dict[tuple[str, ...], DictConfig] = {}
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """Compose the configuration of one run.
 
+        Composition takes a fifth of a second, and setting a value on a composed configuration far less. Configurations
+        of the same files therefore share one composition.
+
         Raises:
             UserError: an unknown key, group or choice, with the nearest known one; invalid syntax.
         """
-        self.check_choices(overrides)
+        parsed = self.parse(overrides)
+        self._check_choices(parsed)
+        values = [override for override in parsed if self._sets_a_value(override)]
+        files = [str(override.input_line) for override in parsed if not self._sets_a_value(override)]
         try:
-            with _hydra():
-                return compose(CONFIG_NAME, overrides=[*self._search_path, *overrides])
+            composed = _composed((*self._search_path, *files))
         except COMPOSITION_ERRORS as error:
             raise UserError(self.explain(error, overrides)) from error
+        return self._with_values(composed, values)
 
     def check_choices(self, overrides: Sequence[str]) -> None:
         """Refuse a group choice that is not a name (`profile=1`), for which Hydra fails with a traceback.
@@ -69,7 +74,10 @@ class Composer:
         Raises:
             UserError: there is one; the message names the group.
         """
-        for override in self.parse(overrides):
+        self._check_choices(self.parse(overrides))
+
+    def _check_choices(self, overrides: Sequence[Override]) -> None:
+        for override in overrides:
             value = override.value()
             if self.is_group(override.key_or_group) and isinstance(value, bool | int | float | dict):
                 raise UserError(
@@ -112,9 +120,6 @@ class Composer:
     def expand(self, overrides: Sequence[str]) -> Iterator[tuple[list[str], DictConfig]]:
         """Yield the runs of a multirun in Hydra's order: overrides and configuration of each.
 
-        Composition takes a tenth of a second, and setting a value on a composed configuration far less. Runs that
-        choose the same files therefore share one composition, also across calls.
-
         Raises:
             UserError: as `compose`; or a sweep that cannot be listed, such as an interval.
         """
@@ -130,16 +135,12 @@ class Composer:
                 raise UserError(f"{override.input_line} cannot be listed run by run; give its values, as in key=1,2,3.")
         for chosen in itertools.product(*axes):
             overrides = [*fixed, *chosen]
-            values = [override for override in self.parse(overrides) if self._sets_a_value(override)]
-            lines = {override.input_line for override in values}
-            files = tuple(text for text in overrides if text not in lines)
-            if files not in self._composed:
-                self._composed[files] = self.compose(files)
-            yield overrides, self._with_values(self._composed[files], values)
+            yield overrides, self.compose(overrides)
 
     def _sets_a_value(self, override: Override) -> bool:
-        """Whether the override only sets a value: it chooses no file, adds or deletes no key, and is not Hydra's."""
-        plain = override.type is OverrideType.CHANGE and not isinstance(override.value(), dict)
+        """Whether the override only sets one value: it chooses no file, adds or deletes no key, and is not Hydra's."""
+        one = not override.is_sweep_override() and not isinstance(override.value(), dict)
+        plain = one and override.type is OverrideType.CHANGE
         return plain and not self.is_group(override.key_or_group) and not override.key_or_group.startswith("hydra")
 
     def _with_values(self, composed: DictConfig, overrides: Sequence[Override]) -> DictConfig:
@@ -200,9 +201,7 @@ class Composer:
         others = [text for text in overrides if text != wrong and self.is_group(text.partition("=")[0])]
         for attempt in (others, []):
             try:
-                with _hydra():
-                    cfg = compose(CONFIG_NAME, overrides=[*self._search_path, *attempt])
-                return dotted_keys(_plain(cfg))
+                return dotted_keys(_plain(_composed((*self._search_path, *attempt))))
             except (HydraException, OmegaConfBaseException):
                 continue
         return sorted(self.groups)
@@ -232,6 +231,13 @@ _WORDS = ("null", "true", "false", "nan", "inf")
 
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:
     return OmegaConf.to_container(cfg, resolve=False)  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=256)
+def _composed(overrides: tuple[str, ...]) -> DictConfig:
+    """Return a composed configuration, not to be changed."""
+    with _hydra():
+        return compose(CONFIG_NAME, overrides=list(overrides))
 
 
 @functools.cache

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_a_section_is_printed_as_a_table_and_kept(dpfest_here: Command, tmp_path: Path) -> None:
     ended = dpfest_here("bench", "embedding", "--repeats", "1", "profile=smoke")
     assert ended.returncode == 0, ended.stderr

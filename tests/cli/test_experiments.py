@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from reports.comparison import populations
+from reports.registry import ENTRIES
+from reports.runs import load_runs
 from tests.cli.conftest import HOME, Command
 
 EXPERIMENTS = sorted((HOME / "conf" / "experiment").glob("*.yaml"))
@@ -19,7 +22,7 @@ OTHERS = ("search", "reference")
 def test_an_experiment_runs_and_is_reported(
     dpfest_here: Command, tmp_path: Path, calibrations: Path, file: Path
 ) -> None:
-    """Runs have processes of their own; the commands need none."""
+    """Runs have processes of their own; the commands need none. What shows no such run is drawn elsewhere."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".calibration").symlink_to(calibrations)
     line = ["sweep", f"experiment={file.stem}", "profile=smoke", "sweep.jobs=2"]
@@ -39,9 +42,12 @@ def test_an_experiment_runs_and_is_reported(
     counts = [(int(done), int(needed)) for done, needed in re.findall(r" (\d+) of +(\d+) runs", listed.stdout)]
     assert {done == needed for done, needed in counts if done} == {True}
     assert max(counts)[0] <= planned
-    built = dpfest_here("report", "profile=smoke")
+    groups = populations(load_runs(tmp_path / "runs")[0])
+    shown = [entry.id for entry in ENTRIES if any(map(entry.shows, groups))]
+    built = dpfest_here("report", "profile=smoke", "--only", ",".join(shown))
     assert built.returncode == 0, built.stderr
-    assert json.loads((tmp_path / "report" / "report.json").read_text())["artifacts"]
+    artifacts = json.loads((tmp_path / "report" / "report.json").read_text())["artifacts"]
+    assert [artifact["id"] for artifact in artifacts] == shown != []
     assert {path.name for path in tmp_path.iterdir()} == {"data", "runs", "report"}
 
 

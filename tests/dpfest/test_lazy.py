@@ -21,7 +21,7 @@ from dpfest.lazy import lacks_noise
 from dpfest.reading import DatasetReader
 from tests.dpfest.steps import by_batch, released
 
-ROWS, DIM, STEPS, EXAMPLES = 6, 20_000, 7, 40
+ROWS, DIM, STEPS, EXAMPLES = 6, 12_000, 7, 40
 FALSE_ALARM = 1e-4
 
 

@@ -415,7 +415,7 @@ def test_select_counts_an_example_no_more_often_than_it_says() -> None:
     generator = torch.Generator().manual_seed(0)
     first = torch.randint(0, 10, (EXAMPLES,), generator=generator)
     items = TensorDataset(first, first + 10, torch.ones(EXAMPLES))
-    algorithm = dpfest.FEST(selection=dpfest.SelectionConfig(rows=20, noise_multiplier=0.1))
+    algorithm = dpfest.FEST(selection=dpfest.SelectionConfig(rows=20, noise_multiplier=2.0))
     chosen = dpfest.select(Twice(), items, losses, algorithm, rows_per_example=2)
     assert chosen.rows.tolist() == list(range(20))
     with pytest.raises(UserError, match=r"counts 800 rows, more than 400 examples"):
@@ -425,7 +425,7 @@ def test_select_counts_an_example_no_more_often_than_it_says() -> None:
         )  # fmt: skip
     model = Twice()
     run = make_private(
-        model, torch.optim.SGD(model.parameters(), lr=0.5), items, losses, algorithm=algorithm, epsilon=100.0,
+        model, torch.optim.SGD(model.parameters(), lr=0.5), items, losses, algorithm=algorithm, epsilon=4.0,
         batch_size=40, steps=2, selected=chosen,
     )  # fmt: skip
     start = model.item.weight.detach().clone()
@@ -595,7 +595,7 @@ def test_only_the_batch_that_was_drawn_is_stepped_and_a_due_check_cannot_be_left
 
 def test_a_ledger_of_another_plan_is_refused() -> None:
     run, model = training(), Shop()
-    cheap = dpfest.plan(DPSGD(), epsilon=40.0, delta=1e-4, examples=EXAMPLES, batch_size=40, steps=STEPS)
+    cheap = dpfest.plan(DPSGD(), epsilon=5.0, delta=1e-4, examples=EXAMPLES, batch_size=40, steps=STEPS)
     read = dpfest.DatasetReader(data())
     with pytest.raises(UserError, match="ledger belongs to another plan"):
         PrivateTraining(model, losses, torch.optim.SGD(model.parameters()), cheap, read, ledger=run.ledger)

@@ -16,7 +16,7 @@ from pipelines.ranks import make_run
 from pipelines.sweep import _PRELOADED
 from pipelines.system.processes import Child
 
-_PRELOAD = (*_PRELOADED, "torch._dynamo", "pipelines.ranks")
+_PRELOAD = (*_PRELOADED, "pipelines.ranks")
 
 
 def train_on_ranks(

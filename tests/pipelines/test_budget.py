@@ -104,7 +104,16 @@ def test_calibrations_are_kept_and_believed_only_if_they_meet_the_target(config,
     assert list(folder.iterdir()) == [entry]
 
 
-def test_another_question_has_another_entry(config, tmp_path):
+def test_algorithms_that_spend_alike_share_a_calibration(config, tmp_path):
+    noise = set()
+    for name in ("dpsgd", "frozen", "adafest"):
+        config.algorithm = ALGORITHMS[name]()
+        noise.add(stage.budget(config).plan.noise_multiplier)
+    assert len(noise) == len(list((tmp_path / "runs" / ".calibration").iterdir())) == 1
+
+
+def test_another_question_has_another_entry(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(accounting, "calibrate", lambda *_: 1.0)  # its answer does not matter here
     calibrate = stage.remembered_calibration(tmp_path / "runs")
     for epsilon, delta, count in [(1.0, 1e-5, 900), (2.0, 1e-5, 900), (1.0, 1e-6, 900), (1.0, 1e-5, 800)]:
         calibrate(steps(count), epsilon, delta)

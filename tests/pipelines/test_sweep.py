@@ -233,7 +233,8 @@ def test_a_dataset_that_cannot_be_made_fails_its_runs_alone(tmp_path: Path, stag
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_asks_runs_to_stop_and_starts_no_other(tmp_path: Path, stages: Stages, number: int) -> None:
     script = textwrap.dedent(f"""
-        import sys
+        import signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
         sys.path[:0] = [{str(HOME)!r}, {str(tmp_path)!r}]
         from pathlib import Path
         from pipelines.config.compose import Composer

@@ -68,7 +68,8 @@ def node() -> str:
 
 
 SWEEPING = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 sys.path.insert(0, {home!r})
 from pipelines.config.compose import Composer
 from pipelines.runs.grid import plan

@@ -105,6 +105,7 @@ def test_the_threshold_lets_half_an_untouched_row_survive() -> None:
         assert rows * stats.norm.sf(embedding.threshold(rows, 0.3) / 0.3) == pytest.approx(0.5)
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_every_embedding_competitor_is_timed_against_adafest(tmp_path: Path) -> None:
     small = config(tmp_path, "bench.largest_rows=200000", "bench.dense_coordinates=6400000")
     found = embedding.bench(small, repeats=1)
@@ -127,6 +128,7 @@ def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
     assert set(ids.tolist()) <= set(moved.tolist()) and len(moved) < len(ids) + 10
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(tmp_path: Path) -> None:
     found = ranks.bench(config(tmp_path), repeats=1)
     pairs, growth = found[:-1], found[-1]
@@ -141,6 +143,7 @@ def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(tmp
     assert 21 * distinct <= small.sent <= 29 * distinct + 8 * 2**16 + 100
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:
     found = by_name(step.bench(config(tmp_path), repeats=1))
     assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, pctr.EVALUATION, *COMPETITORS}
@@ -160,6 +163,7 @@ def test_tables_are_shared_by_turns_and_networks_are_not() -> None:
     assert any(not torch.equal(old, new) for old, new in zip(before, weights, strict=True))
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_an_absent_peer_is_said_to_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "find_spec", lambda name: None)
     found = by_name(peers.bench(config(tmp_path), repeats=1))
@@ -244,6 +248,7 @@ def test_the_shipped_limits_are_the_papers() -> None:
     assert dataclasses.asdict(shipped)["largest_rows"] == embedding.SIZES[-1]
 
 
+@pytest.mark.usefixtures("short_turns")
 def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) -> None:
     settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
     path, found = bench("text", settings, repeats=1)

@@ -32,6 +32,10 @@ BASES = [
 ]
 
 
+ELSEWHERE = ("audit", "bench", "check", "hub", "preprocess", "ranks", "seed", "sweep")
+"""Keys whose values no choice of data or algorithm changes: set in the first base alone."""
+
+
 def numeric_keys(values: dict[str, Any], where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """The places of numbers, of lists of them, and of values that are null where a number may stand."""
     for name, value in values.items():
@@ -55,6 +59,8 @@ def test_odd_values_are_refused_by_name_or_can_be_planned(base: list[str], monke
     values = OmegaConf.to_container(Composer().compose(overrides), resolve=True)
     assert isinstance(values, dict)
     for place in numeric_keys(values):
+        if base is not BASES[0] and place[0] in ELSEWHERE:
+            continue
         for odd in ODD:
             changed = copy.deepcopy(values)
             section = changed

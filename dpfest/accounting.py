@@ -39,6 +39,7 @@ _ROUNDING = 2.0**-52
 # Calibration aims this far (relative) below the target: another machine may round the other way.
 _MARGIN = 5e-5
 _LEAST_NOISE, _MOST_NOISE = 2.0**-4, 2.0**16
+_LOG_TAIL = -50.0  # log of the probability that dp_accounting cuts off a loss distribution, and counts as delta
 # Fields that an event of each kind must have.
 _STATED = {
     "gaussian": ("noise_multiplier",),
@@ -127,8 +128,16 @@ class Event:
         loss = make(sigma, value_discretization_interval=interval, sampling_prob=q)
         if self.max_batch_size is None or self.dataset_size is None:
             return loss
-        doubled = make((sigma or 0.0) / 2, value_discretization_interval=interval, sampling_prob=q)
-        return doubled.compute_mixture(loss, chance_of_truncation(self.dataset_size, q, self.max_batch_size))
+        chance = chance_of_truncation(self.dataset_size, q, self.max_batch_size)
+        if chance == 0:
+            return loss
+        doubled = make(
+            (sigma or 0.0) / 2,
+            value_discretization_interval=interval,
+            sampling_prob=q,
+            log_mass_truncation_bound=min(_LOG_TAIL - math.log(chance), -1.0),  # of which the chance is a share
+        )
+        return doubled.compute_mixture(loss, chance)
 
 
 def chance_of_truncation(examples: int, sampling_probability: float, max_batch_size: int) -> float:

@@ -142,12 +142,14 @@ def _added(one: Law, other: Law, points: int) -> Law:
         chances = one.chances[first] * one.chances[second] * np.where(first == second, 1.0, 2.0)
         values = one.values[first] + one.values[second]
     else:
-        chances = np.outer(one.chances, other.chances).ravel()
-        values = np.add.outer(one.values, other.values).ravel()
+        chances = (one.chances[:, None] * other.chances).ravel()
+        values = (one.values[:, None] + other.values).ravel()
     place = np.minimum(np.searchsorted(grid, values, side="right") - 1, len(grid) - 2)
     upper = chances * np.clip((values - grid[place]) / np.diff(grid)[place], 0.0, 1.0)
     chances -= upper
-    split = np.bincount(place, chances, len(grid)) + np.bincount(place + 1, upper, len(grid))
+    split = np.zeros(len(grid))
+    split += np.bincount(place, chances, len(grid))
+    split += np.bincount(place + 1, upper, len(grid))
     return _without_the_negligible(grid, split, one.cut + other.cut)
 
 

@@ -65,10 +65,11 @@ class AllocatedBatches:
     def indices(self, step: int) -> NDArray[np.int64]:
         """See :meth:`PoissonBatches.indices`."""
         epoch, bin_of_step = divmod(step, self.bins)
-        if epoch not in self._epochs:  # a reader ahead of the training may be in the next epoch
-            self._epochs = {known: self._epochs[known] for known in sorted(self._epochs)[-1:]}
-            self._epochs[epoch] = self._allocation(epoch)
-        order, ends = self._epochs[epoch]
+        allocation = self._epochs.get(epoch)
+        if allocation is None:  # a reader ahead of the training, perhaps a thread, may be in the next epoch
+            allocation = self._allocation(epoch)
+            self._epochs = {**dict(sorted(self._epochs.items())[-1:]), epoch: allocation}
+        order, ends = allocation
         return order[ends[bin_of_step] : ends[bin_of_step + 1]].astype(np.int64)
 
     def _allocation(self, epoch: int) -> tuple[NDArray[np.integer], NDArray[np.int64]]:

@@ -21,6 +21,7 @@ from dpfest.errors import UserError
 from dpfest.lazy import lacks_noise
 from dpfest.ledger import BudgetExceeded, Ledger
 from dpfest.noise import NoiseKey
+from dpfest.optimizers import tell_noise
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, request_of
 from dpfest.topk import Selection
@@ -107,6 +108,7 @@ class PrivateTraining:
             selected=self.selected,
             sum_dtype=sum_dtype,
         )
+        tell_noise(self.optimizers, self.engine.deviation / privacy_plan.batch_size)
         self._batches = privacy_plan.batches(period, self._own_key)
         self._read, self._loader = read, {"num_workers": num_workers, "pin_memory": pin_memory}
         self._own_ledger = ledger is None

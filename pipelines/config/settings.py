@@ -294,8 +294,8 @@ class Config:
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
-        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map or
-            reference; null for none.
+        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map,
+            optimizers or reference; null for none.
     """
 
     data: Any

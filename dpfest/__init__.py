@@ -15,6 +15,7 @@ _HOME = {
     "ledger": ("BudgetExceeded", "Ledger"),
     "noise": ("NoiseKey",),
     "private": ("make_private",),
+    "optimizers": ("AdamBC",),
     "privacy_plan": ("Period", "PrivacyPlan", "plan", "threshold_for", "training_steps"),
     "reading": ("Batch", "DatasetReader", "MicroBatch"),
     "selection": ("select",),

@@ -2,8 +2,8 @@
 
 Events are plain records, counted pessimistically by ``dp_accounting`` on its accountant's default grid: its
 ``PLDAccountant`` gives the same number for the same Gaussian and Laplace events (``dpfest.sampled_gaussian`` is its
-constructor, faster). Only exponential selection
-and repeated pure-DP draws, for which it has no event, use the pair of ``dpfest.dominating_pair``.
+constructor, faster). Only those for which it has no event are computed here: exponential selection and repeated pure-DP
+draws (``dpfest.dominating_pair``), and steps on batches that examples are allocated to (``dpfest.allocation``).
 
 Adjacency is add-or-remove-one example. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem 10), and parallel over
 disjoint parts of the examples (McSherry 2009, Theorem 4): an example pays for the parts that contain it.
@@ -20,8 +20,9 @@ from typing import Any
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from scipy.optimize import brentq
+from scipy.stats import binom
 
-from dpfest import dominating_pair, sampled_gaussian
+from dpfest import allocation, dominating_pair, sampled_gaussian
 from dpfest.errors import UserError
 
 INTERVAL = 1e-4
@@ -38,6 +39,7 @@ _ROUNDING = 2.0**-52
 # Calibration aims this far (relative) below the target: another machine may round the other way.
 _MARGIN = 5e-5
 _LEAST_NOISE, _MOST_NOISE = 2.0**-4, 2.0**16
+_LOG_TAIL = -50.0  # log of the probability that dp_accounting cuts off a loss distribution, and counts as delta
 # Fields that an event of each kind must have.
 _STATED = {
     "gaussian": ("noise_multiplier",),
@@ -49,7 +51,9 @@ _STATED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """A privacy event, spent ``count`` times on the examples in ``part``, each time on a Poisson sample of them.
+    """A privacy event, spent ``count`` times on the examples in ``part``, each time on a sample of them.
+
+    The sample is a Poisson sample unless the last attributes state another.
 
     Attributes:
         kind: ``gaussian`` or ``laplace`` noise; ``pure``, adaptive draws, each (epsilon_per_draw, 0)-DP; or
@@ -60,6 +64,10 @@ class Event:
             serves two releases, that of both combined (``split_noise``), which alone enters the accounting.
         claimed_epsilon: what a source claims for all ``draws``, if that is less than they cost.
         steps_per_epoch: steps between two visits to an example, if batches are really shuffled and of fixed size.
+        max_batch_size, dataset_size: the size to which larger samples are cut, and the number of examples they are
+            drawn from, if the Poisson sample is truncated (``dpfest.sampling.TruncatedPoisson``).
+        bins: steps in an epoch, of which each example takes part in one, if examples are allocated to batches
+            (``dpfest.sampling.BallsInBins``); the ``count`` steps are consecutive, from the start of an epoch on.
 
     Raises:
         ValueError: an unknown kind; a value that is missing, superfluous or out of range.
@@ -77,6 +85,9 @@ class Event:
     epsilon_per_draw: float | None = None
     claimed_epsilon: float | None = None
     steps_per_epoch: int | None = None
+    max_batch_size: int | None = None
+    dataset_size: int | None = None
+    bins: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in _STATED:
@@ -90,6 +101,20 @@ class Event:
             most = 1.0 if name == "sampling_probability" else 1e300
             if not (isinstance(value, int | float) and 0 < value <= most):
                 raise ValueError(f"{self.what}: {name} must be a number in (0, {most:g}], not {value!r}")
+        ways = [self.steps_per_epoch, self.max_batch_size, self.bins]
+        if len(ways) - ways.count(None) > 1 or (self.max_batch_size is None) != (self.dataset_size is None):
+            raise ValueError(f"{self.what}: examples are sampled in one way, stated in full")
+        if (self.max_batch_size or self.bins) and self.kind != "gaussian":
+            raise ValueError(f"{self.what}: a {self.kind} event is accounted on Poisson samples alone")
+        if self.bins and self.sampling_probability != 1 / self.bins:
+            raise ValueError(f"{self.what}: an example is in one of {self.bins} bins with probability 1 / {self.bins}")
+
+    @property
+    def sampling(self) -> str | None:
+        """Name of the sampler that the event is accounted for (``dpfest.fidelity.SAMPLERS``); None for all examples."""
+        ways = {"balls_in_bins": self.bins, "truncated_poisson": self.max_batch_size, "shuffled": self.steps_per_epoch}
+        named = [name for name, stated in ways.items() if stated]
+        return named[0] if named else "poisson" if self.sampling_probability < 1 else None
 
     def __str__(self) -> str:
         return f"{self.count} x {self.what}" + (f" on {', '.join(self.part)}" if self.part else "")
@@ -99,10 +124,28 @@ class Event:
         q, sigma = self.sampling_probability, self.noise_multiplier
         if self.draws is not None and self.epsilon_per_draw is not None:
             return dominating_pair.privacy_loss(self.epsilon_per_draw, self.draws, sigma or math.inf, q, interval)
-        if self.kind == "gaussian" and sigma is not None and q < 1:
-            return sampled_gaussian.privacy_loss(sigma, q, interval)
         make = pld.from_laplace_mechanism if self.kind == "laplace" else pld.from_gaussian_mechanism
-        return make(sigma, value_discretization_interval=interval, sampling_prob=q)
+        if self.kind == "gaussian" and sigma is not None and q < 1:
+            loss = sampled_gaussian.privacy_loss(sigma, q, interval)
+        else:
+            loss = make(sigma, value_discretization_interval=interval, sampling_prob=q)
+        if self.max_batch_size is None or self.dataset_size is None:
+            return loss
+        chance = chance_of_truncation(self.dataset_size, q, self.max_batch_size)
+        if chance == 0:
+            return loss
+        doubled = make(
+            (sigma or 0.0) / 2,
+            value_discretization_interval=interval,
+            sampling_prob=q,
+            log_mass_truncation_bound=min(_LOG_TAIL - math.log(chance), -1.0),  # of which the chance is a share
+        )
+        return doubled.compute_mixture(loss, chance)
+
+
+def chance_of_truncation(examples: int, sampling_probability: float, max_batch_size: int) -> float:
+    """Return an upper bound on the probability that a Poisson sample of ``examples`` has ``max_batch_size`` or more."""
+    return min(1.0, float(binom.sf(max_batch_size - 1, examples, sampling_probability)) * (1 + 2.0**-20))
 
 
 def to_record(event: Event) -> dict[str, Any]:
@@ -233,6 +276,8 @@ def _composed(events: Sequence[Event], interval: float) -> PrivacyLossDistributi
 
 @lru_cache(maxsize=16)
 def _privacy_loss(event: Event, interval: float) -> PrivacyLossDistribution:
+    if event.bins is not None and event.noise_multiplier:
+        return allocation.privacy_loss(event.noise_multiplier, event.bins, event.count, interval)
     one = replace(event, count=1)
     if event.kind == "gaussian" and event.noise_multiplier and event.sampling_probability == 1:
         # Unsampled Gaussians compose exactly (Dong, Roth and Su 2022, Corollary 3.3).

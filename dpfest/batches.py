@@ -1,11 +1,14 @@
-"""Poisson sampling of batches."""
+"""Batches, drawn from the key: Poisson samples, truncated ones, and random allocations of examples to batches."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dpfest.distributions import bernoulli
+from dpfest.distributions import below, bernoulli, distinct
 from dpfest.noise import NoiseKey
+
+_AT_ONCE = 1 << 20  # examples whose random words are in memory at a time
 
 
 class PoissonBatches:
@@ -17,15 +20,68 @@ class PoissonBatches:
     :class:`dp_accounting.PoissonSampledDpEvent`; within 2^-100 per drawn example (:mod:`dpfest.distributions`).
     """
 
-    sampling = "poisson"
-
     def __init__(self, examples: int, batch_size: float, key: NoiseKey) -> None:
         refuse_batch_size(examples, batch_size)
         self.examples, self.key, self.sampling_probability = examples, key, batch_size / examples
 
-    def indices(self, step: int) -> np.ndarray:
+    def indices(self, step: int) -> NDArray[np.int64]:
         """Return the distinct examples of batch ``step`` (from 0), sorted int64 ``[b]``: a function of key and step."""
         return bernoulli(self.key.stream("poisson batch", step), self.examples, self.sampling_probability)
+
+
+class TruncatedBatches(PoissonBatches):
+    """Poisson batches; of one with more than ``max_batch_size`` examples, a subset of that size, each equally likely.
+
+    Formal guarantee: the sampling of :class:`dp_accounting.TruncatedSubsampledGaussianDpEvent`; the subset is exact.
+    """
+
+    def __init__(self, examples: int, batch_size: float, key: NoiseKey, max_batch_size: int) -> None:
+        super().__init__(examples, batch_size, key)
+        self.max_batch_size = max_batch_size
+
+    def indices(self, step: int) -> NDArray[np.int64]:
+        """See :meth:`PoissonBatches.indices`."""
+        drawn = super().indices(step)
+        if len(drawn) <= self.max_batch_size:
+            return drawn
+        kept = distinct(self.key.stream("truncation", step), len(drawn), self.max_batch_size)
+        return drawn[np.sort(kept)]
+
+
+class AllocatedBatches:
+    """In each epoch every example is in one of the ``ceil(examples / batch_size)`` batches, each equally likely.
+
+    An epoch's first batch draws the whole allocation, in O(examples); it and the last one are kept, 4 bytes per example
+    each (8 above 2^32 examples). A batch may be empty.
+
+    Formal guarantee: examples are allocated independently of one another and of other epochs, exactly uniformly.
+    """
+
+    def __init__(self, examples: int, batch_size: float, key: NoiseKey) -> None:
+        refuse_batch_size(examples, batch_size)
+        self.examples, self.key, self.bins = examples, key, int(-(-examples // batch_size))
+        self._epochs: dict[int, tuple[NDArray[np.integer], NDArray[np.int64]]] = {}
+
+    def indices(self, step: int) -> NDArray[np.int64]:
+        """See :meth:`PoissonBatches.indices`."""
+        epoch, bin_of_step = divmod(step, self.bins)
+        allocation = self._epochs.get(epoch)
+        if allocation is None:  # a reader ahead of the training, perhaps a thread, may be in the next epoch
+            allocation = self._allocation(epoch)
+            self._epochs = {**dict(sorted(self._epochs.items())[-1:]), epoch: allocation}
+        order, ends = allocation
+        return order[ends[bin_of_step] : ends[bin_of_step + 1]].astype(np.int64)
+
+    def _allocation(self, epoch: int) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+        """Return the examples ordered by batch, ``[examples]``, and where each batch ends there, ``[bins + 1]``."""
+        stream = self.key.stream("allocation", epoch)
+        chosen = np.empty(self.examples, dtype=np.min_scalar_type(self.bins - 1))
+        for start in range(0, self.examples, _AT_ONCE):
+            part = chosen[start : start + _AT_ONCE]
+            part[:] = below(stream, len(part), self.bins)
+        ends = np.append(0, np.cumsum(np.bincount(chosen, minlength=self.bins)))
+        order = np.argsort(chosen, kind="stable")  # so that each batch is sorted
+        return order.astype(np.min_scalar_type(self.examples - 1)), ends
 
 
 def refuse_batch_size(examples: int, batch_size: float) -> None:

@@ -1,4 +1,4 @@
-"""Exact sampling of Bernoulli trials, geometric gaps, Laplace noise and subsets.
+"""Exact sampling of Bernoulli trials, geometric gaps, Laplace noise, bounded numbers and subsets.
 
 Each variate is decided in float64 if the error of float64 and of 64 random bits cannot change it, and otherwise in
 :mod:`dpfest.precise`, with 128 more bits. The bounds allow numpy's and the C library's ``log`` and ``log1p`` an error
@@ -101,6 +101,17 @@ def laplace(stream: Keystream, count: int, scale: float) -> Floats:
             near[place] = float(mp.nint(exponential(stream, int(words[place]), first + place) * (scale / grid)))
     near *= np.where(signs >> np.uint64(63), -grid, grid)
     return near
+
+
+def below(stream: Keystream, count: int, bound: int) -> NDArray[np.uint64]:
+    """Return independent numbers of ``range(bound)``, each equally likely: uint64 ``[count]``.
+
+    Formal guarantee: exact; words from which the remainder would be uneven are drawn again.
+    """
+    words, most = stream.words(count), np.uint64((1 << 64) // bound * bound - 1)
+    while len(uneven := np.flatnonzero(words > most)):
+        words[uneven] = stream.words(len(uneven))
+    return words % np.uint64(bound)
 
 
 def distinct(stream: Keystream, universe: int, count: int) -> NDArray[np.int64]:

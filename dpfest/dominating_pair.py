@@ -124,18 +124,29 @@ def privacy_loss(
         s = q * np.exp(losses) / np.where(weight > 0, weight, 1.0)
         return np.where(weight > 0, weight * divergence(s), 0.0)
 
-    def discretised(curve: Callable[[Floats], Floats], lowest: float, highest: float) -> pld_pmf.PLDPmf:
-        first, last = math.floor(lowest / interval), math.ceil(highest / interval)
-        losses = np.arange(first, max(last, first + 1) + 1) * interval
-        deltas = np.minimum.accumulate(curve(losses))
-        # Any first point is sound; points whose delta is only rounding would make the result drift in composition.
-        skip = max(0, int(np.argmax(deltas + np.expm1(losses) > _ROUNDING)) - 1)
-        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
-            interval, first + skip, first + len(losses) - 1, deltas[skip:]
-        )
-
     if q == 1:
-        return PrivacyLossDistribution(discretised(removed, -furthest, furthest))
+        return PrivacyLossDistribution(discretised(removed, -furthest, furthest, interval))
     least = -math.log1p(-q)
     most = float(np.logaddexp(-least, math.log(q) + furthest))
-    return PrivacyLossDistribution(discretised(removed, -least, most), discretised(added, -most, least))
+    return PrivacyLossDistribution(
+        discretised(removed, -least, most, interval), discretised(added, -most, least, interval)
+    )
+
+
+def discretised(curve: Callable[[Floats], Floats], lowest: float, highest: float, interval: float) -> pld_pmf.PLDPmf:
+    """Return a privacy loss distribution whose hockey-stick curve lies on or above ``curve`` (Doroshenko et al. 2022).
+
+    Args:
+        curve: divergence at each loss, ``[n]`` to ``[n]``.
+        lowest: loss below which almost none lies.
+        highest: loss above which almost none lies; what is left there counts as infinite.
+        interval: spacing of the grid.
+    """
+    first, last = math.floor(lowest / interval), math.ceil(highest / interval)
+    losses = np.arange(first, max(last, first + 1) + 1) * interval
+    deltas = np.minimum.accumulate(curve(losses))
+    # Any first point is sound; points whose delta is only rounding would make the result drift in composition.
+    skip = max(0, int(np.argmax(deltas + np.expm1(losses) > _ROUNDING)) - 1)
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        interval, first + skip, first + len(losses) - 1, deltas[skip:]
+    )

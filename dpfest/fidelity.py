@@ -6,19 +6,19 @@ from collections.abc import Sequence
 
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.batches import PoissonBatches
-from dpfest.unproven import Paper
+from dpfest.errors import UserError
+from dpfest.sampling import BallsInBins, Poisson, Sampler, TruncatedPoisson
+from dpfest.unproven import Paper, Shuffled
 
 
 class Rigorous:
-    """Batches are Poisson samples of the data they are drawn from, and all releases are composed.
+    """Batches are sampled as they are accounted, from the data they are drawn from, and all releases are composed.
 
     Formal guarantee: ``cost`` is a proven epsilon.
     """
 
-    sampling, batches = "poisson", PoissonBatches
+    samplings = (Poisson.name, TruncatedPoisson.name, BallsInBins.name)  # the first is the default
     own_rates = True  # a period's batches are accounted for as samples of its own examples
-    statement = "Each batch is a Poisson sample, and is accounted as one."
     counts_of_gumbel = "true cost"
     cost = staticmethod(accounting.epsilon)
 
@@ -32,11 +32,16 @@ class Rigorous:
         """Return the target of the steps, and the selections to compose with them: both unchanged."""
         return target, selections
 
-    @staticmethod
-    def as_sampled(step: Event, examples: int, batch_size: int) -> Event:
-        """Return a period's step with whatever its accounting needs besides: unchanged."""
-        return step
-
 
 FIDELITIES: dict[str, type[Rigorous] | type[Paper]] = {"rigorous": Rigorous, "paper": Paper}
 """Every fidelity by name."""
+SAMPLERS: dict[str, type[Sampler]] = {kind.name: kind for kind in (Poisson, TruncatedPoisson, BallsInBins, Shuffled)}
+"""Every sampler by name."""
+
+
+def sampling_of(fidelity: str, sampling: str | None) -> str:
+    """Return the name of a sampler that fits the fidelity, which None leaves to it. Raises UserError for another."""
+    fitting = FIDELITIES[fidelity].samplings
+    if sampling not in (None, *fitting):
+        raise UserError(f"sampling={sampling!r} does not fit fidelity={fidelity!r}: choose {' or '.join(fitting)}.")
+    return sampling or fitting[0]

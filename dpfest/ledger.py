@@ -17,7 +17,7 @@ from typing import Any
 from dpfest import accounting
 from dpfest.accounting import Event, from_record, to_record
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES
+from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
 
 
 class BudgetExceeded(UserError, RuntimeError):
@@ -35,6 +35,8 @@ class Ledger:
     Args:
         target_epsilon, delta: the target; epsilon is None if nothing is private.
         fidelity: how events are counted, a name in ``dpfest.fidelity.FIDELITIES``.
+        sampling: how batches are drawn, a name in ``dpfest.fidelity.SAMPLERS``; None for the fidelity's own. Events
+            that are accounted for another sampler are refused.
         fixed_noise_seed: whether the noise key derives from a seed, which the ledger then states.
         selections: planned row selections; spent at once.
         steps: planned steps, one event per period; spent by ``spend_step``.
@@ -50,6 +52,7 @@ class Ledger:
         delta: float,
         *,
         fidelity: str = "rigorous",
+        sampling: str | None = None,
         fixed_noise_seed: bool = False,
         selections: Sequence[Event] = (),
         steps: Sequence[Event] = (),
@@ -57,6 +60,7 @@ class Ledger:
     ) -> None:
         self.target_epsilon, self.delta = target_epsilon, delta
         self.fidelity, self.fixed_noise_seed = fidelity, fixed_noise_seed
+        self.sampling = sampling_of(fidelity, sampling)
         self._count, self._steps, self._run = FIDELITIES[fidelity], tuple(steps), dict(run or {})
         # Keys are events of count 1.
         self._spent: Counter[Event] = Counter()
@@ -72,7 +76,7 @@ class Ledger:
 
     def plan(self, events: Iterable[Event]) -> None:
         """Verify once that these events and those already spent stay within the target; else raise BudgetExceeded."""
-        planned = self._spent + _counted(events)
+        planned = self._spent + self._counted(events)
         self._refuse_past_target(planned)
         self._verified = planned
 
@@ -87,7 +91,7 @@ class Ledger:
         Raises:
             BudgetExceeded: it would exceed the target; nothing is recorded then.
         """
-        spent = self._spent + _counted([event])
+        spent = self._spent + self._counted([event])
         if not spent <= self._verified:
             whole = spent | self._verified
             try:
@@ -116,7 +120,7 @@ class Ledger:
         if self.target_epsilon is None:
             return "no privacy"
         bound = min(self._count.cost(self.events, self.delta, accounting.COARSE_INTERVAL), self.target_epsilon)
-        how = f"{self.fidelity}, {self._count.sampling}, delta {self.delta:.2g}"
+        how = f"{self.fidelity}, {self.sampling}, delta {self.delta:.2g}"
         return f"epsilon {bound:.4g} of {self.target_epsilon:g} ({how})"
 
     def statements(self) -> list[str]:
@@ -125,7 +129,7 @@ class Ledger:
             return ["Trained without privacy: nothing is guaranteed."]
         statements = {
             f"Epsilon holds at delta {self.delta:.4g} under add-or-remove-one adjacency of training examples.": True,
-            self._count.statement: True,
+            SAMPLERS[self.sampling].statement: True,
             "One-shot Gumbel selection costs as many draws as rows, and the paper claims one draw's epsilon; epsilon "
             f"counts the {self._count.counts_of_gumbel}.": any(event.claimed_epsilon for event in self._spent),
             "Epsilon holds only while the fixed noise_seed stays secret, and for one version of "
@@ -143,7 +147,7 @@ class Ledger:
             "target_epsilon": self.target_epsilon,
             "delta": self.delta,
             "fidelity": self.fidelity,
-            "sampling": self._count.sampling,
+            "sampling": self.sampling,
             "fixed_noise_seed": self.fixed_noise_seed,
             "epsilon": self.epsilon() if private else None,
             "sound_epsilon": sound if private and math.isfinite(sound) else None,  # JSON has no word for infinity
@@ -163,12 +167,22 @@ class Ledger:
             ValueError, KeyError: not a ledger.
             BudgetExceeded: the record's plan or spending exceeds its own target.
         """
-        settings = {name: record[name] for name in ("target_epsilon", "delta", "fidelity", "fixed_noise_seed", "run")}
-        ledger = cls(**settings)
+        names = ("target_epsilon", "delta", "fidelity", "sampling", "fixed_noise_seed", "run")
+        ledger = cls(**{name: record[name] for name in names})
         ledger.plan(map(from_record, record["planned"]))
         for event in map(from_record, record["events"]):
             ledger.spend(event)
         return ledger
+
+    def _counted(self, events: Iterable[Event]) -> Counter[Event]:
+        events = list(events)
+        for event in events:
+            if event.sampling not in (None, self.sampling):
+                raise UserError(
+                    f"{event} is accounted for batches sampled as {event.sampling}, and this ledger's are "
+                    f"{self.sampling}: neither plan nor accountant covers both."
+                )
+        return _counted(events)
 
     def _refuse_past_target(self, proposed: Counter[Event]) -> None:
         target = self.target_epsilon

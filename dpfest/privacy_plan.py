@@ -1,6 +1,6 @@
 """Privacy plan: the calibrated noise of a run and every event it may spend, fixed before any access to the data.
 
-An example pays for the steps of its period, each on a Poisson sample of rate q = batch_size / examples of the period,
+An example pays for the steps of its period, each on a sample of the period's examples (of rate q = batch_size / N_p),
 and for the row selection that counts it; each period's noise is calibrated to the composition of both. The algorithm
 states the cost of a step (``Algorithm.step_event``). An ordinary run has one period, containing all examples.
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
@@ -30,10 +30,12 @@ from dpfest import accounting
 from dpfest.accounting import Event
 from dpfest.algorithms import AdaFEST, Algorithm
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES
+from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
+from dpfest.sampling import Batches, Poisson, Sampler, TruncatedPoisson, default_max_batch_size
 from dpfest.topk import selection_events
+from dpfest.unproven import Shuffled
 
 MOST_STEPS = 10**9
 """Of a period; more would outlast every machine, and the numbers with which they are accounted."""
@@ -59,15 +61,16 @@ class PrivacyPlan:
     """What a run may spend: all events derive from these settings, so accounting and training cannot differ.
 
     Formal guarantee: under fidelity ``rigorous``, a run that spends no more than ``events``, taking each period's steps
-    on Poisson samples of its own examples under its own ``key_of`` and each row selection once, is (target_epsilon,
-    delta)-DP under add-or-remove-one adjacency, or ``ledger`` refuses the plan.
+    in order on its own ``batches`` and each row selection once, is (target_epsilon, delta)-DP under add-or-remove-one
+    adjacency, or ``ledger`` refuses the plan.
 
     Attributes:
         algorithm: algorithm whose steps are planned.
         target_epsilon, delta: the target; epsilon is None without privacy.
         fidelity: how epsilon is counted, a name in ``dpfest.fidelity.FIDELITIES``.
+        sampler: how batches are drawn, and what a step on them is accounted as (``dpfest.sampling``).
         fixed_noise_seed: whether the noise key derives from a seed.
-        batch_size: B, expected under Poisson sampling.
+        batch_size: B, the expected size of a batch, by which sums are divided.
         features: vocabulary sizes of the features that a row selection covers, or their number; None without selection.
         periods: in order; a single one unless the data are a stream.
 
@@ -79,6 +82,7 @@ class PrivacyPlan:
     target_epsilon: float | None
     delta: float
     fidelity: str = "rigorous"
+    sampler: Sampler = field(default_factory=Poisson)
     fixed_noise_seed: bool = False
     batch_size: int
     features: int | tuple[int, ...] | None = None
@@ -88,6 +92,7 @@ class PrivacyPlan:
         noised = {self.target_epsilon is not None, *(period.noise_multiplier is not None for period in self.periods)}
         if noised != {self.algorithm.private}:
             raise UserError(f"The plan's noise does not fit {self.algorithm.name}: plan it anew with dpfest.plan(...).")
+        sampling_of(self.fidelity, self.sampling)
 
     @property
     def examples(self) -> int:
@@ -101,13 +106,18 @@ class PrivacyPlan:
 
     def step(self, period: int = 0) -> Event | None:
         """Return what one step of a period (from 0) spends, with all noise that it adds; None without privacy."""
-        settings, fidelity = self.periods[period], FIDELITIES[self.fidelity]
+        settings = self.periods[period]
         if settings.noise_multiplier is None:
             return None
-        rate = self.batch_size / (settings.examples if fidelity.own_rates else self.examples)
+        rate = self.batch_size / (settings.examples if FIDELITIES[self.fidelity].own_rates else self.examples)
         step = self.algorithm.step_event(settings.noise_multiplier, rate)
         part = () if settings.days is None else (f"period {period + 1}",)
-        return step and fidelity.as_sampled(replace(step, part=part), settings.examples, self.batch_size)
+        return step and self.sampler.accounted(replace(step, part=part), settings.examples, self.batch_size)
+
+    def batches(self, period: int, key: NoiseKey) -> Batches:
+        """Return the batches of a period's steps, from the run's key; without privacy, shuffled ones."""
+        sampler = self.sampler if self.algorithm.private else Shuffled()
+        return sampler.batches(self.periods[period].examples, self.batch_size, self.key_of(period, key))
 
     @property
     def selections(self) -> tuple[Event, ...]:
@@ -138,8 +148,8 @@ class PrivacyPlan:
 
     @property
     def sampling(self) -> str:
-        """How batches are drawn under the fidelity: ``poisson`` or ``shuffled``."""
-        return FIDELITIES[self.fidelity].sampling
+        """How batches are drawn: a name in ``dpfest.fidelity.SAMPLERS``."""
+        return self.sampler.name
 
     @property
     def noise_multiplier(self) -> float | None:
@@ -171,6 +181,7 @@ class PrivacyPlan:
             self.target_epsilon,
             self.delta,
             fidelity=self.fidelity,
+            sampling=self.sampling,
             fixed_noise_seed=self.fixed_noise_seed,
             selections=self.selections,
             steps=self._steps,
@@ -199,6 +210,8 @@ def plan(
     period: int | None = None,
     features: int | Sequence[int] | None = None,
     fidelity: str = "rigorous",
+    sampling: str | None = None,
+    max_batch_size: int | None = None,
     fixed_noise_seed: bool = False,
     calibrate: Callable[..., float] = accounting.calibrate,
 ) -> PrivacyPlan:
@@ -210,13 +223,17 @@ def plan(
         epsilon: target epsilon; ignored without privacy.
         delta: target delta; None for 1 / N.
         examples: N; for a stream, a list with the number of each day, in order.
-        batch_size: B, expected under Poisson sampling.
+        batch_size: B, the expected size of a batch (under ``balls_in_bins`` it is N / ceil(N / B)).
         steps: T; for a stream, of each period. Give this or ``epochs`` (see ``training_steps``).
         epochs: passes over the examples; for a stream, over each period's.
         period: days per period of a stream (None: 1); the last period may be shorter.
         features: vocabulary sizes of the features that a row selection covers; their number alone if only that is known
             (one-shot Gumbel is then counted as if no vocabulary capped it).
         fidelity: ``rigorous``, or ``paper`` for what the paper claims (``dpfest.unproven``).
+        sampling: ``poisson`` (the default), ``truncated_poisson`` or ``balls_in_bins`` (``dpfest.sampling``); None for
+            the fidelity's own.
+        max_batch_size: largest batch under ``truncated_poisson``, at least ``batch_size``; None for a size that no
+            batch of the run exceeds with probability ``1 - delta / 100``.
         fixed_noise_seed: whether noise derives from a seed, for reproduction on public data.
         calibrate: ``accounting.calibrate``, or a cache of its results: ``Ledger`` verifies them.
 
@@ -244,12 +261,16 @@ def plan(
             "gaussian or laplace, or selection.source=first_day or all_days."
         )
 
+    delta = 1 / sum(period.examples for period in periods) if delta is None else _number("delta", delta)
+    sampler = _sampler(sampling_of(fidelity, sampling), max_batch_size, periods, batch_size, delta)
+
     def planned(sigmas: Sequence[float | None], periods: Sequence[Period] = periods) -> PrivacyPlan:
         return PrivacyPlan(
             algorithm=algorithm,
             target_epsilon=_number("epsilon", epsilon) if algorithm.private else None,
-            delta=1 / sum(period.examples for period in periods) if delta is None else _number("delta", delta),
+            delta=delta,
             fidelity=fidelity,
+            sampler=sampler,
             fixed_noise_seed=fixed_noise_seed,
             batch_size=batch_size,
             features=tuple(features) if isinstance(features, Sequence) else features,
@@ -305,13 +326,13 @@ def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[floa
     steps, all_selections = plan._steps, plan.selections
 
     def sigma_of(number: int) -> float:
-        step, part = replace(steps[number], part=()), steps[number].part
+        period, part = plan.periods[number], steps[number].part
         selections = [replace(event, part=()) for event in all_selections if event.part[:1] in ((), part)][:1]
         left, composed = FIDELITIES[plan.fidelity].to_compose(plan.target_epsilon or 0.0, selections)
 
         def events(sigma: float) -> list[Event]:
-            noised = plan.algorithm.step_event(sigma, step.sampling_probability)
-            return [*composed, replace(noised, count=step.count)] if noised else composed
+            step = replace(plan, periods=(replace(period, days=None, noise_multiplier=sigma),)).step()
+            return [*composed, replace(step, count=period.steps)] if step else composed
 
         question = tuple(events(1.0))
         if question not in sigmas:
@@ -319,6 +340,19 @@ def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[floa
         return sigmas[question]
 
     return [sigma_of(number) for number in range(len(plan.periods))]
+
+
+def _sampler(name: str, largest: int | None, periods: Sequence[Period], batch_size: int, delta: float) -> Sampler:
+    """Return the sampler of this name."""
+    if name != TruncatedPoisson.name:
+        if largest is not None:
+            raise UserError(f"max_batch_size={largest} applies to sampling=truncated_poisson alone: leave it out.")
+        return SAMPLERS[name]()
+    if largest is None:
+        largest = default_max_batch_size([(one.examples, one.steps) for one in periods], batch_size, delta)
+    if _whole("max_batch_size", largest) < batch_size:
+        raise UserError(f"max_batch_size={largest} must be at least batch_size={batch_size}, the expected size.")
+    return TruncatedPoisson(int(largest))
 
 
 def _periods(examples: int | Sequence[int], length: int | None, batch_size: int) -> list[Period]:

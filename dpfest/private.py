@@ -39,6 +39,8 @@ def make_private(
     batch_size: int,
     epochs: float | None = None,
     steps: int | None = None,
+    sampling: str = "poisson",
+    max_batch_size: int | None = None,
     selected: Selection | None = None,
     micro_batch_size: int | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -47,7 +49,7 @@ def make_private(
     sum_dtype: torch.dtype | None = None,
     noise_seed: int | None = None,
 ) -> PrivateTraining:
-    """Wrap a model for private training: calibrate the noise to ``epsilon``, check the model, prepare Poisson batches.
+    """Wrap a model for private training: calibrate the noise to ``epsilon``, check the model, prepare its batches.
 
     Args:
         model: trained in place; its trainable parameters lie in embeddings, linear layers, convolutions within an
@@ -58,9 +60,12 @@ def make_private(
         algorithm: which rows survive a step: ``dpfest.AdaFEST(threshold=...)``, ``dpfest.DPSGD()``, ...
         epsilon: target epsilon.
         delta: target delta; None for 1 / N.
-        batch_size: B, the expected size of a Poisson batch.
+        batch_size: B, the expected size of a batch.
         epochs: training length in passes over the data set. Give this or ``steps``.
         steps: training length in steps.
+        sampling: ``poisson``; ``truncated_poisson``, whose batches have at most ``max_batch_size`` examples (None for a
+            size that they would hardly ever exceed); ``balls_in_bins``, every example once an epoch.
+        max_batch_size: see ``sampling``.
         selected: from :func:`dpfest.select`, for FEST and AdaFESTPlus.
         micro_batch_size: maximum number of examples run at once; None for all.
         collate_fn: as in ``torch.utils.data.DataLoader``, like the next two.
@@ -88,6 +93,8 @@ def make_private(
         batch_size=batch_size,
         steps=steps,
         epochs=epochs,
+        sampling=sampling,
+        max_batch_size=max_batch_size,
         features=_table_sizes(model) if algorithm.selection else None,
         fixed_noise_seed=noise_seed is not None,
     )

@@ -1,4 +1,4 @@
-"""Private training loop: Poisson batches, accounting before each step, update, checkpoints and branches."""
+"""Private training loop: sampled batches, accounting before each step, update, checkpoints and branches."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader
 from dpfest import binding
 from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES
 from dpfest.lazy import lacks_noise
 from dpfest.ledger import BudgetExceeded, Ledger
 from dpfest.noise import NoiseKey
+from dpfest.optimizers import tell_noise
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, request_of
 from dpfest.topk import Selection
@@ -108,6 +108,8 @@ class PrivateTraining:
             selected=self.selected,
             sum_dtype=sum_dtype,
         )
+        tell_noise(self.optimizers, self.engine.deviation / privacy_plan.batch_size)
+        self._batches = privacy_plan.batches(period, self._own_key)
         self._read, self._loader = read, {"num_workers": num_workers, "pin_memory": pin_memory}
         self._own_ledger = ledger is None
         self.ledger = privacy_plan.ledger(period) if ledger is None else ledger
@@ -129,9 +131,8 @@ class PrivateTraining:
         return self.ledger.epsilon(delta) if self.algorithm.private else math.inf
 
     def indices(self, step: int) -> np.ndarray:
-        """Return the examples of batch ``step`` (from 0), sorted int64 ``[b]``; a Poisson batch may be empty."""
-        batches = FIDELITIES[self.plan.fidelity].batches if self.algorithm.private else FIDELITIES["paper"].batches
-        return batches(self.period.examples, self.plan.batch_size, self.engine.key).indices(step)
+        """Return the examples of batch ``step`` (from 0), sorted int64 ``[b]``, as the plan samples them."""
+        return self._batches.indices(step)
 
     def request(self, step: int) -> Request:
         """Return what to read for a step; steps that are to be checked are also read in parts."""
@@ -287,6 +288,7 @@ class PrivateTraining:
             )
         done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
         if steps is not None:
+            self._refuse_branches()
             left = state.get("granted")
             if left is None and taken is None:
                 raise UserError(
@@ -309,6 +311,7 @@ class PrivateTraining:
         except (RuntimeError, ValueError) as error:
             raise UserError(f"The state belongs to another model or other optimisers: {error}") from error
         self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
+        self._batches = self.plan.batches(self._number, key)
         if self.engine.lazy:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
         new = done + reserved - self.steps_done - self._reserved
@@ -323,11 +326,19 @@ class PrivateTraining:
         """
         if not 0 < steps <= self.steps_left:
             raise UserError(f"steps={steps} of a branch must lie between 1 and the {self.steps_left} that are left.")
+        self._refuse_branches()
         self.flush()
         state = self.state_dict()
         self.ledger.spend_step(self._number, steps)
         self._reserved += steps
         return {**state, "granted": steps}
+
+    def _refuse_branches(self) -> None:
+        if not self.plan.sampler.branches:
+            raise UserError(
+                f"sampling={self.plan.sampling} takes an example once an epoch, and a branch, under its own key, would "
+                "take it again: plan with sampling=poisson."
+            )
 
     def _bound_to(self) -> dict[str, str]:
         parts = binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -46,8 +46,6 @@ class ShuffledBatches:
     example (cycle walking: Black and Rogaway, 2002): a batch costs O(b), whatever the number of examples.
     """
 
-    sampling = "shuffled"
-
     def __init__(self, examples: int, batch_size: int, key: NoiseKey) -> None:
         refuse_batch_size(examples, batch_size)
         self.examples, self.batch_size, self.key = examples, int(batch_size), key
@@ -75,22 +73,36 @@ class ShuffledBatches:
         return (left << half) | right
 
 
-class Paper:
-    """The paper's accounting; ``dpfest.fidelity.Rigorous`` documents the members."""
+@dataclass(frozen=True)
+class Shuffled:
+    """The paper's sampler; ``dpfest.sampling.Sampler`` documents the members."""
 
-    sampling, batches = "shuffled", ShuffledBatches
-    own_rates = False
-    statement = (
+    name: ClassVar[str] = "shuffled"
+    statement: ClassVar[str] = (
         "Shuffled batches of a fixed size are accounted as if they were Poisson samples: epsilon is the paper's "
         "claim. sound_epsilon counts no amplification by sampling, under zero-out adjacency."
     )
+    branches: ClassVar[bool] = True
+
+    def batches(self, examples: int, batch_size: int, key: NoiseKey) -> ShuffledBatches:
+        """Return shuffled batches."""
+        return ShuffledBatches(examples, batch_size, key)
+
+    def accounted(self, step: Event, examples: int, batch_size: int) -> Event:
+        """Return the step with ``steps_per_epoch``: a shuffled batch contains an example once in so many steps."""
+        return replace(step, steps_per_epoch=examples // batch_size)
+
+
+class Paper:
+    """The paper's accounting; ``dpfest.fidelity.Rigorous`` documents the members."""
+
+    samplings = (Shuffled.name,)
+    own_rates = False
     counts_of_gumbel = "claim"
 
     @staticmethod
     def cost(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
-        """Return ``claimed_epsilon``. Raises ValueError if a sampled step lacks ``steps_per_epoch``."""
-        if any(event.sampling_probability < 1 and not event.steps_per_epoch for event in events):
-            raise ValueError("an event of fidelity=paper must state its steps_per_epoch, for sound_epsilon")
+        """Return ``claimed_epsilon``."""
         return claimed_epsilon(events, delta, interval)
 
     @staticmethod
@@ -108,11 +120,6 @@ class Paper:
                 "raise the other."
             )
         return target - claim, [event for event in selections if not event.claimed_epsilon]
-
-    @staticmethod
-    def as_sampled(step: Event, examples: int, batch_size: int) -> Event:
-        """Return the step with ``steps_per_epoch``: a shuffled batch contains an example once in so many steps."""
-        return replace(step, steps_per_epoch=examples // batch_size)
 
 
 def claimed_epsilon(events: Sequence[Event], delta: float, interval: float = accounting.INTERVAL) -> float:
@@ -155,8 +162,12 @@ def without_amplification(events: Sequence[Event]) -> list[Event]:
 def epsilon_at_own_rates(plan: PrivacyPlan) -> float:
     """Return the epsilon that a plan would have if its batches were Poisson samples of their periods.
 
-    It is at most the target except under ``paper``, which counts batches as samples of the whole stream.
+    It is the plan's own epsilon except under ``paper``, which counts batches as samples of the whole stream.
     """
+    if not plan.algorithm.private:
+        return 0.0
+    if plan.sampling != Shuffled.name:
+        return accounting.epsilon(plan.events, plan.delta)
     own = [
         replace(step, sampling_probability=plan.batch_size / period.examples, count=period.steps)
         for number, period in enumerate(plan.periods)

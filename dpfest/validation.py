@@ -156,8 +156,9 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
                         f"Lazy noise is exact under plain SGD alone, not under {kind} as configured: use "
                         "torch.optim.SGD without momentum, weight decay or hooks for the tables, or noise='dense'."
                     )
-                ours, decays = type(optimizer).__module__.startswith("torch.optim"), bool(group.get("weight_decay"))
-                if ours and table and sparse and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
+                known = type(optimizer).__module__.startswith("torch.optim") or getattr(optimizer, "dense_only", False)
+                decays = bool(group.get("weight_decay"))
+                if known and table and sparse and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
                     raise UserError(
                         f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of {name}. Use SGD, "
                         "Adagrad or SparseAdam, without weight_decay."

@@ -16,6 +16,7 @@ from dpfest import accounting
 from dpfest.accounting import Event, cost_alone, to_record
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.sampling import TruncatedPoisson
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config
@@ -31,27 +32,30 @@ class Budget:
     plan: PrivacyPlan
 
     def __str__(self) -> str:
-        plan, stream = self.plan, self.plan.periods[0].days is not None
+        plan, stream, step = self.plan, self.plan.periods[0].days is not None, self.plan.step()
         lines = {
             "algorithm": plan.algorithm.name,
             "examples N": f"{plan.examples:,}",
             "batch size B": f"{plan.batch_size:,}",
             "steps T": f"{plan.steps:,}",
         }
+        if isinstance(plan.sampler, TruncatedPoisson):
+            lines["largest batch"] = f"{plan.sampler.max_batch_size:,}"
         one_rate = not stream or plan.fidelity == "paper"
         if one_rate:
-            lines["sampling probability q"] = f"{plan.batch_size / plan.examples:.6g}"
+            rate = step.sampling_probability if step else plan.batch_size / plan.examples
+            lines["sampling probability q"] = f"{rate:.6g}"
         if plan.target_epsilon is None:
             lines["privacy"] = "none: no guarantee"
         else:
             lines["epsilon"] = (
                 f"{plan.epsilon:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
-                f"{plan.sampling} batches; add-or-remove-one adjacency)"
+                f"{plan.sampling.replace('_', ' ')} batches; add-or-remove-one adjacency)"
             )
             if stream and plan.fidelity == "paper":
                 lines["epsilon at each period's own q"] = f"{epsilon_at_own_rates(plan):.6g}"
             lines["delta"] = f"{plan.delta:.4g}"
-            lines |= _noise(plan.step()) if one_rate else {}
+            lines |= _noise(step) if one_rate else {}
             if plan.selections:
                 selection = plan.selections[0]
                 claim = selection.claimed_epsilon
@@ -121,6 +125,8 @@ def planned(config: Config, examples: int | Sequence[int], features: int | Seque
         period=None if isinstance(examples, int) else config.stream.period,
         features=features,
         fidelity=privacy.fidelity,
+        sampling=privacy.sampling,
+        max_batch_size=privacy.max_batch_size,
         fixed_noise_seed=privacy.noise_seed is not None,
         calibrate=remembered_calibration(Path(config.paths.runs)),
     )

@@ -29,6 +29,9 @@ T = TypeVar("T")
 _SECTIONS = {
     "epsilon": "privacy",
     "delta": "privacy",
+    "fidelity": "privacy",
+    "sampling": "privacy",
+    "max_batch_size": "privacy",
     "batch_size": "train",
     "steps": "train",
     "epochs": "train",

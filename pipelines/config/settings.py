@@ -67,16 +67,21 @@ class PrivacyConfig:
     """The privacy target of a run, and its accounting.
 
     Attributes:
-        fidelity: ``rigorous`` (Poisson batches, every release composed) or ``paper`` (shuffled batches of a fixed size
-            accounted as if they were Poisson, a selection's claimed epsilon added).
+        fidelity: ``rigorous`` (batches sampled as accounted, every release composed) or ``paper`` (shuffled batches of
+            a fixed size accounted as if they were Poisson, a selection's claimed epsilon added).
         epsilon: target of the whole run, including row selection.
         delta: target; null for 1 / examples.
+        sampling: ``poisson``, ``truncated_poisson`` (at most ``max_batch_size`` examples) or ``balls_in_bins`` (every
+            example once an epoch); null for poisson, and for shuffled under ``paper``.
+        max_batch_size: for truncated_poisson; null for a size that hardly any run exceeds.
         noise_seed: null for a key drawn from the operating system; set it only to reproduce results on public data.
     """
 
     fidelity: Literal["rigorous", "paper"] = "rigorous"
     epsilon: Annotated[float, Within(0, 1e4, above=True)] = 1.0
     delta: float | None = None
+    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "shuffled"] | None = None
+    max_batch_size: Count | None = None
     noise_seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -289,8 +294,8 @@ class Config:
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
-        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map or
-            reference; null for none.
+        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map,
+            optimizers or reference; null for none.
     """
 
     data: Any

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
+from dpfest.fidelity import sampling_of
 from dpfest.topk import SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
@@ -39,6 +40,9 @@ def run_hash(config: Config) -> str:
         "model": config.model.identity(),
         **{name: dataclasses.asdict(getattr(config, name)) for name in ("algorithm", "privacy", "optimizer")},
     }
+    for name, default in (("sampling", sampling_of(config.privacy.fidelity, None)), ("max_batch_size", None)):
+        if settings["privacy"][name] in (None, default):  # a run of an earlier version keeps its name
+            del settings["privacy"][name]
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")

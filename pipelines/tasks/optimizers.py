@@ -1,7 +1,7 @@
 """Optimisers of dense parameters and tables; sparse gradients stay sparse.
 
 All of this is post-processing of a released gradient and costs no privacy.  Dense parameters use any optimiser of
-``torch.optim``; tables one whose step costs O(rows in the gradient).
+``torch.optim``, or Adam that knows the noise; tables one whose step costs O(rows in the gradient).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
+from dpfest.optimizers import AdamBC
 from pipelines.system.ranges import Rate
 
 
@@ -23,7 +24,8 @@ class DenseOptimizerConfig:
     """Optimiser of the dense parameters.
 
     Attributes:
-        name: any optimiser of ``torch.optim``, in lower case (adam, adamw, sgd, rmsprop, ...).
+        name: any optimiser of ``torch.optim``, in lower case (adam, adamw, sgd, rmsprop, ...); or adambc, Adam without
+            the noise in its second moment (:class:`dpfest.AdamBC`).
         learning_rate: step size.
         options: other keyword arguments, as in +optimizer.dense.options.weight_decay=0.01.
     """
@@ -159,6 +161,7 @@ def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter
         for name, kind in vars(torch.optim).items()
         if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer) and kind is not torch.optim.Optimizer
     }
+    known["adambc"] = AdamBC
     if config.name not in known or config.name in ("lbfgs", "sparseadam"):
         choices = ", ".join(sorted(set(known) - {"lbfgs", "sparseadam"}))
         raise UserError(f"optimizer.dense.name={config.name} is not an optimiser for private steps; use {choices}.")
@@ -169,6 +172,4 @@ def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter
     try:
         return kind(parameters, lr=config.learning_rate, **options)  # type: ignore[call-arg]
     except (TypeError, ValueError) as error:
-        raise UserError(
-            f"optimizer.dense.options={config.options} do not fit torch's {config.name}: {error}."
-        ) from error
+        raise UserError(f"optimizer.dense.options={config.options} do not fit {config.name}: {error}.") from error

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,6 +69,14 @@ def _one_way(events: Sequence[Event], delta: float, near: float, added: bool) ->
 
 def _log_mgf(event: Event, z: Complex, added: bool) -> Complex:
     """log M of one of the event's ``count``: with the example removed (P has it), or added (Q has it)."""
+    if event.max_batch_size is not None:  # a coin that is seen: the example is added, or replaces another one
+        n, q, most = int(event.dataset_size or 0), event.sampling_probability, event.max_batch_size
+        plain = replace(event, max_batch_size=None, dataset_size=None)
+        heads = float(binom.sf(most - 1, n, q))
+        replaced = replace(
+            plain, noise_multiplier=float(event.noise_multiplier or 0) / 2, gradient_noise_multiplier=None
+        )
+        return np.log((1 - heads) * np.exp(_log_mgf(plain, z, added)) + heads * np.exp(_log_mgf(replaced, z, added)))
     if event.kind == "laplace":
         rate = 1 / float(event.noise_multiplier or 0)  # of the noise, in sensitivities; the pair is symmetric
         between = np.exp(z * rate) * (1 - np.exp(-(1 + 2 * z) * rate)) / (1 + 2 * z)

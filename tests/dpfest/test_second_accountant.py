@@ -63,6 +63,9 @@ LEDGERS: dict[str, tuple[list[Event], float]] = {
     "exponential selection, m = 8": (
         [steps(Exponential(rows_per_step=8, noise_ratio=1.0), 0.8, LARGE_Q, STEPS)], 1e-6
     ),
+    "truncated Poisson batches, at most 8,650": (
+        [replace(steps(DPSGD(), 0.7, LARGE_Q, STEPS), max_batch_size=8_650, dataset_size=JOURNEY)], 1 / JOURNEY
+    ),
     "unsampled steps (audit)": ([steps(DPSGD(), 2.0, 1.0, 3)], 1e-2),
     "a stream of two periods": (stream(), 1 / 150_000),
 }  # fmt: skip
@@ -76,7 +79,7 @@ def documented(name: str) -> list[float | None]:
 
 def opacus(events: list[Event], delta: float) -> float | None:
     """Epsilon by Opacus, of ledgers that hold Gaussians on all examples alone."""
-    if any(event.kind != "gaussian" or event.part for event in events):
+    if any(event.kind != "gaussian" or event.part or event.max_batch_size for event in events):
         return None
     accountants = pytest.importorskip("opacus.accountants")
     accountant = accountants.PRVAccountant()

@@ -19,7 +19,7 @@ from pipelines.config.settings import Config, typed
 from pipelines.data.dataset import Dataset
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
-from pipelines.runs.identity import run_folder
+from pipelines.runs.identity import run_folder, run_hash
 from pipelines.runs.weights import whole_weights
 from pipelines.select import select
 from pipelines.tasks.clicks import ClickTask
@@ -375,6 +375,21 @@ def test_paper_fidelity_says_what_it_is(tmp_path: Path) -> None:
     privacy = make_run(config(tmp_path, *more)).summary["privacy"]
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
     assert privacy["epsilon"] <= 1 < privacy["sound_epsilon"]
+
+
+def test_a_run_is_sampled_as_it_says(tmp_path: Path) -> None:
+    more = ("algorithm=dpsgd", "privacy.sampling=balls_in_bins", "optimizer.dense.name=adambc")
+    privacy = make_run(config(tmp_path, *more)).summary["privacy"]
+    assert privacy["sampling"] == "balls_in_bins" and 0.999 < privacy["epsilon"] <= 1
+    assert privacy["step"]["bins"] == round(1 / privacy["step"]["sampling_probability"]) > 1
+
+
+def test_settings_of_sampling_name_other_runs_and_the_default_none(tmp_path: Path) -> None:
+    default, named, other = (
+        run_hash(config(tmp_path, *more))
+        for more in ((), ("privacy.sampling=poisson",), ("privacy.sampling=truncated_poisson",))
+    )
+    assert default == named != other
 
 
 def test_one_noise_seed_gives_every_run_its_own_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

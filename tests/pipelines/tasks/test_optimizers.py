@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
+from dpfest.optimizers import AdamBC
 from pipelines.tasks.optimizers import (
     DenseOptimizerConfig,
     OptimizerConfig,
@@ -105,3 +106,14 @@ def test_wrong_optimisers_are_named() -> None:
             optimizers(nn.Linear(2, 2), OptimizerConfig(dense=config))
     with pytest.raises(ValueError, match=r"optimizer\.tables\.name"):
         TableOptimizerConfig(name="adamm")
+
+
+def test_adam_that_knows_the_noise_is_an_optimiser_of_the_dense_part() -> None:
+    model = nn.Sequential(nn.Embedding(5, 2), nn.Linear(2, 1))
+    dense = DenseOptimizerConfig(name="adambc", learning_rate=0.02, options={"floor": 0.3})
+    _, update = optimizers(model, OptimizerConfig(dense=dense))
+    assert isinstance(update, AdamBC) and [len(group["params"]) for group in update.param_groups] == [2]
+    assert (update.defaults["lr"], update.defaults["floor"]) == (0.02, 0.3)
+    dense = DenseOptimizerConfig(name="adambc", options={"ceiling": 1})
+    with pytest.raises(UserError, match="do not fit adambc"):
+        optimizers(model, OptimizerConfig(dense=dense))

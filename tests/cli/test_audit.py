@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Command
 
-QUICK = ("audit", "audit.draws=1000", "privacy.noise_seed=0")
+QUICK = ("audit", "audit.draws=1000", "audit.canaries=0", "privacy.noise_seed=0")
 
 
 def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command, tmp_path: Path) -> None:

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from pipelines.audit.audit import Audit, Case
     from pipelines.audit.whole import WholeAudit, WholeCase
 
-# Settings under which a flaw shows: the canary alone decides whether its row reaches the threshold, and the choice of
-# rows has as much noise as the gradient, or noise alone is often kept. Overrides on the command line take precedence.
+# Settings under which a flaw shows: the canary alone decides whether its row reaches the threshold, the choice of rows
+# has as much noise as the gradient, or noise alone is often kept, and a selection of rows costs a good part of the
+# budget. Overrides on the command line take precedence.
 _MAP = ("algorithm.threshold=0.5", "algorithm.noise_ratio=1")
+_SELECTION = ("algorithm.selection.noise_multiplier=8",)
 SETTINGS = {
     "threshold": ("algorithm.false_rate=0.5",),
+    "fest": _SELECTION,
     "adafest": _MAP,
-    "adafest_plus": _MAP,
+    "adafest_plus": (*_MAP, *_SELECTION),
     "exponential": ("algorithm.noise_ratio=1",),
-    "fest": ("algorithm.selection.noise_multiplier=8",),
 }
 
 
@@ -82,12 +84,14 @@ def run_audit(arguments: Sequence[str]) -> int:
             "mechanism that is exactly as claimed."
         )
     print(path)
-    if missed := sum(case.verdict == "missed" for audit in [*audits, *whole] for case in audit.cases):
+    verdicts = [case.verdict for one in audits for case in one.cases]
+    verdicts += [case.verdict for one in whole for case in one.cases]
+    if missed := verdicts.count("missed"):
         print(
             f"{missed} sabotages were missed: too few draws or canaries. Raise audit.draws or audit.canaries.",
             file=sys.stderr,
         )
-    return int(any(audit.refuted for audit in [*audits, *whole]))
+    return int(any(one.refuted for one in audits) or any(one.refuted for one in whole))
 
 
 def _print(audit: Audit, case: Case, header: bool) -> None:

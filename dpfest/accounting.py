@@ -129,7 +129,7 @@ def deltas(events: Sequence[Event], epsilons: Sequence[float], interval: float =
     """Return the privacy profile of all events together: the delta at each of several epsilons."""
     costs = [
         [float(cost) + _rounding(paid) for cost in _composed(paid, interval).get_delta_for_epsilon(list(epsilons))]
-        for paid in by_example(events)
+        for paid in dict.fromkeys(by_example(events))
     ]
     return [max(at, default=0.0) for at in zip(*costs, strict=True)] if costs else [0.0] * len(epsilons)
 

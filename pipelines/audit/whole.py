@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dpfest.algorithms import DPSGD, AdaFEST, Algorithm, Threshold
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, Algorithm, Threshold
 from dpfest.noise import NoiseKey
 from pipelines.audit.attack import ideal_attack
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS
@@ -82,8 +82,8 @@ class WholeAudit:
 def trainings(config: Config) -> list[tuple[Training, tuple[str, ...]]]:
     """Return the trainings of an algorithm that are audited, and with which flaws.
 
-    None for ``frozen``, which trains no rows, and ``exponential``, whose few draws hide thousands of canaries from each
-    other: their audit is that of one step.
+    None for ``frozen``, which trains no rows, for ``exponential``, whose few draws hide thousands of canaries from each
+    other, and for selections by other noise than a Gaussian.
     """
     algorithm, size = _with_rows(config.algorithm, config.audit.canaries), config.audit
     if size.canaries == 0 or not _covered(algorithm):
@@ -99,14 +99,14 @@ def trainings(config: Config) -> list[tuple[Training, tuple[str, ...]]]:
     )
     found = [own]
     flawed = {own}
-    if algorithm.name == "dpsgd" and not algorithm.lazy:
+    if isinstance(algorithm, DPSGD) and not algorithm.lazy:
         epsilons = dict.fromkeys([own.epsilon, *size.epsilons])
         for epsilon in epsilons:
             found.append(replace(own, name="unsampled", rate=1.0, epsilon=epsilon))
         found += [replace(own, epsilon=epsilon) for epsilon in epsilons if epsilon != own.epsilon]
         found.append(replace(own, name="sampled, lazy noise", algorithm=replace(algorithm, noise="lazy")))
         flawed.add(found[-1])
-    if algorithm.name in ("dpsgd", "fest"):
+    if algorithm.name in ("dpsgd", "adafest_plus"):
         days = (size.canaries // PERIODS,) * PERIODS
         found.append(replace(own, name="stream", canaries=days, steps=max(2, size.steps // 2), stream=True))
         flawed.add(found[-1])
@@ -115,7 +115,7 @@ def trainings(config: Config) -> list[tuple[Training, tuple[str, ...]]]:
 
 def _covered(algorithm: Algorithm) -> bool:
     selects_otherwise = algorithm.selection is not None and algorithm.selection.mechanism != "gaussian"
-    return isinstance(algorithm, DPSGD | Threshold | AdaFEST) or (algorithm.name == "fest" and not selects_otherwise)
+    return isinstance(algorithm, DPSGD | Threshold | FEST | AdaFEST) and not selects_otherwise
 
 
 def _with_rows(algorithm: Algorithm, canaries: int) -> Algorithm:
@@ -164,7 +164,7 @@ def audit_training(
         observed, present = attempt.observe(_key(config, training, flaw))
         bounds = attacks.bounds(attempt.law.scores(observed), present, family)
         case = WholeCase(
-            sabotage=flaw and flaw.name,
+            sabotage=flaw.name if flaw else None,
             claim=family.claim,
             bound=bounds.family,
             at_delta=bounds.at_delta,
@@ -181,5 +181,5 @@ def audit_training(
 
 def _key(config: Config, training: Training, flaw: Flaw | None) -> NoiseKey:
     seed = config.privacy.noise_seed
-    purpose = f"audit of {training.algorithm} {training.name} {training.epsilon} {flaw and flaw.name}"
+    purpose = f"audit of {training.algorithm} {training.name} {training.epsilon} {flaw.name if flaw else None}"
     return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, purpose)

@@ -211,11 +211,12 @@ def _differs_without_noise(observed: Observed) -> NDArray[np.bool_]:
     """Return the canaries whose rows differ between releases that share their noise, ``[m]``."""
     found = np.zeros(observed.change.shape[1], dtype=bool)
     for step in np.unique(observed.step):
-        releases = np.flatnonzero(observed.step == step)
-        for other in releases[1:]:
-            difference = np.abs(observed.change[other] - observed.change[releases[0]])
-            if np.median(difference) < _TIE:
-                found |= difference > 0.5
+        first, *others = np.flatnonzero(observed.step == step)
+        for other in others:
+            both = observed.moved[first] & observed.moved[other]
+            difference = np.abs(observed.change[other] - observed.change[first])
+            if both.any() and np.median(difference[both]) < _TIE:
+                found |= both & (difference > 0.5)
     return found
 
 

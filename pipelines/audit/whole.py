@@ -101,12 +101,11 @@ def trainings(config: Config) -> list[tuple[Training, tuple[str, ...]]]:
     flawed = {own}
     if isinstance(algorithm, DPSGD) and not algorithm.lazy:
         epsilons = dict.fromkeys([own.epsilon, *size.epsilons])
-        for epsilon in epsilons:
-            found.append(replace(own, name="unsampled", rate=1.0, epsilon=epsilon))
-        found += [replace(own, epsilon=epsilon) for epsilon in epsilons if epsilon != own.epsilon]
+        found = [replace(own, epsilon=epsilon) for epsilon in epsilons]
+        found += [replace(own, name="unsampled", rate=1.0, epsilon=epsilon) for epsilon in epsilons]
         found.append(replace(own, name="sampled, lazy noise", algorithm=replace(algorithm, noise="lazy")))
         flawed.add(found[-1])
-    if algorithm.name in ("dpsgd", "adafest_plus"):
+    if algorithm.name in ("dpsgd", "adafest_plus") and not algorithm.lazy:
         days = (size.canaries // PERIODS,) * PERIODS
         found.append(replace(own, name="stream", canaries=days, steps=max(2, size.steps // 2), stream=True))
         flawed.add(found[-1])

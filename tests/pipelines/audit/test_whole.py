@@ -128,9 +128,9 @@ def test_which_trainings_are_audited() -> None:
     }
     assert found["dpsgd"] == [
         ("sampled", 1, True),
+        ("sampled", 2, False),
         ("unsampled", 1, False),
         ("unsampled", 2, False),
-        ("sampled", 2, False),
         ("sampled, lazy noise", 1, True),
         ("stream", 1, True),
     ]

@@ -172,7 +172,7 @@ class Run:
         ledger = self.plan.ledger()
         for period in range(len(self.plan.periods)):
             training = self.training(period, ledger)
-            self.take(training, training.steps_left)
+            self.take(training, training.steps_left, period)
         return self.gathered()
 
     def training(self, period: int = 0, ledger: Any = None) -> PrivateTraining:
@@ -191,8 +191,8 @@ class Run:
         self._spoil(training)
         return training
 
-    def take(self, training: PrivateTraining, steps: int) -> None:
-        """Take some steps, and record how each moved the canaries' rows."""
+    def take(self, training: PrivateTraining, steps: int, period: int = 0) -> None:
+        """Take some steps of a period, and record how each moved the canaries' rows."""
         end = training.steps_done + steps
         while training.steps_done < end:
             step = training.steps_done
@@ -200,7 +200,7 @@ class Run:
             if training.engine.lazy is None or training.steps_done == end:
                 training.flush()
                 weights = self._weights()
-                self._seen.append((weights - self._last, training._number, step))
+                self._seen.append((weights - self._last, period, step))
                 self._last = weights
 
     def forget(self) -> None:

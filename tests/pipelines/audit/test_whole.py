@@ -111,6 +111,7 @@ def test_a_sound_training_is_not_refuted_and_flaws_of_the_sampler_are() -> None:
     assert found.ideal < found.claim
 
 
+@pytest.mark.slow
 def test_noise_that_is_never_drawn_and_periods_that_share_it_are_detected() -> None:
     lazy = audited(training(algorithm=DPSGD(noise="lazy")), "lazy noise never drawn")
     assert [case.verdict for case in lazy.cases] == ["sound", "broken"]
@@ -147,19 +148,18 @@ def test_every_flaw_belongs_to_some_training() -> None:
 
 
 def test_an_audit_is_the_same_again_under_the_same_seed_and_is_kept_beside_others(tmp_path: Path) -> None:
-    asked = [
-        (one, configured(name, *SMALL))
-        for name in ("threshold", "adafest")
-        for one, _ in trainings(configured(name, *SMALL))
-    ]
-    first, second = ([audit_training(one, config, (), lambda audit, case: None) for one, config in asked] for _ in "ab")
-    unclocked = [[replace(case, seconds=0) for audit in found for case in audit.cases] for found in (first, second)]
-    assert unclocked[0] == unclocked[1]
-    write(tmp_path, [], first[1:])
-    path = write(tmp_path, [], first[:1])
+    def audit_of(name: str) -> WholeAudit:
+        config = configured(name, *SMALL)
+        ((asked, _),) = trainings(config)
+        return audit_training(asked, config, (), lambda audit, case: None)
+
+    threshold, adafest, again = audit_of("threshold"), audit_of("adafest"), audit_of("adafest")
+    assert [replace(case, seconds=0) for case in adafest.cases] == [replace(case, seconds=0) for case in again.cases]
+    write(tmp_path, [], [adafest])
+    path = write(tmp_path, [], [threshold])
     value = json.loads(path.read_text(encoding="utf-8"))
     assert [one["algorithm"] for one in value["trainings"]] == ["threshold", "adafest"]
-    assert read_whole(path)[0]["claim"] == first[0].claim
+    assert read_whole(path)[0]["claim"] == threshold.claim
     path.write_text("not json")
     assert read_whole(path) == []
 
@@ -179,6 +179,7 @@ def test_every_training_is_sound_and_every_flaw_of_it_is_detected(name: str) -> 
             assert found.ideal >= 0.5 * found.claim
 
 
+@pytest.mark.slow
 def test_the_default_selection_of_an_audit_takes_half_of_the_canaries() -> None:
     ((own, _), *_) = trainings(configured("fest", *SMALL))
     assert own.algorithm.selection == SelectionConfig(rows=ORDINARY_ROWS + 200, noise_multiplier=8.0)

@@ -13,14 +13,18 @@ from dpfest.errors import UserError
 
 if TYPE_CHECKING:
     from pipelines.audit.audit import Audit, Case
+    from pipelines.audit.whole import WholeAudit, WholeCase
 
-# Settings under which a flaw shows: the canary alone decides whether its row reaches the threshold, and the choice of
-# rows has as much noise as the gradient, or noise alone is often kept. Overrides on the command line take precedence.
+# Settings under which a flaw shows: the canary alone decides whether its row reaches the threshold, the choice of rows
+# has as much noise as the gradient, or noise alone is often kept, and a selection of rows costs a good part of the
+# budget. Overrides on the command line take precedence.
 _MAP = ("algorithm.threshold=0.5", "algorithm.noise_ratio=1")
+_SELECTION = ("algorithm.selection.noise_multiplier=8",)
 SETTINGS = {
     "threshold": ("algorithm.false_rate=0.5",),
+    "fest": _SELECTION,
     "adafest": _MAP,
-    "adafest_plus": _MAP,
+    "adafest_plus": (*_MAP, *_SELECTION),
     "exponential": ("algorithm.noise_ratio=1",),
 }
 
@@ -39,6 +43,7 @@ def run_audit(arguments: Sequence[str]) -> int:
         launch(tasks.nothing, arguments)
         return 0
     from pipelines.audit.audit import PRIVATE_ALGORITHMS, audit, refuse_without_guarantee, write
+    from pipelines.audit.whole import audit_training, trainings
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
 
@@ -64,10 +69,29 @@ def run_audit(arguments: Sequence[str]) -> int:
         f"{audits[0].confidence:.0%} confidence. The intact engine must be sound (bound at most the claim), every "
         "sabotage broken (bound above it)."
     )
+    whole: list[WholeAudit] = []
+    for config in configs:
+        for training, flaws in trainings(config):
+            whole.append(
+                audit_training(training, config, flaws, lambda found, case: _print_whole(found, case, not whole))
+            )
+        path = write(Path(config.paths.report), audits, whole)
+    if whole:
+        print(
+            f"whole trainings of {whole[0].steps} steps, one run each; {whole[0].canaries:,} canaries; "
+            f"δ = {whole[0].delta:.2g}; {whole[0].confidence:.0%} confidence. bound: least ε of a mechanism of the "
+            "claimed form; any: of any mechanism at δ; ideal: bound that the attack reaches, in the median, on a "
+            "mechanism that is exactly as claimed."
+        )
     print(path)
-    if missed := sum(case.verdict == "missed" for audit in audits for case in audit.cases):
-        print(f"{missed} sabotages were missed: too few draws. Raise audit.draws.", file=sys.stderr)
-    return int(any(audit.refuted for audit in audits))
+    verdicts = [case.verdict for one in audits for case in one.cases]
+    verdicts += [case.verdict for one in whole for case in one.cases]
+    if missed := verdicts.count("missed"):
+        print(
+            f"{missed} sabotages were missed: too few draws or canaries. Raise audit.draws or audit.canaries.",
+            file=sys.stderr,
+        )
+    return int(any(one.refuted for one in audits) or any(one.refuted for one in whole))
 
 
 def _print(audit: Audit, case: Case, header: bool) -> None:
@@ -78,5 +102,19 @@ def _print(audit: Audit, case: Case, header: bool) -> None:
     print(
         f"{audit.algorithm:<14} {case.sabotage or 'as it is':<30} {audit.claim:>8.3f} {case.bound:>8.3f} "
         f"{case.tightness:>6.2f} {case.verdict:>8} {case.seconds:>6.1f} s",
+        flush=True,
+    )
+
+
+def _print_whole(audit: WholeAudit, case: WholeCase, header: bool) -> None:
+    if header and case is audit.cases[0]:
+        print(
+            f"{'algorithm':<14} {'training':<20} {'run':<30} {'claim ε':>8} {'bound ε':>8} {'of claim':>8} "
+            f"{'ideal':>7} {'any':>7} {'verdict':>8} {'time':>8}"
+        )
+    print(
+        f"{audit.algorithm:<14} {audit.training:<20} {case.sabotage or 'as it is':<30} {case.claim:>8.3f} "
+        f"{case.bound:>8.3f} {case.tightness:>8.2f} {audit.ideal:>7.3f} {case.at_delta:>7.3f} {case.verdict:>8} "
+        f"{case.seconds:>6.1f} s",
         flush=True,
     )

@@ -169,11 +169,16 @@ def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:
     """Return the delta at ``epsilon`` of all events together."""
+    return deltas(events, [epsilon], interval)[0]
 
-    def cost(paid: Sequence[Event]) -> float:
-        return float(_composed(paid, interval).get_delta_for_epsilon(epsilon)) + _rounding(paid)
 
-    return max(map(cost, by_example(events)), default=0.0)
+def deltas(events: Sequence[Event], epsilons: Sequence[float], interval: float = INTERVAL) -> list[float]:
+    """Return the privacy profile of all events together: the delta at each of several epsilons."""
+    costs = [
+        [float(cost) + _rounding(paid) for cost in _composed(paid, interval).get_delta_for_epsilon(list(epsilons))]
+        for paid in dict.fromkeys(by_example(events))
+    ]
+    return [max(at, default=0.0) for at in zip(*costs, strict=True)] if costs else [0.0] * len(epsilons)
 
 
 def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:

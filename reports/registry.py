@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reports.artifacts import (
     audit,
+    audit_trainings,
     best_reduction,
     bias_variance,
     contribution,
@@ -101,6 +102,10 @@ ENTRIES = (
         "speed", "Time of a step by vocabulary size", speed.content, measured=(speed.COMMAND, speed.STEP_COMMAND)
     ),
     Entry("audit", "Audit: empirical lower bounds and claimed ε", audit.content, measured=(audit.COMMAND,)),
+    Entry(
+        "audit_trainings", "Audit of whole trainings: empirical lower bounds and claimed ε", audit_trainings.content,
+        measured=(audit.COMMAND,),
+    ),
     Entry(
         "corrections", "The cost of the corrections", corrections.content,
         measured=(corrections.COMMAND,), figure=False,

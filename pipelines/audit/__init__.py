@@ -1,11 +1,23 @@
-"""`dpfest audit`: an empirical lower bound on the ε of a step, compared with the claimed ε.
+"""`dpfest audit`: empirical lower bounds on ε, of a step and of whole trainings, compared with the claimed ε.
 
-An audit runs the real engine many times on neighbouring batches, guesses from each release which batch it was, and
-converts the error rates of the guesses into a lower bound on epsilon (Jagielski, Ullman and Oprea, 2020; Nasr et al.,
-2023). It cannot prove a guarantee; it can refute one, and :mod:`pipelines.audit.sabotage` shows that it would.
+An audit of a step runs the real engine many times on neighbouring batches, guesses from each release which batch it
+was, and converts the error rates of the guesses into a lower bound on epsilon (Jagielski, Ullman and Oprea, 2020; Nasr
+et al., 2023). An audit of a training runs it once, with thousands of examples that are each included by a fair coin,
+and guesses the coins. Neither can prove a guarantee; both can refute one, and the sabotages show that they would.
+
+Of a step:
 
 - :mod:`pipelines.audit.pair`: the neighbouring batches, and how one step makes hundreds of independent draws.
 - :mod:`pipelines.audit.bound`: from draws to a bound.
 - :mod:`pipelines.audit.sabotage`: flaws that an audit must detect, introduced from outside the engine.
-- :mod:`pipelines.audit.audit`: the stage.
+- :mod:`pipelines.audit.audit`: the stage, and the record of both kinds of audit.
+
+Of a training:
+
+- :mod:`pipelines.audit.canaries`: the examples, the run, and what leaves it.
+- :mod:`pipelines.audit.attack`: likelihood ratios, and what to guess.
+- :mod:`pipelines.audit.guesses`: from right guesses to a bound, with its proof.
+- :mod:`pipelines.audit.family`: the claimed mechanism's trade-off curve, and those of more or less noise.
+- :mod:`pipelines.audit.trainings`: what is trained, and the flaws.
+- :mod:`pipelines.audit.whole`: the stage.
 """

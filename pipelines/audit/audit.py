@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,15 @@ from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
+from pipelines.audit.guesses import CONFIDENCE
 from pipelines.audit.pair import ROWS, Pair
 from pipelines.audit.sabotage import SABOTAGES, Sabotage
+from pipelines.audit.whole import WholeAudit
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config
 from pipelines.system.files import write_json
 from pipelines.tasks.task import device_of
 
-CONFIDENCE = 0.95
 DELTA = 0.01
 """delta where privacy.delta is null: an epsilon is claimed at every delta, and at a large one few draws refute much."""
 
@@ -153,23 +154,42 @@ def _key(config: Config, flaw: Sabotage | None) -> NoiseKey:
     return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, purpose)
 
 
-def write(report: Path, audits: list[Audit]) -> Path:
+def write(report: Path, audits: Sequence[Audit], whole: Sequence[WholeAudit] = ()) -> Path:
     """Write ``<report>/audit/audit.json``, keeping earlier results of other algorithms.
+
+    Args:
+        report: folder of the reports.
+        audits: audits of one step.
+        whole: audits of whole trainings; they replace all earlier ones of the same algorithms.
 
     Raises:
         UserError: the folder cannot be written to.
     """
     path = report / "audit" / "audit.json"
     by_algorithm = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
+    renewed = {audit.algorithm for audit in whole}
+    trainings = [old for old in read_whole(path) if old["algorithm"] not in renewed] + [asdict(new) for new in whole]
+    value = {
+        "schema": 1,
+        "audits": [by_algorithm[name] for name in PRIVATE_ALGORITHMS if name in by_algorithm],
+        "trainings": sorted(trainings, key=lambda one: PRIVATE_ALGORITHMS.index(one["algorithm"])),
+    }
     try:
-        write_json(
-            path, {"schema": 1, "audits": [by_algorithm[name] for name in PRIVATE_ALGORITHMS if name in by_algorithm]}
-        )
+        write_json(path, value)
     except OSError as error:
         raise UserError(
             f"{path} cannot be written ({error.strerror}): choose another folder with paths.report."
         ) from error
     return path
+
+
+def read_whole(path: Path) -> list[dict[str, Any]]:
+    """Return earlier audits of whole trainings; none if the file is missing, unreadable or older than they are."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")).get("trainings", [])
+        return [audit for audit in found if audit["algorithm"] in PRIVATE_ALGORITHMS]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def read(path: Path) -> dict[str, dict[str, Any]]:

@@ -153,9 +153,19 @@ class AuditConfig:
 
     Attributes:
         draws: number of releases drawn from an engine with the canary, and number without.
+        canaries: number of canaries in an audit of a whole training; 0 for audits of one step alone.
+        steps: steps of such a training.
+        epsilons: further claims at which DP-SGD's whole trainings are audited, besides `privacy.epsilon`.
     """
 
     draws: Annotated[int, Within(1000, 10**9)] = 500_000
+    canaries: Annotated[int, Within(0, 10**7)] = 20_000
+    steps: Annotated[int, Within(4, 10**6)] = 64
+    epsilons: list[Annotated[float, Within(0.01, 1000)]] = field(default_factory=lambda: [2.0, 4.0, 8.0])
+
+    def __post_init__(self) -> None:
+        if 0 < self.canaries < 200:
+            raise ValueError(f"audit.canaries={self.canaries} must be 0 or at least 200.")
 
 
 @dataclass

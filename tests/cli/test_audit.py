@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.conftest import Command
 
-QUICK = ("audit", "audit.draws=1000", "privacy.noise_seed=0")
+QUICK = ("audit", "audit.draws=1000", "audit.canaries=0", "privacy.noise_seed=0")
 
 
 def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command, tmp_path: Path) -> None:
@@ -23,9 +23,19 @@ def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command
 
 
 def test_what_is_set_has_the_last_word(dpfest_here: Command, tmp_path: Path) -> None:
-    ended = dpfest_here(*QUICK, "algorithm=adafest,frozen", "algorithm.clipping_norm=2", "privacy.epsilon=2")
+    small = ("audit.canaries=400", "audit.steps=4")
+    ended = dpfest_here(*QUICK, *small, "algorithm=adafest,frozen", "algorithm.clipping_norm=2", "privacy.epsilon=2")
     assert ended.returncode == 0, ended.stderr
-    first, second = json.loads((tmp_path / "report" / "audit" / "audit.json").read_text())["audits"]
+    record = json.loads((tmp_path / "report" / "audit" / "audit.json").read_text())
+    first, second = record["audits"]
+    (training,) = record["trainings"]
+    assert training["settings"] == first["settings"] and training["claim"] == pytest.approx(2, rel=1e-3)
+    assert [case["sabotage"] for case in training["cases"]] == [
+        None,
+        "map not paid for",
+        "map counts repeated rows",
+    ]
+    assert ended.stdout.count("adafest        sampled ") == 3 and "whole trainings of 4 steps" in ended.stdout
     assert (first["settings"]["clipping_norm"], first["settings"]["threshold"]) == (2, 0.5)
     assert second["algorithm"] == "frozen" and 1.99 < second["claim"] <= 2
 

@@ -235,8 +235,20 @@ def write_streaming(runs: Path, periods: tuple[int, ...] = (1, 4, 18), dataset: 
         write_run(runs, "adafest_plus", test=0.7095 + gain, coordinates=50.0, settings=both, **shared)
 
 
+def _training_audit() -> dict[str, Any]:
+    sound = {
+        "sabotage": None, "claim": 2.0, "bound": 1.3, "at_delta": 0.9, "made": 200, "right": 150, "tightness": 0.65,
+        "verdict": "sound", "seconds": 5.0,
+    }  # fmt: skip
+    caught = sound | {"sabotage": "map not paid for", "bound": 6.0, "tightness": 3.0, "verdict": "broken"}
+    about = {"steps": 64, "rate": 0.125, "periods": 1, "canaries": 20_000, "ideal": 1.4, "confidence": 0.95}
+    training = {"algorithm": "adafest", "settings": {}, "training": "sampled", "claim": 2.0, "delta": 5e-5}
+    return {**training, **about, "cases": [sound, caught]}
+
+
 def write_audit(report: Path, **changed: Any) -> None:
-    """An audit of two algorithms as `dpfest audit` leaves it; `changed` are keys of the first one's entry."""
+    """Audits of two algorithms, and of a training of one, as `dpfest audit` leaves them; `changed` are keys of the
+    first one's entry."""
 
     def entry(algorithm: str, bounds: dict[str | None, float]) -> dict[str, Any]:
         cases = [
@@ -256,7 +268,7 @@ def write_audit(report: Path, **changed: Any) -> None:
     flaws = {"gradient noise halved": 1.7, "no noise on untouched rows": 0.2, "no noise": 11.1}
     adafest = entry("adafest", {None: 0.0, **flaws})
     (report / "audit").mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"schema": 1, "audits": [frozen | changed, adafest]})
+    text = json.dumps({"schema": 1, "audits": [frozen | changed, adafest], "trainings": [_training_audit()]})
     (report / "audit" / "audit.json").write_text(text, encoding="utf-8")
 
 

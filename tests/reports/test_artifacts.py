@@ -9,7 +9,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 
 from reports.ablation import largest_grid
-from reports.artifacts import audit, best_reduction, fig1b, fig2, fig7, fig8
+from reports.artifacts import audit, audit_trainings, best_reduction, fig1b, fig2, fig7, fig8
 from reports.comparison import Population, populations
 from reports.entry import Inputs, absent
 from reports.registry import ENTRIES
@@ -218,11 +218,25 @@ def test_audits_of_different_settings_are_not_said_to_be_alike(tmp_path: Path) -
     assert {row[5] for row in content.table.rows} == {0.02, 0.01}
 
 
+def test_the_audit_of_trainings_shows_claims_bounds_and_sabotages(tmp_path: Path) -> None:
+    write_audit(tmp_path)
+    with style():
+        content = audit_trainings.content(Inputs(report=tmp_path))
+    assert content.table is not None and content.figure is not None and content.missing == []
+    sound, caught = content.table.rows
+    assert sound[:7] == ("adafest", "sampled, 64 steps, q = 0.125", "as it is", 2.0, 1.3, 0.65, 1.4)
+    assert caught[2] == "map not paid for" and caught[6] is None and caught[10] == "broken"
+    assert "20,000 canaries" in content.caption and "95% confidence" in content.caption
+    (axes,) = content.figure.axes
+    assert [float(line.get_xdata()[0]) for line in axes.lines] == [1.3, 6.0]
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"audits": [3]}', '{"audits": [{"algorithm": "fest"}]}'])
 def test_an_audit_that_cannot_be_read_is_asked_for(tmp_path: Path, text: str) -> None:
     write_audit(tmp_path)
     (tmp_path / audit.FILE).write_text(text, encoding="utf-8")
-    assert audit.content(Inputs(report=tmp_path)).missing == ["Not measured yet: dpfest audit"]
+    for artifact in (audit, audit_trainings):
+        assert artifact.content(Inputs(report=tmp_path)).missing == ["Not measured yet: dpfest audit"]
 
 
 def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_comparison(tmp_path: Path) -> None:

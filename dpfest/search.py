@@ -11,8 +11,9 @@ validation rows: for a fixed set of those, a run and its score are post-processi
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -193,18 +194,28 @@ class SearchPlan:
             "target_epsilon": self.target_epsilon,
             "epsilon": self.epsilon,
             "epsilon_of_run": self.epsilon_of_run,
-            "runs": [[to_record(event) for event in plan.events] for plan in dict.fromkeys(self.plans)],
+            "runs": [list(map(to_record, run)) for run in dict.fromkeys(tuple(plan.events) for plan in self.plans)],
         }
 
 
-def recount(record: Mapping[str, Any], delta: float) -> float:
-    """Return the epsilon at ``delta`` of a search, from :meth:`SearchPlan.to_json`.
+def recount(ledger: Mapping[str, Any]) -> float:
+    """Return the epsilon of a search from the JSON form of its best run's ledger, which holds that of its plan.
 
     Raises:
-        ValueError, KeyError: not such a record.
+        ValueError, KeyError: not such a ledger; or the search is not one that could have made the run.
     """
+
+    def counted(records: Sequence[Mapping[str, Any]]) -> Counter[Event]:
+        counts: Counter[Event] = Counter()
+        for event in map(from_record, records):
+            counts[replace(event, count=1)] += event.count
+        return counts
+
+    record = ledger["search"]
+    if counted(ledger["planned"]) not in list(map(counted, record["runs"])):
+        raise ValueError("the search that it describes cannot have made this run.")
     search = Search(record["mean"], record["distribution"], record["shape"] or 0.0)
-    return search.epsilon([[from_record(event) for event in run] for run in record["runs"]], delta)
+    return search.epsilon([[from_record(event) for event in run] for run in record["runs"]], ledger["delta"])
 
 
 def plan_search(

@@ -48,7 +48,8 @@ Floats = NDArray[np.float64]
 _POINTS = 4_001  # of a profile: interpolation between them is an upper bound, 0.1% above the curve at most
 _BANDS = 2_000  # of the probability that a run is better
 _LARGEST = 600.0  # epsilon whose exponential float64 holds
-_ORDERS = np.array(rdp.DEFAULT_RDP_ORDERS, dtype=np.float64)
+# dp_accounting's own orders without the fractions, which take it seconds and which it leaves out where its series fail.
+_ORDERS = np.array([order for order in rdp.DEFAULT_RDP_ORDERS if order == int(order)], dtype=np.float64)
 
 
 @dataclass(frozen=True)

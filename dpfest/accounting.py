@@ -132,11 +132,11 @@ def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -
     return max(map(cost, by_example(events)), default=0.0)
 
 
-def deltas(events: Sequence[Event], epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+def deltas(events: Sequence[Event], epsilons: NDArray[np.float64], interval: float = INTERVAL) -> NDArray[np.float64]:
     """Return the ``delta`` at each of these epsilons, none of them negative, of all events together."""
 
     def costs(paid: Sequence[Event]) -> NDArray[np.float64]:
-        found = _composed(paid, INTERVAL)
+        found = _composed(paid, interval)
         directions = [found._pmf_remove, *([] if found._symmetric else [found._pmf_add])]
         return np.max([_deltas(pmf.to_dense_pmf(), epsilons) for pmf in directions], axis=0) + _rounding(paid)
 

@@ -111,16 +111,17 @@ class Search:
                 k += 1
             return k
 
-    def epsilon(self, runs: Sequence[Sequence[Event]], delta: float) -> float:
+    def epsilon(self, runs: Sequence[Sequence[Event]], delta: float, interval: float = accounting.INTERVAL) -> float:
         """Return the epsilon of a search at ``delta``; inf if ``delta`` cannot be met.
 
         Args:
             runs: for each setting of the grid, what one run of it pays.
             delta: of the whole search.
+            interval: spacing of the grid of privacy losses; a coarser one is quicker and less tight.
 
         Formal guarantee: an upper bound, the smaller of the two of :mod:`dpfest.search_cost`.
         """
-        return min(by_profile(self.repeats, runs, delta), by_renyi(self.repeats, runs, delta))
+        return min(by_profile(self.repeats, runs, delta, interval), by_renyi(self.repeats, runs, delta))
 
 
 @dataclass(frozen=True)

@@ -90,26 +90,29 @@ class Profile:
         return -np.expm1(below) + np.exp(below) * found
 
 
-def profile(runs: Sequence[Sequence[Event]], least: float) -> Profile | None:
+def profile(runs: Sequence[Sequence[Event]], least: float, interval: float = accounting.INTERVAL) -> Profile | None:
     """Return the pointwise largest profile of several settings, down to a delta of ``least``; None if it stays above.
 
     Args:
         runs: for each setting, what one run of it pays.
         least: delta from which on the curve is not needed.
+        interval: spacing of the grid of privacy losses.
     """
-    settings = list(dict.fromkeys(map(tuple, runs)))
-    top = max(accounting.epsilon(events, least) for events in settings)
+    parts = list(dict.fromkeys(paid for events in runs for paid in accounting.by_example(events)))
+    top = max(accounting.epsilon(paid, least, interval) for paid in parts)
     if top > _LARGEST:
         return None
     epsilons = np.linspace(0.0, top, _POINTS)
-    deltas = np.max([accounting.deltas(events, epsilons) for events in settings], axis=0)
+    deltas = np.max([accounting.deltas(paid, epsilons, interval) for paid in parts], axis=0)
     return Profile(epsilons, deltas)
 
 
-def by_profile(repeats: Repeats, runs: Sequence[Sequence[Event]], delta: float) -> float:
+def by_profile(
+    repeats: Repeats, runs: Sequence[Sequence[Event]], delta: float, interval: float = accounting.INTERVAL
+) -> float:
     """Return the epsilon of a search at ``delta``: bound 2 of the module; inf if ``delta`` cannot be met."""
     for share in (0.01, 1.0):  # what lies beyond the curve counts as much as its end
-        curve = profile(runs, share * delta / repeats.mean)
+        curve = profile(runs, share * delta / repeats.mean, interval)
         if curve is not None:
             return of_profile(repeats, curve, delta)
     return math.inf

@@ -136,10 +136,11 @@ class PrivateSearch:
         return drawn
 
     def _run(self, number: int, setting: int, plan: SearchPlan) -> PlannedRun:
-        config = self._settings[setting]
+        config, target = self._settings[setting], plan.plans[setting].target_epsilon
+        assert target is not None
         own = replace(
             config,
-            privacy=replace(config.privacy, epsilon=plan.plans[setting].target_epsilon),
+            privacy=replace(config.privacy, epsilon=target),
             search=replace(config.search, run=number),
             paths=replace(config.paths, runs=str(self.folder / "runs")),
         )
@@ -186,21 +187,19 @@ class PrivateSearch:
         )
         ledger, summary = (json.loads((source / name).read_text(encoding="utf-8")) for name in (LEDGER, SUMMARY))
         cost = {"epsilon": plan.epsilon, "sound_epsilon": plan.epsilon}
-        own = {
-            "privacy": {"epsilon": self._first.privacy.epsilon},
-            "search": {"run": None},  # its number would tell something of the number of runs
-        }
-        for section, values in own.items():
-            settings[section] |= values
-            asked[section] |= values
+        for one in (settings, asked):
+            one["privacy"]["epsilon"] = self._first.privacy.epsilon
+            del one["search"]["run"]  # it would tell something of the number of runs
         asked["paths"] = asdict(self._first.paths)
         record = plan.to_json()
         ledger |= {**cost, "target_epsilon": plan.target_epsilon, "search": record}
         ledger["statements"] = [*ledger["statements"], statement(plan)]
         summary["privacy"] |= {**cost, "search": {k: v for k, v in record.items() if k not in ("runs", "epsilon")}}
-        weights = None
-        if summary["tensors"] is not None:
-            weights = Weights(summary["tensors"], lambda path: shutil.copyfile(source / WEIGHTS, path))
+
+        def copy(path: Path) -> None:
+            shutil.copyfile(source / WEIGHTS, path)
+
+        weights = None if summary["tensors"] is None else Weights(summary["tensors"], copy)
         timings = json.loads((best.folder / PRIVATE / "timings.json").read_text(encoding="utf-8"))
         with directory.lock(wait=True):
             directory.write_config(asked)

@@ -37,8 +37,7 @@ SUMMARY_SCHEMA = 2
 
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
 """The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
-_OPTIONAL = "search"
-"""A section of the settings and a key of the ledger that only the best run of a private search has."""
+_OPTIONAL = "search"  # a section of the settings, and a key of the ledger, of the best run of a private search alone
 _PLACES = ("path", "prior", "tokenizer")
 _AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
@@ -65,7 +64,8 @@ _LEDGER: dict[str, Any] = {
     "run": {**_plain("algorithm examples batch_size steps"), "settings": _APART},
     **{"events": [_EVENT], "planned": [_EVENT], "statements": [None]},
 }
-_SEARCH = _plain("distribution mean shape settings target_epsilon epsilon_of_run")
+_LAW = _plain("distribution mean shape")
+_SEARCH = {**_LAW, **_plain("settings target_epsilon epsilon_of_run")}
 _LEDGER[_OPTIONAL] = {**_SEARCH, "epsilon": None, "runs": [[_EVENT]]}
 _METRICS = _plain("auc accuracy standard_error loss")
 _PERIOD = {**_plain("examples steps"), "step": _EVENT, **_NOISE}
@@ -263,11 +263,7 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         config = typed(settings)
     except UserError as error:
         raise UserError(f"{path} contains invalid settings: {error}") from error
-    if config.search.run is not None:
-        raise UserError(
-            f"{path} is of one of the runs of a private search, of which only the best leaves: pack the folder that "
-            "dpfest sweep named at its end."
-        )
+    _refuse_unlisted(path, settings.get(_OPTIONAL), _LAW, _OPTIONAL)  # the number of a run: only the best leaves
     _refuse_places(path, settings)
     if text != config_text(settings):
         raise _edited(path)

@@ -30,7 +30,8 @@ def content(inputs: Inputs) -> Content:
         "that makes as many runs on average (logarithmic number) and releases the best, at the same noise. Then the "
         f"test {name} of the setting that is best on validation, a choice that its ε does not cover, and that of "
         "private searches whose whole ε is the target, with the ε of one of their runs. Validation and test rows are "
-        f"not covered by any ε. Searches: {COMMAND}."
+        "not covered by any ε, nor is a grid that was chosen by looking at the same data. Searches: "
+        f"{COMMAND}."
     )
     table = Table(
         [
@@ -89,8 +90,8 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
 def events(run: Run) -> tuple[Event, ...]:
     """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
     ledger = json.loads(run.released("ledger.json") or "{}")
-    kept = {"map_noise_multiplier": None, "gradient_noise_multiplier": None, "what": ""}
-    return tuple(replace(from_record(record), **kept) for record in ledger.get("planned", ()))
+    paid = map(from_record, ledger.get("planned", ()))
+    return tuple(replace(event, what="", map_noise_multiplier=None, gradient_noise_multiplier=None) for event in paid)
 
 
 @lru_cache(maxsize=256)

@@ -93,7 +93,7 @@ def mechanisms(count: int) -> list[tuple[Floats, Floats]]:
 def test_no_order_of_the_outputs_costs_more_than_the_bound(search: Search) -> None:
     """Small mechanisms, all orders of their outputs with and without ties, both directions: exact."""
     f, orders = partial(generating, search), list(itertools.product(range(4), repeat=4))
-    for number, (p, q) in enumerate(mechanisms(12)):
+    for number, (p, q) in enumerate(mechanisms(6)):
         one = profile_of(p, q)
         delta = (1e-4, 0.02, 0.3)[number % 3]
         bound = of_profile(search.repeats, one, delta)
@@ -123,7 +123,7 @@ def test_a_number_of_runs_that_is_not_random_breaks_the_bound() -> None:
 def test_no_search_by_a_gaussian_score_costs_more_than_either_bound(search: Search) -> None:
     """The score is the release itself, or its negative: more than a run costs, and less than the bounds."""
     sigma, delta = 1.5, 1e-5
-    y, runs = np.linspace(-12, 13, 100_001), [[gaussian(sigma)]]
+    y, runs = np.linspace(-12, 13, 20_001), [[gaussian(sigma)]]
     bounds = by_profile(search.repeats, runs, delta), by_renyi(search.repeats, runs, delta)
     assert search.epsilon(runs, delta) == min(bounds)
     worst = 0.0

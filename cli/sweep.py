@@ -32,6 +32,8 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
         launch(tasks.nothing, arguments)
         return 0
     planned = plan(Composer(line.config_dir), line.overrides)
+    if any(run.config.search.asked for run in planned.runs):
+        return _search(planned, line, fail_fast, dry_run)
     todo = [run for run in planned.runs if not is_done(run.folder)]
     counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
     print(
@@ -51,6 +53,49 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
         raise UserError(f"sweep.engine={engine} and hydra/launcher=... both say what starts jobs: give one of them.")
     ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, fail_fast)
     return _follow(ended, len(todo))
+
+
+def _search(planned: Plan, line: HydraLine, fail_fast: bool, dry_run: bool) -> int:
+    """Make the runs of a private search and release the best.
+
+    Nothing that is printed depends on how many runs there are, or on any but the best.
+    """
+    from dpfest.errors import UserError
+    from pipelines.search import PrivateSearch, has_diverged
+    from pipelines.sweep import is_done, run_all
+
+    if any(text.startswith("hydra/launcher=") for text in line.overrides):
+        raise UserError("A private search draws its runs itself, which no Hydra launcher knows: give sweep.engine.")
+    search = PrivateSearch(planned.runs)
+    counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
+    print(f"A private search over {len(planned.runs)} settings ({counts}), {search.law}.", flush=True)
+    if dry_run:
+        for run in planned.runs:
+            print(f"{run}  {shlex.join(run.overrides)}")
+        return 0
+    if not search.is_done:
+        plan = search.plan()
+        print(
+            f"epsilon {plan.epsilon:.4g} at delta {plan.delta:.2g} covers all of it; a run is trained at epsilon "
+            f"{plan.epsilon_of_run:.4g}. Runs and logs are private: {search.folder}",
+            flush=True,
+        )
+        runs = search.runs(plan)
+        todo = [run for run in runs if not is_done(run.folder) and not has_diverged(run)]
+        ended = list(run_all(todo, fail_fast))
+        left = [outcome for outcome in ended if outcome.status != "done" and not has_diverged(outcome.run)]
+        if left or len(ended) < len(todo):
+            reasons = [f"{outcome.run}: {outcome.status}: {outcome.reason}" for outcome in left]
+            print(f"Not finished: see {search.note_failures(reasons)}, and give the same command again to go on.")
+            return 1 if any(outcome.status == "failed" for outcome in left) else 130
+        search.release(plan, runs)
+    best = search.outcome()
+    if best is None:
+        print("The search made no run that could be released.")
+        return 0
+    print(f"The best on validation: {tasks.describe(best[1])}")
+    print(best[0])
+    return 0
 
 
 def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool) -> Iterator[Outcome]:

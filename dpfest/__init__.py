@@ -18,6 +18,7 @@ _HOME = {
     "optimizers": ("AdamBC",),
     "privacy_plan": ("Period", "PrivacyPlan", "plan", "threshold_for", "training_steps"),
     "reading": ("Batch", "DatasetReader", "MicroBatch"),
+    "search": ("Best", "Search", "SearchPlan", "plan_search", "select_best"),
     "selection": ("select",),
     "tables": ("parameter_groups",),
     "topk": ("Selection", "SelectionConfig", "select_rows"),

@@ -17,8 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, reduce
 from typing import Any
 
+import numpy as np
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.pld_pmf import DensePLDPmf
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom
 
@@ -181,6 +184,17 @@ def deltas(events: Sequence[Event], epsilons: Sequence[float], interval: float =
     return [max(at, default=0.0) for at in zip(*costs, strict=True)] if costs else [0.0] * len(epsilons)
 
 
+def deltas(events: Sequence[Event], epsilons: NDArray[np.float64], interval: float = INTERVAL) -> NDArray[np.float64]:
+    """Return the ``delta`` at each of these epsilons, none of them negative, of all events together."""
+
+    def costs(paid: Sequence[Event]) -> NDArray[np.float64]:
+        found = _composed(paid, interval)
+        directions = [found._pmf_remove, *([] if found._symmetric else [found._pmf_add])]
+        return np.max([_deltas(pmf.to_dense_pmf(), epsilons) for pmf in directions], axis=0) + _rounding(paid)
+
+    return np.max([costs(paid) for paid in by_example(events)], axis=0, initial=0.0)
+
+
 def split_noise(noise_multiplier: float, ratio: float) -> tuple[float, float]:
     """Return noise multipliers (sigma1, sigma2) of map and gradient whose combination has ``noise_multiplier``.
 
@@ -277,6 +291,17 @@ def _epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
 
 def _composed(events: Sequence[Event], interval: float) -> PrivacyLossDistribution:
     return reduce(lambda left, right: left.compose(right), [_privacy_loss(event, interval) for event in events])
+
+
+def _deltas(pmf: DensePLDPmf, epsilons: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what ``get_delta_for_epsilon`` does, hundreds of times as fast."""
+    losses = (np.arange(pmf.size) + pmf._lower_loss) * pmf._discretization
+    positive = losses > 0
+    losses, chances = losses[positive], np.asarray(pmf._probs)[positive]
+    above = np.append(np.cumsum(chances[::-1])[::-1], 0.0)
+    other = np.append(np.cumsum((chances * np.exp(-losses))[::-1])[::-1], 0.0)
+    first = np.searchsorted(losses, epsilons, side="right")
+    return pmf._infinity_mass + np.maximum(above[first] - np.exp(epsilons) * other[first], 0.0)
 
 
 @lru_cache(maxsize=16)

@@ -1,14 +1,15 @@
 """`dpfest budget`: the noise that a privacy budget requires, without training.
 
-The calculation is that of `dpfest.privacy_plan`, which `train` calls, too.
+The calculation is that of `dpfest.privacy_plan`, which `train` calls, too; that of a private search is `sweep`'s.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from dpfest.accounting import Event, cost_alone, to_record
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.sampling import TruncatedPoisson
+from dpfest.search import Search, SearchPlan, plan_search
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
-from pipelines.config.settings import Config
+from pipelines.config.settings import Config, SearchConfig
 from pipelines.data.stream import Stream
 from pipelines.preprocess import dataset_folder
 from pipelines.system.files import write_json
@@ -27,9 +29,17 @@ from pipelines.system.files import write_json
 
 @dataclass(frozen=True)
 class Budget:
-    """A plan, printed as a table; for a stream, with a table of its periods."""
+    """A plan, printed as a table; for a stream, with a table of its periods.
+
+    Attributes:
+        plan: of a run; within a private search, of one of its runs.
+        search: the private search over this one setting, if one is asked for.
+        alone: the plan of a run that no search chooses.
+    """
 
     plan: PrivacyPlan
+    search: SearchPlan | None = None
+    alone: PrivacyPlan | None = None
 
     def __str__(self) -> str:
         plan, stream, step = self.plan, self.plan.periods[0].days is not None, self.plan.step()
@@ -62,9 +72,26 @@ class Budget:
                 cost = f"{accounting.epsilon([selection], plan.delta):.6g}"
                 claimed = f" (the paper claims {claim:g})" if claim is not None else ""
                 lines["epsilon of selection alone"] = cost + claimed
+            lines |= self._searched()
         width = max(map(len, lines))
         table = [f"{name:<{width}}  {value}" for name, value in lines.items()]
         return "\n".join([*table, *(self._periods() if stream else ())])
+
+    def _searched(self) -> dict[str, str]:
+        """Return what a private search costs, beside a run alone and as many runs by plain composition."""
+        if self.search is None or self.alone is None:
+            return {}
+        runs = math.ceil(self.search.search.mean)
+        composed = [event for _ in range(runs) for event in self.plan.events]
+        lines = {
+            "private search": described(self.search.search),
+            "epsilon of the search": f"{self.search.epsilon:.6g} of {self.search.target_epsilon:g}",
+            f"epsilon of {runs} runs, all released": f"{accounting.epsilon(composed, self.plan.delta):.6g}",
+        }
+        if self.alone.noise_multiplier is not None:
+            of = f"σ of a run alone at epsilon {self.search.target_epsilon:g}"
+            lines[of] = f"{self.alone.noise_multiplier:.6g}"
+        return lines
 
     def _periods(self) -> list[str]:
         """Return a header line and a line per period."""
@@ -103,7 +130,12 @@ def budget(config: Config) -> Budget:
     folder = _folder(config)
     stream = Stream.open(folder) if folder else None
     features = stream.vocabulary_sizes if stream else config.data.features()
-    return Budget(planned(config, _examples(config, stream), features))
+    examples = _examples(config, stream)
+    alone = planned(config, examples, features)
+    if not config.search.asked:
+        return Budget(alone)
+    search = search_plan([config], examples, features)
+    return Budget(search.plans[0], search, alone)
 
 
 @in_keys()
@@ -130,6 +162,49 @@ def planned(config: Config, examples: int | Sequence[int], features: int | Seque
         fixed_noise_seed=privacy.noise_seed is not None,
         calibrate=remembered_calibration(Path(config.paths.runs)),
     )
+
+
+@in_keys()
+def search_plan(settings: Sequence[Config], examples: int | Sequence[int], features: int | Sequence[int]) -> SearchPlan:
+    """Return the plan of a private search on this number of examples, or on a stream of days with these.
+
+    Raises:
+        UserError: no noise meets the target.
+    """
+    made: dict[str, PrivacyPlan] = {}
+
+    def maker(config: Config) -> Callable[..., PrivacyPlan]:
+        train = (config.train.batch_size, config.train.steps, config.train.epochs)
+        same = json.dumps([config.algorithm.name, asdict(config.algorithm), train, config.stream.period])
+
+        def make(epsilon: float, delta: float | None) -> PrivacyPlan:
+            key = f"{same} {epsilon!r}"
+            if key not in made:  # settings that differ in learning rates cost the same
+                privacy = replace(config.privacy, epsilon=epsilon, delta=delta)
+                made[key] = planned(replace(config, privacy=privacy), examples, features)
+            return made[key]
+
+        return make
+
+    first = settings[0]
+    return plan_search(
+        law_of(first.search), [maker(config) for config in settings],
+        epsilon=first.privacy.epsilon, delta=first.privacy.delta,
+    )  # fmt: skip
+
+
+def law_of(search: SearchConfig) -> Search:
+    """Return the law of the number of runs of a private search."""
+    return Search(search.mean, search.distribution, search.shape)
+
+
+def described(search: Search) -> str:
+    """Describe the law of the number of runs."""
+    if search.distribution == "poisson":
+        return f"a Poisson number of runs with mean {search.mean:g}"
+    names = {0.0: "logarithmic", 1.0: "geometric"}
+    law = names.get(search.shape, f"truncated negative binomial (shape {search.shape:g})")
+    return f"a {law} number of runs with mean {search.mean:g}"
 
 
 def remembered_calibration(runs: Path) -> Callable[..., float]:

@@ -92,6 +92,10 @@ def _refuse(config: Config) -> None:
         )
     if config.train.micro_batch_size is not None:
         raise UserError("Over ranks a batch is cut by ranks.parts: leave train.micro_batch_size null.")
+    if config.search.asked:
+        raise UserError(
+            f"search.distribution={config.search.distribution} is for dpfest sweep, whose runs have no ranks."
+        )
     if config.device not in ("auto", "cpu"):
         raise UserError(f"device={config.device}: training over ranks computes on CPUs; set device=cpu.")
 

@@ -198,6 +198,8 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
     The setting ``data`` (a fingerprint of the training rows) stays private.
     """
     request = {**settings, "noise_seed": config.privacy.noise_seed}
+    if config.search.run is not None:  # runs of a private search share no noise
+        request["run"] = config.search.run
     name = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]
     folder = Path(config.paths.runs) / ".selections" / config.data.name / name
     released = folder / RELEASE

@@ -46,6 +46,10 @@ from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import Task, TaskReader, device_of, task_of
 
 
+class Diverged(UserError):
+    """The weights of a run are not finite: an outcome that follows from what it released."""
+
+
 @dataclass(frozen=True)
 class RunOutcome:
     """A finished run: its folder, its summary, and whether it was found finished."""
@@ -62,6 +66,11 @@ def make_run(config: Config) -> RunOutcome:
         UserError: a setting or the data cannot be used; another process is making the same run.
         SystemExit: SIGINT or SIGTERM stopped it; the state is saved, and the same call resumes it.
     """
+    if config.search.asked and config.search.run is None:
+        raise UserError(
+            f"search.distribution={config.search.distribution} makes several runs and releases the best: give it to "
+            "dpfest sweep, with a grid."
+        )
     stream = Stream.open(preprocess(config))
     directory = RunDirectory(run_folder(config))
     with directory.lock(wait=config.sweep.records is not None):
@@ -222,13 +231,13 @@ class Run:
         The mean loss of a batch is not released and would reveal an example whose loss overflows.
 
         Raises:
-            UserError: a dense weight is not finite, or, at a period's end, any weight.
+            Diverged: a dense weight is not finite, or, at a period's end, any weight.
         """
         tables = {id(table.weight) for table in self.training.engine.recorder.tables.values()}
         ended = self.step == self._ends[self.period]  # no noise is pending any more
         for name, weight in self.task.model.named_parameters():
             if weight.requires_grad and (ended or id(weight) not in tables) and not bool(weight.isfinite().all()):
-                raise UserError(
+                raise Diverged(
                     f"The weights {name} are not finite after step {self.step}: lower optimizer.dense.learning_rate or "
                     "optimizer.tables.learning_rate."
                 )

@@ -125,7 +125,11 @@ class Setting:
 
 @dataclass(frozen=True)
 class Population:
-    """Comparable settings: same data, model, fidelity and profile."""
+    """Comparable settings: same data, model, fidelity and profile.
+
+    `searched` holds what private searches released on the same data. Their ε covers a choice, so they are no runs of
+    a setting.
+    """
 
     dataset: str
     model: str
@@ -134,6 +138,7 @@ class Population:
     material: str
     examples: int
     settings: tuple[Setting, ...]
+    searched: tuple[Run, ...] = ()
 
     @property
     def metric(self) -> str:
@@ -265,12 +270,16 @@ def populations(runs: Iterable[Run]) -> list[Population]:
 
     Clicks come first, then streams, then texts; within each, real data before generated ones, and rigorous before the
     paper's fidelity. A run without privacy has no fidelity: it joins the private runs of every fidelity on its data.
+    Releases of private searches are kept apart (`Population.searched`).
     """
     private: dict[tuple, list[Run]] = {}
     public: dict[tuple, list[Run]] = {}
+    searched: dict[tuple, list[Run]] = {}
     for run in runs:
         base = (run.dataset, run.model, run.profile, run.material, run.examples)
-        if run.epsilon is None:
+        if run.search is not None:
+            searched.setdefault((*base, run.fidelity), []).append(run)
+        elif run.epsilon is None:
             public.setdefault(base, []).append(run)
         else:
             private.setdefault((*base, run.fidelity), []).append(run)
@@ -279,8 +288,12 @@ def populations(runs: Iterable[Run]) -> list[Population]:
         for key in keys:
             private.setdefault(key, []).extend(references)
     groups = [
-        Population(dataset, model, fidelity, profile, material, examples, _settings(members))
-        for (dataset, model, profile, material, examples, fidelity), members in private.items()
+        Population(
+            *(dataset, model, fidelity, profile, material, examples, _settings(members)),
+            searched=tuple(sorted(searched.get(key, ()), key=lambda run: (run.seed, run.id))),
+        )
+        for key, members in private.items()
+        for dataset, model, profile, material, examples, fidelity in [key]
     ]
     return sorted(groups, key=_rank)
 

@@ -17,6 +17,7 @@ from reports.artifacts import (
     fig9,
     frontier,
     map,
+    private_search,
     speed,
     tab_frozen,
     tab_large_vocab,
@@ -93,6 +94,10 @@ ENTRIES = (
     Entry(
         "frontier", "Every algorithm's frontier", frontier.content,
         experiment="comparison", algorithms=_ALL, kinds=_CLICKS_AND_TEXT, figure=False,
+    ),
+    Entry(
+        "private_search", "The price of choosing among runs", private_search.content,
+        experiment="comparison", algorithms=_CONTROLS, kinds=_CLICKS_AND_TEXT, figure=False,
     ),
     Entry(
         "map", "Where sparsity pays", map.content,

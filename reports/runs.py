@@ -99,6 +99,7 @@ class Run:
     weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None if the data are no stream
     timings: Timings | None = field(default=None, compare=False)  # private
+    search: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)  # the private search it won
     card: Card | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -244,6 +245,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         fidelity=str(privacy.get("fidelity") or ""),
         sampling=str(privacy.get("sampling") or ""),
         noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
+        search=privacy.get("search"),
         hyperparameters=_hyperparameters(summary, config),
         data=config.get("data") or {},
         source=_place(config, asked, "data"),

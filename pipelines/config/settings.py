@@ -52,6 +52,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
 }
 PLAIN_SCHEMAS = {
     "privacy": "pipelines.config.settings:PrivacyConfig",
+    "search": "pipelines.config.settings:SearchConfig",
     "optimizer": "pipelines.tasks.optimizers:OptimizerConfig",
     "train": "pipelines.config.settings:TrainConfig",
     "stream": "pipelines.config.settings:StreamConfig",
@@ -87,6 +88,29 @@ class PrivacyConfig:
     def __post_init__(self) -> None:
         if self.delta is not None and not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta} must lie between 0 and 1, or be null for 1 / examples.")
+
+
+@dataclass
+class SearchConfig:
+    """A private search: `dpfest sweep` makes a random number of runs, and one epsilon covers the choice of the best.
+
+    Attributes:
+        distribution: of the number of runs: ``negative_binomial`` (at least one), ``poisson`` (possibly none), or
+            ``none``: all runs of the grid are made and released, each with its own epsilon.
+        mean: expected number of runs.
+        shape: of the negative binomial distribution: 0 is the logarithmic (the cheapest), 1 the geometric distribution.
+        run: number of a run within a search; set by the sweep itself.
+    """
+
+    distribution: Literal["none", "negative_binomial", "poisson"] = "none"
+    mean: Annotated[float, Within(1, 10_000)] = 10.0
+    shape: Annotated[float, Within(0, 100)] = 0.0
+    run: Annotated[int, Within(0, 10**9)] | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether a private search is asked for."""
+        return self.distribution != "none"
 
 
 @dataclass
@@ -304,8 +328,8 @@ class Config:
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
-        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map,
-            optimizers or reference; null for none.
+        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search,
+            private_search, map, optimizers or reference; null for none.
     """
 
     data: Any
@@ -314,6 +338,7 @@ class Config:
     privacy: PrivacyConfig
     optimizer: Any
     train: TrainConfig
+    search: SearchConfig = field(default_factory=SearchConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)

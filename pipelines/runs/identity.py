@@ -22,10 +22,10 @@ WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Excluded are paths, hub, device, profile, experiment, budget, audit, check, bench, sweep and preprocess;
-    `ranks`, for training in one process; of `train`, the settings that only determine when something is written, and
-    micro_batch_size, which affects rounding only (under lazy noise evaluate_every is included: an evaluation draws the
-    pending noise); and `stream` for other data.
+    Excluded are paths, hub, device, profile, experiment, budget, audit, check, bench, sweep and preprocess; `search`
+    without one, and `ranks` for training in one process; of `train`, the settings that only determine when something is
+    written, and micro_batch_size, which affects rounding only (under lazy noise evaluate_every is included: an
+    evaluation draws the pending noise); and `stream` for other data.
     Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
     weights may be moved.
     """
@@ -46,6 +46,8 @@ def run_hash(config: Config) -> str:
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")
+    if config.search.asked:  # within a search, the same setting drawn again is another run, with noise of its own
+        settings["search"] = dataclasses.asdict(config.search)
     if config.over_ranks:  # other draws, and sums in another order; not how many ranks
         settings["ranks"] = dataclasses.asdict(config.ranks)
     if config.data.is_stream:

@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from dpfest.errors import UserError
 from dpfest.ledger import Ledger
+from dpfest.search import recount
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 
@@ -36,6 +37,7 @@ SUMMARY_SCHEMA = 2
 
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
 """The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
+_OPTIONAL = "search"  # a section of the settings, and a key of the ledger, of the best run of a private search alone
 _PLACES = ("path", "prior", "tokenizer")
 _AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
@@ -62,6 +64,9 @@ _LEDGER: dict[str, Any] = {
     "run": {**_plain("algorithm examples batch_size steps"), "settings": _APART},
     **{"events": [_EVENT], "planned": [_EVENT], "statements": [None]},
 }
+_LAW = _plain("distribution mean shape")
+_SEARCH = {**_LAW, **_plain("settings target_epsilon epsilon_of_run")}
+_LEDGER[_OPTIONAL] = {**_SEARCH, "epsilon": None, "runs": [[_EVENT]]}
 _METRICS = _plain("auc accuracy standard_error loss")
 _PERIOD = {**_plain("examples steps"), "step": _EVENT, **_NOISE}
 _SUMMARY: dict[str, Any] = {
@@ -75,6 +80,7 @@ _SUMMARY: dict[str, Any] = {
     "privacy": {
         **_plain("epsilon sound_epsilon delta fidelity sampling epsilon_at_own_rates public_vocabulary"),
         **{"step": _EVENT, "selection": _EVENT, **_NOISE, "periods": [_PERIOD], "histograms": [_EVENT]},
+        _OPTIONAL: _SEARCH,
     },
     "periods": [
         {
@@ -113,6 +119,8 @@ def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}
     settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
+    if asked[_OPTIONAL]["distribution"] != "none":
+        settings[_OPTIONAL] = dict(asked[_OPTIONAL])
     return settings
 
 
@@ -248,13 +256,14 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). {_AGAIN}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {_AGAIN}")
-    _refuse_keys(path, settings, SECTIONS)
+    _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL))
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:
         config = typed(settings)
     except UserError as error:
         raise UserError(f"{path} contains invalid settings: {error}") from error
+    _refuse_unlisted(path, settings.get(_OPTIONAL), _LAW, _OPTIONAL)  # the number of a run: only the best leaves
     _refuse_places(path, settings)
     if text != config_text(settings):
         raise _edited(path)
@@ -280,7 +289,7 @@ def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) ->
         if key not in listed:
             raise UserError(f"{path} contains {key}, which is not on the list of what may be published.")
     for key in listed:
-        if key not in value:
+        if key not in value and key != _OPTIONAL:
             raise UserError(f"{path} lacks {key}. {_AGAIN}")
 
 
@@ -348,6 +357,8 @@ def _recount(path: Path, record: Mapping[str, Any]) -> None:
         return
     try:
         epsilon = Ledger.from_json(record).epsilon()
+        if _OPTIONAL in record:
+            epsilon = recount(record)
     except (UserError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"The epsilon of {path} cannot be recomputed: {error} {_AGAIN}") from error
     if not math.isclose(epsilon, record["epsilon"], rel_tol=1e-3):

@@ -15,7 +15,16 @@ from dpfest.errors import UserError
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import Nonprivate
 from pipelines import budget as stage
-from pipelines.config.settings import BudgetConfig, PathsConfig, PrivacyConfig, StreamConfig, TrainConfig
+from pipelines.config.compose import Composer
+from pipelines.config.settings import (
+    BudgetConfig,
+    PathsConfig,
+    PrivacyConfig,
+    SearchConfig,
+    StreamConfig,
+    TrainConfig,
+    typed,
+)
 
 
 @pytest.fixture
@@ -26,6 +35,7 @@ def config(tmp_path):
         algorithm=ALGORITHMS["adafest"](),
         privacy=PrivacyConfig(),
         train=TrainConfig(batch_size=5_000, epochs=10),
+        search=SearchConfig(),
         budget=BudgetConfig(examples=50_000),
         paths=PathsConfig(data=str(tmp_path / "data"), runs=str(tmp_path / "runs")),
     )
@@ -45,6 +55,18 @@ def test_it_answers_without_a_dataset_and_keeps_the_calibration(config, tmp_path
     assert float(printed["map σ1"]) == pytest.approx(5 * float(printed["gradient σ2"]), rel=1e-4)
     assert float(printed["delta"]) == 2e-5
     assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 1
+
+
+def test_a_search_costs_more_than_a_run_and_less_than_all_runs(tmp_path):
+    line = ["algorithm=dpsgd", "data=criteo_synthetic", "budget.examples=5000", "train.batch_size=5000"]
+    line += ["train.steps=20", "search=negative_binomial", f"paths.runs={tmp_path}"]
+    got = stage.budget(typed(Composer().compose(line)))
+    printed = {name: value.strip() for name, value in (row.split("  ", 1) for row in str(got).splitlines())}
+    assert printed["private search"] == "a logarithmic number of runs with mean 10"
+    assert 0.995 < float(printed["epsilon of the search"].removesuffix(" of 1")) <= 1
+    one = float(printed["epsilon"].split()[0])
+    assert 0.3 < one < 1 < float(printed["epsilon of 10 runs, all released"])
+    assert float(printed["noise multiplier σ"]) > float(printed["σ of a run alone at epsilon 1"])
 
 
 def test_n_is_read_from_the_processed_dataset(config, monkeypatch, tmp_path):

@@ -23,7 +23,9 @@ from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import device_of
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
-GROUP_FILES = [path for group in (*SCHEMAS, "privacy", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))]
+GROUP_FILES = [
+    path for group in (*SCHEMAS, "privacy", "search", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))
+]
 
 
 @cache
@@ -46,6 +48,8 @@ def test_shipped_values_are_the_dataclass_defaults(path: Path) -> None:
     defaults = dataclasses.asdict(schema_of(path)())
     if group == "privacy":
         defaults["fidelity"] = path.stem
+    if group == "search":
+        defaults["distribution"] = path.stem
     assert OmegaConf.to_container(cfg._get_node(group), resolve=False) == defaults  # type: ignore[arg-type]
 
 

@@ -1,0 +1,238 @@
+"""Private search: a random number of runs over a grid, of which the best on validation is released.
+
+The number of runs and the setting of each are drawn once (`dpfest.search`) and kept, so that a sweep that was killed
+goes on with the same draw; under `privacy.noise_seed` they are a function of the configuration. A run has noise and row
+selections of its own, even where its setting is drawn twice. ``<paths.runs>/.searches/<dataset>/<hash>/`` is private
+(0700):
+
+::
+
+    draw.json       the setting of each run
+    runs/           the runs, as in any folder of runs, with their logs (.sweep) and row selections (.selections)
+    failures.txt    why runs failed
+    outcome.json    where the release is, or that the search made none
+
+The best run's release becomes that of ``<paths.runs>/<dataset>/<algorithm>/<hash>``, with the search's epsilon in place
+of the run's. A run whose weights are not finite is the worst of all: that it stopped follows from what it released.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from dpfest.search import SearchPlan
+from pipelines.budget import described, law_of, search_plan
+from pipelines.config.settings import Config
+from pipelines.data.stream import Stream
+from pipelines.preprocess import preprocess
+from pipelines.runs.directory import RunDirectory
+from pipelines.runs.grid import PlannedRun
+from pipelines.runs.identity import run_hash
+from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS
+from pipelines.runs.weights import Weights
+from pipelines.system.files import OWNER_ONLY, locked, private_folder, write_atomically, write_json
+
+DIVERGED = "Diverged"
+"""Beginning of the failure of a run whose weights are not finite: the name of the error."""
+
+
+def refuse_incomparable(settings: Sequence[Config]) -> None:
+    """Refuse a grid that no private search can choose from.
+
+    Raises:
+        UserError: runs of other data, of another target, or of another search; runs without a proven epsilon.
+    """
+    first = settings[0]
+    for config in settings:
+        for section in ("data", "privacy", "search"):
+            one, other = asdict(getattr(first, section)), asdict(getattr(config, section))
+            differing = [f"{section}.{key}" for key in one if one[key] != other.get(key)]
+            if section == "data" and first.data.name != config.data.name:
+                differing = ["data"]
+            if differing:
+                raise UserError(
+                    f"A private search chooses among runs on one data set with one target, and its grid varies "
+                    f"{', '.join(sorted(differing))}: give it one value, and make a search for each."
+                )
+        if config.stream.train_days != first.stream.train_days:
+            raise UserError("A private search chooses among runs on the same days: stream.train_days must not vary.")
+        if not config.algorithm.private or config.privacy.fidelity != "rigorous":
+            raise UserError(
+                f"algorithm={config.algorithm.name} with privacy={config.privacy.fidelity} has no proven epsilon, so a "
+                "search that may choose it has none: leave it out of the grid."
+            )
+    if first.search.run is not None:
+        raise UserError("search.run is set by the sweep itself: leave it null.")
+
+
+class PrivateSearch:
+    """The private search over a grid: its plan, its runs, and the release of the best.
+
+    Args:
+        grid: the runs of a plain sweep over the grid, one for each setting.
+
+    Raises:
+        UserError: a private search cannot choose among these settings.
+    """
+
+    def __init__(self, grid: Sequence[PlannedRun]) -> None:
+        self.grid = list(grid)
+        self._settings = [run.config for run in self.grid]
+        refuse_incomparable(self._settings)
+        self._first = self._settings[0]
+        identity = [asdict(self._first.search), [run_hash(config) for config in self._settings]]
+        self._hash = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
+        runs = Path(self._first.paths.runs)
+        self.folder = runs / ".searches" / self._first.data.name / self._hash
+        self._outcome = self.folder / "outcome.json"
+
+    @property
+    def law(self) -> str:
+        """The law of the number of runs, in words."""
+        return described(law_of(self._first.search))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the search has ended, with or without a release."""
+        return self._outcome.exists()
+
+    def plan(self) -> SearchPlan:
+        """Return the noise of each setting at which the whole search meets privacy.epsilon; makes the data if missing.
+
+        Raises:
+            UserError: no noise meets the target.
+        """
+        stream = Stream.open(preprocess(self._first))
+        examples, features = stream.examples(self._first.stream.train_days), stream.vocabulary_sizes
+        return search_plan(self._settings, examples, features)
+
+    def runs(self, plan: SearchPlan) -> list[PlannedRun]:
+        """Return the runs that the search makes: secret, and so is their number."""
+        own = private_folder(private_folder(self.folder) / "runs") / ".calibration"
+        with suppress(FileExistsError):  # calibrations depend on settings alone
+            own.symlink_to(os.path.relpath(Path(self._first.paths.runs) / own.name, own.parent))
+        with locked(self.folder / ".lock"):
+            drawn = self._draw(plan)
+        return [self._run(number, setting, plan) for number, setting in enumerate(drawn)]
+
+    def _draw(self, plan: SearchPlan) -> list[int]:
+        file, seed = self.folder / "draw.json", self._first.privacy.noise_seed
+        if file.exists():  # another draw would be a second search
+            return json.loads(file.read_text(encoding="utf-8"))["settings"]
+        drawn = plan.draws(NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, self._hash))
+        write_json(file, {"settings": drawn}, OWNER_ONLY)
+        return drawn
+
+    def _run(self, number: int, setting: int, plan: SearchPlan) -> PlannedRun:
+        config, target = self._settings[setting], plan.plans[setting].target_epsilon
+        assert target is not None
+        own = replace(
+            config,
+            privacy=replace(config.privacy, epsilon=target),
+            search=replace(config.search, run=number),
+            paths=replace(config.paths, runs=str(self.folder / "runs")),
+        )
+        folder = Path(own.paths.runs) / own.data.name / own.algorithm.name / run_hash(own)
+        return PlannedRun(self.grid[setting].overrides, own, folder)
+
+    def note_failures(self, reasons: Sequence[str]) -> Path:
+        """Write why runs failed, for the owner alone; returns the file."""
+        file = self.folder / "failures.txt"
+        write_atomically(file, lambda partial: partial.write_text("\n".join(reasons), encoding="utf-8"), OWNER_ONLY)
+        return file
+
+    def release(self, plan: SearchPlan, runs: Sequence[PlannedRun]) -> None:
+        """Release the best of the runs, all of which have ended; of equals the first."""
+        with locked(self.folder / ".lock"):
+            if self.is_done:
+                return
+            scores = {number: score for number, run in enumerate(runs) if (score := score_of(run)) is not None}
+            best = max(scores, key=lambda number: (scores[number], -number), default=None)
+            released = None if best is None else self._released(plan, runs[best])
+            write_json(self._outcome, {"release": None if released is None else str(released)}, OWNER_ONLY)
+
+    def outcome(self) -> tuple[Path, dict[str, Any]] | None:
+        """Return the folder of the best run and its summary; None if the search released none."""
+        where = json.loads(self._outcome.read_text(encoding="utf-8"))["release"]
+        if where is None:
+            return None
+        summary = RunDirectory(Path(where)).summary()
+        if summary is None:
+            raise UserError(
+                f"{where}, the release of the search, is gone: restore it. If you delete {self.folder}, the next sweep "
+                "is another search, which no ledger counts."
+            )
+        return Path(where), summary
+
+    def _released(self, plan: SearchPlan, best: PlannedRun) -> Path:
+        """Make the release of the search from that of its best run."""
+        directory = RunDirectory(
+            Path(self._first.paths.runs) / best.config.data.name / best.config.algorithm.name / self._hash
+        )
+        source = best.folder / RELEASE
+        settings, asked = (
+            yaml.safe_load((best.folder / place / CONFIG).read_text(encoding="utf-8")) for place in (RELEASE, PRIVATE)
+        )
+        ledger, summary = (json.loads((source / name).read_text(encoding="utf-8")) for name in (LEDGER, SUMMARY))
+        cost = {"epsilon": plan.epsilon, "sound_epsilon": plan.epsilon}
+        for one in (settings, asked):
+            one["privacy"]["epsilon"] = self._first.privacy.epsilon
+            del one["search"]["run"]  # it would tell something of the number of runs
+        asked["paths"] = asdict(self._first.paths)
+        record = plan.to_json()
+        ledger |= {**cost, "target_epsilon": plan.target_epsilon, "search": record}
+        ledger["statements"] = [*ledger["statements"], statement(plan)]
+        summary["privacy"] |= {**cost, "search": {k: v for k, v in record.items() if k not in ("runs", "epsilon")}}
+
+        def copy(path: Path) -> None:
+            shutil.copyfile(source / WEIGHTS, path)
+
+        weights = None if summary["tensors"] is None else Weights(summary["tensors"], copy)
+        timings = json.loads((best.folder / PRIVATE / "timings.json").read_text(encoding="utf-8"))
+        with directory.lock(wait=True):
+            directory.write_config(asked)
+            directory.finish(settings, ledger, summary, weights, timings)
+        return directory.path
+
+
+def statement(plan: SearchPlan) -> str:
+    """Return what epsilon means for the best run of a search, in full sentences."""
+    return (
+        f"This run is the best on validation of {described(plan.search)} over {len(plan.plans)} settings, and epsilon "
+        f"covers the choice: alone a run costs {plan.epsilon_of_run:.4g}. It holds while nothing else of the search "
+        "leaves, not even the number of runs. It does not cover the validation rows."
+    )
+
+
+def has_diverged(run: PlannedRun) -> bool:
+    """Whether a run has ended because its weights are not finite."""
+    try:
+        return (run.folder / PRIVATE / "failure.txt").read_text(encoding="utf-8").startswith(f"{DIVERGED}:")
+    except OSError:
+        return False
+
+
+def score_of(run: PlannedRun) -> float | None:
+    """Return the validation utility of a run that has ended; None if its weights were not finite.
+
+    Raises:
+        UserError: the run has not ended.
+    """
+    summary = RunDirectory(run.folder).summary()
+    if summary is not None:
+        return summary["utility"]["validation"]
+    if has_diverged(run):
+        return None
+    raise UserError("The search has not made all of its runs: give the same command again.")

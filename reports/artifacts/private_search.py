@@ -1,0 +1,104 @@
+"""private_search: what it costs to choose among the runs, and what private searches reach at one ε for all."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from dpfest import accounting
+from dpfest.accounting import Event, from_record
+from dpfest.search import MOST_RUNS, Search
+from reports.comparison import Population
+from reports.entry import Content, Inputs
+from reports.runs import Run
+from reports.tables import Column, Table
+from reports.wording import epsilon, metric, number, utility
+
+COMMAND = "dpfest sweep experiment=private_search"
+
+
+def content(inputs: Inputs) -> Content:
+    population = inputs.population
+    name = metric(population)
+    caption = (
+        "The price of choosing. Every table and figure that chooses among runs on validation states the ε of one run. "
+        "Beside it: ε if all of the runs at that target were released (plain composition), and ε of a private search "
+        "that makes as many runs on average (logarithmic number) and releases the best, at the same noise. Then the "
+        f"test {name} of the setting that is best on validation, a choice that its ε does not cover, and that of "
+        "private searches whose whole ε is the target, with the ε of one of their runs. Validation and test rows are "
+        "not covered by any ε, nor is a grid that was chosen by looking at the same data. Searches: "
+        f"{COMMAND}."
+    )
+    table = Table(
+        [
+            Column("epsilon", "ε of one run", number),
+            Column("runs", "runs"),
+            Column("composed", "ε of all runs, released", epsilon),
+            Column("searched", "ε of a private search", epsilon),
+            Column("test", f"test {name}, choice not covered", utility),
+            Column("search_test", f"test {name}, private search at that ε", utility),
+            Column("search_spread", "± over searches", utility),
+            Column("searches", "searches"),
+            Column("run_epsilon", "ε of one of its runs", epsilon),
+        ]
+    )
+    for target in population.epsilons:
+        table.rows.append(_row(population, target))
+    return Content(caption, table=table)
+
+
+def _row(population: Population, target: float) -> list[float | int | None]:
+    private = [run for run in population.runs if run.target_epsilon == target]
+    composed, searched = cost(population, private)
+    settings = [setting for setting in population.settings if setting.epsilon == target]
+    best = max(settings, key=lambda setting: (setting.validation, setting.key))
+    found = [run for run in population.searched if run.target_epsilon == target]
+    tests = [run.test for run in found]
+    return [
+        target,
+        len(private),
+        composed,
+        searched,
+        best.test,
+        statistics.fmean(tests) if tests else None,
+        statistics.stdev(tests) if len(tests) > 1 else None,
+        len(tests),
+        max((run.search["epsilon_of_run"] for run in found if run.search), default=None),
+    ]
+
+
+def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, float | None]:
+    """Return the ε of releasing all of these runs, and of a private search that makes as many on average; None if it is
+    unknown, or counted as the paper does. Upper bounds within 1%."""
+    paid = [events(run) for run in runs]
+    deltas = {run.delta for run in runs}
+    delta = deltas.pop() if len(deltas) == 1 else None
+    if population.fidelity != "rigorous" or delta is None or not all(paid) or len(runs) > MOST_RUNS:
+        return None, None
+    counts: Counter[Event] = Counter()
+    for run in paid:
+        for event in run:
+            counts[replace(event, count=1)] += event.count
+    everything = tuple(replace(event, count=count) for event, count in counts.items())
+    return _composed(everything, delta), _searched(tuple(dict.fromkeys(paid)), float(len(runs)), delta)
+
+
+def events(run: Run) -> tuple[Event, ...]:
+    """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
+    ledger = json.loads(run.released("ledger.json") or "{}")
+    paid = map(from_record, ledger.get("planned", ()))
+    return tuple(replace(event, what="", map_noise_multiplier=None, gradient_noise_multiplier=None) for event in paid)
+
+
+@lru_cache(maxsize=256)
+def _composed(paid: tuple[Event, ...], delta: float) -> float:
+    return accounting.epsilon(paid, delta, accounting.COARSE_INTERVAL)
+
+
+@lru_cache(maxsize=256)
+def _searched(runs: tuple[tuple[Event, ...], ...], mean: float, delta: float) -> float:
+    return Search(mean).epsilon(runs, delta, accounting.COARSE_INTERVAL)

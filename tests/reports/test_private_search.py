@@ -1,0 +1,61 @@
+"""The price of choosing among runs: what the table says, and that what a search released is no run of a setting."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dpfest import accounting
+from dpfest.accounting import Event, to_record
+from dpfest.search import Search
+from reports.artifacts.private_search import content
+from reports.comparison import populations
+from reports.entry import Inputs
+from reports.runs import load_runs
+from tests.reports.synthetic import EXAMPLES, write_run
+
+PAID = Event(kind="gaussian", what="training step", noise_multiplier=3.0, gradient_noise_multiplier=3.0)
+
+
+def rows(runs: Path, **paid: Event) -> tuple[list[dict[str, float | None]], int]:
+    """The rows of the table, and the number of runs that other artifacts see; `paid` by algorithm."""
+    for ledger in runs.glob("*/*/*/release/ledger.json"):
+        event = paid.get(ledger.parts[-4])
+        ledger.write_text(json.dumps({"planned": [to_record(event)]} if event else {}))
+    (population,) = populations(load_runs(runs)[0])
+    table = content(Inputs([population], runs, population)).table
+    assert table is not None
+    return [dict(zip((c.name for c in table.columns), row, strict=True)) for row in table.rows], len(population.runs)
+
+
+def test_the_price_is_that_of_all_runs_and_of_a_search_among_them(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "dpsgd", test=0.75, validation=0.76, seed=seed)
+        write_run(tmp_path, "frozen", test=0.70, seed=seed)
+    write_run(tmp_path, "fest", test=0.74, validation=0.73)
+    write_run(tmp_path, "dpsgd", test=0.80, epsilon=3.0)
+    privacy = {"epsilon": 0.999, "delta": 1 / EXAMPLES, "fidelity": "rigorous", "sampling": "poisson"}
+    won = {"distribution": "negative_binomial", "mean": 10, "epsilon_of_run": 0.7}
+    for seed, test in ((5, 0.71), (6, 0.73)):
+        write_run(tmp_path, "fest", test=test, validation=0.99, seed=seed, privacy=privacy | {"search": won})
+    (one, three), seen = rows(tmp_path, dpsgd=PAID, frozen=PAID, fest=PAID)
+    assert seen == 6, "what a search released is not compared with runs of settings"
+    assert (one["epsilon"], one["runs"], one["test"]) == (1.0, 5, 0.75)
+    assert one["composed"] == pytest.approx(accounting.epsilon([PAID] * 5, 1 / EXAMPLES), rel=0.01)
+    assert one["searched"] == pytest.approx(Search(5).epsilon([[PAID]], 1 / EXAMPLES), rel=0.01)
+    assert one["search_test"] == pytest.approx(0.72) and one["search_spread"] == pytest.approx(0.02 / 2**0.5)
+    assert (one["searches"], one["run_epsilon"]) == (2, 0.7)
+    assert (three["runs"], three["searches"], three["search_test"]) == (1, 0, None)
+    assert three["searched"] == pytest.approx(three["composed"], rel=0.01), "one run is no choice"
+
+
+def test_a_price_that_is_not_known_is_left_open(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "dpsgd", test=0.75)
+    write_run(tmp_path / "a", "frozen", test=0.70)
+    ((row,), _) = rows(tmp_path / "a", dpsgd=PAID)  # a run whose ledger says nothing
+    assert row["composed"] is row["searched"] is None and row["test"] == 0.75
+    write_run(tmp_path / "b", "dpsgd", test=0.75, fidelity="paper")
+    ((row,), _) = rows(tmp_path / "b", dpsgd=PAID)
+    assert row["composed"] is row["searched"] is None

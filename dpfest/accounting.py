@@ -172,16 +172,11 @@ def epsilon(events: Sequence[Event], delta: float, interval: float = INTERVAL) -
 
 def delta(events: Sequence[Event], epsilon: float, interval: float = INTERVAL) -> float:
     """Return the delta at ``epsilon`` of all events together."""
-    return deltas(events, [epsilon], interval)[0]
 
+    def cost(paid: Sequence[Event]) -> float:
+        return float(_composed(paid, interval).get_delta_for_epsilon(epsilon)) + _rounding(paid)
 
-def deltas(events: Sequence[Event], epsilons: Sequence[float], interval: float = INTERVAL) -> list[float]:
-    """Return the privacy profile of all events together: the delta at each of several epsilons."""
-    costs = [
-        [float(cost) + _rounding(paid) for cost in _composed(paid, interval).get_delta_for_epsilon(list(epsilons))]
-        for paid in dict.fromkeys(by_example(events))
-    ]
-    return [max(at, default=0.0) for at in zip(*costs, strict=True)] if costs else [0.0] * len(epsilons)
+    return max(map(cost, dict.fromkeys(by_example(events))), default=0.0)
 
 
 def deltas(events: Sequence[Event], epsilons: NDArray[np.float64], interval: float = INTERVAL) -> NDArray[np.float64]:

@@ -64,7 +64,7 @@ class Family:
 
     def _curve(self, member: int) -> Points:
         if member not in self._curves:
-            deltas = accounting.deltas(self._scaled(member), self._epsilons.tolist(), COARSE_INTERVAL)
+            deltas = accounting.deltas(self._scaled(member), self._epsilons, COARSE_INTERVAL)
             self._curves[member] = Points(self._epsilons, np.minimum(deltas, 1.0))
         return self._curves[member]
 

@@ -24,6 +24,7 @@ from dpfest.layers import FACTORS, Call, Factors
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.tables import Table, TableLayout
+from dpfest.units import Groups
 from dpfest.validation import StateWatch, check_losses, check_model
 
 _IN_PLACE = (
@@ -69,7 +70,15 @@ class Recorder:
         self.lazy: LazyNoise | None = None  # applies pending noise to rows before they are looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
 
-    def record(self, batch: Any, examples: NDArray[np.int64], step: int, *, backward: bool = True) -> Recording:
+    def record(
+        self,
+        batch: Any,
+        examples: NDArray[np.int64],
+        step: int,
+        *,
+        backward: bool = True,
+        groups: Groups | None = None,
+    ) -> Recording:
         """Run the forward pass of one micro-batch and record it.
 
         Args:
@@ -77,16 +86,17 @@ class Recorder:
             examples: identifies its examples, int64 ``[b]``; their random numbers depend on it.
             step: step number.
             backward: False if only the look-ups are needed.
+            groups: the examples' units; None if each is its own.
 
         Raises:
             UserError: parameters were frozen, unfrozen or replaced since; or a refusal of :mod:`dpfest.validation`.
         """
         if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
-        recording = Recording(self, backward)
+        recording = Recording(self, backward, groups)
         if not recording.forward(batch, examples, step):  # it drew for the first time: rerun, drawing by example
             self.draws = True
-            recording = Recording(self, backward)
+            recording = Recording(self, backward, groups)
             recording.forward(batch, examples, step)
         recording.look_up(len(examples))
         return recording
@@ -96,12 +106,12 @@ class Recording:
     """The recording of one micro-batch.
 
     After :meth:`look_up`, :attr:`lookups` holds the (example, row) pairs; after :meth:`backward`, it and
-    :attr:`factors` hold every per-example gradient. The backward pass hooks the layers too, as checkpointing reruns
-    them.
+    :attr:`factors` hold every per-example (or per-unit) gradient. The backward pass hooks the layers too, as
+    checkpointing reruns them.
     """
 
-    def __init__(self, recorder: Recorder, backward: bool) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, backward: bool, groups: Groups | None = None) -> None:
+        self.recorder, self.groups = recorder, groups
         self.losses = torch.empty(0)
         self.lookups: Lookups
         self.factors: list[Factors] = []
@@ -174,7 +184,8 @@ class Recording:
             layer = layers[name]
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
                 by_table[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
-        self.lookups = Lookups(self.recorder.layout, by_table, torch.arange(examples, device=self.recorder.device))
+        numbers = torch.arange(examples, device=self.recorder.device)
+        self.lookups = Lookups(self.recorder.layout, by_table, numbers, self.groups)
 
     def backward(self) -> None:
         """Back-propagate the per-example losses to the outputs of all recorded layers, once.
@@ -191,7 +202,7 @@ class Recording:
             if call.changed_since:
                 raise UserError(f"An input or output of the layer {name} {_IN_PLACE}")
         outputs, parameters = [call.output for _, call in calls], self.recorder.trainable
-        total = self.losses.sum()
+        total = weighted(self.losses, self.groups).sum()
         gradients: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))
         if not total.requires_grad and len(self.losses):
             raise UserError("The losses depend on no trainable parameter (detach, no_grad?): nothing would be learnt.")
@@ -211,7 +222,15 @@ class Recording:
             call.gradient = torch.zeros_like(call.output) if gradient is None else gradient
         self.lookups.take_gradients()
         dense = {name: layer for name, layer in self.recorder.layers.items() if type(layer) in FACTORS}
-        self.factors = [FACTORS[type(dense[n])](dense[n], c) for n, c in self._calls.items() if n in dense]
+        self.factors = [
+            FACTORS[type(dense[name])](dense[name], calls, self.groups)
+            for name, calls in self._calls.items()
+            if name in dense
+        ]
+
+    def __len__(self) -> int:
+        """Number of its examples, or units."""
+        return len(self.losses) if self.groups is None else len(self.groups)
 
 
 class _Hooks:
@@ -251,6 +270,11 @@ def _hooks(recording: Recording, name: str, layer: nn.Module) -> tuple[Any, Any]
 def _hold(parameters: Any, *, out: bool) -> None:
     for parameter in parameters:
         parameter.requires_grad_(not out)
+
+
+def weighted(losses: Tensor, groups: Groups | None) -> Tensor:
+    """Return losses ``[b]`` whose gradients add up to those of the examples, or units."""
+    return losses if groups is None or groups.weight is None else losses * groups.weight.to(losses.dtype)
 
 
 def _random_state(device: torch.device | None) -> list[bytes]:

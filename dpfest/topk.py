@@ -33,6 +33,7 @@ from dpfest.errors import UserError
 from dpfest.gaussian import gaussian, gaussian_grid
 from dpfest.noise import Keystream
 from dpfest.survivors import draw_rows
+from dpfest.units import UnitConfig
 
 MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
 SOURCES = ("first_day", "all_days", "streaming")
@@ -84,12 +85,14 @@ class Selection:
         rows_per_feature: number of rows of each feature.
         events: privacy events that they cost.
         fixed: whether their noise derives from a seed.
+        unit: what was counted once in a row; None for an example.
     """
 
     rows: NDArray[np.int64]
     rows_per_feature: list[int]
     events: list[Event]
     fixed: bool = False
+    unit: UnitConfig | None = None
 
 
 def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[int]:
@@ -140,7 +143,7 @@ def select_rows(
 
     Args:
         histograms: for each feature, the number of examples in which each row occurs, shape ``(V_f,)``; for ``public``,
-            public counts.
+            public counts. "Examples" are units here and below, if units are counted.
         selection: the mechanism and its settings.
         stream: source of the noise; the guarantee holds while its key is secret.
         examples: number of examples counted.

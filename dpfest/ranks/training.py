@@ -87,6 +87,11 @@ class RankTraining(PrivateTraining):
         key: NoiseKey | None = None,
         **options: Any,
     ) -> None:
+        if privacy_plan.unit is not None:
+            raise UserError(
+                f"Over ranks a batch is cut by example, and the parts of a {privacy_plan.unit.name} would be clipped "
+                "apart: train in one process."
+            )
         self.places, self.group, self.parts = places, group, parts
         if key is None and not privacy_plan.fixed_noise_seed:
             key = shared_key(group)

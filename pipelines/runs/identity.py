@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
+from dpfest.ledger import EXAMPLE
 from dpfest.topk import SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
@@ -21,10 +22,10 @@ WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log
 def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
-    Excluded are paths, hub, device, profile, experiment, budget, audit, check, bench, sweep and preprocess;
-    `ranks`, for training in one process; of `train`, the settings that only determine when something is written, and
-    micro_batch_size, which affects rounding only (under lazy noise evaluate_every is included: an evaluation draws the
-    pending noise); and `stream` for other data.
+    Excluded are paths, hub, device, profile, experiment, budget, audit, check, bench, sweep, preprocess; `ranks`, for
+    training in one process; `unit`, where the unit of privacy is an example; of `train`, the settings that only
+    determine when something is written, and micro_batch_size, which affects rounding only (under lazy noise
+    evaluate_every is included: an evaluation draws the pending noise); and `stream` for other data.
     Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
     weights may be moved.
     """
@@ -39,6 +40,10 @@ def run_hash(config: Config) -> str:
         "model": config.model.identity(),
         **{name: dataclasses.asdict(getattr(config, name)) for name in ("algorithm", "privacy", "optimizer")},
     }
+    if config.privacy.unit == EXAMPLE:
+        del settings["privacy"]["unit"]  # as before there were others
+    else:
+        settings["unit"] = dataclasses.asdict(config.unit)
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")

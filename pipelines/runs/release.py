@@ -23,7 +23,7 @@ import yaml
 from safetensors import SafetensorError, safe_open
 
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
+from dpfest.ledger import EXAMPLE, Ledger
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 
@@ -36,6 +36,8 @@ SUMMARY_SCHEMA = 2
 
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
 """The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
+UNIT = "unit"
+"""Published with them where ``privacy.unit`` is no example."""
 _PLACES = ("path", "prior", "tokenizer")
 _AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
@@ -73,7 +75,7 @@ _SUMMARY: dict[str, Any] = {
         "tables": [_plain("name rows dim rows_mean")],
     },
     "privacy": {
-        **_plain("epsilon sound_epsilon delta fidelity sampling epsilon_at_own_rates public_vocabulary"),
+        **_plain("epsilon sound_epsilon delta fidelity sampling epsilon_at_own_rates public_vocabulary unit"),
         **{"step": _EVENT, "selection": _EVENT, **_NOISE, "periods": [_PERIOD], "histograms": [_EVENT]},
     },
     "periods": [
@@ -113,7 +115,10 @@ def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}
     settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
-    return settings
+    if settings["privacy"]["unit"] == EXAMPLE:
+        del settings["privacy"]["unit"]
+        return settings
+    return settings | {UNIT: asked[UNIT]}
 
 
 def _without_places(value: Any, key: str = "") -> Any:
@@ -248,7 +253,8 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). {_AGAIN}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {_AGAIN}")
-    _refuse_keys(path, settings, SECTIONS)
+    named = "unit" in (settings.get("privacy") or {})
+    _refuse_keys(path, settings, (*SECTIONS, UNIT) if named else SECTIONS)
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:

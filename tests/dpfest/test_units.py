@@ -207,6 +207,34 @@ def test_micro_batches_that_would_clip_a_unit_in_parts_are_refused() -> None:
             engine(unit).gradient([part._replace(units=units)], 0)
 
 
+def test_rounding_of_sums_of_units_stays_under_what_is_charged() -> None:
+    """float32, 128 units of 16 examples: without one, all others' sum moves by less than 2^-10 C2 besides its share."""
+    torch.manual_seed(0)
+    of, model = np.repeat(np.arange(128), 16), Shop(dropout=0.0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3)
+    batch = tuple(torch.cat([part] * 6)[: len(of)] for part in data().tensors)
+    engine = PrivateEngine(
+        model, DPSGD(clipping_norm=1e-3), lambda model, b: 10 * losses(model, b), NoiseKey.from_seed(0),
+        unit=UnitConfig("person", combine="sum"), gradient_noise_multiplier=0.0, expected_batch_size=1.0,
+    )  # fmt: skip
+
+    def total(members: np.ndarray) -> Tensor:
+        found = ClippedSum(engine, Survivors(engine.layout, None))
+        part = MicroBatch(members, tuple(one[torch.from_numpy(members)] for one in batch), of[members])
+        for recording in LogicalBatch(engine, [part], 0).recordings():
+            found.add(recording)
+        return torch.cat([found.flat_dense, found.flat_rows]).double()
+
+    everyone = np.arange(len(of))
+    whole = total(everyone)
+    for unit in range(0, 128, 16):
+        share = total(everyone[of == unit])
+        assert float(share.norm()) <= 1e-3 * (1 + 1e-5)
+        assert float((whole - total(everyone[of != unit]) - share).norm()) < 1e-3 * 2**-10 / 20
+
+
 # Which units and examples a step reads.
 
 

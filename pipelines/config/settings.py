@@ -296,7 +296,7 @@ class Config:
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
-        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map or
+        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search, map, units or
             reference; null for none.
     """
 
@@ -345,6 +345,11 @@ class Config:
             )
 
         check_unit(self)
+
+    @property
+    def unit_matters(self) -> bool:
+        """Whether the section ``unit`` identifies a run: the unit is no example, or something else was asked for."""
+        return self.privacy.unit != EXAMPLE or self.unit != UnitSettings()
 
     @property
     def unit_of_privacy(self) -> UnitConfig | None:

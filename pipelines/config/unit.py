@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class UnitSettings:
-    """What a unit of several examples contributes; no effect where ``privacy.unit`` is an example.
+    """What a unit of several examples contributes; without effect where ``privacy.unit`` is an example, but recorded.
 
     Attributes:
         max_examples: examples of a unit that a step reads, at most, chosen at random; also the rows of one feature in

@@ -23,7 +23,7 @@ def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
     Excluded are paths, hub, device, profile, experiment, budget, audit, check, bench, sweep, preprocess; `ranks`, for
-    training in one process; `unit`, where the unit of privacy is an example; of `train`, the settings that only
+    training in one process; `unit`, where it is as by default and without effect; of `train`, the settings that only
     determine when something is written, and micro_batch_size, which affects rounding only (under lazy noise
     evaluate_every is included: an evaluation draws the pending noise); and `stream` for other data.
     Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
@@ -42,7 +42,7 @@ def run_hash(config: Config) -> str:
     }
     if config.privacy.unit == EXAMPLE:
         del settings["privacy"]["unit"]  # as before there were others
-    else:
+    if config.unit_matters:
         settings["unit"] = dataclasses.asdict(config.unit)
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)

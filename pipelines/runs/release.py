@@ -15,7 +15,7 @@ import math
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from dpfest.errors import UserError
 from dpfest.ledger import EXAMPLE, Ledger
+from pipelines.config.unit import UnitSettings
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 
@@ -37,7 +38,7 @@ SUMMARY_SCHEMA = 2
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
 """The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
 UNIT = "unit"
-"""Published with them where ``privacy.unit`` is no example."""
+"""Published with them where it matters (``Config.unit_matters``)."""
 _PLACES = ("path", "prior", "tokenizer")
 _AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
@@ -115,10 +116,11 @@ def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}
     settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
-    if settings["privacy"]["unit"] == EXAMPLE:
-        del settings["privacy"]["unit"]
-        return settings
-    return settings | {UNIT: asked[UNIT]}
+    unit = settings["privacy"].pop("unit", EXAMPLE)
+    if unit != EXAMPLE:
+        settings["privacy"]["unit"] = unit
+    matters = UNIT in asked and (unit != EXAMPLE or asked[UNIT] != asdict(UnitSettings()))
+    return settings | ({UNIT: asked[UNIT]} if matters else {})
 
 
 def _without_places(value: Any, key: str = "") -> Any:
@@ -253,8 +255,7 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). {_AGAIN}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {_AGAIN}")
-    named = "unit" in (settings.get("privacy") or {})
-    _refuse_keys(path, settings, (*SECTIONS, UNIT) if named else SECTIONS)
+    _refuse_keys(path, settings, (*SECTIONS, UNIT) if UNIT in settings else SECTIONS)
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:

@@ -47,7 +47,7 @@ def summarize(
     """
     plan, validation, test = schedule.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
     sections = ["algorithm", "optimizer", "train", *(["stream"] if schedule.is_stream else [])]
-    sections += ["unit"] if schedule.plan.unit else []
+    sections += ["unit"] if config.unit_matters else []
     layout, coordinates = size.layout, size.coordinates(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
     return {

@@ -280,7 +280,7 @@ class LogicalBatch:
     def recordings(self) -> Iterator[Recording]:
         """Yield the recording of each micro-batch, in order, after its backward pass."""
         for part in self._parts:
-            recording = self._only or self._record(*part)
+            recording = self._record(*part) if self._only is None else self._only
             recording.backward()
             yield recording
 

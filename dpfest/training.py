@@ -346,8 +346,8 @@ class PrivateTraining:
 
     def _bound_to(self) -> dict[str, str]:
         parts = binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
-        units = "none" if self.units is None else binding.digest(self.units.of.tobytes())
-        return {"period": str(self._number), "units": units, **parts}
+        units = {} if self.units is None else {"units": binding.digest(self.units.of.tobytes())}
+        return {"period": str(self._number), **units, **parts}
 
     def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
         """Return micro-batches on the model's device, with the units of their examples, whatever the reader says."""

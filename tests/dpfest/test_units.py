@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 from collections import Counter
@@ -40,6 +41,7 @@ from dpfest.reading import DatasetReader, MicroBatch, UnitReader
 from dpfest.selection import counted
 from dpfest.tables import Survivors
 from dpfest.training import PrivateTraining
+from dpfest.unproven import Nonprivate
 from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch
 from tests.dpfest.test_engine import CASES, dense_release, losses_of, mixed, tabular, text
@@ -352,8 +354,80 @@ def test_a_plan_counts_units_and_the_ledger_says_so() -> None:
     assert "add-or-remove-one person" in run.ledger.summary()
     again = Ledger.from_json(record)
     assert again.unit == "person" and again.epsilon() == run.epsilon()
+
+
+@pytest.mark.parametrize("algorithm", [AdaFEST(threshold=2), DPSGD(noise="lazy"), Nonprivate()], ids=lambda a: a.name)
+def test_a_saved_state_goes_on_to_the_same_bits_and_with_the_same_units_alone(algorithm: Any) -> None:
+    whole, half, resumed = (training(algorithm, micro_batch_size=9) for _ in range(3))
+    take(whole, 8)
+    take(half, 3)
+    file = io.BytesIO()
+    torch.save(half.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    resumed.load_state_dict(state)
+    take(resumed, 8)
+    assert torch.equal(weights(resumed), weights(whole))
+    swapped = PEOPLE.copy()
+    first, second = np.flatnonzero(PEOPLE == 0)[0], np.flatnonzero(PEOPLE == 1)[0]
+    swapped[[first, second]] = swapped[[second, first]]
+    with pytest.raises(UserError, match=r"saved under another .*units"):
+        training(algorithm, swapped, micro_batch_size=9).load_state_dict(state)
+
+
+def test_lazy_noise_takes_the_clipped_sums_of_units() -> None:
+    """What a lazy step applies before its noise is the noiseless sum over whole units."""
+    model, batch, _ = tabular(len(OF))
+    rows = []
+    for algorithm, sigma in ((DPSGD(noise="lazy", clipping_norm=0.7), 1.0), (DPSGD(clipping_norm=0.7), 0.0)):
+        engine = PrivateEngine(
+            model, algorithm, by_batch(losses_of(model)), NoiseKey.from_seed(0), unit=UnitConfig("person"),
+            gradient_noise_multiplier=sigma, expected_batch_size=1.0,
+        )  # fmt: skip
+        rows.append(dense_release(engine, engine.gradient(parts_of(batch, [6]), 0)[0]))
+    for name in (name for name in rows[0] if name.startswith("tables")):
+        torch.testing.assert_close(rows[0][name], rows[1][name], rtol=1e-9, atol=1e-12)
+
+
+def test_units_that_mix_are_refused_and_examples_of_one_unit_may() -> None:
+    def across(model: nn.Module, batch: Any) -> Tensor:
+        found = losses(model, batch)
+        return found - found.mean().detach() * found
+
+    with pytest.raises(UserError, match="examples of a batch mix"):
+        take(training(loss_fn=across), 1)
+
+    def within(model: nn.Module, batch: Any) -> Tensor:
+        """Each loss times the sum of the losses of its person."""
+        found, of = losses(model, batch[:3]), batch[3]
+        together = torch.zeros(400).index_add(0, of, found)
+        return found * together[of].detach()
+
+    dataset = TensorDataset(*data().tensors, torch.from_numpy(PEOPLE))
+    take(training(loss_fn=within, dataset=dataset), 2)
+    with pytest.raises(UserError, match="examples of a batch mix"):
+        take(training(units=np.arange(400) // 2, loss_fn=within, dataset=dataset), 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_examples": 0}, "max_examples=0 must be a whole number, 1 or more"),
+        ({"combine": "max"}, "combine='max' must be mean or sum"),
+        ({"name": "example"}, "A unit needs a name of its own"),
+        ({"of_example": np.zeros((3, 2), int)}, r"one integer or string per example.*int64 of shape \(3, 2\)"),
+        ({"of_example": [0.5, 1.5]}, r"one integer or string per example.*float64"),
+    ],
+)
+def test_settings_without_meaning_are_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Units(**{"of_example": [1, 2], "name": "person", **change})
+
+
+def test_units_that_are_not_the_plans_are_refused() -> None:
+    with pytest.raises(UserError, match="units name 399 examples, but the data set has 400"):
+        training(units=PEOPLE[1:])
     run = training()
-    others = Units(np.arange(400), "person", max_examples=4)
 
     def made(units: Units | None, planned: Any = run.plan) -> PrivateTraining:
         return PrivateTraining(
@@ -361,7 +435,7 @@ def test_a_plan_counts_units_and_the_ledger_says_so() -> None:
         )
 
     with pytest.raises(UserError, match=r"samples \d+ units a period, but units has 400"):
-        made(others)
+        made(Units(np.arange(400), "person", max_examples=4))
     for units in (None, Units(PEOPLE, "person", max_examples=5)):
         with pytest.raises(UserError, match="must agree"):
             made(units)

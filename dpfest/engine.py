@@ -122,7 +122,7 @@ class PrivateEngine:
         roundings: float = 1.0,
         unit: UnitConfig | None = None,
     ) -> None:
-        self.unit = unit
+        self.privacy_unit = unit
         self.recorder = Recorder(model, loss_fn, key)
         self.lazy = self._lazy_noise() if algorithm.lazy else None
         self.algorithm, self.expected_batch_size = algorithm, expected_batch_size
@@ -156,11 +156,12 @@ class PrivateEngine:
         Raises:
             UserError: its examples lack units, are not in their order, or have them though the engine has none.
         """
-        if (self.unit is None) != (part.units is None):
+        unit = self.privacy_unit
+        if (unit is None) != (part.units is None):
             raise UserError(
                 "A micro-batch has units exactly where its engine clips by unit: see PrivateTraining(..., units=)."
             )
-        return None if self.unit is None or part.units is None else Groups(part.units, self.unit.combine, self.device)
+        return None if unit is None or part.units is None else Groups(part.units, unit.combine, self.device)
 
     @property
     def layout(self) -> TableLayout:
@@ -263,9 +264,9 @@ class LogicalBatch:
         self.examples = sum(len(part.examples) for part, _ in self._parts)
         clipped = [part.examples if groups is None else groups.units for part, groups in self._parts]
         self.identities = np.concatenate([np.empty(0, np.int64), *clipped])
-        if engine.unit and len(np.unique(self.identities)) < len(self.identities):
+        if engine.privacy_unit and len(np.unique(self.identities)) < len(self.identities):
             raise UserError(
-                f"A {engine.unit.name} is in two micro-batches of a batch: its parts would be clipped apart."
+                f"A {engine.privacy_unit.name} is in two micro-batches of a batch: its parts would be clipped apart."
             )
         self._only = self._record(*self._parts[0]) if len(self._parts) == 1 else None
 

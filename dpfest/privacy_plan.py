@@ -252,10 +252,12 @@ def plan(
         raise UserError(f"{algorithm.name} selects rows: give features=, the vocabulary sizes of the features.")
     if unit is not None and fidelity != "rigorous":
         raise UserError(f"fidelity={fidelity} counts examples alone: a {unit.name} as unit needs fidelity=rigorous.")
-    units = _distinct(examples) if unit and isinstance(examples, list | tuple) else None
+    units, drafts = None, None
+    if unit is not None and isinstance(examples, list | tuple):
+        units, drafts = _distinct(examples), _periods_of_units(examples, period, batch_size)
     periods = tuple(
         replace(one, steps=training_steps(one.examples, batch_size, epochs=epochs, steps=steps))
-        for one in (_periods if units is None else _periods_of_units)(examples, period, batch_size)
+        for one in drafts or _periods(examples, period, batch_size)
     )
     if selection and selection.mechanism == "gumbel" and selection.source in (None, "streaming") and periods[0].days:
         raise UserError(

@@ -216,7 +216,7 @@ class UnitReader:
         """Cut before units that would make a micro-batch too large."""
         if self.size is None or not len(indices):
             return [indices] if len(indices) else []
-        starts = np.flatnonzero(np.diff(self._units.of[indices], prepend=-1))
+        starts = np.flatnonzero(np.diff(self._units.of[indices], prepend=-1)).tolist()
         cuts, first = [], 0
         for start, end in zip(starts, [*starts[1:], len(indices)], strict=True):
             if end - first > self.size:

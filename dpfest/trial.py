@@ -88,7 +88,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
                 "counters that the forward pass advances, hooks that rescale gradients, items that depend on what was "
                 "read before."
             )
-    _check_gradient(engine, parts[-1], batch.step)
+    _check_gradient(engine, parts[-1][:1], batch.step)
 
 
 def _sums(
@@ -127,6 +127,8 @@ def _other_norms(example_norms: Tensor, clipping_norm: float) -> list[float]:
 
 def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> None:
     """Refuse a model whose gradient, from activations and output gradients, is not that of its loss.
+
+    Of at most one micro-batch: the norms of several rows' gradients would not add up to that of their sum.
 
     Raises:
         UserError: says what can make it another one.
@@ -215,7 +217,7 @@ def _adds_up_in_double(
         return False
     model = copy.deepcopy(engine.recorder.model).double()
     silent: dict[str, Any] = {"gradient_noise_multiplier": 0.0, "expected_batch_size": None}
-    precise = PrivateEngine(model, DPSGD(), engine.recorder.loss_fn, engine.key, unit=engine.unit, **silent)
+    precise = PrivateEngine(model, DPSGD(), engine.recorder.loss_fn, engine.key, unit=engine.privacy_unit, **silent)
     wide = [[part._replace(data=tree_map(_double, part.data)) for part in each] for each in parts]
     try:
         sums = _sums(precise, wide, step, clipping_norm)[0][clipping_norm]

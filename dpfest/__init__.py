@@ -24,6 +24,7 @@ _HOME = {
     "topk": ("Selection", "SelectionConfig", "select_rows"),
     "training": ("PrivateTraining", "Step"),
     "trial": ("validate",),
+    "units": ("UnitConfig", "Units"),
     "unproven": ("Nonprivate", "ShuffledBatches"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -36,5 +36,7 @@ from dpfest.topk import select_rows as select_rows
 from dpfest.training import PrivateTraining as PrivateTraining
 from dpfest.training import Step as Step
 from dpfest.trial import validate as validate
+from dpfest.units import UnitConfig as UnitConfig
+from dpfest.units import Units as Units
 from dpfest.unproven import Nonprivate as Nonprivate
 from dpfest.unproven import ShuffledBatches as ShuffledBatches

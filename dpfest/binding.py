@@ -35,7 +35,7 @@ _NOT_OF_A_CLASS = (
     "_abc_impl",
 )
 _LARGEST = 1 << 20  # elements up to which an array's content is hashed; beyond, only its shape counts
-OF_BRANCHES = ("period", "plan", "selection")
+OF_BRANCHES = ("period", "units", "plan", "selection")
 """Parts that a branch, which has a fresh key, must share with the run that it leaves."""
 
 

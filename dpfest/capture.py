@@ -24,6 +24,7 @@ from dpfest.layers import FACTORS, Call, Factors
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.tables import Table, TableLayout
+from dpfest.units import Groups
 from dpfest.validation import StateWatch, check_losses, check_model
 
 _IN_PLACE = (
@@ -70,7 +71,14 @@ class Recorder:
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
 
     def record(
-        self, batch: Any, examples: NDArray[np.int64], step: int, *, backward: bool = True, known: Lookups | None = None
+        self,
+        batch: Any,
+        examples: NDArray[np.int64],
+        step: int,
+        *,
+        backward: bool = True,
+        groups: Groups | None = None,
+        known: Lookups | None = None,
     ) -> Recording:
         """Run the forward pass of one micro-batch and record it.
 
@@ -79,6 +87,7 @@ class Recorder:
             examples: identifies its examples, int64 ``[b]``; their random numbers depend on it.
             step: step number.
             backward: False if only the look-ups are needed.
+            groups: the examples' units; None if each is its own.
             known: the micro-batch's look-ups, where they were learnt before; None to find them.
 
         Raises:
@@ -86,10 +95,10 @@ class Recorder:
         """
         if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
-        recording = Recording(self, backward)
+        recording = Recording(self, backward, groups)
         if not recording.forward(batch, examples, step):  # it drew for the first time: rerun, drawing by example
             self.draws = True
-            recording = Recording(self, backward)
+            recording = Recording(self, backward, groups)
             recording.forward(batch, examples, step)
         recording.look_up(len(examples), known)
         return recording
@@ -99,12 +108,12 @@ class Recording:
     """The recording of one micro-batch.
 
     After :meth:`look_up`, :attr:`lookups` holds the (example, row) pairs; after :meth:`backward`, it and
-    :attr:`factors` hold every per-example gradient. The backward pass hooks the layers too, as checkpointing reruns
-    them.
+    :attr:`factors` hold every per-example (or per-unit) gradient. The backward pass hooks the layers too, as
+    checkpointing reruns them.
     """
 
-    def __init__(self, recorder: Recorder, backward: bool) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, backward: bool, groups: Groups | None = None) -> None:
+        self.recorder, self.groups = recorder, groups
         self.losses = torch.empty(0)
         self.lookups: Lookups
         self.factors: list[Factors] = []
@@ -178,7 +187,8 @@ class Recording:
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
                 by_table[self.recorder.table_of[id(layer.weight)]] += [(layer, call) for call in calls]
         if known is None:
-            known = Lookups(self.recorder.layout, by_table, torch.arange(examples, device=self.recorder.device))
+            numbers = torch.arange(examples, device=self.recorder.device)
+            known = Lookups(self.recorder.layout, by_table, numbers, self.groups)
         else:
             known.take_calls(by_table)
         self.lookups = known
@@ -198,7 +208,7 @@ class Recording:
             if call.changed_since:
                 raise UserError(f"An input or output of the layer {name} {_IN_PLACE}")
         outputs, parameters = [call.output for _, call in calls], self.recorder.trainable
-        total = self.losses.sum()
+        total = weighted(self.losses, self.groups).sum()
         gradients: Sequence[Tensor | None] = [None] * (len(outputs) + len(parameters))
         if not total.requires_grad and len(self.losses):
             raise UserError("The losses depend on no trainable parameter (detach, no_grad?): nothing would be learnt.")
@@ -218,7 +228,15 @@ class Recording:
             call.gradient = torch.zeros_like(call.output) if gradient is None else gradient
         self.lookups.take_gradients()
         dense = {name: layer for name, layer in self.recorder.layers.items() if type(layer) in FACTORS}
-        self.factors = [FACTORS[type(dense[n])](dense[n], c) for n, c in self._calls.items() if n in dense]
+        self.factors = [
+            FACTORS[type(dense[name])](dense[name], calls, self.groups)
+            for name, calls in self._calls.items()
+            if name in dense
+        ]
+
+    def __len__(self) -> int:
+        """Number of its examples, or units."""
+        return len(self.losses) if self.groups is None else len(self.groups)
 
 
 class _Hooks:
@@ -258,6 +276,11 @@ def _hooks(recording: Recording, name: str, layer: nn.Module) -> tuple[Any, Any]
 def _hold(parameters: Any, *, out: bool) -> None:
     for parameter in parameters:
         parameter.requires_grad_(not out)
+
+
+def weighted(losses: Tensor, groups: Groups | None) -> Tensor:
+    """Return losses ``[b]`` whose gradients add up to those of the examples, or units."""
+    return losses if groups is None or groups.weight is None else losses * groups.weight.to(losses.dtype)
 
 
 def _random_state(device: torch.device | None) -> list[bytes]:

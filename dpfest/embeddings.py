@@ -2,7 +2,8 @@
 
 An example's gradient of a table has one row for each *distinct* row that it looked up: a token that occurs twice in a
 text, or is looked up by two layers that share the table, contributes the sum of its output gradients, and a norm taken
-before that sum would be wrong. Padding is not a look-up.
+before that sum would be wrong. Padding is not a look-up. A unit of several examples (:mod:`dpfest.units`) counts as one
+example that makes all of their look-ups.
 
 One sort of (global row, position) orders the look-ups of all tables; maps, norms and sums then work on runs of that
 order, not table by table or row by row.
@@ -22,6 +23,7 @@ from torch.nn.functional import embedding_bag
 from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout
+from dpfest.units import Groups
 
 _Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
@@ -33,6 +35,7 @@ class Lookups:
         layout: global numbering of the rows.
         calls: for each table, the layers that looked up in it, each with its call, after the forward pass.
         examples: ``arange(b)``.
+        groups: the examples' units, of which the pairs are then; None for examples.
 
     Attributes:
         rows: sorted distinct touched rows, int64 ``[u]``.
@@ -40,7 +43,13 @@ class Lookups:
         example: example of each pair, ``[p]``.
     """
 
-    def __init__(self, layout: TableLayout, calls: Sequence[Sequence[tuple[Table, Call]]], examples: Tensor) -> None:
+    def __init__(
+        self,
+        layout: TableLayout,
+        calls: Sequence[Sequence[tuple[Table, Call]]],
+        examples: Tensor,
+        groups: Groups | None = None,
+    ) -> None:
         self.layout, self._calls = layout, calls
         empty = examples[:0]
         parts: list[_Parts] = [(empty, empty, empty, None)]
@@ -55,13 +64,14 @@ class Lookups:
             self._sizes.append(sum(len(one[0]) for one in lists))
             parts += [_by_example(lists)] if len(lists) > 1 else lists
         example, row, source, coefficient = _joined(parts)
+        example = example if groups is None else groups.of.index_select(0, example)
         bits = len(row).bit_length()
         keys = ascending((row << bits) | torch.arange(len(row), device=row.device))
         order, row = keys & ((1 << bits) - 1), keys >> bits
         self.example, self._source = example.index_select(0, order), source.index_select(0, order)
         self._coefficient = None if coefficient is None else coefficient[order]
         self._runs: Tensor | None = None  # where each pair begins; None if each look-up is a pair
-        if any(len(uses) > 1 or any(_many(layer, call) for layer, call in uses) for uses in calls):
+        if groups is not None or any(len(uses) > 1 or any(_many(*use) for use in uses) for uses in calls):
             new = torch.ones_like(row, dtype=torch.bool)
             new[1:] = (row[1:] != row[:-1]) | (self.example[1:] != self.example[:-1])
             self._runs = torch.nonzero(new).squeeze(1)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,7 @@ from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, Table, TableLayout
+from dpfest.units import Groups, UnitConfig
 
 ROUNDING_ALLOWANCE = 2.0**-10
 """Share of ``C2`` charged to the sensitivity: how far the floating-point rounding of the others' sum may move when one
@@ -95,12 +97,13 @@ class PrivateEngine:
         selected: sorted distinct global rows ``[k]``, for algorithms that train within a preselected set.
         sum_dtype: dtype in which clipped gradients are summed; None for the model's.
         roundings: how often a coordinate of a sum is rounded, in roundings to the noise's grid.
+        unit: what is clipped and counted as one; None for each example. With it, a batch holds whole units.
 
-    Formal guarantee: on a batch that is a Poisson sample at rate ``q``, the pair (map, gradient) released by a step of
-    DP-AdaFEST is dominated, under add-or-remove-one adjacency, by one Gaussian mechanism of noise multiplier
-    ``(sigma_1^-2 + sigma_2^-2)^(-1/2)`` subsampled at ``q``; for an algorithm whose choice of rows does not depend on
-    the batch, by one of multiplier ``sigma_2``. Under lazy noise a gradient is not a release: its tables' noise is
-    :attr:`NoisedGradient.pending`, and :class:`dpfest.lazy.LazyNoise` tracks it.
+    Formal guarantee: on a batch that is a Poisson sample at rate ``q`` of examples (or units), the pair (map, gradient)
+    released by a step of DP-AdaFEST is dominated, under add-or-remove-one adjacency of these, by one Gaussian mechanism
+    of noise multiplier ``(sigma_1^-2 + sigma_2^-2)^(-1/2)`` subsampled at ``q``; for an algorithm whose choice of rows
+    does not depend on the batch, by one of multiplier ``sigma_2``. Under lazy noise a gradient is not a release: its
+    tables' noise is :attr:`NoisedGradient.pending`, and :class:`dpfest.lazy.LazyNoise` tracks it.
     """
 
     def __init__(
@@ -117,7 +120,9 @@ class PrivateEngine:
         selected: Tensor | None = None,
         sum_dtype: torch.dtype | None = None,
         roundings: float = 1.0,
+        unit: UnitConfig | None = None,
     ) -> None:
+        self.privacy_unit = unit
         self.recorder = Recorder(model, loss_fn, key)
         self.lazy = self._lazy_noise() if algorithm.lazy else None
         self.algorithm, self.expected_batch_size = algorithm, expected_batch_size
@@ -144,6 +149,19 @@ class PrivateEngine:
         holders = [layer for layer in self.recorder.layers.values() if isinstance(layer, Table)]
         self.recorder.lazy = LazyNoise(self.recorder.tables, holders)
         return self.recorder.lazy
+
+    def groups(self, part: MicroBatch) -> Groups | None:
+        """Return the units of a micro-batch; None if examples are clipped each on its own.
+
+        Raises:
+            UserError: its examples lack units, are not in their order, or have them though the engine has none.
+        """
+        unit = self.privacy_unit
+        if (unit is None) != (part.units is None):
+            raise UserError(
+                "A micro-batch has units exactly where its engine clips by unit: see PrivateTraining(..., units=)."
+            )
+        return None if unit is None or part.units is None else Groups(part.units, unit.combine, self.device)
 
     @property
     def layout(self) -> TableLayout:
@@ -185,7 +203,7 @@ class PrivateEngine:
                 add_gaussian(sums.flat_rows, self.key.stream("row noise", step), self.deviation)
                 if (kept := self.algorithm.kept(survivors, sums.rows, self.deviation, context)) is not None:
                     survivors = sums.replace_rows(*kept)
-        divisor = self.expected_batch_size or max(batch.examples, 1)
+        divisor = self.expected_batch_size or max(batch.units, 1)
         sums.finish(divisor)
         for table, local, value in zip(self.recorder.tables.values(), survivors.local, sums.rows, strict=True):
             if table.padding_idx is not None:  # never looked up, so its noise would only disturb the model
@@ -237,32 +255,42 @@ class LogicalBatch:
 
     Attributes:
         examples: number of examples.
+        identities: what is clipped as one, in the order of its numbers: examples, or units; int64 ``[u]``.
     """
 
     def __init__(self, engine: PrivateEngine, microbatches: Sequence[MicroBatch], step: int) -> None:
         self._engine, self._step = engine, step
-        self._microbatches = [part for part in microbatches if len(part.examples)]
-        self.examples = sum(len(part.examples) for part in self._microbatches)
-        self._only = self._record(self._microbatches[0]) if len(self._microbatches) == 1 else None
+        self._parts = [(part, engine.groups(part)) for part in microbatches if len(part.examples)]
+        self.examples = sum(len(part.examples) for part, _ in self._parts)
+        clipped = [part.examples if groups is None else groups.units for part, groups in self._parts]
+        self.identities = np.concatenate([np.empty(0, np.int64), *clipped])
+        if engine.privacy_unit and len(np.unique(self.identities)) < len(self.identities):
+            raise UserError(
+                f"A {engine.privacy_unit.name} is in two micro-batches of a batch: its parts would be clipped apart."
+            )
+        self._only = self._record(*self._parts[0]) if len(self._parts) == 1 else None
 
-    def _record(self, part: MicroBatch, backward: bool = True) -> Recording:
-        return self._engine.recorder.record(part.data, part.examples, self._step, backward=backward)
+    def _record(self, part: MicroBatch, groups: Groups | None, backward: bool = True) -> Recording:
+        return self._engine.recorder.record(part.data, part.examples, self._step, backward=backward, groups=groups)
+
+    @property
+    def units(self) -> int:
+        """Number of examples, or units, that are clipped as one."""
+        return len(self.identities)
 
     def recordings(self) -> Iterator[Recording]:
         """Yield the recording of each micro-batch, in order, after its backward pass."""
-        for part in self._microbatches:
-            recording = self._only or self._record(part)
+        for part in self._parts:
+            recording = self._record(*part) if self._only is None else self._only
             recording.backward()
             yield recording
 
     def contributions(self) -> Contributions:
-        """Return which example touched which rows."""
+        """Return which example (or unit) touched which rows."""
         if self._only is not None:
-            lookups = self._only.lookups
-            return Contributions(lookups.rows, lookups.row_of, lookups.example, self.examples)
-        recorded = ((self._record(part, backward=False).lookups, len(part.examples)) for part in self._microbatches)
-        parts = (Contributions(found.rows, found.row_of, found.example, examples) for found, examples in recorded)
-        return Contributions.joined(parts, self._engine.device)
+            return _contributions(self._only)
+        recorded = (self._record(*part, backward=False) for part in self._parts)
+        return Contributions.joined(map(_contributions, recorded), self._engine.device)
 
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
         """Return the touched rows, sorted ``[u]``, and the l2 norm of each row's summed gradient, ``[u]``.
@@ -276,14 +304,19 @@ class LogicalBatch:
         return touched, torch.cat([torch.linalg.vector_norm(table, dim=1) for table in sums.rows])
 
 
+def _contributions(recording: Recording) -> Contributions:
+    lookups = recording.lookups
+    return Contributions(lookups.rows, lookups.row_of, lookups.example, len(recording))
+
+
 class ClippedSum:
     """The sum of masked, clipped per-example gradients, before noise.
 
     Args:
         engine: engine of the model.
         survivors: rows that are not zeroed.
-        clipping_norm: l2 norm to which each example's masked gradient is clipped (inf: no clipping); None for the
-            algorithm's.
+        clipping_norm: l2 norm to which each example's (or unit's) masked gradient is clipped (inf: no clipping); None
+            for the algorithm's.
         with_dense: whether dense parameters count in the norm and the sum.
 
     Attributes:
@@ -315,10 +348,10 @@ class ClippedSum:
         self.example_norms: list[Tensor] = []
 
     def add(self, recording: Recording) -> None:
-        """Mask, clip and add each example's gradient; call after the recording's backward pass."""
+        """Mask, clip and add each example's (or unit's) gradient; call after the recording's backward pass."""
         pairs = recording.lookups.masked(self._survivors)
         factors = recording.factors if self._with_dense else []
-        squared_norms = recording.losses.detach().new_zeros(len(recording.losses), dtype=recording.recorder.dtype)
+        squared_norms = recording.losses.detach().new_zeros(len(recording), dtype=recording.recorder.dtype)
         for layer in factors:
             squared_norms += layer.squared_norms()
         pairs.add_squared_norms(squared_norms)

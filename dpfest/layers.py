@@ -3,8 +3,9 @@
 For a linear layer with input ``a_i`` and output gradient ``g_i``, example ``i``'s weight gradient is the outer product
 ``g_i a_i^T``: its norm is ``|g_i| |a_i|`` and a weighted sum over examples is one matrix product (Goodfellow, 2015), so
 no example's gradient is ever formed. With a sequence dimension the norm comes from two Gram matrices (Li et al., 2022);
-a layer called twice is a longer sequence. Both need what one backward pass leaves behind (Bu et al., 2023,
-"book-keeping"). For layers of few parameters (normalisations, convolutions) per-example gradients are formed.
+a layer called twice is a longer sequence, and a unit of several examples (:mod:`dpfest.units`) is one. Both need what
+one backward pass leaves behind (Bu et al., 2023, "book-keeping"). For layers of few parameters (normalisations,
+convolutions) per-example gradients are formed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+
+from dpfest.units import Groups
 
 
 @dataclass
@@ -43,10 +46,13 @@ class Call:
 
 
 class LinearFactors:
-    """All calls of an ``nn.Linear`` in a micro-batch: inputs and output gradients, ``[b, n]`` or ``[b, length, n]``."""
+    """All calls of an ``nn.Linear`` in a micro-batch: inputs and output gradients, ``[b, n]`` or ``[b, length, n]``.
 
-    def __init__(self, layer: nn.Linear, calls: list[Call]) -> None:
-        self.layer = layer
+    With ``groups``, norms, weights and broken ones are those of its units, ``[u]``, and not of examples.
+    """
+
+    def __init__(self, layer: nn.Linear, calls: list[Call], groups: Groups | None = None) -> None:
+        self.layer, self.groups = layer, groups
         # Under autocast they are in half precision, too coarse for norms.
         dtype = layer.weight.dtype
         inputs, gradients = [call.input.to(dtype) for call in calls], [call.gradient.to(dtype) for call in calls]
@@ -57,7 +63,20 @@ class LinearFactors:
 
     def squared_norms(self) -> Tensor:
         """Return each example's squared gradient norm over the layer's trainable parameters, ``[b]``."""
-        inputs, gradients, weight, bias = self.inputs, self.gradients, self.layer.weight, self.layer.bias
+        if self.groups is None:
+            return self._squared_norms(self.inputs, self.gradients)
+        total = self.gradients.new_zeros(len(self.groups))
+        for units, members, repeated in self.groups.by_size:
+            # What fills a rectangle is the unit's own: a value that is not finite reaches no other unit.
+            inputs, gradients = self.inputs[members], self.gradients[members]
+            gradients.masked_fill_(repeated.view(*repeated.shape, *[1] * (gradients.dim() - 2)), 0)
+            one = members.shape[1] == 1
+            joined = [part.squeeze(1) if one else _sequence(part) for part in (inputs, gradients)]
+            total[units] = self._squared_norms(*joined)
+        return total
+
+    def _squared_norms(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        weight, bias = self.layer.weight, self.layer.bias
         total = gradients.new_zeros(len(gradients))
         if inputs.dim() == 2:
             slopes = torch.linalg.vector_norm(gradients, dim=1)
@@ -80,6 +99,7 @@ class LinearFactors:
 
     def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
         """Add ``sum_i weight_i * gradient_i`` to the sum of each trainable parameter; ``weight`` is ``[b]``."""
+        weight = weight if self.groups is None else weight.index_select(0, self.groups.of)
         scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
         if self.layer.weight.requires_grad:
             total = sums[self.layer.weight]
@@ -90,13 +110,17 @@ class LinearFactors:
 
     def drop(self, broken: Tensor) -> None:
         """Set the gradients of the broken examples, bool ``[b]``, to zero, whatever they contain."""
+        broken = broken if self.groups is None else broken.index_select(0, self.groups.of)
         self.inputs, self.gradients = _without(self.inputs, broken), _without(self.gradients, broken)
 
 
 class PerExampleGradients:
-    """Gradients ``[b, *shape]`` of each trainable parameter of a layer that treats every example separately."""
+    """Gradients ``[b, *shape]`` of each trainable parameter of a layer that treats every example separately.
 
-    def __init__(self, layer: nn.Module, calls: list[Call]) -> None:
+    With ``groups``, those of its units, ``[u, *shape]``.
+    """
+
+    def __init__(self, layer: nn.Module, calls: list[Call], groups: Groups | None = None) -> None:
         self.parameters = {n: p for n, p in layer.named_parameters(recurse=False) if p.requires_grad}
         values = {name: parameter.detach() for name, parameter in self.parameters.items()}
 
@@ -110,6 +134,9 @@ class PerExampleGradients:
             if len(call.output):
                 for name, value in vmap(gradient)(call.input.to(dtype), call.gradient.to(dtype)).items():
                     self.gradients[name] += value
+        if groups is not None:
+            for name, value in self.gradients.items():
+                self.gradients[name] = value.new_zeros(len(groups), *value.shape[1:]).index_add_(0, groups.of, value)
 
     def squared_norms(self) -> Tensor:
         """See :class:`LinearFactors`."""

@@ -19,6 +19,10 @@ from dpfest.accounting import Event, from_record, to_record
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
 
+EXAMPLE = "example"
+"""The unit of privacy unless a plan names another."""
+_NEIGHBOURS = "add or remove one "
+
 
 class BudgetExceeded(UserError, RuntimeError):
     """The requested spending would exceed the target; it has not happened."""
@@ -41,6 +45,7 @@ class Ledger:
         selections: planned row selections; spent at once.
         steps: planned steps, one event per period; spent by ``spend_step``.
         run: further entries that describe the run in the JSON form.
+        unit: what neighbouring data sets differ in.
 
     Raises:
         BudgetExceeded: the plan exceeds the target.
@@ -57,7 +62,9 @@ class Ledger:
         selections: Sequence[Event] = (),
         steps: Sequence[Event] = (),
         run: Mapping[str, Any] | None = None,
+        unit: str = EXAMPLE,
     ) -> None:
+        self.unit = unit
         self.target_epsilon, self.delta = target_epsilon, delta
         self.fidelity, self.fixed_noise_seed = fidelity, fixed_noise_seed
         self.sampling = sampling_of(fidelity, sampling)
@@ -121,6 +128,7 @@ class Ledger:
             return "no privacy"
         bound = min(self._count.cost(self.events, self.delta, accounting.COARSE_INTERVAL), self.target_epsilon)
         how = f"{self.fidelity}, {self.sampling}, delta {self.delta:.2g}"
+        how += "" if self.unit == EXAMPLE else f", add-or-remove-one {self.unit}"
         return f"epsilon {bound:.4g} of {self.target_epsilon:g} ({how})"
 
     def statements(self) -> list[str]:
@@ -128,7 +136,7 @@ class Ledger:
         if self.target_epsilon is None:
             return ["Trained without privacy: nothing is guaranteed."]
         statements = {
-            f"Epsilon holds at delta {self.delta:.4g} under add-or-remove-one adjacency of training examples.": True,
+            f"Epsilon holds at delta {self.delta:.4g} under add-or-remove-one adjacency of {self._units}.": True,
             SAMPLERS[self.sampling].statement: True,
             "One-shot Gumbel selection costs as many draws as rows, and the paper claims one draw's epsilon; epsilon "
             f"counts the {self._count.counts_of_gumbel}.": any(event.claimed_epsilon for event in self._spent),
@@ -137,6 +145,12 @@ class Ledger:
             "What lies outside the guarantee: docs/PRIVACY.md.": True,
         }
         return [sentence for sentence, holds in statements.items() if holds]
+
+    @property
+    def _units(self) -> str:
+        if self.unit == EXAMPLE:
+            return "training examples"
+        return f"a {self.unit}, which means all training examples of one {self.unit} at once"
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole ledger as a JSON object: the target, the run, what was spent, and the resulting epsilon."""
@@ -151,7 +165,7 @@ class Ledger:
             "fixed_noise_seed": self.fixed_noise_seed,
             "epsilon": self.epsilon() if private else None,
             "sound_epsilon": sound if private and math.isfinite(sound) else None,  # JSON has no word for infinity
-            "neighbours": "add or remove one example",
+            "neighbours": f"{_NEIGHBOURS}{self.unit}",
             "accountant": f"dp_accounting {version('dp_accounting')}, pessimistic privacy loss distributions",
             "value_discretization_interval": accounting.INTERVAL,
             "events": [to_record(event) for event in self.events],
@@ -168,7 +182,8 @@ class Ledger:
             BudgetExceeded: the record's plan or spending exceeds its own target.
         """
         names = ("target_epsilon", "delta", "fidelity", "sampling", "fixed_noise_seed", "run")
-        ledger = cls(**{name: record[name] for name in names})
+        settings = {name: record[name] for name in names}
+        ledger = cls(**settings, unit=record["neighbours"].removeprefix(_NEIGHBOURS))
         ledger.plan(map(from_record, record["planned"]))
         for event in map(from_record, record["events"]):
             ledger.spend(event)

@@ -14,6 +14,11 @@ for was computed from other examples, and what follows is post-processing, so ep
   to a period's last (the paper's "running sum updated per streaming period"); ``first_day`` does so for the first day
   alone; ``all_days`` for one histogram of all days, before the first step.
 - delta is 1 / N of the whole stream.
+
+Under a unit of privacy (:mod:`dpfest.units`) "examples" are units: N and N_p count those that have an example, and B is
+the expected number in a batch. A unit may have examples in every day, so nothing is parallel: it pays for the steps of
+all periods and for the histograms of all days that are counted, whose composition one noise multiplier, the same in
+all periods, keeps within the target.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from dataclasses import asdict, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from scipy.special import ndtri
 
 from dpfest import accounting
@@ -31,10 +37,11 @@ from dpfest.accounting import Event
 from dpfest.algorithms import AdaFEST, Algorithm
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
-from dpfest.ledger import Ledger
+from dpfest.ledger import EXAMPLE, Ledger
 from dpfest.noise import NoiseKey
-from dpfest.sampling import Batches, Poisson, Sampler, TruncatedPoisson, default_max_batch_size
+from dpfest.sampling import BallsInBins, Batches, Poisson, Sampler, TruncatedPoisson, default_max_batch_size
 from dpfest.topk import selection_events
+from dpfest.units import UnitConfig, identifiers_of
 from dpfest.unproven import Shuffled
 
 MOST_STEPS = 10**9
@@ -43,7 +50,7 @@ MOST_STEPS = 10**9
 
 @dataclass(frozen=True)
 class Period:
-    """Examples that are trained on together: N_p examples in T_p steps.
+    """Examples (or units) that are trained on together: N_p of them in T_p steps.
 
     Attributes:
         noise_multiplier: sigma of its steps; None without privacy.
@@ -61,8 +68,8 @@ class PrivacyPlan:
     """What a run may spend: all events derive from these settings, so accounting and training cannot differ.
 
     Formal guarantee: under fidelity ``rigorous``, a run that spends no more than ``events``, taking each period's steps
-    in order on its own ``batches`` and each row selection once, is (target_epsilon, delta)-DP under add-or-remove-one
-    adjacency, or ``ledger`` refuses the plan.
+    in order on its own ``batches`` of examples (or units) and each row selection once, is (target_epsilon, delta)-DP
+    under add-or-remove-one adjacency of examples (or units), or ``ledger`` refuses the plan.
 
     Attributes:
         algorithm: algorithm whose steps are planned.
@@ -73,6 +80,8 @@ class PrivacyPlan:
         batch_size: B, the expected size of a batch, by which sums are divided.
         features: vocabulary sizes of the features that a row selection covers, or their number; None without selection.
         periods: in order; a single one unless the data are a stream.
+        unit: the unit of privacy; None for an example.
+        units: number of units in a stream, each counted once; None elsewhere.
 
     Raises:
         UserError: an algorithm without noise, or noise without a private algorithm.
@@ -87,6 +96,8 @@ class PrivacyPlan:
     batch_size: int
     features: int | tuple[int, ...] | None = None
     periods: tuple[Period, ...]
+    unit: UnitConfig | None = None
+    units: int | None = None
 
     def __post_init__(self) -> None:
         noised = {self.target_epsilon is not None, *(period.noise_multiplier is not None for period in self.periods)}
@@ -96,8 +107,8 @@ class PrivacyPlan:
 
     @property
     def examples(self) -> int:
-        """N, summed over periods."""
-        return sum(period.examples for period in self.periods)
+        """N, summed over periods; of units, how many there are."""
+        return self.units if self.units is not None else sum(period.examples for period in self.periods)
 
     @property
     def steps(self) -> int:
@@ -111,7 +122,7 @@ class PrivacyPlan:
             return None
         rate = self.batch_size / (settings.examples if FIDELITIES[self.fidelity].own_rates else self.examples)
         step = self.algorithm.step_event(settings.noise_multiplier, rate)
-        part = () if settings.days is None else (f"period {period + 1}",)
+        part = () if settings.days is None or self.unit else (f"period {period + 1}",)
         return step and self.sampler.accounted(replace(step, part=part), settings.examples, self.batch_size)
 
     def batches(self, period: int, key: NoiseKey) -> Batches:
@@ -121,7 +132,7 @@ class PrivacyPlan:
 
     @property
     def selections(self) -> tuple[Event, ...]:
-        """What row selections spend, each on the part of the examples that it counts."""
+        """What row selections spend, each on the part of the examples that it counts; on all, if units are counted."""
         selection, features = self.algorithm.selection, self.features
         if selection is None or features is None:
             return ()
@@ -129,6 +140,7 @@ class PrivacyPlan:
         days = [(f"period {n}", f"day {day}") for n, one in enumerate(self.periods, 1) for day in one.days or ()]
         sources: dict[str, Sequence[tuple[str, ...]]] = {"streaming": days, "first_day": days[:1], "all_days": [()]}
         parts = sources[selection.source or "streaming"] or [()]
+        parts = [()] * len(parts) if self.unit else parts
         return tuple(replace(event, part=part) for event in selection_events(selection, sizes) for part in parts)
 
     @property
@@ -186,6 +198,7 @@ class PrivacyPlan:
             selections=self.selections,
             steps=self._steps,
             run={"algorithm": self.algorithm.name, "settings": asdict(self.algorithm), **sizes},
+            unit=self.unit.name if self.unit else EXAMPLE,
         )
         for number, period in enumerate(self.periods[:finished_periods]):
             ledger.spend_step(number, period.steps)
@@ -203,11 +216,12 @@ def plan(
     *misplaced: Any,
     epsilon: float | None = None,
     delta: float | None = None,
-    examples: int | Sequence[int],
+    examples: int | Sequence[int] | Sequence[Any],
     batch_size: int,
     steps: int | None = None,
     epochs: float | None = None,
     period: int | None = None,
+    unit: UnitConfig | None = None,
     features: int | Sequence[int] | None = None,
     fidelity: str = "rigorous",
     sampling: str | None = None,
@@ -222,11 +236,13 @@ def plan(
         *misplaced: refused, with the advice to pass settings by name.
         epsilon: target epsilon; ignored without privacy.
         delta: target delta; None for 1 / N.
-        examples: N; for a stream, a list with the number of each day, in order.
-        batch_size: B, the expected size of a batch (under ``balls_in_bins`` it is N / ceil(N / B)).
+        examples: N; for a stream, a list with the number of each day, in order. Of units their number; for a stream, a
+            list with the identifiers of each day's (repeated or not), since a unit may be in several days.
+        batch_size: B, the expected size of a batch: examples, or units (under ``balls_in_bins`` N / ceil(N / B)).
         steps: T; for a stream, of each period. Give this or ``epochs`` (see ``training_steps``).
         epochs: passes over the examples; for a stream, over each period's.
         period: days per period of a stream (None: 1); the last period may be shorter.
+        unit: the unit of privacy, ``dpfest.Units(...).config``; None for an example.
         features: vocabulary sizes of the features that a row selection covers; their number alone if only that is known
             (one-shot Gumbel is then counted as if no vocabulary capped it).
         fidelity: ``rigorous``, or ``paper`` for what the paper claims (``dpfest.unproven``).
@@ -251,9 +267,19 @@ def plan(
     selection, batch_size = algorithm.selection, _whole("batch_size", batch_size)
     if selection and features is None:
         raise UserError(f"{algorithm.name} selects rows: give features=, the vocabulary sizes of the features.")
+    if unit is not None and fidelity != "rigorous":
+        raise UserError(f"fidelity={fidelity} counts examples alone: a {unit.name} as unit needs fidelity=rigorous.")
+    units, drafts = None, None
+    if unit is not None and isinstance(examples, list | tuple):
+        units, drafts = _distinct(examples), _periods_of_units(examples, period, batch_size)
+        if sampling == BallsInBins.name:  # equal periods are counted as one, whose epochs would be consecutive
+            raise UserError(
+                f"sampling={sampling} is accounted for epochs that follow one another, and a {unit.name} may take part in "
+                "several periods: choose sampling=poisson."
+            )
     periods = tuple(
         replace(one, steps=training_steps(one.examples, batch_size, epochs=epochs, steps=steps))
-        for one in _periods(examples, period, batch_size)
+        for one in drafts or _periods(examples, period, batch_size)
     )
     if selection and selection.mechanism == "gumbel" and selection.source in (None, "streaming") and periods[0].days:
         raise UserError(
@@ -261,7 +287,7 @@ def plan(
             "gaussian or laplace, or selection.source=first_day or all_days."
         )
 
-    delta = 1 / sum(period.examples for period in periods) if delta is None else _number("delta", delta)
+    delta = 1 / (units or sum(one.examples for one in periods)) if delta is None else _number("delta", delta)
     sampler = _sampler(sampling_of(fidelity, sampling), max_batch_size, periods, batch_size, delta)
 
     def planned(sigmas: Sequence[float | None], periods: Sequence[Period] = periods) -> PrivacyPlan:
@@ -275,6 +301,8 @@ def plan(
             batch_size=batch_size,
             features=tuple(features) if isinstance(features, Sequence) else features,
             periods=tuple(replace(one, noise_multiplier=sigma) for one, sigma in zip(periods, sigmas, strict=True)),
+            unit=unit,
+            units=units,
         )
 
     if not algorithm.private:
@@ -322,6 +350,13 @@ def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> f
 
 def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[float]:
     """Return, for each period, the least noise multiplier at which what its examples pay for meets the target."""
+    if plan.unit is not None:
+
+        def all_events(sigma: float) -> list[Event]:
+            periods = tuple(replace(period, noise_multiplier=sigma) for period in plan.periods)
+            return list(replace(plan, periods=periods).events)
+
+        return [calibrate(all_events, plan.target_epsilon or 0.0, plan.delta)] * len(plan.periods)
     sigmas: dict[tuple[Event, ...], float] = {}  # equal periods are calibrated once
     steps, all_selections = plan._steps, plan.selections
 
@@ -366,15 +401,34 @@ def _periods(examples: int | Sequence[int], length: int | None, batch_size: int)
     if not isinstance(examples, list | tuple) or not all(isinstance(day, Integral) for day in examples):
         kind = type(examples).__name__
         raise UserError(f"examples= is a number, len(dataset), or for a stream a list, one per day; not a {kind}.")
+    return _of_days(lambda days: int(sum(examples[day] for day in days)), len(examples), length, batch_size, "examples")
+
+
+def _periods_of_units(days: Sequence[Any], length: int | None, batch_size: int) -> list[Period]:
+    """Return the periods of a stream of units, whose identifiers are given by day; with their steps still 0."""
+    return _of_days(lambda some: _distinct([days[day] for day in some]), len(days), length, batch_size, "units")
+
+
+def _distinct(days: Sequence[Any]) -> int:
+    """Return the number of units in these days."""
+    if any(isinstance(day, Integral) for day in days):
+        raise UserError(
+            "Of a stream with a unit, examples= is a list with the identifiers of each day's units, not their number: "
+            "a unit in two days of a period counts once."
+        )
+    return len(np.unique(np.concatenate([np.unique(identifiers_of(day)) for day in days]))) if days else 0
+
+
+def _of_days(count: Callable[[range], int], total: int, length: int | None, batch_size: int, what: str) -> list[Period]:
     length = 1 if length is None else _whole("period", length)
     periods = []
-    for first in range(0, len(examples), length):
-        days = range(first, min(first + length, len(examples)))
-        periods.append(Period(int(sum(examples[day] for day in days)), 0, days))
+    for first in range(0, total, length):
+        days = range(first, min(first + length, total))
+        periods.append(Period(count(days), 0, days))
         if periods[-1].examples < batch_size:
             words = f"day {first}" if len(days) == 1 else f"days {first}-{days[-1]}"
             raise UserError(
-                f"Period {len(periods)} ({words}) has {periods[-1].examples:,} examples, fewer than a batch of "
+                f"Period {len(periods)} ({words}) has {periods[-1].examples:,} {what}, fewer than a batch of "
                 f"batch_size={batch_size}: lower it, or raise period={length}."
             )
     return periods

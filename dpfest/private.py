@@ -24,6 +24,7 @@ from dpfest.reading import DatasetReader
 from dpfest.tables import parameter_groups
 from dpfest.topk import Selection
 from dpfest.training import PrivateTraining
+from dpfest.units import Units
 from dpfest.validation import check_model
 
 
@@ -41,6 +42,7 @@ def make_private(
     steps: int | None = None,
     sampling: str = "poisson",
     max_batch_size: int | None = None,
+    units: Units | None = None,
     selected: Selection | None = None,
     micro_batch_size: int | None = None,
     collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -55,17 +57,20 @@ def make_private(
         model: trained in place; its trainable parameters lie in embeddings, linear layers, convolutions within an
             example or normalisations (:func:`dpfest.validate` says what cannot be trained, and why).
         optimizer: one or several of ``torch.optim`` that together cover all trainable parameters.
-        dataset: a map-style ``torch.utils.data.Dataset``; an item is an example, the unit of the guarantee.
+        dataset: a map-style ``torch.utils.data.Dataset``; an item is an example, the unit of the guarantee unless
+            ``units`` are given.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
         algorithm: which rows survive a step: ``dpfest.AdaFEST(threshold=...)``, ``dpfest.DPSGD()``, ...
         epsilon: target epsilon.
-        delta: target delta; None for 1 / N.
-        batch_size: B, the expected size of a batch.
+        delta: target delta; None for 1 / N, or 1 over the number of units.
+        batch_size: B, the expected size of a batch: examples, or units.
         epochs: training length in passes over the data set. Give this or ``steps``.
         steps: training length in steps.
         sampling: ``poisson``; ``truncated_poisson``, whose batches have at most ``max_batch_size`` examples (None for a
             size that they would hardly ever exceed); ``balls_in_bins``, every example once an epoch.
         max_batch_size: see ``sampling``.
+        units: which examples belong to one person, household, ...: ``dpfest.Units(ids, name="household")``. Then
+            epsilon is that of adding or removing all examples of one; None for one example.
         selected: from :func:`dpfest.select`, for FEST and AdaFESTPlus.
         micro_batch_size: maximum number of examples run at once; None for all.
         collate_fn: as in ``torch.utils.data.DataLoader``, like the next two.
@@ -85,11 +90,14 @@ def make_private(
     check_model(model)
     if not hasattr(dataset, "__len__"):
         raise UserError("dataset must have a length: the number of examples is part of the plan.")
+    if units is not None:
+        units.refuse_other(len(dataset))
     privacy_plan = plan(
         algorithm,
         epsilon=epsilon,
         delta=delta,
-        examples=len(dataset),
+        examples=len(dataset) if units is None else units.count,
+        unit=None if units is None else units.config,
         batch_size=batch_size,
         steps=steps,
         epochs=epochs,
@@ -100,7 +108,7 @@ def make_private(
     )
     key = None if noise_seed is None else NoiseKey.from_seed(noise_seed, "training")
     return PrivateTraining(
-        model, loss_fn, optimizer, privacy_plan, read,
+        model, loss_fn, optimizer, privacy_plan, read, units=units,
         selected=selected, key=key, sum_dtype=sum_dtype, num_workers=num_workers, pin_memory=pin_memory,
     )  # fmt: skip
 

@@ -15,22 +15,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-
-Indices = NDArray[np.int64]
+from dpfest.units import Indices, Units
 
 _PARTS = 7  # parts of a batch that is checked
 
 
 class MicroBatch(NamedTuple):
-    """Examples run at once: their indices in the data set, int64 ``[b]``, and the argument of the loss function."""
+    """Examples run at once: their indices in the data set, int64 ``[b]``, and the argument of the loss function.
+
+    Under a unit of privacy, ``units`` are theirs, ascending int64 ``[b]``; no unit is in two micro-batches of a batch.
+    """
 
     examples: Indices
     data: Any
+    units: Indices | None = None
 
 
 @dataclass(frozen=True)
@@ -176,14 +178,67 @@ class Batches:
         return Batch(request.step, batch, tuple(parts))
 
 
-def request_of(key: NoiseKey, step: int, examples: Indices, *, check: int) -> Request:
+class UnitReader:
+    """Reads the examples of units, each unit whole within a micro-batch.
+
+    Args:
+        read: reads up to ``read.micro_batch_size`` examples as one micro-batch; any number if it has no such limit.
+        units: the units of the data set.
+
+    Raises:
+        UserError: a unit may have more examples than a micro-batch; later, ``read`` divides the examples of a unit.
+    """
+
+    def __init__(self, read: Read, units: Units) -> None:
+        self.read, self._units = read, units
+        self.size = getattr(read, "micro_batch_size", None)
+        most = units.config.max_examples
+        if self.size is not None and self.size < most:
+            raise UserError(
+                f"micro_batch_size={self.size} must be at least max_examples={most}: a {units.config.name} is clipped "
+                "as a whole, so its examples must be run at once."
+            )
+
+    def __call__(self, indices: Indices, seed: bytes) -> list[MicroBatch]:
+        """Read the examples at ``indices``, which are in the order of their units."""
+        found = []
+        for part in self._packed(indices):
+            parts = self.read(part, seed)
+            if len(parts) > 1:
+                raise UserError(
+                    f"The reader divides {len(part)} examples into {len(parts)} micro-batches, and may divide a "
+                    f"{self._units.config.name}: let it have an attribute micro_batch_size, and read that many at once."
+                )
+            found += parts
+        return found
+
+    def _packed(self, indices: Indices) -> list[Indices]:
+        """Cut before units that would make a micro-batch too large."""
+        if self.size is None or not len(indices):
+            return [indices] if len(indices) else []
+        starts = np.flatnonzero(np.diff(self._units.of[indices], prepend=-1)).tolist()
+        cuts, first = [], 0
+        for start, end in zip(starts, [*starts[1:], len(indices)], strict=True):
+            if end - first > self.size:
+                cuts.append(start)
+                first = start
+        return np.split(indices, cuts)
+
+
+def request_of(key: NoiseKey, step: int, examples: Indices, *, check: int, units: Indices | None = None) -> Request:
     """Return the request of a step; up to ``check`` examples are split into parts, in an order drawn from the key.
+
+    Units, int64 ``[b]``, are split in place of examples.
 
     The first part is half of them, the next half of the rest, down to two examples: two even halves would share
     extremes, such as the length to which texts are padded, which small parts lack.
     """
     parts: tuple[Indices, ...] = ()
-    if check:
+    if check and units is not None:
+        distinct, of = np.unique(units, return_inverse=True)
+        split = request_of(key, step, np.arange(len(distinct)), check=check).parts
+        parts = tuple(examples if len(part) == len(distinct) else examples[np.isin(of, part)] for part in split)
+    elif check:
         order = np.argsort(key.stream("check halves", step).words(len(examples)))[:check]
         count = len(order)
         cuts = [count - (count >> part) for part in range(1, _PARTS) if part == 1 or count >> part > 1]
@@ -204,4 +259,4 @@ def _random_state() -> tuple[Any, ...]:
 def _pinned(parts: Sequence[MicroBatch]) -> list[MicroBatch]:
     from torch.utils.data._utils.pin_memory import pin_memory
 
-    return [MicroBatch(part.examples, pin_memory(part.data)) for part in parts]
+    return [part._replace(data=pin_memory(part.data)) for part in parts]

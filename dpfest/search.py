@@ -156,6 +156,8 @@ class SearchPlan:
                     f"The settings of a search share the examples and delta: {plan.examples:,} at {plan.delta:.4g} and "
                     f"{self.plans[0].examples:,} at {self.plans[0].delta:.4g} cannot be compared."
                 )
+            if plan.unit != self.plans[0].unit:
+                raise UserError("The settings of a search protect one unit of privacy: leave the others out.")
             if plan.fixed_noise_seed != self.plans[0].fixed_noise_seed:
                 raise UserError("Either all settings of a search have a fixed noise seed, or none has.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from dpfest.noise import NoiseKey
 from dpfest.reading import Batches, DatasetReader, request_of
 from dpfest.topk import Selection, select_rows
 from dpfest.trial import check_batch
+from dpfest.units import Units
 from dpfest.validation import check_loss_fn
 
 _AT_ONCE = 1024  # default number of examples run at once
@@ -32,6 +33,7 @@ def select(
     batch_size: int = _AT_ONCE,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     noise_seed: int | None = None,
+    units: Units | None = None,
 ) -> Selection:
     """Select the rows that ``algorithm`` trains, privately, by how many examples look each one up.
 
@@ -40,7 +42,8 @@ def select(
     is what the mechanism assumes.
 
     Formal guarantee: see :func:`dpfest.topk.select_rows`; one example moves each table's histogram by at most 1 in at
-    most ``rows_per_example`` rows, whatever the model looks up.
+    most ``rows_per_example`` rows, whatever the model looks up. With ``units``, so does one unit with all its examples:
+    it counts once in each row that any of them looks up, in at most so many rows of a table.
 
     Args:
         model: as for :func:`dpfest.make_private`, like ``dataset``, ``loss_fn`` and ``collate_fn``.
@@ -52,6 +55,7 @@ def select(
         batch_size: number of examples run at once.
         collate_fn: turns a list of examples into a batch.
         noise_seed: None for noise from the operating system's entropy.
+        units: the units of the data set, each counted as one; None for examples.
 
     Raises:
         UserError: the algorithm selects no rows; an argument is out of range; the model cannot be trained privately.
@@ -62,6 +66,8 @@ def select(
         raise UserError(f"rows_per_example={rows_per_example} must be 1 or more.")
     if algorithm.selection.prior is not None:
         raise UserError("select() counts the data set; rows of public counts come from select_rows(counts, ...).")
+    if units is not None:
+        units.refuse_other(len(dataset))
     check_loss_fn(loss_fn)
     key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "selection")
     read = DatasetReader(dataset, collate_fn)
@@ -69,23 +75,49 @@ def select(
     first = request_of(key, 0, np.arange(min(batch_size, len(dataset))), check=batch_size)
     check_batch(engine, Batches(read)[first], whole_tables=True)  # look-ups must be an example's own
     recorder = engine.recorder
-    counts = np.zeros(recorder.layout.total_rows, dtype=np.int64)
+    total = recorder.layout.total_rows
+    counts = np.zeros(total, dtype=np.int64)
+    pairs = [np.empty(0, dtype=np.int64)]  # unit * total + row, distinct within an item
     for step, start in enumerate(range(0, len(dataset), batch_size)):
         examples = np.arange(start, min(start + batch_size, len(dataset)))
         for part in read(examples, key.derive("data set", step).secret):
             lookups = recorder.record(part.data, part.examples, step, backward=False).lookups
             rows, example = lookups.rows[lookups.row_of].cpu().numpy(), lookups.example.cpu().numpy()
-            tables = np.searchsorted(recorder.layout.offsets, rows, side="right")
-            np.add.at(counts, rows[_within(example * len(recorder.layout.rows) + tables, rows, rows_per_example)], 1)
+            if units is not None:
+                pairs.append(np.unique(units.of[part.examples[example]] * total + rows))
+            else:
+                counts += counted(example, rows, recorder.layout.offsets, rows_per_example)
+    if units is not None:
+        distinct = np.unique(np.concatenate(pairs))
+        counts += counted(distinct // total, distinct % total, recorder.layout.offsets, rows_per_example)
     histograms = np.split(counts, recorder.layout.offsets[1:-1])
     chosen = select_rows(
         histograms,
         algorithm.selection,
         key.stream("selection"),
-        examples=len(dataset),
+        examples=len(dataset) if units is None else units.count,
         rows_per_example=rows_per_example,
     )
-    return replace(chosen, fixed=key.fixed)
+    return replace(chosen, fixed=key.fixed, unit=None if units is None else units.config)
+
+
+def counted(
+    example: NDArray[np.int64], rows: NDArray[np.int64], offsets: Sequence[int], rows_per_example: int
+) -> NDArray[np.int64]:
+    """Return in how many examples (or units) each row occurs, of each table at most ``rows_per_example`` of them.
+
+    Args:
+        example: the example of each pair, ``[p]``.
+        rows: the global row of each pair, ``[p]``; pairs are distinct.
+        offsets: first row of each table, and the number of rows at the end.
+        rows_per_example: number of rows of a table in which an example counts, at most.
+
+    Formal guarantee: an example moves at most ``rows_per_example`` counts of a table, each by 1; which ones depends on
+    its own rows alone.
+    """
+    tables = np.searchsorted(np.asarray(offsets), rows, side="right")
+    kept = rows[_within(example * len(offsets) + tables, rows, rows_per_example)]
+    return np.bincount(kept, minlength=offsets[-1])
 
 
 def _within(group: NDArray[np.int64], rows: NDArray[np.int64], most: int) -> NDArray[np.bool_]:

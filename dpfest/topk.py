@@ -35,6 +35,7 @@ from dpfest.errors import UserError
 from dpfest.gaussian import BLOCK, gaussian, gaussian_grid
 from dpfest.noise import Keystream
 from dpfest.survivors import draw_rows
+from dpfest.units import UnitConfig
 
 Counts = tuple[int, NDArray[np.float64]]
 """A feature, and its counts or the next block of them."""
@@ -91,12 +92,14 @@ class Selection:
         rows_per_feature: number of rows of each feature.
         events: privacy events that they cost.
         fixed: whether their noise derives from a seed.
+        unit: what was counted once in a row; None for an example.
     """
 
     rows: NDArray[np.int64]
     rows_per_feature: list[int]
     events: list[Event]
     fixed: bool = False
+    unit: UnitConfig | None = None
 
 
 def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[int]:
@@ -147,8 +150,8 @@ def select_rows(
 
     Args:
         histograms: for each feature, the number of examples in which each row occurs, shape ``(V_f,)``; for ``public``,
-            public counts. They may be memory maps: 2^22 rows are in memory at a time, under ``laplace`` and
-            ``gumbel`` a feature's.
+            public counts. "Examples" are units here and below, if units are counted. They may be memory maps: 2^22 rows
+            are in memory at a time, under ``laplace`` and ``gumbel`` a feature's.
         selection: the mechanism and its settings.
         stream: source of the noise; the guarantee holds while its key is secret.
         examples: number of examples counted.

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from dpfest import binding
+from dpfest.arguments import key_of, rows_of, units_of
 from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
 from dpfest.errors import UserError
 from dpfest.lazy import lacks_noise
@@ -23,9 +24,10 @@ from dpfest.ledger import BudgetExceeded, Ledger
 from dpfest.noise import NoiseKey
 from dpfest.optimizers import tell_noise
 from dpfest.privacy_plan import PrivacyPlan
-from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, request_of
+from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, UnitReader, request_of
 from dpfest.topk import Selection
 from dpfest.trial import check_batch
+from dpfest.units import Units
 from dpfest.validation import check_loss_fn, check_optimizers
 
 CHECK_EVERY = 512
@@ -50,8 +52,8 @@ class PrivateTraining:
 
     Formal guarantee: under fidelity ``rigorous``, the weights after every step together (under lazy noise, after every
     :meth:`flush`) are ``(ledger.epsilon(), plan.delta)``-DP under add-or-remove-one adjacency, provided that the key
-    stays secret, the examples do not mix (checked, see :mod:`dpfest.trial`) and no step is repeated with other inputs
-    (see :meth:`load_state_dict`).
+    stays secret, the examples (or units) do not mix (checked, see :mod:`dpfest.trial`) and no step is repeated with
+    other inputs (see :meth:`load_state_dict`).
 
     Args:
         model: checked once, here; :class:`dpfest.capture.Recorder` says what it may contain.
@@ -61,6 +63,7 @@ class PrivateTraining:
         privacy_plan: from :func:`dpfest.plan`.
         read: reads micro-batches of examples by index, such as :class:`dpfest.reading.DatasetReader`.
         period: index of this period in the plan, from 0.
+        units: the units of this period's examples, for a plan with a unit of privacy.
         selected: result of :func:`dpfest.select_rows`, for algorithms with a row selection; or sorted global rows
             alone, if the caller vouches that the ledger contains their cost.
         key: key of the whole run; None draws a fresh one from the operating system.
@@ -83,6 +86,7 @@ class PrivateTraining:
         read: Read,
         *,
         period: int = 0,
+        units: Units | None = None,
         selected: Selection | Tensor | np.ndarray | None = None,
         key: NoiseKey | None = None,
         ledger: Ledger | None = None,
@@ -97,8 +101,9 @@ class PrivateTraining:
         self.algorithm = algorithm = privacy_plan.algorithm
         self.optimizers = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
         check_optimizers(self.optimizers, model, sparse=algorithm.sparse, lazy=algorithm.lazy)
-        self.selected = _selected_rows(selected, privacy_plan)
-        self._number, self._own_key = period, _key(key, privacy_plan)
+        self.selected = rows_of(selected, privacy_plan)
+        self.units = units_of(units, privacy_plan, self.period.examples)
+        self._number, self._own_key = period, key_of(key, privacy_plan)
         self.engine = self._engine(
             model,
             algorithm,
@@ -107,10 +112,12 @@ class PrivateTraining:
             **noise_of(privacy_plan.step(period), privacy_plan.batch_size),
             selected=self.selected,
             sum_dtype=sum_dtype,
+            unit=privacy_plan.unit,
         )
         tell_noise(self.optimizers, self.engine.deviation / privacy_plan.batch_size)
         self._batches = privacy_plan.batches(period, self._own_key)
-        self._read, self._loader = read, {"num_workers": num_workers, "pin_memory": pin_memory}
+        self._read = read if self.units is None else UnitReader(read, self.units)
+        self._loader = {"num_workers": num_workers, "pin_memory": pin_memory}
         self._own_ledger = ledger is None
         self.ledger = privacy_plan.ledger(period) if ledger is None else ledger
         if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):
@@ -131,12 +138,20 @@ class PrivateTraining:
         return self.ledger.epsilon(delta) if self.algorithm.private else math.inf
 
     def indices(self, step: int) -> np.ndarray:
-        """Return the examples of batch ``step`` (from 0), sorted int64 ``[b]``, as the plan samples them."""
-        return self._batches.indices(step)
+        """Return the examples of batch ``step`` (from 0), as the plan samples them: int64 ``[b]``.
+
+        They are sorted, or in the order of their units. A batch may be empty.
+        """
+        drawn = self._batches.indices(step)
+        if self.units is None:
+            return drawn
+        return self.units.examples(drawn, self.engine.key.stream("examples of units", step))
 
     def request(self, step: int) -> Request:
         """Return what to read for a step; steps that are to be checked are also read in parts."""
-        return request_of(self.engine.key, step, self.indices(step), check=self._examples_to_check(step))
+        examples = self.indices(step)
+        units = None if self.units is None else self.units.of[examples]
+        return request_of(self.engine.key, step, examples, check=self._examples_to_check(step), units=units)
 
     def _examples_to_check(self, step: int) -> int:
         drawn = int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
@@ -191,7 +206,7 @@ class PrivateTraining:
         if batch.step != self.steps_done:
             raise UserError(f"The batch belongs to step {batch.step}, but step {self.steps_done} is next.")
         examples = np.sort(np.concatenate([np.empty(0, np.int64), *(part.examples for part in batch.microbatches)]))
-        if not np.array_equal(examples, self.indices(batch.step)):
+        if not np.array_equal(examples, np.sort(self.indices(batch.step))):
             raise UserError(f"The batch does not hold the examples drawn for step {batch.step}: use read().")
         if self._examples_to_check(batch.step) and not batch.parts:
             raise UserError(f"Step {batch.step} is due a check that its batch was not read for: use request().")
@@ -342,13 +357,19 @@ class PrivateTraining:
 
     def _bound_to(self) -> dict[str, str]:
         parts = binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
-        return {"period": str(self._number), **parts}
+        units = {} if self.units is None else {"units": binding.digest(self.units.of.tobytes())}
+        return {"period": str(self._number), **units, **parts}
 
     def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
-        device = self.engine.device
+        """Return micro-batches on the model's device, with the units of their examples, whatever the reader says."""
+        device, units = self.engine.device, self.units
         return [
-            MicroBatch(examples, tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, data))
-            for examples, data in parts
+            MicroBatch(
+                part.examples,
+                tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, part.data),
+                None if units is None else units.of[part.examples],
+            )
+            for part in parts
         ]
 
     def _weight_versions(self) -> dict[str, int]:
@@ -371,32 +392,6 @@ class PrivateTraining:
                 "threshold (dpfest.threshold_for gives one), or raise the batch size or epsilon.",
                 stacklevel=3,
             )
-
-
-def _key(key: NoiseKey | None, privacy_plan: PrivacyPlan) -> NoiseKey:
-    if key is None and privacy_plan.fixed_noise_seed:
-        raise UserError("The plan has a fixed noise seed: give key=NoiseKey.from_seed(...).")
-    if key is not None and key.fixed and not privacy_plan.fixed_noise_seed:
-        raise UserError("The key derives from a seed: plan with fixed_noise_seed=True, so that the ledger says so.")
-    return key or NoiseKey.fresh()
-
-
-def _selected_rows(selected: Selection | Tensor | np.ndarray | None, privacy_plan: PrivacyPlan) -> Tensor | None:
-    algorithm = privacy_plan.algorithm
-    if (selected is None) != (algorithm.selection is None):
-        raise UserError(
-            f"{algorithm.name} trains rows selected before training: give selected=dpfest.select(...)."
-            if selected is None
-            else f"{algorithm.name} selects no rows before training: leave selected out."
-        )
-    if isinstance(selected, Selection) and tuple(selected.events) != privacy_plan.selections:
-        raise UserError("The rows were selected at another cost than the plan's: select them with the plan's settings.")
-    if isinstance(selected, Selection) and selected.fixed and not privacy_plan.fixed_noise_seed:
-        raise UserError(
-            "The rows were selected under a noise_seed: train under one as well, so that the ledger says so."
-        )
-    rows = selected.rows if isinstance(selected, Selection) else selected
-    return None if rows is None else torch.as_tensor(rows)
 
 
 def _copied(state: Any) -> Any:

@@ -6,7 +6,8 @@ rescaling hooks leave them in place), but values can: for the noiseless clipped 
 
     S(A and B) = S(A) + S(B)
 
-for any two parts of a batch, each collated separately. Sound models satisfy it up to rounding; in-batch mixing violates
+for any two parts of a batch, each collated separately; under a unit of privacy (:mod:`dpfest.units`), parts of whole
+units, since only other units must not count. Sound models satisfy it up to rounding; in-batch mixing violates
 it by orders of magnitude. :class:`dpfest.training.PrivateTraining` runs the check on the first batch of two examples or
 more, on a sample at steps 1, 8, 64, ..., and on steps drawn from the key; mixing under a condition that no checked
 batch meets goes undetected. The same check compares a small part's unclipped gradient with autograd's.
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpfest.algorithms import DPSGD
+from dpfest.capture import weighted
 from dpfest.draws import ExampleDraws
 from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
 from dpfest.errors import UserError
@@ -86,7 +88,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
                 "counters that the forward pass advances, hooks that rescale gradients, items that depend on what was "
                 "read before."
             )
-    _check_gradient(engine, parts[-1], batch.step)
+    _check_gradient(engine, parts[-1][:1], batch.step)
 
 
 def _sums(
@@ -110,9 +112,8 @@ def _sums(
         if other_norms and not touched:
             for norm in _other_norms(torch.cat(sums[clipping_norm][0].example_norms), clipping_norm):
                 sums[norm] = [_clipped(engine, logical, survivors, norm)]
-        examples = np.concatenate([np.empty(0, np.int64), *(each.examples for each in part)])
         rows, example = pairs.rows.cpu().numpy()[pairs.row_of.cpu().numpy()], pairs.example.cpu().numpy()
-        touched.append(np.stack([examples[example], rows]))
+        touched.append(np.stack([logical.identities[example], rows]))
     return sums, touched
 
 
@@ -127,6 +128,8 @@ def _other_norms(example_norms: Tensor, clipping_norm: float) -> list[float]:
 def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> None:
     """Refuse a model whose gradient, from activations and output gradients, is not that of its loss.
 
+    Of at most one micro-batch: the norms of several rows' gradients would not add up to that of their sum.
+
     Raises:
         UserError: says what can make it another one.
     """
@@ -138,9 +141,9 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
     try:
         for layer in layers:
             layer.sparse = True  # no table-sized gradient
-        for examples, data in part:
-            with ExampleDraws(recorder.key, step, examples) if recorder.draws else nullcontext():
-                losses = recorder.loss_fn(recorder.model, data)
+        for one in part:
+            with ExampleDraws(recorder.key, step, one.examples) if recorder.draws else nullcontext():
+                losses = weighted(recorder.loss_fn(recorder.model, one.data), engine.groups(one))
             gradients = torch.autograd.grad(losses.sum(), list(recorder.trainable.values()), allow_unused=True)
             for parameter, gradient in zip(recorder.trainable.values(), gradients, strict=True):
                 if gradient is None:
@@ -213,10 +216,9 @@ def _adds_up_in_double(
     if engine.dtype == torch.float64:
         return False
     model = copy.deepcopy(engine.recorder.model).double()
-    precise = PrivateEngine(
-        model, DPSGD(), engine.recorder.loss_fn, engine.key, gradient_noise_multiplier=0.0, expected_batch_size=None
-    )
-    wide = [[MicroBatch(part.examples, tree_map(_double, part.data)) for part in each] for each in parts]
+    silent: dict[str, Any] = {"gradient_noise_multiplier": 0.0, "expected_batch_size": None}
+    precise = PrivateEngine(model, DPSGD(), engine.recorder.loss_fn, engine.key, unit=engine.privacy_unit, **silent)
+    wide = [[part._replace(data=tree_map(_double, part.data)) for part in each] for each in parts]
     try:
         sums = _sums(precise, wide, step, clipping_norm)[0][clipping_norm]
     except (RuntimeError, TypeError):  # the loss casts to float32 itself

@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from dpfest import accounting
 from dpfest.accounting import Event, cost_alone, to_record
@@ -23,6 +26,7 @@ from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
 from pipelines.data.stream import Stream
+from pipelines.data.units import identifiers
 from pipelines.preprocess import dataset_folder
 from pipelines.system.files import write_json
 
@@ -45,7 +49,7 @@ class Budget:
         plan, stream, step = self.plan, self.plan.periods[0].days is not None, self.plan.step()
         lines = {
             "algorithm": plan.algorithm.name,
-            "examples N": f"{plan.examples:,}",
+            ("examples N" if plan.unit is None else f"units N ({plan.unit.name})"): f"{plan.examples:,}",
             "batch size B": f"{plan.batch_size:,}",
             "steps T": f"{plan.steps:,}",
         }
@@ -60,7 +64,8 @@ class Budget:
         else:
             lines["epsilon"] = (
                 f"{plan.epsilon:.6g} of {plan.target_epsilon:g} ({plan.fidelity}, "
-                f"{plan.sampling.replace('_', ' ')} batches; add-or-remove-one adjacency)"
+                f"{plan.sampling.replace('_', ' ')} batches; "
+                f"add-or-remove-one{f' {plan.unit.name}' if plan.unit else ''} adjacency)"
             )
             if stream and plan.fidelity == "paper":
                 lines["epsilon at each period's own q"] = f"{epsilon_at_own_rates(plan):.6g}"
@@ -139,8 +144,8 @@ def budget(config: Config) -> Budget:
 
 
 @in_keys()
-def planned(config: Config, examples: int | Sequence[int], features: int | Sequence[int]) -> PrivacyPlan:
-    """Return the plan of a run on this number of examples, or on a stream of days with these; see `dpfest.plan`.
+def planned(config: Config, examples: int | Sequence[Any], features: int | Sequence[int]) -> PrivacyPlan:
+    """Return the plan of a run on this `population`; see `dpfest.plan`.
 
     Raises:
       UserError: no noise meets the target, or settings do not go together.
@@ -155,6 +160,7 @@ def planned(config: Config, examples: int | Sequence[int], features: int | Seque
         steps=train.steps,
         epochs=train.epochs if train.steps is None else None,
         period=None if isinstance(examples, int) else config.stream.period,
+        unit=config.unit_of_privacy,
         features=features,
         fidelity=privacy.fidelity,
         sampling=privacy.sampling,
@@ -243,9 +249,25 @@ def _folder(config: Config) -> Path | None:
     return folder if folder.exists() else None
 
 
-def _examples(config: Config, stream: Stream | None) -> int | list[int]:
+def population(config: Config, stream: Stream) -> int | list[Any]:
+    """Return what a plan samples from: number of training rows, or of units; of a stream by training day.
+
+    Of a stream with units, the units' identifiers, since a unit may be in several days.
+    """
+    if config.unit_of_privacy is None:
+        return stream.examples(config.stream.train_days)
+    found = identifiers(stream.split_days(config.stream.train_days)[0], config.privacy.unit)
+    return found if stream.is_stream else len(np.unique(found[0]))
+
+
+def _examples(config: Config, stream: Stream | None) -> int | list[Any]:
     """Return `budget.examples`, split into equal days for a stream, or else the number of processed training rows."""
     days, examples = config.stream.train_days, config.budget.examples
+    if examples is not None and config.unit_of_privacy and config.data.is_stream:
+        raise UserError(
+            f"budget.examples={examples} does not say which units are in which days: leave it null, and make the data "
+            f"first (dpfest preprocess data={config.data.name} privacy.unit={config.privacy.unit})."
+        )
     if examples is not None:
         return (
             [examples // days + (day < examples % days) for day in range(days)] if config.data.is_stream else examples
@@ -256,4 +278,4 @@ def _examples(config: Config, stream: Stream | None) -> int | list[int]:
             f"The number of training examples is unknown: set budget.examples{of}, or make the data first "
             f"(dpfest preprocess data={config.data.name})."
         )
-    return stream.examples(days)
+    return population(config, stream)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from dpfest.errors import UserError
+from dpfest.ledger import EXAMPLE
 from pipelines.config.calls import Call, cluster_jobs, records_folder
 from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
@@ -19,11 +20,13 @@ from pipelines.data.days import (
 )
 from pipelines.data.identity import data_hash
 from pipelines.data.stream import Stream, day_folder
+from pipelines.data.units import write_identifiers
 from pipelines.system.records import Record
 
 
 def preprocess(config: Config) -> Path:
-    """Write the dataset or stream of ``config.data`` unless it exists, and print a summary.
+    """Write the dataset or stream of ``config.data`` unless it exists, and the units of ``config.privacy``; print a
+    summary.
 
     Returns:
         Its folder, for :meth:`Stream.open`, or for :meth:`Dataset.open` if it is no stream of several days.
@@ -37,7 +40,11 @@ def preprocess(config: Config) -> Path:
         remove_damaged_days(folder)
     to_make = days_to_make(folder, config.data)
     _make(to_make, config, config.preprocess.jobs)
-    return finished(to_make)
+    made = finished(to_make)
+    if config.privacy.unit != EXAMPLE:
+        stream = Stream.open(made)
+        write_identifiers(config.data, stream, config.stream.train_days if stream.is_stream else 1, config.privacy.unit)
+    return made
 
 
 def preprocess_day(config: Config) -> Path:

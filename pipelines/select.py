@@ -37,6 +37,7 @@ from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
 from pipelines.data.text.writer import PRIOR_FILE
+from pipelines.data.units import histogram, identifiers
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import selection_settings
 from pipelines.runs.release import PRIVATE, RELEASE
@@ -73,12 +74,15 @@ def cost_summary(config: Config, stream: Stream) -> str:
     """Describe the mechanism of a selection from these data, its noise and its own cost, in full sentences."""
     selection: SelectionConfig = config.algorithm.selection
     training, _ = stream.split_days(config.stream.train_days)
-    sizes, rows_per_example = stream.vocabulary_sizes, training[0].rows_per_example
+    sizes, rows_per_example = stream.vocabulary_sizes, rows_counted(config, training[0])
     examples = sum(day.examples for day in training)
+    if config.unit_of_privacy is not None:
+        examples = len(np.unique(np.concatenate(identifiers(training, config.privacy.unit))))
     if selection.mechanism == "public":
         known = "the order of the tokenizer's vocabulary" if selection.prior == TOKENIZER_PRIOR else selection.prior
         return f"The rows come from the public counts in {known}: selecting them costs no privacy."
-    events = selection_events(selection, sizes)
+    unit, streaming = config.unit_of_privacy, stream.is_stream and selection.source in (None, "streaming")
+    events = selection_events(selection, sizes) * (len(training) if unit and streaming else 1)
     delta = config.privacy.delta or 1 / examples
     multiplier, scale = selection.noise_multiplier, len(sizes) / selection.epsilon
     # One example moves the joint histogram by this root.
@@ -100,7 +104,8 @@ def cost_summary(config: Config, stream: Stream) -> str:
         "streaming": f" of each of {config.stream.train_days} days, noised once and summed up to a period's last day",
     }
     counted = days[selection.source or "streaming"] if stream.is_stream else ""
-    most = f", at most {rows_per_example} rows an example" if rows_per_example > 1 else ""
+    whose = f"of a feature for a {unit.name}" if unit else "an example"
+    most = f", at most {rows_per_example} rows {whose}" if rows_per_example > 1 else ""
     of = f"all {len(sizes)} features" if len(sizes) > 1 else "each row"
     return (
         f"The rows are the most frequent ones after {noise} on the counts of {of}{counted}{most}. "
@@ -129,6 +134,11 @@ class Selection:
         self._once, self._counted = source != "streaming" or bool(self._selection.prior), len(self._days)
         if source == "first_day":
             self._counted = 1
+        unit = config.unit_of_privacy
+        self._units = None if unit is None else identifiers(self._days, config.privacy.unit)
+        self._most = rows_counted(config, self._days[0])
+        # What a release is of, besides its rows: of units, the column and how often one may count.
+        self._unit = {} if unit is None else {"unit": {"column": config.privacy.unit, "rows_per_unit": self._most}}
         self._added = 0
         self._sum = np.zeros(0 if self._once else sum(self._sizes))
 
@@ -150,13 +160,14 @@ class Selection:
         """Return the release of rows that are selected once."""
         selection, days = self._selection, self._days[: self._counted]
         counted = ",".join(self._hashes[: self._counted])
-        settings = {"data": counted, "selection": selection_settings(selection)}
+        settings = {"data": counted, "selection": selection_settings(selection), **self._unit}
 
         def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
             prior = selection.prior
-            counts = _public_counts(prior, self._sizes, days[0].folder) if prior else _total(days, self._sizes)
-            examples, most = sum(day.examples for day in days), days[0].rows_per_example
-            chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=most)
+            counted = range(self._counted)
+            counts = _public_counts(prior, self._sizes, days[0].folder) if prior else self._histogram(counted)
+            examples = self._examples(counted)
+            chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=self._most)
             write_array(folder / "rows.npy", chosen.rows)
             spent = [accounting.to_record(event) for event in chosen.events]
             return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
@@ -169,17 +180,35 @@ class Selection:
         noise = {name: getattr(selection, name) for name in ("mechanism", "noise_multiplier", "epsilon")}
         unread = "epsilon" if selection.mechanism == "gaussian" else "noise_multiplier"
         settings = {"data": self._hashes[number], "counts": {k: v for k, v in noise.items() if k != unread}}
+        settings |= self._unit
 
         def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
-            day = self._days[number]
+            day = range(number, number + 1)
             noisy = noisy_counts(
-                day.histogram(), selection, stream, examples=day.examples, rows_per_example=day.rows_per_example
+                self._histogram(day), selection, stream, examples=self._examples(day), rows_per_example=self._most
             )
             write_blocks(folder / "counts.npy", sum(self._sizes), np.float64, (block for _, block in noisy))
             events = selection_events(selection, self._sizes)
             return {"day": number, "spent": [accounting.to_record(event) for event in events]}
 
         return _release(self._config, settings, fill)
+
+    def _histogram(self, days: range) -> Counts:
+        """Count the examples of these days, or the units that have any there, in each table row."""
+        some = [self._days[day] for day in days]
+        if self._units is None:
+            return _total(some, self._sizes)
+        return histogram(some, [self._units[day] for day in days], self._most)
+
+    def _examples(self, days: range) -> int:
+        if self._units is None:
+            return sum(self._days[day].examples for day in days)
+        return len(np.unique(np.concatenate([self._units[day] for day in days])))
+
+
+def rows_counted(config: Config, day: Dataset) -> int:
+    """Return in how many rows of a feature an example, or a unit, is counted at most."""
+    return day.rows_per_example if config.unit_of_privacy is None else config.unit.max_examples
 
 
 def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:

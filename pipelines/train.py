@@ -25,7 +25,7 @@ from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batch
 from dpfest.training import PrivateTraining, Step
-from pipelines.budget import planned
+from pipelines.budget import planned, population
 from pipelines.config.compose import override_text
 from pipelines.config.settings import Config
 from pipelines.data.rows import ChunkedRows, CountedRows
@@ -91,7 +91,7 @@ def prepare(config: Config, stream: Stream) -> Schedule:
     Raises:
         UserError: the data cannot be used, or no noise meets the target.
     """
-    plan = planned(config, stream.examples(config.stream.train_days), stream.vocabulary_sizes)
+    plan = planned(config, population(config, stream), stream.vocabulary_sizes)
     selection = Selection(config, stream).rows if config.algorithm.selection else None
     return schedule(config, stream, plan, selection)
 
@@ -190,6 +190,7 @@ class Run:
             self.schedule.plan,
             TaskReader(self.task, self.schedule.rows[self.period], self.config.train.micro_batch_size),
             period=self.period,
+            units=self.schedule.units(self.period),
             selected=self.schedule.selected(self.period),
             key=self.key,
             ledger=ledger,

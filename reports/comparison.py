@@ -160,7 +160,10 @@ class Population:
 
     @property
     def kind(self) -> str:
-        """``text``, ``large_text`` (large vocabulary), ``stream``, ``map`` (planted for the map) or ``clicks``."""
+        """``text``, ``large_text`` (large vocabulary), ``stream``, ``map`` (planted for the map), ``unit`` (comparison
+        of units of privacy) or ``clicks``."""
+        if self.runs[0].unit is not None:
+            return "unit"
         if self.dataset == MAP:
             return "map"
         if self.metric == "accuracy":

@@ -111,6 +111,8 @@ def provenance(population: Population, content: Content) -> str:
         parts.append("ε = " + ", ".join(number(epsilon) for epsilon in epsilons))
         parts.append("δ = " + ", ".join(map(delta, deltas)))
         parts.append(f"{population.fidelity} accounting" + "".join(f", {s} sampling" for s in samplings))
+        if units := sorted({run.unit for run in private if run.unit}):
+            parts.append("add or remove one " + " or ".join(units))
     parts.append(seeds_of(population))
     if resolution := _resolution(population):
         parts.append(resolution)

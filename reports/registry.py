@@ -23,6 +23,7 @@ from reports.artifacts import (
     tab_large_vocab,
     tab_lora,
     tab_streaming,
+    tab_units,
     tab_vocab,
     tab_wallclock,
 )
@@ -102,6 +103,11 @@ ENTRIES = (
     Entry(
         "map", "Where sparsity pays", map.content,
         experiment="map", algorithms=("frozen", "dpsgd", *map.RULES), kinds=("map",), together=True,
+    ),
+    Entry(
+        "tab_units", "Utility by unit of privacy", tab_units.content,
+        experiment="units", algorithms=("dpsgd", "threshold", "adafest", "frozen"), kinds=("unit",), figure=False,
+        together=True,
     ),
     Entry(
         "speed", "Time of a step by vocabulary size", speed.content, measured=(speed.COMMAND, speed.STEP_COMMAND)

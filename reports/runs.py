@@ -98,6 +98,7 @@ class Run:
     source: str | None = None  # data.path, where the data have one
     weights: str | None = None  # model.path, where the model has one
     period: int | None = None  # days of a streaming period; None if the data are no stream
+    unit: str | None = None  # unit of privacy, in runs that compare units; None in all others, whose unit is an example
     timings: Timings | None = field(default=None, compare=False)  # private
     search: Mapping[str, Any] | None = field(default=None, compare=False, hash=False)  # the private search it won
     card: Card | None = field(default=None, compare=False, repr=False)
@@ -251,6 +252,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         source=_place(config, asked, "data"),
         weights=_place(config, asked, "model"),
         material=_material(config, summary.get("weights")),
+        unit=_unit(config),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
     )
 
@@ -306,7 +308,15 @@ def _material(config: Mapping[str, Any], weights: str | None) -> str:
     if weights is not None:
         data.pop("tokenizer", None)  # determined by the weights
     value = {"data": data, "model": config.get("model"), "weights": weights}
+    value |= {"unit": unit} if (unit := _unit(config)) else {}
     return _digest(essential(value))[:8]
+
+
+def _unit(config: Mapping[str, Any]) -> str | None:
+    """Return the unit of privacy of a run that records one."""
+    if config.get("unit") is None:
+        return None
+    return str((config.get("privacy") or {}).get("unit") or "example").removesuffix("_id")
 
 
 def _digest(value: Any) -> str:

@@ -87,6 +87,11 @@ class RankTraining(PrivateTraining):
         key: NoiseKey | None = None,
         **options: Any,
     ) -> None:
+        if privacy_plan.unit is not None:
+            raise UserError(
+                f"Over ranks a batch is cut by example, and the parts of a {privacy_plan.unit.name} would be clipped "
+                "apart: train in one process."
+            )
         self.places, self.group, self.parts = places, group, parts
         if key is None and not privacy_plan.fixed_noise_seed:
             key = shared_key(group)
@@ -191,6 +196,7 @@ class RankTraining(PrivateTraining):
                     own["state"][number] = values
             optimizer.load_state_dict(own)
         self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
+        self._batches = self.plan.batches(self._number, key)
         if lazy:
             lazy.pending = [float(pending) for pending in common["pending"]]
             lazy.use(self.engine.key)  # what is pending may be drawn before the next step

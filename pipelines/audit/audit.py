@@ -18,7 +18,7 @@ from dpfest.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.guesses import CONFIDENCE
 from pipelines.audit.pair import ROWS, Pair
-from pipelines.audit.sabotage import SABOTAGES, Sabotage
+from pipelines.audit.sabotage import SABOTAGES, UNIT_IGNORED, Sabotage
 from pipelines.audit.whole import WholeAudit
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config
@@ -57,7 +57,7 @@ class Audit:
 
     Attributes:
         algorithm: its name.
-        settings: its settings.
+        settings: its settings, and the unit of privacy if that is no example.
         claim: the claimed epsilon of one step on the whole data at `delta`.
         draws: approximate number in each world; half of them choose the test, half carry it out.
         cases: the intact engine, then each sabotage.
@@ -93,7 +93,7 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
     assert claim is not None
     done = Audit(
         algorithm=algorithm.name,
-        settings=asdict(algorithm),
+        settings=asdict(algorithm) | ({"unit": asdict(unit)} if (unit := config.unit_of_privacy) else {}),
         claim=claim,
         delta=plan.delta,
         confidence=CONFIDENCE,
@@ -135,10 +135,14 @@ def _cases(config: Config, plan: PrivacyPlan, claim: float) -> Iterator[Case]:
     device = device_of(config.device)
     noise = noise_of(plan.step(), plan.batch_size)
     flaws: list[Sabotage | None] = [None, *(s for s in SABOTAGES if s.applies(config.algorithm))]
+    unit = config.unit_of_privacy
+    if unit is not None:
+        flaws.insert(1, UNIT_IGNORED)
     for flaw in flaws:
         started = time.perf_counter()
         spoiled, after = (noise, None) if flaw is None else (flaw.noise(noise), flaw.after)
-        pair = Pair(config.algorithm, spoiled, _key(config, flaw), after, device)
+        ignored = flaw is not None and flaw.ignores_unit
+        pair = Pair(config.algorithm, spoiled, _key(config, flaw), after, device, unit, ignored)
         bound = lower_bound(pair.draws(config.audit.draws), plan.delta, CONFIDENCE)
         yield Case(
             sabotage=None if flaw is None else flaw.name,

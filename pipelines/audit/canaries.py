@@ -233,8 +233,8 @@ class Run:
             examples=self.examples.sizes[period],
             rows_per_example=1,
         )
-        self._counts = self._counts + noisy[0]
-        rows = most_frequent([np.asarray(self._counts)], rows_per_feature(selection, sizes))
+        self._counts = self._counts + np.concatenate([block for _, block in noisy])
+        rows = most_frequent(enumerate([np.asarray(self._counts)]), rows_per_feature(selection, sizes))
         self._selected.append(np.isin(self.examples.rows, rows) & (self.examples.period == period))
         return rows
 

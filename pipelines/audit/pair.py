@@ -11,6 +11,9 @@ sensitivity.
 The release.  For each replica: whether its row survived, whether it has no noise (exactly zero), and the projection of
 (row, dense coordinate) on the canary's direction, a sufficient statistic of the gradient.
 
+The unit.  Where the unit of privacy is not an example, the canary is a unit of as many such examples as a step reads of
+one.  Clipped together they weigh as one example does; clipped each on its own they would weigh as many.
+
 Replicas.  A step holds `REPLICAS` such rows, each with its own canary, which a fair coin includes or leaves out.  The
 coins of the other replicas have the same law in both worlds of a replica, so its release obeys the claim (differential
 privacy is preserved by mixing).  Clipping acts on each example separately, map and noise act on each row separately,
@@ -40,6 +43,7 @@ from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
+from dpfest.units import UnitConfig
 from pipelines.audit.bound import Draws
 
 REPLICAS = 512
@@ -83,6 +87,8 @@ class Pair:
         key: key of the noise and of the coins.
         after: changes a release before it is examined; None for no change.
         device: device of the engine.
+        unit: the unit of privacy; None for an example.
+        ignored: whether the engine clips examples nevertheless.
 
     Raises:
         UserError: the threshold needs more examples per row than an audit can hold.
@@ -95,7 +101,10 @@ class Pair:
         key: NoiseKey,
         after: After | None = None,
         device: torch.device | str = "cpu",
+        unit: UnitConfig | None = None,
+        ignored: bool = False,
     ) -> None:
+        self._unit, self._ignored = unit, ignored
         self._bystanders = bystanders(algorithm)
         self._key, self._after = key, after
         self._scale = _OVERSHOOT * algorithm.clipping_norm
@@ -108,7 +117,8 @@ class Pair:
             return scale * model(row, inputs)
 
         selected = self._rows if algorithm.selection else None
-        self._engine = PrivateEngine(model, algorithm, losses, key, selected=selected, **noise)
+        clipped = None if ignored else unit
+        self._engine = PrivateEngine(model, algorithm, losses, key, selected=selected, unit=clipped, **noise)
 
     def draws(self, count: int) -> Draws:
         """Return about ``count`` releases in each world, from as many steps as that takes."""
@@ -119,11 +129,20 @@ class Pair:
     def _step(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         coins = self._key.stream("audit coins", step).words(REPLICAS) < np.uint64(1 << 63)
         batch = self._batch(torch.from_numpy(coins).to(self._rows.device))
-        gradient, _ = self._engine.gradient([MicroBatch(np.arange(len(batch[0])), batch)], step)
+        gradient, _ = self._engine.gradient([self._microbatch(batch, int(coins.sum()))], step)
         if self._after is not None:
             self._after(gradient, torch.unique(batch[0]))
         kind, value = self._release(gradient)
         return coins, kind.cpu().numpy(), value.cpu().numpy()
+
+    def _microbatch(self, batch: Batch, canaries: int) -> MicroBatch:
+        """Return a batch whose first examples are canaries: units of several examples, if that is the unit."""
+        numbers = np.arange(len(batch[0]))
+        if self._unit is None:
+            return MicroBatch(numbers, batch)
+        of = np.repeat(numbers, np.where(numbers < canaries, self._unit.max_examples, 1))
+        row, inputs, scale = (part[torch.from_numpy(of).to(part.device)] for part in batch)
+        return MicroBatch(np.arange(len(of)), (row, inputs, scale), None if self._ignored else of)
 
     def _batch(self, present: Tensor) -> Batch:
         """Return the canaries that are present, then the bystanders of all replicas."""

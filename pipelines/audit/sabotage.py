@@ -31,12 +31,14 @@ class Sabotage:
         applies: whether an algorithm has the noise that this removes.
         noise: replaces the noise arguments of an engine.
         after: changes its release.
+        ignores_unit: whether its engine clips and counts each example of a unit on its own.
     """
 
     name: str
     applies: Callable[[Algorithm], bool]
     noise: Callable[[Noise], Noise] = dict
     after: After | None = None
+    ignores_unit: bool = False
 
 
 def _scaled(noise: Noise, gradient: float, choice: float) -> Noise:
@@ -70,3 +72,6 @@ SABOTAGES = (
     Sabotage("no noise", lambda algorithm: True, lambda noise: _scaled(noise, _NEXT_TO_NOTHING, _NEXT_TO_NOTHING)),
 )
 """From the subtle to the gross."""
+
+UNIT_IGNORED = Sabotage("unit ignored", lambda algorithm: True, ignores_unit=True)
+"""Applies where the unit of privacy is no example."""

@@ -39,6 +39,8 @@ _SECTIONS = {
     "selection": "algorithm",
     "rows_per_step": "algorithm",
     "noise_ratio": "algorithm",
+    "max_examples": "unit",
+    "micro_batch_size": "train",
 }
 """Section of the configuration for each argument of `dpfest.plan` and setting of its algorithms."""
 _ARGUMENT = re.compile(r"(?<![\w.])(?:selection(?=\.\w)|(?:" + "|".join(_SECTIONS) + ")(?==))")

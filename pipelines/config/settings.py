@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
+from dpfest.ledger import EXAMPLE
+from dpfest.units import UnitConfig
 from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
+from pipelines.config.unit import UnitSettings, check_unit
 from pipelines.system.hub import HubConfig
 from pipelines.system.ranges import Count, Day, Days, Jobs, Seed, Within
 
@@ -56,6 +59,7 @@ PLAIN_SCHEMAS = {
     "optimizer": "pipelines.tasks.optimizers:OptimizerConfig",
     "train": "pipelines.config.settings:TrainConfig",
     "stream": "pipelines.config.settings:StreamConfig",
+    "unit": "pipelines.config.unit:UnitSettings",
 }
 
 TOKENIZER_PRIOR = "tokenizer"
@@ -71,10 +75,12 @@ class PrivacyConfig:
         fidelity: ``rigorous`` (batches sampled as accounted, every release composed) or ``paper`` (shuffled batches of
             a fixed size accounted as if they were Poisson, a selection's claimed epsilon added).
         epsilon: target of the whole run, including row selection.
-        delta: target; null for 1 / examples.
+        delta: target; null for 1 / examples, or 1 / units.
         sampling: ``poisson``, ``truncated_poisson`` (at most ``max_batch_size`` examples) or ``balls_in_bins`` (every
             example once an epoch); null for poisson, and for shuffled under ``paper``.
         max_batch_size: for truncated_poisson; null for a size that hardly any run exceeds.
+        unit: what neighbouring data sets differ in: one ``example``, or all training examples with one value of a
+            column, such as household_id. Then ``train.batch_size`` counts units.
         noise_seed: null for a key drawn from the operating system; set it only to reproduce results on public data.
     """
 
@@ -84,6 +90,7 @@ class PrivacyConfig:
     sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "shuffled"] | None = None
     max_batch_size: Count | None = None
     noise_seed: int | None = None
+    unit: str = EXAMPLE
 
     def __post_init__(self) -> None:
         if self.delta is not None and not 0 < self.delta < 1:
@@ -118,7 +125,7 @@ class TrainConfig:
     """Length of training, and intervals of evaluation, checkpoints and logs, in optimiser steps.
 
     Attributes:
-        batch_size: expected size B of a logical batch, in examples.
+        batch_size: expected size B of a logical batch, in examples; in units, if ``privacy.unit`` is no example.
         micro_batch_size: examples in memory at once; null for the whole batch.
         epochs: steps = ceil(epochs * examples / batch_size), unless ``steps`` is set; in a stream, of each period.
         steps: optimiser steps; null to derive them from ``epochs``.
@@ -329,7 +336,7 @@ class Config:
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
         experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search,
-            private_search, map, optimizers or reference; null for none.
+            private_search, map, units, optimizers or reference; null for none.
     """
 
     data: Any
@@ -340,6 +347,7 @@ class Config:
     train: TrainConfig
     search: SearchConfig = field(default_factory=SearchConfig)
     stream: StreamConfig = field(default_factory=StreamConfig)
+    unit: UnitSettings = field(default_factory=UnitSettings)
     budget: BudgetConfig = field(default_factory=BudgetConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
     check: CheckConfig = field(default_factory=CheckConfig)
@@ -375,6 +383,20 @@ class Config:
                 f"algorithm.selection.source={selection.source} chooses the days of a stream to count, and "
                 f"data={self.data.name} is no stream: leave it null, or choose a stream such as data=nycflights_stream."
             )
+
+        check_unit(self)
+
+    @property
+    def unit_matters(self) -> bool:
+        """Whether the section ``unit`` identifies a run: the unit is no example, or something else was asked for."""
+        return self.privacy.unit != EXAMPLE or self.unit != UnitSettings()
+
+    @property
+    def unit_of_privacy(self) -> UnitConfig | None:
+        """The unit, named as its column without ``_id``; None for an example."""
+        if self.privacy.unit == EXAMPLE:
+            return None
+        return UnitConfig(self.privacy.unit.removesuffix("_id"), self.unit.max_examples, self.unit.combine)
 
     @property
     def over_ranks(self) -> bool:

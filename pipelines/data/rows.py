@@ -61,8 +61,8 @@ class Rows:
         # np.ascontiguousarray does not copy a single row, which would expose the read-only file.
         return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
 
-    def where(self, mask: NDArray[np.bool_]) -> Rows:
-        """Return the rows at which ``mask``, of shape [b], is true."""
+    def where(self, mask: NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
+        """Return the rows at which ``mask``, of shape [b], is true, or those at these places."""
         return Rows(self.labels[mask], self.days[mask], self.numeric[mask], self.categorical[mask])
 
     def counted(self, feature: int, most: int) -> NDArray[np.int32]:
@@ -141,7 +141,7 @@ class RowReader(ChunkedRows, Protocol):
     def __len__(self) -> int: ...
 
     def gather(self, indices: NDArray[np.int64]) -> Any:
-        """Return the rows at increasing ``indices``, shape [b]."""
+        """Return the rows at ``indices``, shape [b], in that order."""
 
 
 class JoinedRows:
@@ -164,9 +164,12 @@ class JoinedRows:
         Raises:
             IndexError: An index is len(self) or more.
         """
+        order = np.argsort(indices, kind="stable")
+        indices = indices[order]
         cuts = np.searchsorted(indices, self._starts[1:-1])
         parts = zip(self._files, np.split(indices, cuts), self._starts[:-1], strict=True)
-        return concatenated([file.gather(part - start) for file, part, start in parts if len(part)] or [self._none()])
+        rows = concatenated([file.gather(part - start) for file, part, start in parts if len(part)] or [self._none()])
+        return rows if (np.diff(order) == 1).all() else rows.where(np.argsort(order))
 
     def chunks(self, size: int) -> Iterator[Rows]:
         for file in self._files:

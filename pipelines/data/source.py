@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
 from pipelines.data.estimate import Estimate
 from pipelines.data.provenance import Provenance
@@ -31,6 +35,7 @@ class DataConfig(ABC):
         is_stream: whether training proceeds day by day. Other data have one day, number 0.
         hub: whether files may be downloaded from the Hugging Face hub; set from the whole configuration.
         provenance: origin of real data that come with the project; None for others.
+        units: columns of the source that may be the unit of privacy: whose values say which rows belong together.
         name: as in ``data=...``.
     """
 
@@ -38,6 +43,7 @@ class DataConfig(ABC):
     is_stream: ClassVar[bool] = False
     hub: ClassVar[HubConfig] = HubConfig()
     provenance: ClassVar[Provenance | None] = None
+    units: ClassVar[tuple[str, ...]] = ()
     name: str
 
     @abstractmethod
@@ -63,6 +69,16 @@ class DataConfig(ABC):
         Raises:
             UserError: The source is malformed or has no training row.
         """
+
+    def units_of_rows(self, day: int, column: str, scratch: Path) -> NDArray[np.int64]:
+        """Return an identifier of the unit of each training row of a day, in the order of the rows.
+
+        Args:
+            day: its number.
+            column: one of :attr:`units`.
+            scratch: a folder for temporary files, which need not exist.
+        """
+        raise UserError(f"data={self.name} has no units.")
 
     def estimates(self, days: list[int]) -> dict[int, Estimate]:
         """Estimate rows, time and disk of each of these days."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from dpfest.errors import UserError
 from dpfest.fidelity import sampling_of
+from dpfest.ledger import EXAMPLE
 from dpfest.topk import SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
@@ -23,9 +24,10 @@ def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
     Excluded are paths, hub, device, profile, experiment, budget, audit, check, bench, sweep and preprocess; `search`
-    without one, and `ranks` for training in one process; of `train`, the settings that only determine when something is
-    written, and micro_batch_size, which affects rounding only (under lazy noise evaluate_every is included: an
-    evaluation draws the pending noise); and `stream` for other data.
+    without one, `ranks` for training in one process, and `unit` where it is as by default and without effect; of
+    `train`, the settings that only determine when something is written, and micro_batch_size, which affects rounding
+    only (under lazy noise evaluate_every is included: an evaluation draws the pending noise); and `stream` for other
+    data.
     Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
     weights may be moved.
     """
@@ -43,6 +45,10 @@ def run_hash(config: Config) -> str:
     for name, default in (("sampling", sampling_of(config.privacy.fidelity, None)), ("max_batch_size", None)):
         if settings["privacy"][name] in (None, default):  # a run of an earlier version keeps its name
             del settings["privacy"][name]
+    if config.privacy.unit == EXAMPLE:
+        del settings["privacy"]["unit"]  # as before there were others
+    if config.unit_matters:
+        settings["unit"] = dataclasses.asdict(config.unit)
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")

@@ -15,7 +15,7 @@ import math
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +23,9 @@ import yaml
 from safetensors import SafetensorError, safe_open
 
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
+from dpfest.ledger import EXAMPLE, Ledger
 from dpfest.search import recount
+from pipelines.config.unit import UnitSettings
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 
@@ -38,6 +39,8 @@ SUMMARY_SCHEMA = 2
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
 """The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
 _OPTIONAL = "search"  # a section of the settings, and a key of the ledger, of the best run of a private search alone
+UNIT = "unit"
+"""Published with them where it matters (``Config.unit_matters``)."""
 _PLACES = ("path", "prior", "tokenizer")
 _AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
@@ -78,7 +81,7 @@ _SUMMARY: dict[str, Any] = {
         "tables": [_plain("name rows dim rows_mean")],
     },
     "privacy": {
-        **_plain("epsilon sound_epsilon delta fidelity sampling epsilon_at_own_rates public_vocabulary"),
+        **_plain("epsilon sound_epsilon delta fidelity sampling epsilon_at_own_rates public_vocabulary unit"),
         **{"step": _EVENT, "selection": _EVENT, **_NOISE, "periods": [_PERIOD], "histograms": [_EVENT]},
         _OPTIONAL: _SEARCH,
     },
@@ -121,7 +124,11 @@ def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
     if asked[_OPTIONAL]["distribution"] != "none":
         settings[_OPTIONAL] = dict(asked[_OPTIONAL])
-    return settings
+    unit = settings["privacy"].pop("unit", EXAMPLE)
+    if unit != EXAMPLE:
+        settings["privacy"]["unit"] = unit
+    matters = UNIT in asked and (unit != EXAMPLE or asked[UNIT] != asdict(UnitSettings()))
+    return settings | ({UNIT: asked[UNIT]} if matters else {})
 
 
 def _without_places(value: Any, key: str = "") -> Any:
@@ -256,7 +263,7 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). {_AGAIN}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {_AGAIN}")
-    _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL))
+    _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, *([UNIT] if UNIT in settings else [])))
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.privacy_plan import PrivacyPlan
+from dpfest.units import Units
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.settings import Config
 from pipelines.data.clicks.split import record_uniforms
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, JoinedRows, PartOfRows, RowReader, Rows
 from pipelines.data.stream import Stream
+from pipelines.data.units import identifiers
 
 VALIDATION_SHARE = 1 / 8
 """Share of the rows of a stream's held-out days on which settings are chosen; the others are only reported."""
@@ -31,6 +33,7 @@ class Schedule:
         held_out: rows of each period's days that are never trained on.
         validation, test: rows on which settings are chosen, and rows that are only reported.
         selection: maps the days of a period to its selected rows (sorted, global); None for all rows.
+        identifiers: the unit of each training row, by day; None if the unit of privacy is an example.
     """
 
     days: Sequence[Dataset]
@@ -40,6 +43,15 @@ class Schedule:
     validation: ChunkedRows
     test: ChunkedRows
     selection: Callable[[range], NDArray[np.int64]] | None
+    identifiers: Sequence[NDArray[np.int64]] | None = None
+
+    def units(self, period: int) -> Units | None:
+        """Return the units of the rows of a period (from 0); None if the unit of privacy is an example."""
+        unit = self.plan.unit
+        if unit is None or self.identifiers is None:
+            return None
+        of = np.concatenate([self.identifiers[day] for day in self.plan.periods[period].days or range(1)])
+        return Units(of, unit.name, unit.max_examples, unit.combine)
 
     @property
     def is_stream(self) -> bool:
@@ -97,7 +109,8 @@ def schedule(
         test = PartOfRows(judging, lambda rows: ~_chooses(rows, config.data.split.seed))
     else:
         validation, test = (training[0].split(part) for part in ("validation", "test"))
-    return Schedule(training, plan, rows, held_out, validation, test, selection)
+    units = identifiers(training, config.privacy.unit) if plan.unit else None
+    return Schedule(training, plan, rows, held_out, validation, test, selection, units)
 
 
 def _chooses(rows: Rows, seed: int) -> NDArray[np.bool_]:

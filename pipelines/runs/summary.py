@@ -46,7 +46,8 @@ def summarize(
         tensors: type and shape of each released tensor by name; None if the weights are not kept.
     """
     plan, validation, test = schedule.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
-    sections = ("algorithm", "optimizer", "train", *(["stream"] if schedule.is_stream else []))
+    sections = ["algorithm", "optimizer", "train", *(["stream"] if schedule.is_stream else [])]
+    sections += ["unit"] if config.unit_matters else []
     layout, coordinates = size.layout, size.coordinates(mean_rows)
     tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
     return {
@@ -111,6 +112,7 @@ def _privacy(schedule: Schedule, ledger: Ledger) -> dict[str, Any]:
         "histograms": [_record(event) for event in plan.selections] if stream else None,
         "epsilon_at_own_rates": epsilon_at_own_rates(plan) if stream else None,
         "public_vocabulary": not schedule.data_dependent_vocabulary,
+        **({"unit": plan.unit.name} if plan.unit else {}),
     }
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Threshold
-from dpfest.engine import PrivateEngine
+from dpfest.engine import NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.layers import Call, LinearFactors
 from dpfest.noise import NoiseKey
@@ -114,7 +114,10 @@ def losses_of(model: nn.Module) -> Any:
 
 
 def dense(engine: PrivateEngine, microbatches: list[Any], step: int) -> dict[str, Tensor]:
-    gradient = released(engine, microbatches, step)
+    return dense_release(engine, released(engine, microbatches, step))
+
+
+def dense_release(engine: PrivateEngine, gradient: NoisedGradient) -> dict[str, Tensor]:
     result = dict(gradient.dense)
     for (name, table), rows in zip(engine.recorder.tables.items(), gradient.tables, strict=True):
         values = torch.zeros_like(table.weight)

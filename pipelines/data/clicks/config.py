@@ -6,9 +6,12 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowSource
-from pipelines.data.clicks.split import Split
+from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.clicks.writer import write_dataset
 from pipelines.data.dataset import Dataset
@@ -55,6 +58,10 @@ class ClickConfig(DataConfig):
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
         source = self.source(day, folder / SCRATCH)
         write_dataset(folder, source, self.name, self.vocabulary, self.split, made_with, progress, self.provenance)
+
+    def units_of_rows(self, day: int, column: str, scratch: Path) -> NDArray[np.int64]:
+        blocks = self.source(day, scratch).blocks(lambda done, total: None)
+        return np.concatenate([block.units[column][split_of(block, self.split) == 0] for block in blocks])
 
     def features(self) -> list[int] | int:
         return self.vocabulary.sizes or self.tables

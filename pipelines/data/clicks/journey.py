@@ -56,6 +56,7 @@ class Journey(PackagedRows):
         "data/products.parquet": "09210f88a318b1a3db5080a7a900ca02c2ee4dbb8594a82727983cb0b12762c3",
     }
     fields = ("household_id", "store_id", "basket_id", "product_id", "week", "time")
+    units = ("household_id", "basket_id")
     numbers = {"hour": Number(14, 5), "weekday": Number(4, 2), "week": Number(27, 15)}  # noqa: RUF012
     categories = {  # noqa: RUF012
         "household": Category(("household_id",), 8_192),
@@ -98,6 +99,7 @@ class Journey(PackagedRows):
 class JourneyConfig(ClickConfig):
     """The 1,469,307 lines of The Complete Journey."""
 
+    units: ClassVar[tuple[str, ...]] = Journey.units
     tables: ClassVar[int] = len(Journey.categories)
     rows_of_a_day: ClassVar[float] = LINES
     provenance: ClassVar[Provenance] = PROVENANCE
@@ -119,6 +121,7 @@ class JourneyConfig(ClickConfig):
 class JourneyStreamConfig(SlicedStreamConfig):
     """The lines of The Complete Journey as a stream: consecutive slices of its 53 weeks."""
 
+    units: ClassVar[tuple[str, ...]] = Journey.units
     tables: ClassVar[int] = len(Journey.categories)
     provenance: ClassVar[Provenance] = PROVENANCE
     dates_in_words: ClassVar[str] = "the weeks of the data"

@@ -54,6 +54,7 @@ class PackagedRows(ABC):
         numbers: numeric features by their column.
         categories: categorical features by name.
         fields: columns of the main table that, with the label, make up a line's content.
+        units: columns of the main table that may be the unit of privacy, whole numbers.
     """
 
     package: ClassVar[str]
@@ -62,6 +63,7 @@ class PackagedRows(ABC):
     numbers: ClassVar[Mapping[str, Number]]
     categories: ClassVar[Mapping[str, Category]]
     fields: ClassVar[tuple[str, ...]]
+    units: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self) -> None:
         self.rejected = RefusedRows()
@@ -120,6 +122,7 @@ class PackagedRows(ABC):
             label=lines.get_column("label").to_numpy().astype(np.float32),
             numeric=lines.select(scaled).to_numpy(),
             keys=np.stack([category_keys(lines, category.columns) for category in self.categories.values()], axis=1),
+            units={name: column_identifiers(lines.get_column(name)) for name in self.units},
         )
 
     def _path(self, name: str) -> Path:
@@ -138,6 +141,20 @@ def in_frames(table: pl.DataFrame, progress: Progress) -> Iterator[pl.DataFrame]
         progress(start, table.height)
         yield table.slice(start, BLOCK_ROWS)
     progress(table.height, table.height)
+
+
+def column_identifiers(column: pl.Series) -> NDArray[np.int64]:
+    """Return the values of a column of whole numbers, which identify units exactly.
+
+    Raises:
+        UserError: a value is missing, or the values are no whole numbers.
+    """
+    if not column.dtype.is_integer() or column.null_count():
+        raise UserError(
+            f"The column {column.name} cannot be a unit, which needs a whole number in every line: it holds "
+            f"{column.dtype}, {column.null_count():,} of them missing."
+        )
+    return column.cast(pl.Int64).to_numpy()
 
 
 def package_folder(package: str, requirement: str) -> Path:

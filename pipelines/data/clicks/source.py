@@ -7,8 +7,8 @@ blocks in the same way for every format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,6 +29,7 @@ class RowBlock:
         label: 0 or 1, shape [n].
         numeric: Transformed numeric features, shape [n, numbers].
         keys: Keys of the categorical values, shape [n, F].
+        units: Identifier of each row's unit, shape [n], by each column that may be the unit of privacy.
     """
 
     content: NDArray[np.uint64]
@@ -36,6 +37,7 @@ class RowBlock:
     label: NDArray[np.float32]
     numeric: NDArray[np.float32]
     keys: NDArray[np.uint64]
+    units: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
 
 
 class RowSource(Protocol):

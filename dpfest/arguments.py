@@ -1,0 +1,60 @@
+"""Refusals of a training's arguments that do not agree with its plan."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import PrivacyPlan
+from dpfest.topk import Selection
+from dpfest.units import Units
+
+
+def key_of(key: NoiseKey | None, privacy_plan: PrivacyPlan) -> NoiseKey:
+    """Return the key of a run, fresh if none is given; refuse a fixed one that the plan does not state."""
+    if key is None and privacy_plan.fixed_noise_seed:
+        raise UserError("The plan has a fixed noise seed: give key=NoiseKey.from_seed(...).")
+    if key is not None and key.fixed and not privacy_plan.fixed_noise_seed:
+        raise UserError("The key derives from a seed: plan with fixed_noise_seed=True, so that the ledger says so.")
+    return key or NoiseKey.fresh()
+
+
+def units_of(units: Units | None, privacy_plan: PrivacyPlan, count: int) -> Units | None:
+    """Return the units of a period; refuse others than those that its plan samples, ``count`` in number."""
+    if privacy_plan.unit is None and units is None:
+        return None
+    if privacy_plan.unit is None or units is None or units.config != privacy_plan.unit:
+        raise UserError(
+            f"The plan's unit is {privacy_plan.unit or 'an example'}, and units are of "
+            f"{units.config if units else 'examples'}: plan(..., unit=units.config) and PrivateTraining(..., "
+            "units=units) must agree."
+        )
+    if units.count != count:
+        raise UserError(
+            f"The plan samples {count} units a period, but units has {units.count}: plan with their number."
+        )
+    return units
+
+
+def rows_of(selected: Selection | Tensor | np.ndarray | None, privacy_plan: PrivacyPlan) -> Tensor | None:
+    """Return the selected rows; refuse a selection that is superfluous, missing, or not what the plan pays for."""
+    algorithm = privacy_plan.algorithm
+    if (selected is None) != (algorithm.selection is None):
+        raise UserError(
+            f"{algorithm.name} trains rows selected before training: give selected=dpfest.select(...)."
+            if selected is None
+            else f"{algorithm.name} selects no rows before training: leave selected out."
+        )
+    if isinstance(selected, Selection) and tuple(selected.events) != privacy_plan.selections:
+        raise UserError("The rows were selected at another cost than the plan's: select them with the plan's settings.")
+    if isinstance(selected, Selection) and selected.events and selected.unit != privacy_plan.unit:
+        raise UserError("The rows were selected under another unit of privacy than the plan's: give select(units=...).")
+    if isinstance(selected, Selection) and selected.fixed and not privacy_plan.fixed_noise_seed:
+        raise UserError(
+            "The rows were selected under a noise_seed: train under one as well, so that the ledger says so."
+        )
+    rows = selected.rows if isinstance(selected, Selection) else selected
+    return None if rows is None else torch.as_tensor(rows)

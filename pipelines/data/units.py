@@ -1,0 +1,85 @@
+"""Units of privacy in processed data: the value of a column of the source for each training row.
+
+``train.<column>.npy``, beside the rows, is written when a unit is first asked for: int64, an identifier of each
+training row's unit, which means the same unit in every day of a stream. Raw data, like the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfest.errors import UserError
+from dpfest.selection import counted
+from pipelines.data.dataset import Dataset
+from pipelines.data.source import SCRATCH, DataConfig
+from pipelines.data.stream import Stream
+from pipelines.system.files import write_array
+
+Identifiers = NDArray[np.int64]
+
+
+def write_identifiers(data: DataConfig, stream: Stream, days: int, column: str) -> None:
+    """Write the units of the first ``days`` days unless they are there, by reading the source of each once more.
+
+    Raises:
+        UserError: the source is missing, or has other rows than when the day was written.
+    """
+    for number, day in zip(stream.day_numbers[:days], stream.days[:days], strict=True):
+        path = _file(day, column)
+        if not path.exists():
+            found = data.units_of_rows(number, column, day.folder / SCRATCH)
+            if len(found) != day.examples:
+                raise UserError(
+                    f"The source of {day.folder} has {len(found):,} training rows, and {day.examples:,} were written: "
+                    f"delete {day.folder} and preprocess again."
+                )
+            write_array(path, found)
+
+
+def identifiers(days: Sequence[Dataset], column: str) -> list[Identifiers]:
+    """Return the unit of each training row, an array for each day.
+
+    Raises:
+        UserError: they were not written.
+    """
+    return [_read(day, column) for day in days]
+
+
+def histogram(days: Sequence[Dataset], units: Sequence[Identifiers], rows_per_unit: int) -> list[NDArray[np.int64]]:
+    """Count in how many units each table row occurs, on all of these days together: ``[V_f]`` for each feature.
+
+    Formal guarantee: a unit moves at most ``rows_per_unit`` counts of a feature, each by 1, however many rows it has.
+    """
+    offsets = np.cumsum([0, *days[0].vocabulary_sizes])
+    total, pairs = int(offsets[-1]), [np.empty(0, np.int64)]
+    _, numbers = np.unique(np.concatenate(list(units)), return_inverse=True)
+    first = 0
+    for day in days:
+        for chunk in day.split("train").chunks(100_000):
+            rows = chunk.categorical.astype(np.int64) + offsets[:-1]
+            unit = numbers[first : first + len(rows), None].astype(np.int64)
+            pairs.append(np.unique(unit * total + rows))
+            first += len(rows)
+    distinct = np.unique(np.concatenate(pairs))
+    return np.split(counted(distinct // total, distinct % total, offsets.tolist(), rows_per_unit), offsets[1:-1])
+
+
+def _file(day: Dataset, column: str) -> Path:
+    return day.folder / f"train.{column}.npy"
+
+
+def _read(day: Dataset, column: str) -> Identifiers:
+    path = _file(day, column)
+    try:
+        found = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}): `dpfest preprocess privacy.unit={column}` with the same data makes it."
+        ) from error
+    if found.shape != (day.examples,) or found.dtype != np.int64:
+        raise UserError(f"{path} does not hold a unit for each of {day.examples:,} training rows: delete it.")
+    return found

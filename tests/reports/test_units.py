@@ -1,0 +1,53 @@
+"""The table of units: one row for each unit, epsilon and algorithm, and no part in any other comparison."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import yaml
+
+from pipelines.runs.release import config_text
+from reports.artifacts import tab_units
+from reports.comparison import joined, populations
+from reports.entry import Inputs, provenance
+from reports.registry import ENTRIES
+from reports.runs import load_runs
+from tests.reports.synthetic import OPTIMIZER, TRAIN, write_run
+
+COUNTS = {"example": 1_000_000, "basket_id": 150_000, "household_id": 2_469}
+
+
+def write_units(runs: Path) -> None:
+    for loss, (column, count) in enumerate(COUNTS.items()):
+        for algorithm, gain in (("frozen", 0.0), ("dpsgd", 0.05)):
+            for epsilon in (1.0, 8.0):
+                settings = {"algorithm": {"name": algorithm}, "optimizer": OPTIMIZER, "train": TRAIN}
+                folder = write_run(
+                    runs, algorithm, test=0.8 + gain - 0.1 * loss, epsilon=epsilon, dataset="journey", examples=count,
+                    hyperparameters={**settings, "unit": {"max_examples": 8, "combine": "mean"}},
+                )  # fmt: skip
+                path = folder / "release" / "config.yaml"
+                config = yaml.safe_load(path.read_text())
+                if column != "example":
+                    config["privacy"]["unit"] = column
+                path.write_text(config_text(config))
+
+
+def test_the_table_of_units_compares_them_and_no_other_artifact_sees_their_runs(tmp_path: Path) -> None:
+    write_units(tmp_path)
+    write_run(tmp_path, "dpsgd", test=0.9, dataset="journey")
+    groups = populations(load_runs(tmp_path)[0])
+    assert sorted(group.kind for group in groups) == ["clicks", "unit", "unit", "unit"]
+    shown = [entry.id for entry in ENTRIES if any(entry.shows(group) for group in groups if group.kind == "unit")]
+    assert shown == ["tab_units"]
+    drawn = joined([group for group in groups if group.kind == "unit"])
+    assert drawn is not None
+    content = tab_units.content(Inputs(groups, drawn=drawn))
+    assert content.table is not None and not content.missing
+    rows = list(csv.DictReader(content.table.csv().splitlines()))
+    assert [(row["unit"], row["units"]) for row in rows[::4]] == [
+        ("example", "1000000"), ("basket", "150000"), ("household", "2469")
+    ]  # fmt: skip
+    assert {row["over_frozen"] for row in rows if row["algorithm"] == "dpsgd"} == {"0.05"}
+    assert "add or remove one basket or example or household" in provenance(drawn, content)

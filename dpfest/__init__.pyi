@@ -14,6 +14,7 @@ from dpfest.errors import UserError as UserError
 from dpfest.ledger import BudgetExceeded as BudgetExceeded
 from dpfest.ledger import Ledger as Ledger
 from dpfest.noise import NoiseKey as NoiseKey
+from dpfest.optimizers import AdamBC as AdamBC
 from dpfest.privacy_plan import Period as Period
 from dpfest.privacy_plan import PrivacyPlan as PrivacyPlan
 from dpfest.privacy_plan import plan as plan

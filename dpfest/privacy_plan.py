@@ -274,8 +274,8 @@ def plan(
         units, drafts = _distinct(examples), _periods_of_units(examples, period, batch_size)
         if sampling == BallsInBins.name:  # equal periods are counted as one, whose epochs would be consecutive
             raise UserError(
-                f"sampling={sampling} is accounted for epochs that follow one another, and a {unit.name} may take part in "
-                "several periods: choose sampling=poisson."
+                f"sampling={sampling} is accounted for epochs that follow one another, and a {unit.name} may take part "
+                "in several periods: choose sampling=poisson."
             )
     periods = tuple(
         replace(one, steps=training_steps(one.examples, batch_size, epochs=epochs, steps=steps))

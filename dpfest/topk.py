@@ -24,7 +24,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -236,7 +235,7 @@ def refuse_overfull(
 def most_frequent(counts: Iterable[Counts], shares: Sequence[int]) -> NDArray[np.int64]:
     """Return the rows of largest counts, ``shares`` of each feature: sorted global rows, int64 ``[s]``."""
     chosen, offset = [], 0
-    for feature, blocks in groupby(counts, key=itemgetter(0)):
+    for feature, blocks in groupby(counts, key=lambda block: block[0]):
         places, size = _largest((block for _, block in blocks), shares[feature])
         chosen.append(offset + places)
         offset += size

@@ -33,7 +33,7 @@ import yaml
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.search import SearchPlan
-from pipelines.budget import described, law_of, search_plan
+from pipelines.budget import described, law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
@@ -115,8 +115,7 @@ class PrivateSearch:
             UserError: no noise meets the target.
         """
         stream = Stream.open(preprocess(self._first))
-        examples, features = stream.examples(self._first.stream.train_days), stream.vocabulary_sizes
-        return search_plan(self._settings, examples, features)
+        return search_plan(self._settings, population(self._first, stream), stream.vocabulary_sizes)
 
     def runs(self, plan: SearchPlan) -> list[PlannedRun]:
         """Return the runs that the search makes: secret, and so is their number."""

@@ -79,6 +79,8 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
     delta = deltas.pop() if len(deltas) == 1 else None
     if population.fidelity != "rigorous" or delta is None or not all(paid) or len(runs) > MOST_RUNS:
         return None, None
+    if any(event.bins for run in paid for event in run):  # whose counts do not add up over runs
+        return None, None
     counts: Counter[Event] = Counter()
     for run in paid:
         for event in run:

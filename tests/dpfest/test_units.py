@@ -558,3 +558,11 @@ def test_numbers_of_units_by_day_are_refused() -> None:
         dpfest.plan(DPSGD(), epsilon=1.0, examples=[50, 60], batch_size=8, steps=3, unit=UnitConfig("person"))
     with pytest.raises(UserError, match=r"Period 4 \(day 3\) has 30 units, fewer than a batch"):
         dpfest.plan(DPSGD(), epsilon=1.0, examples=DAYS, batch_size=40, steps=3, unit=UnitConfig("person"))
+
+
+def test_units_of_a_stream_are_not_allocated_to_bins_and_truncation_counts_in_every_period() -> None:
+    with pytest.raises(UserError, match="may take part in several periods: choose sampling=poisson"):
+        stream(DPSGD(), sampling="balls_in_bins", calibrate=noise(3.0))
+    planned = stream(DPSGD(), period=2, sampling="truncated_poisson", max_batch_size=12)
+    assert {(event.max_batch_size, event.dataset_size) for event in planned.events} == {(12, 80), (12, 70)}
+    assert 1.99 < planned.epsilon <= 2

@@ -219,7 +219,7 @@ def test_deltas_are_those_of_the_accountant() -> None:
         (Search(6, shape=1.0), stats.geom(1 / 6)),
         (Search(6, shape=2.5), stats.nbinom(2.5, Search(6, shape=2.5).gamma)),
     ],
-    ids=str,
+    ids=["poisson", "logarithmic", "geometric", "negative_binomial"],
 )
 def test_the_number_of_runs_has_its_law(search: Search, law: Any) -> None:
     """A chi-square test at 10^-4 on 2,000 draws; the negative binomial distribution is truncated to 1 and above."""

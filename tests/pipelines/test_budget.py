@@ -36,6 +36,7 @@ def config(tmp_path):
         privacy=PrivacyConfig(),
         train=TrainConfig(batch_size=5_000, epochs=10),
         search=SearchConfig(),
+        unit_of_privacy=None,
         budget=BudgetConfig(examples=50_000),
         paths=PathsConfig(data=str(tmp_path / "data"), runs=str(tmp_path / "runs")),
     )

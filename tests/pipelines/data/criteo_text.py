@@ -70,6 +70,7 @@ def settings(data: Any, folder: Path, jobs: int = 1, day: int | None = None, ver
     return SimpleNamespace(
         data=data,
         paths=SimpleNamespace(data=str(folder)),
+        privacy=SimpleNamespace(unit="example"),
         preprocess=SimpleNamespace(jobs=jobs, day=day, verify=verify),
         sweep=SweepConfig(),
     )

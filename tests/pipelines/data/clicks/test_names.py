@@ -17,7 +17,6 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
 from tests.pipelines.data.criteo_text import run
 
-
 FIELDS = [field for field in RowBlock.__annotations__ if field != "units"]
 
 

@@ -262,15 +262,14 @@ def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
 
 
 def cost_alone(event: Event) -> Event:
-    """Return the event with nothing but what its privacy loss follows from, so that equal losses are known as equal."""
-    return Event(
-        kind=event.kind,
+    """Return the event without what its privacy loss does not depend on, so that equal losses are known as equal."""
+    return replace(
+        event,
         what="",
-        count=event.count,
-        sampling_probability=event.sampling_probability,
-        noise_multiplier=event.noise_multiplier,
-        draws=event.draws,
-        epsilon_per_draw=event.epsilon_per_draw,
+        map_noise_multiplier=None,
+        gradient_noise_multiplier=None,
+        claimed_epsilon=None,
+        steps_per_epoch=None,
     )
 
 

@@ -269,3 +269,11 @@ def test_the_papers_claim_is_added_and_not_composed():
     claim = claimed_epsilon([claimed, train], 1e-5)
     assert claim == pytest.approx(accounting.epsilon([train], 1e-5) + 0.01)
     assert accounting.epsilon([claimed, train], 1e-5) > claim
+
+
+def test_the_sampler_of_an_event_counts_in_its_epsilon() -> None:
+    """Losses are remembered by what they follow from: a batch that is cut, or bins, are part of that."""
+    poisson = Event(kind="gaussian", what="step", count=20, noise_multiplier=0.8, sampling_probability=1 / 20)
+    cut = replace(poisson, dataset_size=200, max_batch_size=12)
+    costs = [accounting.epsilon([event], 1e-5) for event in (poisson, cut, replace(poisson, bins=20))]
+    assert costs[2] < costs[0] < costs[1] and costs[1] > 1.05 * costs[0]

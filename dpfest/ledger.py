@@ -92,6 +92,10 @@ class Ledger:
         same = (self.target_epsilon, self.delta) == (target_epsilon, delta)
         return same and _counted(events) <= self._verified
 
+    def has_spent(self, event: Event | None) -> bool:
+        """Return whether such an event was spent."""
+        return event is not None and self._spent[replace(event, count=1)] > 0
+
     def spend(self, event: Event) -> None:
         """Record one more event, before the data is accessed.
 

@@ -180,6 +180,8 @@ class SearchPlan:
     def epsilon_of_all(self) -> float:
         """What a run of each setting costs by plain composition, at ``delta``; quick, an upper bound within 1%."""
         events = [event for plan in self.plans for event in plan.events]
+        if len({len(plan.periods) for plan in self.plans}) > 1:  # a period of one is not the same days as of another
+            events = [replace(event, part=()) for event in events]
         return accounting.epsilon(events, self.delta, accounting.COARSE_INTERVAL)
 
     def draws(self, key: NoiseKey) -> list[int]:

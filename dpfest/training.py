@@ -122,6 +122,11 @@ class PrivateTraining:
         self.ledger = privacy_plan.ledger(period) if ledger is None else ledger
         if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):
             raise UserError("The ledger belongs to another plan: use this plan's own, or that of its earlier periods.")
+        if not privacy_plan.sampler.branches and self.ledger.has_spent(privacy_plan.step(period)):
+            raise UserError(
+                f"The ledger holds steps of this period already, and sampling={privacy_plan.sampling} takes an example "
+                "once an epoch: a second training, under its own key, would take it again. Resume from the first."
+            )
         self.steps_done, self._reserved = 0, 0
         self._checked, self._barren, self._versions = False, 0, self._weight_versions()
 

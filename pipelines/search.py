@@ -56,7 +56,7 @@ def refuse_incomparable(settings: Sequence[Config]) -> None:
     """
     first = settings[0]
     for config in settings:
-        for section in ("data", "privacy", "search"):
+        for section in ("data", "privacy", "unit", "search"):
             one, other = asdict(getattr(first, section)), asdict(getattr(config, section))
             differing = [f"{section}.{key}" for key in one if one[key] != other.get(key)]
             if section == "data" and first.data.name != config.data.name:
@@ -193,6 +193,8 @@ class PrivateSearch:
         record = plan.to_json()
         ledger |= {**cost, "target_epsilon": plan.target_epsilon, "search": record}
         ledger["statements"] = [*ledger["statements"], statement(plan)]
+        if summary["privacy"]["epsilon_at_own_rates"] is not None:
+            summary["privacy"]["epsilon_at_own_rates"] = plan.epsilon
         summary["privacy"] |= {**cost, "search": {k: v for k, v in record.items() if k not in ("runs", "epsilon")}}
 
         def copy(path: Path) -> None:

@@ -81,6 +81,8 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
         return None, None
     if any(event.bins for run in paid for event in run):  # whose counts do not add up over runs
         return None, None
+    if len({frozenset(event.part for event in run) for run in paid}) > 1:  # periods of different days
+        paid = [tuple(replace(event, part=()) for event in run) for run in paid]
     counts: Counter[Event] = Counter()
     for run in paid:
         for event in run:

@@ -183,6 +183,9 @@ def test_balls_in_bins_has_no_branches() -> None:
         training.fork(3)
     with pytest.raises(UserError, match="would take it again"):
         made(planned("balls_in_bins")).load_state_dict(training.state_dict(), steps=3, taken=0)
+    training.step(training.read(training.request(0)))
+    with pytest.raises(UserError, match="would take it again"):
+        made(planned("balls_in_bins"), training.ledger)
     assert made(planned("truncated_poisson")).fork(3)["granted"] == 3
 
 

@@ -31,6 +31,7 @@ from tests.reports.synthetic import (
     write_streaming,
 )
 from tests.reports.synthetic_texts import write_texts
+from tests.reports.test_units import write_units
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,6 +44,7 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_texts(runs)
     write_texts(runs, "xnli", 250_002)
     write_map(runs)
+    write_units(runs)
     return runs
 
 

@@ -29,6 +29,7 @@ from tests.reports.synthetic import (
     write_streaming,
 )
 from tests.reports.synthetic_texts import write_text_run
+from tests.reports.test_units import write_units
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SHORT = {"where": "§4", "paper": "", "artifacts": [], "datasets": {}}
@@ -93,6 +94,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_comparison(folder, epsilons=(1.0, 3.0), seeds=(0,))
     write_streaming(folder, periods=(1,))
     write_map(folder)
+    write_units(folder)
     return folder
 
 

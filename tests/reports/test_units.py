@@ -20,7 +20,7 @@ COUNTS = {"example": 1_000_000, "basket_id": 150_000, "household_id": 2_469}
 
 def write_units(runs: Path) -> None:
     for loss, (column, count) in enumerate(COUNTS.items()):
-        for algorithm, gain in (("frozen", 0.0), ("dpsgd", 0.05)):
+        for algorithm, gain in (("frozen", 0.0), ("dpsgd", 0.05), ("adafest", 0.04), ("threshold", 0.02)):
             for epsilon in (1.0, 8.0):
                 settings = {"algorithm": {"name": algorithm}, "optimizer": OPTIMIZER, "train": TRAIN}
                 folder = write_run(
@@ -46,7 +46,7 @@ def test_the_table_of_units_compares_them_and_no_other_artifact_sees_their_runs(
     content = tab_units.content(Inputs(groups, drawn=drawn))
     assert content.table is not None and not content.missing
     rows = list(csv.DictReader(content.table.csv().splitlines()))
-    assert [(row["unit"], row["units"]) for row in rows[::4]] == [
+    assert [(row["unit"], row["units"]) for row in rows[::8]] == [
         ("example", "1000000"), ("basket", "150000"), ("household", "2469")
     ]  # fmt: skip
     assert {row["over_frozen"] for row in rows if row["algorithm"] == "dpsgd"} == {"0.05"}

@@ -67,7 +67,7 @@ class Results:
             raise UserError(f"{reference / skipped[0].path} cannot be used: {skipped[0].reason}.")
         everything = populations(runs)
         rigorous = [group for group in everything if group.fidelity == "rigorous" and group.epsilons]
-        groups = [group for group in rigorous if group.untestable is None]
+        groups = [group for group in rigorous if group.untestable is None and group.kind != "unit"]
         if not any(group.kind == "clicks" for group in groups):
             raise UserError(f"{reference} holds no cards of private runs on real clicks.")
         planted = [group for group in rigorous if group.kind == "map"]

@@ -81,12 +81,10 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
         return None, None
     if any(event.bins for run in paid for event in run):  # whose counts do not add up over runs
         return None, None
-    if len({frozenset(event.part for event in run) for run in paid}) > 1:  # periods of different days
-        paid = [tuple(replace(event, part=()) for event in run) for run in paid]
     counts: Counter[Event] = Counter()
-    for run in paid:
-        for event in run:
-            counts[replace(event, count=1)] += event.count
+    alike = len({frozenset(event.part for event in run) for run in paid}) == 1  # or periods are of different days
+    for event in (event for run in paid for event in run):
+        counts[replace(event, count=1, part=event.part if alike else ())] += event.count
     everything = tuple(replace(event, count=count) for event, count in counts.items())
     return _composed(everything, delta), _searched(tuple(dict.fromkeys(paid)), float(len(runs)), delta)
 
@@ -94,8 +92,7 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
 def events(run: Run) -> tuple[Event, ...]:
     """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
     ledger = json.loads(run.released("ledger.json") or "{}")
-    paid = map(from_record, ledger.get("planned", ()))
-    return tuple(replace(event, what="", map_noise_multiplier=None, gradient_noise_multiplier=None) for event in paid)
+    return tuple(accounting.cost_alone(from_record(record)) for record in ledger.get("planned", ()))
 
 
 @lru_cache(maxsize=256)

@@ -87,6 +87,24 @@ def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
     assert summary["utility"]["value"] is not None and summary["privacy"]["epsilon"] <= 1
 
 
+def test_ranks_killed_while_they_save_resume_from_a_whole_checkpoint(
+    data: Path, tmp_path: Path, calibrations: Path
+) -> None:
+    """Of the checkpoints after steps 0, 2 and 4, one is always whole: a rank dies in the last's third shard, before the
+    state that names it, and before the one before it is removed.
+    """
+    quiet, killed = (runs_of(tmp_path / name, calibrations) for name in ("quiet", "killed"))
+    assert train_on_ranks(overrides(data, quiet, *LONG), 1) == [None]
+    own = overrides(data, killed, *LONG)
+    for world, *killed_in in (2, "a shard", 2 * 8 + 2), (1, "the state", 0), (1, "removing the last checkpoint", 0):
+        assert train_on_ranks(own, world, killed_in=killed_in)[-1] == "was killed (out of memory?)"
+        (private,) = killed.glob("*/*/*/private")
+        assert {path.name for path in private.glob("shards-*")} == {"shards-2-0", "shards-4-0"}
+    assert train_on_ranks(own, 2) == [None, None]
+    assert release(killed) == release(quiet)
+    assert not list(private.glob("shards-*"))
+
+
 @pytest.mark.slow
 def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, calibrations: Path) -> None:
     more = (

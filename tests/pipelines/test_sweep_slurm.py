@@ -1,4 +1,4 @@
-"""Sweeps and days on a real Slurm of two nodes on this machine: `pytest -m slurm`.
+"""Sweeps and days on a real Slurm of two nodes on this machine: `pytest -m slurm`; `and not slow` takes two minutes.
 
 Root is needed to install Slurm where it is missing; elsewhere these tests are skipped.
 """
@@ -23,7 +23,7 @@ from pipelines.system.engines import ClusterError
 from tests.pipelines.slurm_here import slurm, told
 from tests.pipelines.watched import ATTEMPTS, GO_ON, HELD, HOLD, KEYS, STAGE, lines, released, sweeping, until, written
 
-pytestmark = [pytest.mark.slow, pytest.mark.slurm]
+pytestmark = pytest.mark.slurm
 pytest.importorskip("submitit", reason="submitit is not installed: pip install 'dpfest[slurm]'")
 STAGES = Stages(train=STAGE)
 LINE = ["profile=smoke", "train.steps=5", "train.checkpoint_every=1", "privacy.noise_seed=1", "sweep.cores=1"]
@@ -58,7 +58,7 @@ def drain(node: str) -> None:
     told("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=test")
 
 
-@pytest.mark.parametrize("seeds", [2, 20])
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_sweep_outlives_a_killed_job_and_a_drained_node(tmp_path: Path, seeds: int) -> None:
     """Runs end as they do here; the killed one goes on from its checkpoint, under the key that it has."""
     grid = ["algorithm=adafest,dpsgd", f"seed=range({seeds})"]
@@ -134,7 +134,7 @@ def test_an_unknown_partition_is_named_beside_those_that_there_are(tmp_path: Pat
         list(run_all(runs, stages=STAGES))
 
 
-@pytest.mark.parametrize("days", [3, 24])
+@pytest.mark.parametrize("days", [3, pytest.param(24, marks=pytest.mark.slow)])
 def test_days_are_the_same_bytes(tmp_path: Path, days: int) -> None:
     def config(folder: str, *more: str) -> Config:
         words = [

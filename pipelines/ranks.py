@@ -46,7 +46,7 @@ from pipelines.system.files import OWNER_ONLY, private_folder, write_atomically
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
 from pipelines.tasks.clicks import EVALUATION_BATCH, Batch, ClickTask, Evaluation
-from pipelines.tasks.task import Task, TaskReader
+from pipelines.tasks.task import Task, TaskReader, smaller_tables
 from pipelines.train import Run, RunOutcome, finished, prepare, settings_of, warn_of_differences
 
 _PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
@@ -209,7 +209,8 @@ class _RankRun(Run):
 
     def _task(self) -> Task:
         config = self.config
-        task = ClickTask(self.schedule.days[0], config.model, config.seed, torch.device("cpu"), whole=False)
+        data, device = self.schedule.days[0], torch.device("cpu")
+        task = ClickTask(data, config.model, config.seed, device, smaller=smaller_tables(config), whole=False)
 
         def initial(table: int, shard: int, rows: int, dim: int) -> Tensor:
             seed = hashlib.sha256(f"dpfest rows {config.seed} {table} {shard}".encode()).digest()

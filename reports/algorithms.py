@@ -49,6 +49,10 @@ _KNOWN = {
         Algorithm("nonprivate", "Non-private", "#444444", "P", dashes=":"),
         Algorithm("dpsgd", "DP-SGD", "#000000", "*", dashes=(0, (5, 2))),
         Algorithm("threshold", "DP-SGD, thresholded", "#8C510A", "p", "smaller algorithm.false_rate"),
+        Algorithm(
+            "smaller_tables", "DP-SGD, smaller tables", "#B2182B", "h",
+            "smaller algorithm.max_rows or algorithm.max_dimension",
+        ),
         Algorithm("fest", "DP-FEST", "#0072B2", "s", _ROWS),
         Algorithm("adafest", "DP-AdaFEST", "#D55E00", "o", _THRESHOLD, symbols={}),
         Algorithm("adafest_plus", "DP-AdaFEST+", "#009E73", "D", f"{_THRESHOLD} or {_ROWS}", symbols={}),
@@ -63,7 +67,7 @@ _KNOWN = {
         Algorithm("fest/streaming", "DP-FEST (streaming)", "#0072B2", "s", _ROWS),
     )
 }  # fmt: skip
-_FREE = (("#CC79A7", "h"), ("#56B4E9", "<"), ("#B2182B", ">"), ("#35978F", "d"))
+_FREE = (("#CC79A7", ">"), ("#56B4E9", "<"), ("#35978F", "d"))
 
 REFERENCES = ("nonprivate", "dpsgd", "frozen")
 """The algorithms that the others are compared with; they choose no rows."""

@@ -51,6 +51,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "nonprivate": "dpfest.unproven:Nonprivate",
         **{name: f"{algorithm.__module__}:{algorithm.__name__}" for name, algorithm in ALGORITHMS.items()},
         "lora_embedding": "pipelines.tasks.low_rank_table:LoraEmbedding",
+        "smaller_tables": "pipelines.tasks.smaller_tables:SmallerTables",
     },
 }
 PLAIN_SCHEMAS = {
@@ -376,6 +377,11 @@ class Config:
             raise ValueError(
                 f"algorithm=lora_embedding replaces a word embedding, and data={self.data.name} holds no texts: choose "
                 "algorithm=dpsgd, or text data."
+            )
+        if self.algorithm.name == "smaller_tables" and self.data.task != "clicks":
+            raise ValueError(
+                f"algorithm=smaller_tables makes the tables of click data smaller, and data={self.data.name} holds "
+                "texts: choose algorithm=lora_embedding, or click data."
             )
         selection = self.algorithm.selection
         if selection is not None and selection.source is not None and not self.data.is_stream:

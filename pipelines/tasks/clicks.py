@@ -13,7 +13,8 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, Rows
 from pipelines.tasks.auc import RocAuc
 from pipelines.tasks.low_rank_table import EmbeddingSize
-from pipelines.tasks.pctr import PctrConfig, PctrModel
+from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
+from pipelines.tasks.smaller_tables import SmallerTables
 
 Batch = tuple[Tensor, Tensor, Tensor]
 """Numbers ``[b, n]``, table rows ``[b, F]`` and labels ``[b]``, on the model's device."""
@@ -55,21 +56,30 @@ class ClickTask:
         config: shape of the model.
         seed: seed of its initial weights.
         device: device to train on.
-        whole: see :class:`PctrModel`; False on the CPU alone.
+        smaller, whole: see :class:`PctrModel`; `whole` is False on the CPU alone.
     """
 
     metric = "auc"
 
     def __init__(
-        self, data: Dataset, config: PctrConfig, seed: int, device: torch.device, *, whole: bool = True
+        self,
+        data: Dataset,
+        config: PctrConfig,
+        seed: int,
+        device: torch.device,
+        *,
+        smaller: SmallerTables | None = None,
+        whole: bool = True,
     ) -> None:
         self.device = device
-        model = PctrModel(data.vocabulary_sizes, len(data.numeric_names), config, seed, whole=whole)
+        sizes, numbers = data.vocabulary_sizes, len(data.numeric_names)
+        model = PctrModel(sizes, numbers, config, seed, smaller=smaller, whole=whole)
+        self._parameters = sum(size * embedding_dim(size) for size in sizes)
         self.model = model.to(device) if whole else model
         self.table_names = data.categorical_names
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
-        return EmbeddingSize(layout, layout.coordinates)
+        return EmbeddingSize(layout, self._parameters)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
         """Return the examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""

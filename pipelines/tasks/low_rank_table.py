@@ -34,7 +34,7 @@ class EmbeddingSize:
 
     Attributes:
         layout: the trained tables.
-        whole: number of embedding parameters that they represent; without low-rank factors, their own.
+        whole: number of embedding parameters under DP-SGD, of which they are smaller forms; else their own.
         beside: coordinates that every step noises in addition to the tables' surviving rows.
     """
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pipelines.system.ranges import Width, Within
+from pipelines.tasks.smaller_tables import SmallerTables
 
 
 @dataclass
@@ -45,21 +46,33 @@ class PctrModel(nn.Module):
     """Ghazi et al., 2023, appendix D.1.1.
 
     Args:
-        vocabularies: rows of each categorical feature's table.
+        vocabularies: number of values of each categorical feature.
         numeric: number of numerical features, already transformed.
         config: shape of the model.
         seed: seed of the initial weights.
+        smaller: what makes the tables smaller, whose rows then are shared; None for a row for each value.
         whole: False leaves the tables on the meta device, without memory and weights.
     """
 
     def __init__(
-        self, vocabularies: Sequence[int], numeric: int, config: PctrConfig, seed: int, *, whole: bool = True
+        self,
+        vocabularies: Sequence[int],
+        numeric: int,
+        config: PctrConfig,
+        seed: int,
+        *,
+        smaller: SmallerTables | None = None,
+        whole: bool = True,
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        tables = [nn.Embedding(v, embedding_dim(v), device=None if whole else "meta") for v in vocabularies]
+        shapes = [(size, embedding_dim(size)) for size in vocabularies]
+        if smaller:
+            shapes = smaller.shapes(shapes)
+        self._rows = [rows if rows < size else None for (rows, _), size in zip(shapes, vocabularies, strict=True)]
+        tables = [nn.Embedding(*shape, device=None if whole else "meta") for shape in shapes]
         self.tables = nn.ModuleList(tables)
-        width = numeric + sum(embedding_dim(v) for v in vocabularies)
+        width = numeric + sum(dim for _, dim in shapes)
         layers: list[nn.Module] = []
         for hidden in config.hidden:
             layers += [nn.Linear(width, hidden), nn.ReLU()]
@@ -75,5 +88,9 @@ class PctrModel(nn.Module):
 
     def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
         """Return logits ``[b]`` of numbers ``[b, 13]`` and bucket ids ``[b, 26]``."""
-        embedded = [table(categorical[:, feature]) for feature, table in enumerate(self.tables)]
+        values = [
+            column if rows is None else column % rows
+            for column, rows in zip(categorical.unbind(1), self._rows, strict=True)
+        ]
+        embedded = [table(column) for table, column in zip(self.tables, values, strict=True)]
         return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)

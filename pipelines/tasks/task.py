@@ -17,6 +17,7 @@ from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader
 from pipelines.tasks.low_rank_table import EmbeddingSize, LoraEmbedding
+from pipelines.tasks.smaller_tables import SmallerTables
 
 
 class Task(Protocol):
@@ -69,7 +70,12 @@ def task_of(config: Config, data: Dataset, device: torch.device) -> Task:
         return TextTask(data, config.model, config.seed, device, rank)
     from pipelines.tasks.clicks import ClickTask
 
-    return ClickTask(data, config.model, config.seed, device)
+    return ClickTask(data, config.model, config.seed, device, smaller=smaller_tables(config))
+
+
+def smaller_tables(config: Config) -> SmallerTables | None:
+    """Return what makes the tables of a configuration smaller, if anything does."""
+    return config.algorithm if isinstance(config.algorithm, SmallerTables) else None
 
 
 def device_of(name: str) -> torch.device:

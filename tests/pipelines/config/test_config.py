@@ -78,7 +78,12 @@ def test_the_root_file_holds_the_dataclass_defaults() -> None:
 def test_every_choice_has_a_file_and_every_file_a_choice() -> None:
     for group, choices in SCHEMAS.items():
         assert {path.stem for path in (CONF / group).glob("*.yaml")} == set(choices)
-    assert set(SCHEMAS["algorithm"]) == {*ALGORITHMS, "nonprivate", "lora_embedding"}  # the last is about the model
+    assert set(SCHEMAS["algorithm"]) == {
+        *ALGORITHMS,
+        "nonprivate",
+        "lora_embedding",
+        "smaller_tables",
+    }  # the last two are about the model
     for name, schema in ALGORITHMS.items():
         assert SCHEMAS["algorithm"][name] == f"{schema.__module__}:{schema.__name__}"
 

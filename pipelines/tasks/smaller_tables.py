@@ -8,7 +8,7 @@ survive.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dpfest.algorithms import DPSGD, positive
 
@@ -32,7 +32,7 @@ class SmallerTables(DPSGD):
     """
 
     name: str = "smaller_tables"
-    max_rows: int | None = None
+    max_rows: int | None = field(default_factory=lambda: 1000)  # or null, which only the check below knows
     max_dimension: int | None = None
 
     def __post_init__(self) -> None:

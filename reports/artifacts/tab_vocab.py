@@ -11,7 +11,7 @@ from reports.tables import Column, Table
 
 def content(inputs: Inputs) -> Content:
     population = inputs.population
-    tables = next((run.tables for run in population.runs if run.tables), ())
+    tables = max((run.tables for run in population.runs), key=lambda tables: sum(table.rows for table in tables))
     same = tuple(table.rows for table in tables) == tuple(size for (size,) in TAB_VOCAB.rows.values())
     caption = (
         f"Vocabulary size of each categorical feature: the paper's on {TAB_VOCAB.data}, ours on {population.dataset}. "

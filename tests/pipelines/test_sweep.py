@@ -88,7 +88,9 @@ def test_hydras_multirun_syntax_means_hydras_product(tmp_path: Path) -> None:
 def test_a_glob_means_the_choices_that_it_fits(tmp_path: Path) -> None:
     assert planned(tmp_path, "algorithm=glob(ada*)").by_algorithm() == {"adafest": 1, "adafest_plus": 1}
     own = planned(tmp_path, "experiment=comparison", "profile=smoke", "algorithm=glob(*, exclude=ada*)")
-    assert own.by_algorithm() == dict.fromkeys(("nonprivate", "frozen", "dpsgd", "threshold", "exponential", "fest"), 1)
+    assert own.by_algorithm() == dict.fromkeys(
+        ("nonprivate", "frozen", "dpsgd", "threshold", "smaller_tables", "exponential", "fest"), 1
+    )
 
 
 def test_a_folder_with_odd_characters_is_planned_and_planned_again(tmp_path: Path) -> None:
@@ -108,7 +110,17 @@ def test_an_override_of_a_run_makes_that_run(tmp_path: Path) -> None:
 
 
 def test_every_rule_is_in_the_comparison(tmp_path: Path) -> None:
-    rules = {"nonprivate", "dpsgd", "threshold", "fest", "adafest", "adafest_plus", "exponential", "frozen"}
+    rules = {
+        "nonprivate",
+        "dpsgd",
+        "threshold",
+        "smaller_tables",
+        "fest",
+        "adafest",
+        "adafest_plus",
+        "exponential",
+        "frozen",
+    }
     for profile in ("smoke", "demo"):
         assert set(planned(tmp_path, "experiment=comparison", f"profile={profile}").by_algorithm()) == rules
 

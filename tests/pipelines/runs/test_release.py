@@ -38,7 +38,7 @@ SETTINGS = {
 }
 ALGORITHMS = ("nonprivate", "dpsgd", "lazy", "threshold", "fest", "adafest", "adafest_plus", "exponential", "frozen")
 CASES = [(kind, rule) for kind in ("clicks", "stream") for rule in ALGORITHMS]
-CASES += [("text", rule) for rule in ("adafest_plus", "lora_embedding")]
+CASES += [("clicks", "smaller_tables"), *(("text", rule) for rule in ("adafest_plus", "lora_embedding"))]
 SLOW = [("text", rule) for rule in ("nonprivate", "dpsgd", "threshold", "fest", "adafest", "exponential", "frozen")]
 
 # Released quantities that depend on training rows through noise alone. A new one belongs here only with that argument.

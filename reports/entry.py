@@ -86,11 +86,11 @@ class Entry:
 
     def experiment_on(self, population: Population | None) -> str | None:
         """Return the experiment that makes its runs on the population's kind of data."""
-        return self.experiment if population is None else TEXTS.get(population.kind, self.experiment)
+        return self.experiment if population is None else _EXPERIMENTS.get(population.kind, self.experiment)
 
 
-TEXTS = {"text": "text", "large_text": "text_large_vocabulary"}
-"""The experiment of each kind of texts."""
+_EXPERIMENTS = {"text": "text", "large_text": "text_large_vocabulary", "stream": "streaming"}
+"""The experiment of each kind of data that has one of its own."""
 
 
 def remake(entry: Entry, population: Population | None, commands: Commands) -> str:

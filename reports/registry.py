@@ -98,7 +98,7 @@ ENTRIES = (
     ),
     Entry(
         "private_search", "The price of choosing among runs", private_search.content,
-        experiment="comparison", algorithms=_CONTROLS, kinds=_CLICKS_AND_TEXT, figure=False,
+        experiment="comparison", algorithms=_CONTROLS, kinds=(*_CLICKS_AND_TEXT, "stream"), figure=False,
     ),
     Entry(
         "map", "Where sparsity pays", map.content,

@@ -36,6 +36,7 @@ def content(inputs: Inputs) -> Content:
     table = Table(
         [
             Column("epsilon", "ε of one run", number),
+            *([Column("period", "period, days")] if population.periods else []),
             Column("runs", "runs"),
             Column("composed", "ε of all runs, released", epsilon),
             Column("searched", "ε of a private search", epsilon),
@@ -47,19 +48,23 @@ def content(inputs: Inputs) -> Content:
         ]
     )
     for target in population.epsilons:
-        table.rows.append(_row(population, target))
+        if population.periods:
+            periods = [(days, population.at(days)) for days in population.periods]
+            table.rows.extend((target, days, *_row(of, target)) for days, of in periods if target in of.epsilons)
+        else:
+            table.rows.append((target, *_row(population, target)))
     return Content(caption, table=table)
 
 
-def _row(population: Population, target: float) -> list[float | int | None]:
+def _row(population: Population, target: float) -> Sequence[float | int | None]:
     private = [run for run in population.runs if run.target_epsilon == target]
     composed, searched = cost(population, private)
     settings = [setting for setting in population.settings if setting.epsilon == target]
     best = max(settings, key=lambda setting: (setting.validation, setting.key))
-    found = [run for run in population.searched if run.target_epsilon == target]
+    periods = {run.period for run in private}
+    found = [run for run in population.searched if run.target_epsilon == target and run.period in periods]
     tests = [run.test for run in found]
-    return [
-        target,
+    return (
         len(private),
         composed,
         searched,
@@ -68,7 +73,7 @@ def _row(population: Population, target: float) -> list[float | int | None]:
         statistics.stdev(tests) if len(tests) > 1 else None,
         len(tests),
         max((run.search["epsilon_of_run"] for run in found if run.search), default=None),
-    ]
+    )
 
 
 def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, float | None]:
@@ -82,7 +87,7 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
     if any(event.bins for run in paid for event in run):  # whose counts do not add up over runs
         return None, None
     counts: Counter[Event] = Counter()
-    alike = len({frozenset(event.part for event in run) for run in paid}) == 1  # or periods are of different days
+    alike = len({run.period for run in runs}) == 1  # or periods of one name are of different days
     for event in (event for run in paid for event in run):
         counts[replace(event, count=1, part=event.part if alike else ())] += event.count
     everything = tuple(replace(event, count=count) for event, count in counts.items())

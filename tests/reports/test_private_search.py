@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,20 @@ def test_a_price_that_is_not_known_is_left_open(tmp_path: Path) -> None:
     write_run(tmp_path / "b", "dpsgd", test=0.75, fidelity="paper")
     ((row,), _) = rows(tmp_path / "b", dpsgd=PAID)
     assert row["composed"] is row["searched"] is None
+
+
+def test_in_a_stream_runs_of_one_period_length_are_composed_part_by_part(tmp_path: Path) -> None:
+    days = [replace(PAID, part=(f"period {number}",)) for number in (1, 2)]
+    for period, runs in ((9, 2), (18, 1)):
+        for seed in range(runs):
+            write_run(tmp_path, "dpsgd", test=0.75, seed=seed, period=period, dataset="names_stream")
+    for ledger in tmp_path.glob("*/*/*/release/ledger.json"):
+        period = json.loads((ledger.parent / "summary.json").read_text())["hyperparameters"]["stream"]["period"]
+        ledger.write_text(json.dumps({"planned": [to_record(event) for event in days[: 18 // period]]}))
+    (population,) = populations(load_runs(tmp_path)[0])
+    table = content(Inputs([population], tmp_path, population)).table
+    assert table is not None
+    half, whole = (dict(zip((c.name for c in table.columns), row, strict=True)) for row in table.rows)
+    assert [(row["period"], row["runs"]) for row in (half, whole)] == [(9, 2), (18, 1)]
+    assert half["composed"] == pytest.approx(accounting.epsilon([PAID] * 2, 1 / EXAMPLES), rel=0.01)
+    assert whole["composed"] == pytest.approx(accounting.epsilon([PAID], 1 / EXAMPLES), rel=0.01)

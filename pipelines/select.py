@@ -75,6 +75,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
     selection: SelectionConfig = config.algorithm.selection
     training, _ = stream.split_days(config.stream.train_days)
     sizes, rows_per_example = stream.vocabulary_sizes, rows_counted(config, training[0])
+    scale = noise_scale(selection, sizes, rows_per_example)
     examples = sum(day.examples for day in training)
     if config.unit_of_privacy is not None:
         examples = len(np.unique(np.concatenate(identifiers(training, config.privacy.unit))))
@@ -84,12 +85,9 @@ def cost_summary(config: Config, stream: Stream) -> str:
     unit, streaming = config.unit_of_privacy, stream.is_stream and selection.source in (None, "streaming")
     events = selection_events(selection, sizes) * (len(training) if unit and streaming else 1)
     delta = config.privacy.delta or 1 / examples
-    multiplier, scale = selection.noise_multiplier, len(sizes) / selection.epsilon
-    # One example moves the joint histogram by this root.
-    deviation = multiplier * math.sqrt(len(sizes) * rows_per_example)
     noise = {
-        "gaussian": f"Gaussian noise of standard deviation {deviation:,.4g} (multiplier {multiplier:g})",
-        "laplace": f"Laplace noise of scale {rows_per_example * scale:,.4g}",
+        "gaussian": f"Gaussian noise of standard deviation {scale:,.4g} (multiplier {selection.noise_multiplier:g})",
+        "laplace": f"Laplace noise of scale {scale:,.4g}",
         "gumbel": f"Gumbel noise of scale {scale:,.4g}",
     }[selection.mechanism]
     cost = f"epsilon {accounting.epsilon(events, delta):.4g} at delta {delta:.3g}"
@@ -112,6 +110,20 @@ def cost_summary(config: Config, stream: Stream) -> str:
         f"Alone, the selection costs {cost} ({source}){claim}; training within these rows composes that with its "
         "steps within its own privacy.epsilon. Repeating the same selection costs nothing more."
     )
+
+
+def noise_scale(selection: SelectionConfig, sizes: Sequence[int], rows_per_example: int) -> float:
+    """Return the standard deviation of Gaussian noise on a row's count, or the scale of Laplace or Gumbel noise.
+
+    An example, or a unit, that counts in m rows of each of p features moves the joint histogram by √(p·m) in l2.
+    """
+    features = len(sizes)
+    return {
+        "gaussian": selection.noise_multiplier * math.sqrt(features * rows_per_example),
+        "laplace": rows_per_example * features / selection.epsilon,
+        "gumbel": features / selection.epsilon,
+        "public": 0.0,
+    }[selection.mechanism]
 
 
 class Selection:
@@ -167,6 +179,7 @@ class Selection:
             counted = range(self._counted)
             counts = _public_counts(prior, self._sizes, days[0].folder) if prior else self._histogram(counted)
             examples = self._examples(counted)
+            self._warn_if_random(examples)
             chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=self._most)
             write_array(folder / "rows.npy", chosen.rows)
             spent = [accounting.to_record(event) for event in chosen.events]
@@ -184,14 +197,31 @@ class Selection:
 
         def fill(folder: Path, stream: Keystream) -> dict[str, Any]:
             day = range(number, number + 1)
+            examples = self._examples(day)
+            self._warn_if_random(examples)
             noisy = noisy_counts(
-                self._histogram(day), selection, stream, examples=self._examples(day), rows_per_example=self._most
+                self._histogram(day), selection, stream, examples=examples, rows_per_example=self._most
             )
             write_blocks(folder / "counts.npy", sum(self._sizes), np.float64, (block for _, block in noisy))
             events = selection_events(selection, self._sizes)
             return {"day": number, "spent": [accounting.to_record(event) for event in events]}
 
         return _release(self._config, settings, fill)
+
+    def _warn_if_random(self, examples: int) -> None:
+        """Say that no row can be told from another, if no count can exceed the noise on it."""
+        scale = noise_scale(self._selection, self._sizes, self._most)
+        if scale < examples:
+            return
+        unit = self._config.unit_of_privacy
+        cure = "lower unit.max_examples, or " if unit and self._most > 1 else ""
+        print(
+            f"warning: the noise on the counts of a selection ({scale:,.4g}) is as large as the number of "
+            f"{unit.name + 's' if unit else 'examples'} counted ({examples:,}): rows are selected at random. For less "
+            f"noise {cure}spend more on the selection (algorithm.selection).",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def _histogram(self, days: range) -> Counts:
         """Count the examples of these days, or the units that have any there, in each table row."""
@@ -208,7 +238,9 @@ class Selection:
 
 def rows_counted(config: Config, day: Dataset) -> int:
     """Return in how many rows of a feature an example, or a unit, is counted at most."""
-    return day.rows_per_example if config.unit_of_privacy is None else config.unit.max_examples
+    if config.unit_of_privacy is None:
+        return day.rows_per_example
+    return min(config.unit.max_examples, max(day.vocabulary_sizes))
 
 
 def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:

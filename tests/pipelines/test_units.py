@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +24,7 @@ from pipelines.data.units import histogram, identifiers
 from pipelines.preprocess import preprocess
 from pipelines.runs.identity import run_hash
 from pipelines.runs.release import checked
-from pipelines.select import cost_summary
+from pipelines.select import Selection, cost_summary
 from pipelines.train import make_run
 
 SMALL = ("profile=smoke", "model.hidden=[8]", "privacy.noise_seed=5", f"data.vocabulary.sizes={[60] * 8}")
@@ -193,3 +194,16 @@ def test_what_has_no_meaning_is_refused_by_its_key(more: tuple[str, ...], messag
 def test_a_number_of_examples_is_no_stream_of_units(config: Any) -> None:
     with pytest.raises(UserError, match="does not say which units are in which days"):
         budget(config(*STREAM, *HOUSEHOLD, "budget.examples=1000"))
+
+
+def test_a_selection_whose_noise_drowns_every_count_says_so(config: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    asked = config(PLAIN, *HOUSEHOLD, "algorithm=fest", "algorithm.selection.rows=80", "unit.max_examples=1000000")
+    Selection(asked, Stream.open(preprocess(asked))).release()
+    assert re.search(
+        r"warning: .* \(438\.2\) is as large as the number of households counted \(49\): rows are selected at random\. "
+        r"For less noise lower unit\.max_examples",
+        capfd.readouterr().err,
+    ), "20 · √(8 features · 60 rows), since no feature has more than 60"
+    quiet = config(PLAIN, *HOUSEHOLD, "algorithm=fest", "algorithm.selection.noise_multiplier=1")
+    Selection(quiet, Stream.open(preprocess(quiet))).release()
+    assert "warning" not in capfd.readouterr().err

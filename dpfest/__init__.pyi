@@ -15,11 +15,11 @@ from dpfest.ledger import BudgetExceeded as BudgetExceeded
 from dpfest.ledger import Ledger as Ledger
 from dpfest.noise import NoiseKey as NoiseKey
 from dpfest.optimizers import AdamBC as AdamBC
-from dpfest.privacy_plan import Period as Period
+from dpfest.periods import Period as Period
+from dpfest.periods import training_steps as training_steps
 from dpfest.privacy_plan import PrivacyPlan as PrivacyPlan
 from dpfest.privacy_plan import plan as plan
 from dpfest.privacy_plan import threshold_for as threshold_for
-from dpfest.privacy_plan import training_steps as training_steps
 from dpfest.private import make_private as make_private
 from dpfest.reading import Batch as Batch
 from dpfest.reading import DatasetReader as DatasetReader

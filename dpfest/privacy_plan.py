@@ -23,13 +23,10 @@ all periods, keeps within the target.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
 from scipy.special import ndtri
 
 from dpfest import accounting
@@ -39,28 +36,19 @@ from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
 from dpfest.ledger import EXAMPLE, Ledger
 from dpfest.noise import NoiseKey
+from dpfest.periods import (
+    Period,
+    distinct_units,
+    periods_of,
+    periods_of_units,
+    positive_number,
+    training_steps,
+    whole_number,
+)
 from dpfest.sampling import BallsInBins, Batches, Poisson, Sampler, TruncatedPoisson, default_max_batch_size
 from dpfest.topk import selection_events
-from dpfest.units import UnitConfig, identifiers_of
+from dpfest.units import UnitConfig
 from dpfest.unproven import Shuffled
-
-MOST_STEPS = 10**9
-"""Of a period; more would outlast every machine, and the numbers with which they are accounted."""
-
-
-@dataclass(frozen=True)
-class Period:
-    """Examples (or units) that are trained on together: N_p of them in T_p steps.
-
-    Attributes:
-        noise_multiplier: sigma of its steps; None without privacy.
-        days: days of a stream, from 0; None if the data are not a stream.
-    """
-
-    examples: int
-    steps: int
-    days: range | None = None
-    noise_multiplier: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,14 +252,14 @@ def plan(
         raise UserError(f"fidelity={fidelity!r} must be one of {', '.join(FIDELITIES)}.")
     if isinstance(features, Sequence):
         algorithm.refuse_tables(sum(features))
-    selection, batch_size = algorithm.selection, _whole("batch_size", batch_size)
+    selection, batch_size = algorithm.selection, whole_number("batch_size", batch_size)
     if selection and features is None:
         raise UserError(f"{algorithm.name} selects rows: give features=, the vocabulary sizes of the features.")
     if unit is not None and fidelity != "rigorous":
         raise UserError(f"fidelity={fidelity} counts examples alone: a {unit.name} as unit needs fidelity=rigorous.")
     units, drafts = None, None
     if unit is not None and isinstance(examples, list | tuple):
-        units, drafts = _distinct(examples), _periods_of_units(examples, period, batch_size)
+        units, drafts = distinct_units(examples), periods_of_units(examples, period, batch_size)
         if sampling == BallsInBins.name:  # equal periods are counted as one, whose epochs would be consecutive
             raise UserError(
                 f"sampling={sampling} is accounted for epochs that follow one another, and a {unit.name} may take part "
@@ -279,7 +267,7 @@ def plan(
             )
     periods = tuple(
         replace(one, steps=training_steps(one.examples, batch_size, epochs=epochs, steps=steps))
-        for one in drafts or _periods(examples, period, batch_size)
+        for one in drafts or periods_of(examples, period, batch_size)
     )
     if selection and selection.mechanism == "gumbel" and selection.source in (None, "streaming") and periods[0].days:
         raise UserError(
@@ -287,13 +275,13 @@ def plan(
             "gaussian or laplace, or selection.source=first_day or all_days."
         )
 
-    delta = 1 / (units or sum(one.examples for one in periods)) if delta is None else _number("delta", delta)
+    delta = 1 / (units or sum(one.examples for one in periods)) if delta is None else positive_number("delta", delta)
     sampler = _sampler(sampling_of(fidelity, sampling), max_batch_size, periods, batch_size, delta)
 
     def planned(sigmas: Sequence[float | None], periods: Sequence[Period] = periods) -> PrivacyPlan:
         return PrivacyPlan(
             algorithm=algorithm,
-            target_epsilon=_number("epsilon", epsilon) if algorithm.private else None,
+            target_epsilon=positive_number("epsilon", epsilon) if algorithm.private else None,
             delta=delta,
             fidelity=fidelity,
             sampler=sampler,
@@ -312,16 +300,6 @@ def plan(
         return planned(_calibrated(draft, calibrate))
     whole = [Period(draft.examples, draft.steps)]
     return planned(_calibrated(planned([1.0], whole), calibrate) * len(periods))
-
-
-def training_steps(examples: int, batch_size: int, *, epochs: float | None = None, steps: int | None = None) -> int:
-    """Return T: ``steps``, or ceil(epochs * examples / batch_size). Raises UserError unless exactly one is given."""
-    if (steps is None) == (epochs is None):
-        raise UserError(f"Give exactly one of steps={steps} and epochs={epochs}: the length of training.")
-    total = _whole("steps", steps) if steps is not None else _number("epochs", epochs) * examples / batch_size
-    if not total <= MOST_STEPS:
-        raise UserError(f"Training would take {total:.3g} steps, and no more than {MOST_STEPS:.0e} are planned.")
-    return math.ceil(total)
 
 
 def threshold_for(plan: PrivacyPlan, *, rows: int, false_rows: float = 1.0) -> float:
@@ -385,62 +363,6 @@ def _sampler(name: str, largest: int | None, periods: Sequence[Period], batch_si
         return SAMPLERS[name]()
     if largest is None:
         largest = default_max_batch_size([(one.examples, one.steps) for one in periods], batch_size, delta)
-    if _whole("max_batch_size", largest) < batch_size:
+    if whole_number("max_batch_size", largest) < batch_size:
         raise UserError(f"max_batch_size={largest} must be at least batch_size={batch_size}, the expected size.")
     return TruncatedPoisson(int(largest))
-
-
-def _periods(examples: int | Sequence[int], length: int | None, batch_size: int) -> list[Period]:
-    """Return the periods of these examples, with their steps still 0."""
-    if isinstance(examples, Integral):
-        if length is not None:
-            raise UserError(f"period={length} applies to streams only: give examples= as a list, one number per day.")
-        if batch_size > _whole("examples", examples):
-            raise UserError(f"batch_size={batch_size} must lie between 1 and the {examples} training examples.")
-        return [Period(int(examples), 0)]
-    if not isinstance(examples, list | tuple) or not all(isinstance(day, Integral) for day in examples):
-        kind = type(examples).__name__
-        raise UserError(f"examples= is a number, len(dataset), or for a stream a list, one per day; not a {kind}.")
-    return _of_days(lambda days: int(sum(examples[day] for day in days)), len(examples), length, batch_size, "examples")
-
-
-def _periods_of_units(days: Sequence[Any], length: int | None, batch_size: int) -> list[Period]:
-    """Return the periods of a stream of units, whose identifiers are given by day; with their steps still 0."""
-    return _of_days(lambda some: _distinct([days[day] for day in some]), len(days), length, batch_size, "units")
-
-
-def _distinct(days: Sequence[Any]) -> int:
-    """Return the number of units in these days."""
-    if any(isinstance(day, Integral) for day in days):
-        raise UserError(
-            "Of a stream with a unit, examples= is a list with the identifiers of each day's units, not their number: "
-            "a unit in two days of a period counts once."
-        )
-    return len(np.unique(np.concatenate([np.unique(identifiers_of(day)) for day in days]))) if days else 0
-
-
-def _of_days(count: Callable[[range], int], total: int, length: int | None, batch_size: int, what: str) -> list[Period]:
-    length = 1 if length is None else _whole("period", length)
-    periods = []
-    for first in range(0, total, length):
-        days = range(first, min(first + length, total))
-        periods.append(Period(count(days), 0, days))
-        if periods[-1].examples < batch_size:
-            words = f"day {first}" if len(days) == 1 else f"days {first}-{days[-1]}"
-            raise UserError(
-                f"Period {len(periods)} ({words}) has {periods[-1].examples:,} {what}, fewer than a batch of "
-                f"batch_size={batch_size}: lower it, or raise period={length}."
-            )
-    return periods
-
-
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, Integral) or value < 1:
-        raise UserError(f"{name}={value!r} must be a whole number, 1 or more.")
-    return int(value)
-
-
-def _number(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or not float(value) > 0:
-        raise UserError(f"{name}={value!r} must be a number above 0.")
-    return float(value)

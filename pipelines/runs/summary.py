@@ -15,7 +15,8 @@ from typing import Any
 
 from dpfest.accounting import Event, to_record
 from dpfest.ledger import Ledger
-from dpfest.privacy_plan import Period, PrivacyPlan
+from dpfest.periods import Period
+from dpfest.privacy_plan import PrivacyPlan
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.settings import Config
 from pipelines.runs.release import SUMMARY_SCHEMA

@@ -13,7 +13,8 @@ from dpfest import accounting
 from dpfest.algorithms import ALGORITHMS, AdaFEST
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import plan, threshold_for, training_steps
+from dpfest.periods import training_steps
+from dpfest.privacy_plan import plan, threshold_for
 from dpfest.survivors import Contributions, surviving_rows
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import Nonprivate

@@ -168,14 +168,17 @@ class StreamConfig:
 
 @dataclass
 class BudgetConfig:
-    """Size of the data for `dpfest budget`, which needs no dataset.
+    """Size of the data for `dpfest budget`, which needs no dataset, and of training for `dpfest budget --plan`.
 
     Attributes:
         examples: number of training examples; in a stream, of all training days, assumed equally long. Null for the
             number in the processed dataset.
+        examples_seen: for --plan, how many examples (units) all steps together may read, repeated ones included: batch
+            size times steps. Null for those of ``train.*``.
     """
 
     examples: Annotated[int, Within(1, 10**15)] | None = None
+    examples_seen: Annotated[int, Within(1, 10**15)] | None = None
 
 
 @dataclass

@@ -29,7 +29,7 @@ from dpfest.privacy_plan import PrivacyPlan, training_steps
 from pipelines.budget import data_sizes, planned
 from pipelines.config.settings import Config
 
-LEAST_STEPS = 32
+LEAST_STEPS = 64
 """Fewer are too few for any optimiser, however little noise they have."""
 
 MOST_GROWTH = 2**0.25

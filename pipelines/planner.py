@@ -30,12 +30,18 @@ from pipelines.budget import data_sizes, planned
 from pipelines.config.settings import Config
 
 LEAST_STEPS = 64
-"""Fewer are too few for any optimiser, however little noise they have."""
+"""Fewer learn too little, however little noise they have. Where σ hardly grows, as at large epsilon, this decides."""
 
 MOST_GROWTH = 2**0.25
 """Of σ, where the batch is doubled at the same number of examples seen."""
 
-EVIDENCE = ()
+EVIDENCE = """\
+How sure: not very. On three data sets with batches of 1,024 to 65,536 and the same examples seen (DP-SGD at ε = 1, on
+two of them at 8, and frozen embeddings at 1; one seed), the suggestion's validation AUC was 0.003 below that of the
+best batch tried on average, and 0.009 at worst. A batch drawn from those tried loses 0.009 on average, the worst one
+0.024; always taking the recipes' 8,192, at which their learning rates were chosen, 0.001. The fewest steps that are
+suggested, 64, were chosen on these runs. Another clipping norm than 1 was better in 1 of 7 pairs of runs of DP-SGD, and
+in 6 of 7 of frozen embeddings. Runs: docs/search, made at commits 761bfd7 and 493af51."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class Suggestion:
         }
         width = max(map(len, lines))
         head = [f"{name:<{width}}  {value}" for name, value in lines.items()]
-        return "\n".join([*head, "", *self._table(), "", *self._advice(), "", *EVIDENCE])
+        return "\n".join([*head, "", *self._table(), "", *self._advice(), "", EVIDENCE])
 
     def _table(self) -> list[str]:
         """Return a header line and a line for each setting."""

@@ -181,6 +181,6 @@ def plan(cfg: DictConfig) -> None:
     from pipelines.config.settings import typed
 
     config = typed(cfg)
-    from pipelines.planner import suggest
+    from pipelines.analysis.planner import suggest
 
     print(suggest(config))

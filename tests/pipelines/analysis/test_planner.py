@@ -17,13 +17,13 @@ import dpfest
 from dpfest.accounting import Event
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
-from pipelines import planner
+from pipelines.analysis import planner
+from pipelines.analysis.planner import LEAST_STEPS, MOST_GROWTH, Setting, largest_paying, suggest
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
-from pipelines.planner import LEAST_STEPS, MOST_GROWTH, Setting, largest_paying, suggest
 from pipelines.runs.cards import read_cards
 
-HOME = Path(__file__).resolve().parents[2]
+HOME = Path(__file__).resolve().parents[3]
 SEARCHES = HOME / "docs" / "search"
 
 
@@ -179,6 +179,13 @@ def test_what_is_said_of_the_evidence_is_what_it_shows(tmp_path: Path) -> None:
     sizes = {size for reached in tried().values() for size in reached}
     assert f"batches of {min(sizes):,} to {max(sizes):,}" in said
     assert f"that are suggested, {LEAST_STEPS}, were" in said
+    page = (HOME / "docs" / "EXPERIMENTS.md").read_text(encoding="utf-8")
+    for (data, algorithm, epsilon), reached in tried().items():
+        cells = [f"{reached[size]:.4f}" if size in reached else "" for size in sorted(sizes)]
+        place = sorted(sizes).index(suggested[data, epsilon])
+        cells[place] = f"**{cells[place]}**"
+        row = " | ".join([f"`{data}`, {algorithm}, ε = {epsilon:g}", *cells]).replace("  ", " ")
+        assert f"| {row.replace('dpsgd', 'DP-SGD')} |".replace("  ", " ") in page
 
 
 def test_what_is_said_of_the_clipping_norm_is_what_the_searches_show() -> None:

@@ -1,1 +1,1 @@
-"""What `dpfest bench` measures but does not time (corrections, bias, contribution maps), and `dpfest check` and `budget --plan`."""
+"""What `dpfest bench` measures but does not time; `dpfest check` and `dpfest budget --plan`."""

@@ -36,12 +36,13 @@ MOST_GROWTH = 2**0.25
 """Of σ, where the batch is doubled at the same number of examples seen."""
 
 EVIDENCE = """\
-How sure: not very. On three data sets with batches of 1,024 to 65,536 and the same examples seen (DP-SGD at ε = 1, on
-two of them at 8, and frozen embeddings at 1; one seed), the suggestion's validation AUC was 0.003 below that of the
-best batch tried on average, and 0.009 at worst. A batch drawn from those tried loses 0.009 on average, the worst one
-0.024; always taking the recipes' 8,192, at which their learning rates were chosen, 0.001. The fewest steps that are
-suggested, 64, were chosen on these runs. Another clipping norm than 1 was better in 1 of 7 pairs of runs of DP-SGD, and
-in 6 of 7 of frozen embeddings. Runs: docs/search, made at commits 761bfd7 and 493af51."""
+How sure: not very. On three data sets of 0.26 to 1.18 million examples, with batches of 1,024 to 65,536 and the same
+examples seen (DP-SGD at ε = 1, on two of them at 8, and frozen embeddings at 1; one seed), the suggestion's validation
+AUC was 0.003 below that of the best batch tried on average, and 0.009 at worst. A batch drawn from those tried loses
+0.009 on average, the worst one 0.024; always taking the recipes' 8,192, at which their learning rates were chosen,
+0.001. The fewest steps that are suggested, 64, were chosen on these runs. Another clipping norm than 1 was better in
+1 of 7 pairs of runs of DP-SGD, and in 6 of 7 of frozen embeddings. Runs: docs/search, made at commits 761bfd7 and
+493af51."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +126,12 @@ class Suggestion:
         """Return what to set, and what else changes with it."""
         best, factor = self.suggested, self.suggested.batch_size / self.configured
         lines = [f"suggested: train.batch_size={best.batch_size} train.steps={best.steps}"]
-        if self.examples_seen < 2 * LEAST_STEPS * best.batch_size:
-            lines.append(f"A larger batch would save more noise, but leave fewer than {LEAST_STEPS} steps.")
+        larger = next((one for one in self.settings if one.batch_size == 2 * best.batch_size), None)
+        if larger and pays(best, larger):
+            lines.append(
+                f"A larger batch would save more noise, but leave fewer than {LEAST_STEPS} steps: these decide, and a "
+                "smaller batch may well be better."
+            )
         if factor != 1:
             lines.append(
                 f"Learning rates that suit batches of {self.configured:,} suit these times {factor:.3g} (SGD, the "
@@ -176,15 +181,20 @@ def suggest(config: Config) -> Suggestion:
 
 
 def largest_paying(setting: Callable[[int], Setting], most: int) -> Setting:
-    """Return the setting of the largest power of two, up to ``most``, to which doubling the batch pays: σ grows by at
-    most `MOST_GROWTH`. ``setting`` returns that of a batch size, at the same number of examples seen."""
+    """Return the setting of the largest power of two, up to ``most``, to which doubling the batch `pays`. ``setting``
+    returns that of a batch size, at the same number of examples seen."""
     batch_size = 2 ** (most.bit_length() - 1)
     while batch_size > 1:
         larger, smaller = setting(batch_size), setting(batch_size // 2)
-        if larger.noise_multiplier <= MOST_GROWTH * smaller.noise_multiplier:
+        if pays(smaller, larger):
             break
         batch_size //= 2
     return setting(batch_size)
+
+
+def pays(smaller: Setting, larger: Setting) -> bool:
+    """Return whether doubling the batch saves enough noise: σ grows by at most `MOST_GROWTH`."""
+    return larger.noise_multiplier <= MOST_GROWTH * smaller.noise_multiplier
 
 
 def _refuse(config: Config) -> None:

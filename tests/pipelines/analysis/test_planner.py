@@ -177,6 +177,8 @@ def test_what_is_said_of_the_evidence_is_what_it_shows(tmp_path: Path) -> None:
     ) in said
     assert (len({data for data, _ in suggested}), len(losses["drawn"])) == (3, 3 + 2 + 3)
     sizes = {size for reached in tried().values() for size in reached}
+    millions = [f"{of(examples.values()) / 1e6:.2f}" for of in (min, max)]
+    assert f"of {millions[0]} to {millions[1]} million examples" in said
     assert f"batches of {min(sizes):,} to {max(sizes):,}" in said
     assert f"that are suggested, {LEAST_STEPS}, were" in said
     page = (HOME / "docs" / "EXPERIMENTS.md").read_text(encoding="utf-8")

@@ -71,6 +71,7 @@ EXAMPLES = {
     "budget": _examples(
         "dpfest budget budget.examples=45840617 privacy.epsilon=1",
         "dpfest budget budget.examples=45840617 algorithm=fest privacy.fidelity=paper train.epochs=3",
+        "dpfest budget --plan data=journey algorithm=dpsgd budget.examples=1175124 budget.examples_seen=4700000",
     ),
     "audit": _examples(
         "dpfest audit",

@@ -175,9 +175,18 @@ def bench(
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["budget"])
-def budget(ctx: typer.Context) -> None:
-    """Print the noise multipliers that a privacy budget requires, without training."""
-    _run(tasks.budget, ctx)
+def budget(
+    ctx: typer.Context,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Suggest batch size and steps for N, ε and budget.examples_seen."),
+    ] = False,
+) -> None:
+    """Print the noise multipliers that a privacy budget requires, without training.
+
+    With --plan, suggest the batch size: budget.examples_seen is what all steps together may read.
+    """
+    _run(tasks.plan if plan else tasks.budget, ctx)
 
 
 @app.command(epilog=EXAMPLES["config"])

@@ -173,3 +173,14 @@ def budget(cfg: DictConfig) -> None:
     from pipelines.budget import budget
 
     print(budget(config))
+
+
+@task
+def plan(cfg: DictConfig) -> None:
+    """Print the batch size and steps that the budget suggests."""
+    from pipelines.config.settings import typed
+
+    config = typed(cfg)
+    from pipelines.analysis.planner import suggest
+
+    print(suggest(config))

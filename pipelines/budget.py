@@ -132,10 +132,7 @@ def budget(config: Config) -> Budget:
     Raises:
       UserError: N is unknown, or no noise meets the target.
     """
-    folder = _folder(config)
-    stream = Stream.open(folder) if folder else None
-    features = stream.vocabulary_sizes if stream else config.data.features()
-    examples = _examples(config, stream)
+    examples, features = data_sizes(config)
     alone = planned(config, examples, features)
     if not config.search.asked:
         return Budget(alone)
@@ -143,9 +140,25 @@ def budget(config: Config) -> Budget:
     return Budget(search.plans[0], search, alone)
 
 
+def data_sizes(config: Config) -> tuple[int | list[Any], int | Sequence[int]]:
+    """Return what `planned` plans for: N (of a stream by day), and the features' vocabulary sizes or their number.
+
+    Raises:
+        UserError: N is unknown.
+    """
+    folder = _folder(config)
+    stream = Stream.open(folder) if folder else None
+    return _examples(config, stream), stream.vocabulary_sizes if stream else config.data.features()
+
+
 @in_keys()
-def planned(config: Config, examples: int | Sequence[Any], features: int | Sequence[int]) -> PrivacyPlan:
-    """Return the plan of a run on this `population`; see `dpfest.plan`.
+def planned(
+    config: Config,
+    examples: int | Sequence[Any],
+    features: int | Sequence[int],
+    calibrate: Callable[..., float] | None = None,
+) -> PrivacyPlan:
+    """Return the plan of a run on this `population`; see `dpfest.plan`. Its calibration is remembered, unless given.
 
     Raises:
       UserError: no noise meets the target, or settings do not go together.
@@ -166,7 +179,7 @@ def planned(config: Config, examples: int | Sequence[Any], features: int | Seque
         sampling=privacy.sampling,
         max_batch_size=privacy.max_batch_size,
         fixed_noise_seed=privacy.noise_seed is not None,
-        calibrate=remembered_calibration(Path(config.paths.runs)),
+        calibrate=calibrate or remembered_calibration(Path(config.paths.runs)),
     )
 
 

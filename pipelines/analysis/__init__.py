@@ -1,1 +1,1 @@
-"""What `dpfest bench` measures but does not time: corrections, bias and contribution maps."""
+"""What `dpfest bench` measures but does not time; `dpfest check` and `dpfest budget --plan`."""

@@ -169,14 +169,17 @@ class StreamConfig:
 
 @dataclass
 class BudgetConfig:
-    """Size of the data for `dpfest budget`, which needs no dataset.
+    """Size of the data for `dpfest budget`, which needs no dataset, and of training for `dpfest budget --plan`.
 
     Attributes:
         examples: number of training examples; in a stream, of all training days, assumed equally long. Null for the
             number in the processed dataset.
+        examples_seen: for --plan, how many examples (units) all steps together may read, repeated ones included: batch
+            size times steps. Null for those of ``train.*``.
     """
 
     examples: Annotated[int, Within(1, 10**15)] | None = None
+    examples_seen: Annotated[int, Within(1, 10**15)] | None = None
 
 
 @dataclass
@@ -337,7 +340,7 @@ class Config:
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
         experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search,
-            private_search, map, units, optimizers or reference; null for none.
+            private_search, map, units, optimizers, batch_size or reference; null for none.
     """
 
     data: Any

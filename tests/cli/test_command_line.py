@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -123,6 +124,20 @@ def test_budget_runs_under_multirun_without_litter(dpfest_here: Command, tmp_pat
     ended = dpfest_here("budget", "--multirun", *line)
     assert ended.returncode == 0, ended.stderr
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
+
+
+def test_a_suggested_batch_size_can_be_planned_as_it_is_printed(dpfest_here: Command, tmp_path: Path) -> None:
+    line = ["budget.examples=20000", "train.batch_size=512", "algorithm=dpsgd", "data=journey"]
+    ended = dpfest_here("budget", "--plan", *line)
+    assert ended.returncode == 0, ended.stderr
+    suggested = re.search(r"^suggested: (train\.batch_size=(\d+)) (train\.steps=\d+)$", ended.stdout, re.MULTILINE)
+    assert suggested
+    row = next(row.split() for row in ended.stdout.splitlines() if row.endswith("suggested"))
+    again = dpfest_here("budget", *line, suggested[1], suggested[3])
+    sigma = re.search(r"^noise multiplier σ +([\d.]+)$", again.stdout, re.MULTILINE)
+    assert sigma and float(row[3]) == pytest.approx(float(sigma[1]), rel=0.01)
+    assert row[0].replace(",", "") == suggested[2]
+    assert not list(tmp_path.glob("outputs*"))
 
 
 def test_a_small_epsilon_keeps_its_digits() -> None:

@@ -277,3 +277,11 @@ def test_the_sampler_of_an_event_counts_in_its_epsilon() -> None:
     cut = replace(poisson, dataset_size=200, max_batch_size=12)
     costs = [accounting.epsilon([event], 1e-5) for event in (poisson, cut, replace(poisson, bins=20))]
     assert costs[2] < costs[0] < costs[1] and costs[1] > 1.05 * costs[0]
+
+
+@pytest.mark.parametrize(("target", "rate", "count"), [(0.3, 0.002, 500), (1.0, 0.01, 150), (8.0, 0.03, 60)])
+def test_rough_noise_is_near_that_of_a_calibration(target, rate, count):
+    def plan(sigma):
+        return [steps(sigma, rate, count)]
+
+    assert calibrate(plan, target, 1e-6, rough=True) == pytest.approx(calibrate(plan, target, 1e-6), rel=5e-3)

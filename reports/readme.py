@@ -105,9 +105,9 @@ class Results:
             f"Test {metric(central)} on {central.dataset} ({central.examples:,} training examples) against the "
             f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
             "deviations over seeds. The table has means over seeds ± standard deviations; for each algorithm that "
-            "chooses rows, it shows the setting with the largest reduction whose validation utility is at most "
-            f"{number(LOSS)} below that of the best DP-SGD. In streams, DP-FEST selects rows by the counts of the days "
-            f"so far. The runs are in [{self.runs:,} run cards](docs/reference)."
+            "makes gradients smaller, it shows the setting with the largest reduction whose validation utility is at "
+            f"most {number(LOSS)} below that of the best DP-SGD. In streams, DP-FEST selects rows by the counts of the "
+            f"days so far. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [

@@ -158,9 +158,10 @@ class MaskedLookups:
             squared = torch.cat([norm.to(squared_norms.dtype) for norm in norms]).square()
             squared_norms.index_add_(0, self.example, squared.index_select(0, self._source))
 
-    def add_weighted_sums(self, weight: Tensor, tables: Sequence[Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` to each table's surviving rows ``[s, dim]``; ``weight`` is ``[b]``."""
-        weights, lookups = weight.index_select(0, self.example), self._lookups
+    def add_weighted_sums(self, weight: Tensor | None, tables: Sequence[Tensor]) -> None:
+        """Add ``sum_i weight_i * gradient_i`` to each table's surviving rows ``[s, dim]``; ``weight`` as for layers."""
+        lookups = self._lookups
+        weights = None if weight is None else weight.index_select(0, self.example)
         for table, out in enumerate(tables):
             (low, first), (high, last) = self._cuts[table], self._cuts[table + 1]
             if high > low:
@@ -168,7 +169,7 @@ class MaskedLookups:
                     lookups._gradients[table].to(out.dtype),
                     self._source[first:last] - lookups._first[table],
                     self._runs[low:high] - first,
-                    weights[first:last],
+                    None if weights is None else weights[first:last],
                 )
                 out.index_add_(0, self._position[low:high] - self._bounds[table], sums)
 

@@ -362,9 +362,11 @@ class ClippedSum:
             for part in (recording.lookups, *recording.factors):
                 part.drop(broken)
         norms = squared_norms.sqrt()
-        weight = (self._clipping_norm / norms).clamp_max(1.0)
-        clipped = weight * norms
-        if not finite:  # inf / inf, and 0 * inf
+        weight, clipped = None, norms
+        if not finite or self._clipping_norm < math.inf:
+            weight = (self._clipping_norm / norms).clamp_max(1.0)
+            clipped = weight * norms
+        if weight is not None and not finite:  # inf / inf, and 0 * inf
             weight, clipped = weight.nan_to_num(nan=0.0), clipped.nan_to_num(nan=0.0)
         self.norms += float(clipped.sum())
         self.example_norms.append(norms)

@@ -9,7 +9,7 @@ one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For
 1. Box and Muller (1958) in float64, from 64 bits for the radius and 64 for the angle. It differs from the real number
    that infinitely many bits would give by less than 2^-44 deviations (derivation at ``_TOLERANCE``).
 2. If a value lies within that error of the midpoint of two grid points, or its radius is extreme (8 in a million), its
-   own error is bounded; if it may still decide (one in some millions), the value is recomputed in 320-bit arithmetic
+   own error is bounded; if it may still decide (one in ten million), the value is recomputed in 320-bit arithmetic
    from the same words and 128 more bits of each.
 
 Formal guarantee: a draw's total variation distance from the rounded real Gaussian is at most 2^-100, since after step 2
@@ -239,11 +239,11 @@ def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[
                 units = _units(stream, first + start, words, size, grid.deviations(start, size), scratch)
                 use(start, units, scratch.values[:size])
 
-    threads = min(torch.get_num_threads(), blocks)
-    cuts = [blocks * number // max(threads, 1) for number in range(threads + 1)]
+    threads = min(torch.get_num_threads(), max(count // BLOCK, 1))  # a thread is not worth its start for less
+    cuts = [blocks * number // threads for number in range(threads + 1)]
     if threads == 1:
         work(0, blocks)
-    elif threads > 1:
+    else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, cuts[:-1], cuts[1:]))
 

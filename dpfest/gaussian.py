@@ -25,7 +25,6 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
 from typing import Any, ClassVar
 
 import numpy as np
@@ -251,7 +250,7 @@ def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[
 class _Scratch:
     """Work arrays of one thread."""
 
-    _idle: ClassVar[SimpleQueue[_Scratch]] = SimpleQueue()
+    _idle: ClassVar[list[_Scratch]] = []
 
     def __init__(self, size: int) -> None:
         self.words = np.empty(size, dtype=np.int64)
@@ -263,13 +262,13 @@ class _Scratch:
     def kept(cls) -> Iterator[_Scratch]:
         """A context with arrays for a block that no other thread uses; they are kept, 2.5 MB for each thread."""
         try:
-            scratch = cls._idle.get_nowait()
-        except Empty:
+            scratch = cls._idle.pop()
+        except IndexError:
             scratch = cls(BLOCK)
         try:
             yield scratch
         finally:
-            cls._idle.put(scratch)
+            cls._idle.append(scratch)
 
 
 def _units(

@@ -7,7 +7,6 @@ budget is spent. Whether examples mix depends on values, not on layer types: :mo
 from __future__ import annotations
 
 import inspect
-import operator
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -196,14 +195,14 @@ class HeldTensors:
 
     def look(self) -> HeldTensors:
         """Bring the attributes up to date, and return self."""
-        objects = self._objects()
-        if len(objects) != len(self._before) or not all(map(operator.is_, objects, self._before)):
+        if list(map(id, self._objects())) != self._identities:
             self._find()
         return self
 
     def _find(self) -> None:
         self._modules = list(self._model.modules())
-        self._before = self._objects()
+        self._alive = self._objects()  # so that no identity is given to another object
+        self._identities = list(map(id, self._alive))
         self.by_name, self.parameters = dict(_held(self._model)), list(self._model.parameters())
 
     def _objects(self) -> list[Any]:

@@ -7,9 +7,8 @@ parameter that autograd reaches nevertheless was used outside its layer, and the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -25,8 +24,9 @@ from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.tables import Table, TableLayout
 from dpfest.units import Groups
-from dpfest.validation import StateWatch, check_losses, check_model
+from dpfest.validation import HeldTensors, StateWatch, check_losses, check_model
 
+_PLACE = -1  # of a recording's hook among a layer's, which PyTorch numbers from 0
 _IN_PLACE = (
     "is changed in place (inplace=True or x += ... after it?); its gradient cannot be clipped. "
     "Use the out-of-place form."
@@ -62,6 +62,7 @@ class Recorder:
                 self.tables[name] = layer
         rows, dims = ([getattr(t, n) for t in self.tables.values()] for n in ("num_embeddings", "embedding_dim"))
         self.layout = TableLayout(tuple(self.tables), tuple(rows), tuple(dims))
+        self.held = HeldTensors(model)
         self.trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.frozen = [p for p in model.parameters() if not p.requires_grad]
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
@@ -69,6 +70,8 @@ class Recorder:
         self.dtype, self.device = first.dtype, first.device
         self.lazy: LazyNoise | None = None  # applies pending noise to rows before they are looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
+        self.recording: Recording | None = None  # the one in whose passes the layers' hooks are in place
+        self.hooks = [_LayerHooks(self, name, layer) for name, layer in self.layers.items()]
 
     def record(
         self,
@@ -93,7 +96,8 @@ class Recorder:
         Raises:
             UserError: parameters were frozen, unfrozen or replaced since; or a refusal of :mod:`dpfest.validation`.
         """
-        if {id(p) for p in self.model.parameters() if p.requires_grad} != {id(p) for p in self.trainable.values()}:
+        now = {id(parameter) for parameter in self.held.look().parameters if parameter.requires_grad}
+        if now != {id(parameter) for parameter in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
         recording = Recording(self, backward, groups)
         if not recording.forward(batch, examples, step):  # it drew for the first time: rerun, drawing by example
@@ -125,13 +129,13 @@ class Recording:
         recorder = self.recorder
         device = recorder.device if recorder.device.type == "cuda" else None
         with ExitStack() as stack:
-            stack.enter_context(_Hooks(self))
+            stack.enter_context(_hooked(self))
             stack.enter_context(torch.set_grad_enabled(self._backward))
             draws = None
             if recorder.draws is not False:
                 draws = stack.enter_context(ExampleDraws(recorder.key, step, examples))
             before = None if draws else _random_state(device)
-            self._watch = StateWatch(recorder.model)
+            self._watch = StateWatch(recorder.held)
             self._recording = True
             try:
                 self.losses = recorder.loss_fn(recorder.model, batch)
@@ -214,7 +218,7 @@ class Recording:
             raise UserError("The losses depend on no trainable parameter (detach, no_grad?): nothing would be learnt.")
         if total.requires_grad:
             self._backward = True
-            with _Hooks(self), NoDraws() if self.recorder.draws else nullcontext():
+            with _hooked(self), NoDraws() if self.recorder.draws else nullcontext():
                 gradients = torch.autograd.grad(total, [*outputs, *parameters.values()], allow_unused=True)
             self._backward = False
         self._watch.check()
@@ -239,38 +243,60 @@ class Recording:
         return len(self.losses) if self.groups is None else len(self.groups)
 
 
-class _Hooks:
+class _LayerHooks:
+    """What is called before and after a trainable layer's call while a recording observes it."""
+
+    def __init__(self, recorder: Recorder, name: str, layer: nn.Module) -> None:
+        self._recorder, self._name, self._layer = recorder, name, layer
+        self._own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
+        self._is_table = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
+
+    def place(self) -> None:
+        """Put the hooks behind those that the layer has.
+
+        As ``register_forward_hook`` does, without its handle, which takes ten times as long.
+        """
+        layer = self._layer
+        layer._forward_pre_hooks[_PLACE] = self.before
+        layer._forward_pre_hooks_with_kwargs[_PLACE] = True
+        layer._forward_hooks[_PLACE] = self.after
+        layer._forward_hooks_with_kwargs[_PLACE] = True
+
+    def remove(self) -> None:
+        """Take the hooks away."""
+        layer = self._layer
+        for hooks in (
+            layer._forward_pre_hooks, layer._forward_pre_hooks_with_kwargs,
+            layer._forward_hooks, layer._forward_hooks_with_kwargs,
+        ):  # fmt: skip
+            hooks.pop(_PLACE, None)
+
+    def before(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """See :meth:`Recording.before_layer`."""
+        assert self._recorder.recording is not None
+        ids = (args[0] if args else kwargs["input"]) if self._is_table else None
+        self._recorder.recording.before_layer(layer, self._own, ids)
+
+    def after(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
+        """See :meth:`Recording.after_layer`."""
+        assert self._recorder.recording is not None
+        self._recorder.recording.after_layer(self._name, self._own, Call(args, kwargs, output))
+
+
+@contextmanager
+def _hooked(recording: Recording) -> Iterator[None]:
     """A context in which a recording observes the calls of the trainable layers."""
-
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-
-    def __enter__(self) -> None:
-        self._handles = []
-        for name, layer in self._recording.recorder.layers.items():
-            before, after = _hooks(self._recording, name, layer)
-            self._handles.append(layer.register_forward_pre_hook(before, with_kwargs=True))
-            self._handles.append(layer.register_forward_hook(after, with_kwargs=True))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        _hold(self._recording.recorder.trainable.values(), out=False)
-
-
-def _hooks(recording: Recording, name: str, layer: nn.Module) -> tuple[Any, Any]:
-    own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
-    table = isinstance(layer, nn.Embedding | nn.EmbeddingBag)
-
-    def before(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        recording.before_layer(layer, own, (args[0] if args else kwargs["input"]) if table else None)
-
-    def after(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        recording.after_layer(name, own, Call(args, kwargs, output))
-
-    return before, after
+    recorder = recording.recorder
+    recorder.recording = recording
+    try:
+        for layer in recorder.hooks:
+            layer.place()
+        yield
+    finally:
+        for layer in recorder.hooks:
+            layer.remove()
+        recorder.recording = None
+        _hold(recorder.trainable.values(), out=False)
 
 
 def _hold(parameters: Any, *, out: bool) -> None:

@@ -22,7 +22,7 @@ from torch.nn.functional import embedding_bag
 
 from dpfest.errors import UserError
 from dpfest.layers import Call
-from dpfest.tables import Survivors, Table, TableLayout
+from dpfest.tables import Survivors, Table, TableLayout, ascending
 from dpfest.units import Groups
 
 _Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]
@@ -51,8 +51,7 @@ class Lookups:
         groups: Groups | None = None,
     ) -> None:
         self.layout, self._calls = layout, calls
-        empty = examples[:0]
-        parts: list[_Parts] = [(empty, empty, empty, None)]
+        parts: list[_Parts] = []
         self._sizes, self._first = [], [0]  # look-ups per table; a table's first row in the concatenated gradients
         for table, calls_of_table in enumerate(calls):
             lists, first = [], self._first[-1]
@@ -63,10 +62,11 @@ class Lookups:
             self._first.append(first)
             self._sizes.append(sum(len(one[0]) for one in lists))
             parts += [_by_example(lists)] if len(lists) > 1 else lists
-        example, row, source, coefficient = _joined(parts)
+        empty = examples[:0]
+        example, row, source, coefficient = _joined(parts or [(empty, empty, empty, None)])
         example = example if groups is None else groups.of.index_select(0, example)
         bits = len(row).bit_length()
-        keys = ascending((row << bits) | torch.arange(len(row), device=row.device))
+        keys = ascending((row << bits) | torch.arange(len(row), device=row.device), self._sizes)
         order, row = keys & ((1 << bits) - 1), keys >> bits
         self.example, self._source = example.index_select(0, order), source.index_select(0, order)
         self._coefficient = None if coefficient is None else coefficient[order]
@@ -101,7 +101,8 @@ class Lookups:
             dim = self.layout.dims[table]
             parts = [call.gradient.reshape(-1, dim).to(layer.weight.dtype) for layer, call in calls]
             parts = parts or [torch.empty(0, dim, device=self.rows.device)]
-            self._gradients.append(torch.cat(parts) if len(parts) > 1 else parts[0])
+            # Of columns of a wider gradient, norms and sums take four times as long.
+            self._gradients.append(torch.cat(parts) if len(parts) > 1 else parts[0].contiguous())
         if self._runs is not None:
             self._sum_runs(self._runs)
 
@@ -140,15 +141,14 @@ class MaskedLookups:
         kept, self._position = survivors.find(rows)
         self._bounds = survivors.bounds
         self.example, self._source = lookups.example, lookups._source
-        if kept is not None:
+        if kept is not None and len(kept) < len(rows):
             alive = torch.zeros_like(rows, dtype=torch.bool).index_fill_(0, kept, True)
             pairs = torch.nonzero(alive.index_select(0, lookups.row_of)).squeeze(1)
             rows, counts = rows[kept], counts[kept]
             self.example, self._source = self.example.index_select(0, pairs), self._source.index_select(0, pairs)
         ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         self._runs = ends[:-1]
-        offsets = torch.tensor(lookups.layout.offsets, device=device)
-        row_cuts = torch.searchsorted(rows, offsets)
+        row_cuts = torch.searchsorted(rows, lookups.layout.starts.to(device))
         self._cuts = list(zip(*torch.stack([row_cuts, ends[row_cuts]]).tolist(), strict=True))
 
     def add_squared_norms(self, squared_norms: Tensor) -> None:
@@ -158,9 +158,10 @@ class MaskedLookups:
             squared = torch.cat([norm.to(squared_norms.dtype) for norm in norms]).square()
             squared_norms.index_add_(0, self.example, squared.index_select(0, self._source))
 
-    def add_weighted_sums(self, weight: Tensor, tables: Sequence[Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` to each table's surviving rows ``[s, dim]``; ``weight`` is ``[b]``."""
-        weights, lookups = weight.index_select(0, self.example), self._lookups
+    def add_weighted_sums(self, weight: Tensor | None, tables: Sequence[Tensor]) -> None:
+        """Add ``sum_i weight_i * gradient_i`` to each table's surviving rows ``[s, dim]``; ``weight`` as for layers."""
+        lookups = self._lookups
+        weights = None if weight is None else weight.index_select(0, self.example)
         for table, out in enumerate(tables):
             (low, first), (high, last) = self._cuts[table], self._cuts[table + 1]
             if high > low:
@@ -168,7 +169,7 @@ class MaskedLookups:
                     lookups._gradients[table].to(out.dtype),
                     self._source[first:last] - lookups._first[table],
                     self._runs[low:high] - first,
-                    weights[first:last],
+                    None if weights is None else weights[first:last],
                 )
                 out.index_add_(0, self._position[low:high] - self._bounds[table], sums)
 
@@ -204,6 +205,8 @@ def _many(layer: Table, call: Call) -> bool:
 
 def _joined(parts: Sequence[_Parts]) -> _Parts:
     """Concatenate several lists of look-ups."""
+    if len(parts) == 1:
+        return parts[0]
     example, row, source = (torch.cat(same) for same in zip(*(part[:3] for part in parts), strict=True))
     if all(part[3] is None for part in parts):
         return example, row, source, None
@@ -216,12 +219,6 @@ def _by_example(lists: Sequence[_Parts]) -> _Parts:
     example, row, source, coefficient = _joined(lists)
     order = torch.sort(example, stable=True).indices
     return example[order], row[order], source[order], None if coefficient is None else coefficient[order]
-
-
-def ascending(keys: Tensor) -> Tensor:
-    """Return integers ``[n]`` sorted."""
-    # numpy's integer sort is vectorised: five times as fast as torch's on a CPU.
-    return torch.from_numpy(np.sort(keys.numpy())) if keys.device.type == "cpu" else keys.sort().values
 
 
 def _sums(gradient: Tensor, source: Tensor, runs: Tensor, weight: Tensor | None) -> Tensor:

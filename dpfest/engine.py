@@ -355,14 +355,20 @@ class ClippedSum:
         for layer in factors:
             squared_norms += layer.squared_norms()
         pairs.add_squared_norms(squared_norms)
-        broken = ~squared_norms.isfinite()
-        if bool(broken.any()):  # a gradient whose norm is not finite cannot be clipped: it counts as zero
+        finite = math.isfinite(float(squared_norms.sum()))
+        if not finite:  # a gradient whose norm is not finite cannot be clipped: it counts as zero
+            broken = ~squared_norms.isfinite()
             squared_norms.masked_fill_(broken, torch.inf)
             for part in (recording.lookups, *recording.factors):
                 part.drop(broken)
         norms = squared_norms.sqrt()
-        weight = (self._clipping_norm / norms).clamp_max(1.0).nan_to_num(nan=0.0)
-        self.norms += float((weight * norms).nan_to_num(nan=0.0).sum())
+        weight, clipped = None, norms
+        if not finite or self._clipping_norm < math.inf:
+            weight = (self._clipping_norm / norms).clamp_max(1.0)
+            clipped = weight * norms
+        if weight is not None and not finite:  # inf / inf, and 0 * inf
+            weight, clipped = weight.nan_to_num(nan=0.0), clipped.nan_to_num(nan=0.0)
+        self.norms += float(clipped.sum())
         self.example_norms.append(norms)
         pairs.add_weighted_sums(weight, self.rows)
         for layer in factors:
@@ -376,9 +382,11 @@ class ClippedSum:
 
     def finish(self, divisor: float) -> None:
         """Divide the sums, and round them to the model's dtype."""
-        self.flat_rows = self.flat_rows.div_(divisor).to(self._dtype)
-        self.flat_dense = self.flat_dense.div_(divisor).to(self._dtype)
-        self._name_parts()
+        self.flat_rows.div_(divisor)
+        self.flat_dense.div_(divisor)
+        if self.flat_rows.dtype != self._dtype:
+            self.flat_rows, self.flat_dense = self.flat_rows.to(self._dtype), self.flat_dense.to(self._dtype)
+            self._name_parts()
 
     def _name_parts(self) -> None:
         self.rows = _parts(self.flat_rows, self._survivors.shapes)

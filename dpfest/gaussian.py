@@ -8,8 +8,9 @@ one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For
 
 1. Box and Muller (1958) in float64, from 64 bits for the radius and 64 for the angle. It differs from the real number
    that infinitely many bits would give by less than 2^-44 deviations (derivation at ``_TOLERANCE``).
-2. If a value lies within that error of the midpoint of two grid points, or its radius is extreme, it is recomputed in
-   320-bit arithmetic from the same words and 128 more bits of each; this concerns about 8 in a million.
+2. If a value lies within that error of the midpoint of two grid points, or its radius is extreme (8 in a million), its
+   own error is bounded; if it may still decide (one in ten million), the value is recomputed in 320-bit arithmetic
+   from the same words and 128 more bits of each.
 
 Formal guarantee: a draw's total variation distance from the rounded real Gaussian is at most 2^-100, since after step 2
 only values within 2^-127 deviations of a midpoint are undecided, and there are 2^25 midpoints per deviation, with the
@@ -21,9 +22,10 @@ grid point, it does not depend on machine, versions, threads or device.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -50,9 +52,11 @@ _SINE = (
     -1.7571500746983935e-09,
     6.877360573166326e-12,
 )
-_HORNER = [torch.tensor(coefficient, dtype=torch.float64) for coefficient in reversed(_SINE)]
+# The same of a whole word w = 2^63 a: each coefficient times its power of two, which is exact.
+_HORNER = [torch.tensor(c * 2.0 ** (-63 * (2 * n + 1)), dtype=torch.float64) for n, c in enumerate(_SINE)][::-1]
+_HIGHEST = float(_HORNER[0])
 
-# Outside these bounds on ln u, u the radius's uniform, variates are computed in 320 bits: u < 2^-20, radii below 2^-9.
+# Outside these bounds on ln u, u the radius's uniform, _TOLERANCE does not hold: u < 2^-20, radii below 2^-9.
 _LEAST, _MOST = -20 * math.log(2), -(2.0**-19)
 # Error bound of float64 and 64 bits, in deviations. Within those limits the radius r = sqrt(-2 ln u) lies between
 # 2^-9 and 5.27. u has 63 bits and is rounded, by at most 2^-54 and 2^-53 of itself, so that the error of r is at most
@@ -146,6 +150,8 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> Non
         )
     flat, grid = values.detach().view(-1), _Grid(deviation, values.shape)
     first = stream.reserve(_words(len(flat)))
+    if not len(flat):
+        return
     if flat.device.type != "cpu":
         return _add_elsewhere(flat, stream, first, grid)
     array = flat.numpy()
@@ -223,19 +229,20 @@ def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[
     blocks = -(-count // BLOCK)
 
     def work(begin: int, end: int) -> None:
-        read, scratch = stream.reader(first + begin * BLOCK), _Scratch(min(BLOCK, _words(count)))
-        for block in range(begin, end):
-            start = block * BLOCK
-            size = min(BLOCK, count - start)
-            read(words := scratch.words[: _words(size)])
-            units = _units(stream, first + start, words, size, grid.deviations(start, size), scratch)
-            use(start, units, scratch.values[:size])
+        read = stream.reader(first + begin * BLOCK)
+        with _Scratch.kept() as scratch:
+            for block in range(begin, end):
+                start = block * BLOCK
+                size = min(BLOCK, count - start)
+                read(words := scratch.words[: _words(size)])
+                units = _units(stream, first + start, words, size, grid.deviations(start, size), scratch)
+                use(start, units, scratch.values[:size])
 
-    threads = min(torch.get_num_threads(), blocks)
-    cuts = [blocks * number // max(threads, 1) for number in range(threads + 1)]
+    threads = min(torch.get_num_threads(), max(count // BLOCK, 1))  # a thread is not worth its start for less
+    cuts = [blocks * number // threads for number in range(threads + 1)]
     if threads == 1:
         work(0, blocks)
-    elif threads > 1:
+    else:
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(work, cuts[:-1], cuts[1:]))
 
@@ -243,10 +250,25 @@ def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[
 class _Scratch:
     """Work arrays of one thread."""
 
+    _idle: ClassVar[list[_Scratch]] = []
+
     def __init__(self, size: int) -> None:
         self.words = np.empty(size, dtype=np.int64)
         self.pairs = np.empty((4, size // 2))
         self.values, self.units = np.empty(size), np.empty(size)
+
+    @classmethod
+    @contextmanager
+    def kept(cls) -> Iterator[_Scratch]:
+        """A context with arrays for a block that no other thread uses; they are kept, 2.5 MB for each thread."""
+        try:
+            scratch = cls._idle.pop()
+        except IndexError:
+            scratch = cls(BLOCK)
+        try:
+            yield scratch
+        finally:
+            cls._idle.append(scratch)
 
 
 def _units(
@@ -256,35 +278,40 @@ def _units(
     count: int,
     deviation: float | Floats,
     scratch: _Scratch,
-    tolerance: float = _TOLERANCE,
 ) -> Floats:
     """Return rounded normal variates of this deviation, whole numbers ``[count]``, from ``words`` at ``position``."""
     pairs = len(words) // 2
     values, near = scratch.values[: 2 * pairs], scratch.units[:count]
+    common, of_each = (deviation, None) if isinstance(deviation, float) else (1.0, deviation)
     with np.errstate(divide="ignore", invalid="ignore"):  # u = 0 is extreme
-        logarithms = _box_muller(words[:pairs], words[pairs:], values, scratch.pairs[:, :pairs])
+        logarithms = _box_muller(words[:pairs], words[pairs:], values, scratch.pairs[:, :pairs], common)
         values = values[:count]
-        values *= deviation
+        if of_each is not None:
+            values *= of_each
         np.rint(values, out=near)
         values -= near
     extreme = not (logarithms.min() >= _LEAST and logarithms.max() <= _MOST)
-    most = 0.5 - tolerance * 2.0**_GRID_BITS
+    most = 0.5 - _TOLERANCE * (common if of_each is None else 2.0**_GRID_BITS)
     if extreme or not (values.max() <= most and values.min() >= -most):
-        unsure = ~(np.abs(values) <= most)
+        off = np.abs(values, out=values)
+        unsure = ~(off <= most)
         if extreme:
             rare = ~((logarithms >= _LEAST) & (logarithms <= _MOST))
             unsure |= np.concatenate([rare, rare])[:count]
         for place in np.flatnonzero(unsure).tolist():
-            pair = place % pairs
+            pair, scale = place % pairs, common if of_each is None else float(of_each[place])
+            if off[place] < 0.5 - scale * _error(float(logarithms[pair])):
+                continue
             radius = stream.extended(int(words[pair]), position + pair)
             angle = stream.extended(int(words[pairs + pair]), position + pairs + pair)
-            scale = float(deviation if isinstance(deviation, float) else deviation[place])
             near[place] = _precisely(radius, angle, place >= pairs, scale)
     return near
 
 
-def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats, scratch: Floats) -> Floats:
-    """Write standard normal variates to ``out [2 p]``, float64, from words ``[p]`` and ``[p]``; return ln u, ``[p]``.
+def _box_muller(
+    radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats, scratch: Floats, deviation: float = 1.0
+) -> Floats:
+    """Write normal variates to ``out [2 p]``, float64, from words ``[p]`` and ``[p]``; return ln u, ``[p]``.
 
     With r and a the signed words, in units of 2^63: ``u = |r|``, and the angle ``a pi / 2`` lies in the right half
     plane; the sign of r decides whether the cosine is mirrored to the left one. Half the angle is small enough for a
@@ -296,14 +323,13 @@ def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats
     np.abs(radius, out=radius)
     radius *= 2.0**-63
     np.log(radius, out=logarithm)
-    np.multiply(logarithm, -8, out=radius)
+    np.multiply(logarithm, -8 * deviation**2, out=radius)
     np.sqrt(radius, out=radius)  # twice the radius
 
     np.copyto(sine, angles)
-    sine *= 2.0**-63
     np.multiply(sine, sine, out=cosine)
     square, series = torch.from_numpy(cosine), torch.from_numpy(out[:pairs])
-    torch.addcmul(_HORNER[1], square, _HORNER[0], out=series)
+    torch.add(_HORNER[1], square, alpha=_HIGHEST, out=series)
     for coefficient in _HORNER[2:]:
         torch.addcmul(coefficient, series, square, out=series)
     sine *= out[:pairs]
@@ -320,6 +346,18 @@ def _box_muller(radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats
     np.bitwise_and(radii, np.int64(-(2**63)), out=signs)
     np.bitwise_xor(bits, signs, out=bits)
     return logarithm
+
+
+def _error(logarithm: float) -> float:
+    """Bound the error of a variate in deviations, from its pair's ``ln u``: that of ``_TOLERANCE``, at this radius.
+
+    Doubling the first term covers what is beyond first order, ``|r - r'| <= |r^2 - r'^2| / r'``. Infinite for u below
+    2^-30, of which 63 bits say too little, and for u rounded to 1.
+    """
+    if not -30 * math.log(2) < logarithm < 0:
+        return math.inf
+    radius = math.sqrt(-2 * logarithm)
+    return 2 * (2.0**-53 + 2.0**-63 * math.exp(-logarithm)) / radius + (2.0**-51 + 2.0**-50) * radius
 
 
 def _precisely(radius: int, angle: int, sine: bool, deviation: float) -> int:
@@ -353,11 +391,8 @@ class NormalRows:
         self._width = (dim + 1) // 2  # pairs of a row: its cosines, then its sines
         self._first = stream.reserve(2 * count * self._width)
         self._words = stream.at(self._first, 2 * count * self._width).view(np.int64)
-        spread = max(1.0, deviation * 2.0**-_GRID_BITS)  # the error of float64 is in deviations
-        units = _units(
-            stream, self._first, self._words, len(self._words), deviation, _Scratch(len(self._words)),
-            tolerance=spread * _TOLERANCE,
-        )  # fmt: skip
+        scratch = _Scratch(len(self._words))
+        units = _units(stream, self._first, self._words, len(self._words), deviation, scratch)
         self.rounded = np.concatenate(units.reshape(2, count, self._width), axis=1)[:, :dim]
 
     def squared_norm(self, mp: Any, row: int) -> Any:

@@ -97,10 +97,13 @@ class LinearFactors:
             total += torch.linalg.vector_norm(gradients.sum(1), dim=1).square()
         return total
 
-    def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
-        """Add ``sum_i weight_i * gradient_i`` to the sum of each trainable parameter; ``weight`` is ``[b]``."""
-        weight = weight if self.groups is None else weight.index_select(0, self.groups.of)
-        scaled = (self.gradients * weight.view(-1, *[1] * (self.gradients.dim() - 1))).flatten(0, -2)
+    def add_weighted_sums(self, weight: Tensor | None, sums: dict[Tensor, Tensor]) -> None:
+        """Add ``sum_i weight_i * gradient_i`` to each trainable parameter's sum; ``weight`` is ``[b]``, None for 1."""
+        scaled = self.gradients
+        if weight is not None:
+            weight = weight if self.groups is None else weight.index_select(0, self.groups.of)
+            scaled = scaled * weight.view(-1, *[1] * (scaled.dim() - 1))
+        scaled = scaled.flatten(0, -2)
         if self.layer.weight.requires_grad:
             total = sums[self.layer.weight]
             total.addmm_(scaled.t().to(total.dtype), self.inputs.flatten(0, -2).to(total.dtype))
@@ -142,11 +145,12 @@ class PerExampleGradients:
         """See :class:`LinearFactors`."""
         return torch.stack([value.flatten(1).square().sum(1) for value in self.gradients.values()]).sum(0)
 
-    def add_weighted_sums(self, weight: Tensor, sums: dict[Tensor, Tensor]) -> None:
+    def add_weighted_sums(self, weight: Tensor | None, sums: dict[Tensor, Tensor]) -> None:
         """See :class:`LinearFactors`."""
         for name, parameter in self.parameters.items():
-            dtype = sums[parameter].dtype
-            sums[parameter].add_(torch.tensordot(weight.to(dtype), self.gradients[name].to(dtype), 1))
+            gradients = self.gradients[name].to(sums[parameter].dtype)
+            weights = gradients.new_ones(len(gradients)) if weight is None else weight.to(gradients.dtype)
+            sums[parameter].add_(torch.tensordot(weights, gradients, 1))
 
     def drop(self, broken: Tensor) -> None:
         """See :class:`LinearFactors`."""

@@ -25,11 +25,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from dpfest.embeddings import ascending
 from dpfest.errors import UserError
 from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
-from dpfest.tables import Table
+from dpfest.tables import Table, ascending
 
 _AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
 _VIEWS = ("detach", "alias")

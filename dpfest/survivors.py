@@ -31,7 +31,7 @@ from dpfest.distributions import bernoulli, distinct, exponentials
 from dpfest.gaussian import add_gaussian, gaussian_grid
 from dpfest.noise import Keystream
 from dpfest.precise import exponential, precise
-from dpfest.tables import locate
+from dpfest.tables import ascending, locate
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def surviving_rows(
     extra = untouched_survivors(touched.rows.cpu().numpy(), universe, probability, stream)
     if len(extra) == 0:
         return kept
-    return torch.sort(torch.cat([kept, torch.from_numpy(extra).to(kept.device)])).values
+    return ascending(torch.cat([kept, torch.from_numpy(extra).to(kept.device)]))
 
 
 @lru_cache

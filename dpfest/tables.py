@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -29,6 +30,11 @@ class TableLayout:
     def offsets(self) -> tuple[int, ...]:
         """First global row of each table, and the total at the end: length ``tables + 1``."""
         return (0, *np.cumsum(self.rows, dtype=np.int64).tolist())
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """The offsets as a tensor, int64 ``[tables + 1]``."""
+        return torch.tensor(self.offsets)
 
     @property
     def total_rows(self) -> int:
@@ -60,15 +66,17 @@ class Survivors:
             self.local: list[Tensor | None] = [None] * len(layout.rows)
             self.bounds = list(layout.offsets)
         else:
-            self.bounds = torch.searchsorted(rows, torch.tensor(layout.offsets, device=rows.device)).tolist()
+            self.bounds = torch.searchsorted(rows, layout.starts.to(rows.device)).tolist()
             parts = rows.tensor_split(self.bounds[1:-1])
             self.local = [part - offset for part, offset in zip(parts, layout.offsets[:-1], strict=False)]
-        self.shapes = list(zip(np.diff(self.bounds).tolist(), layout.dims, strict=True))
+        self.shapes = [(high - low, dim) for (low, high), dim in zip(pairwise(self.bounds), layout.dims, strict=True)]
 
     def find(self, rows: Tensor) -> tuple[Tensor | None, Tensor]:
         """Return which global ``rows [n]`` survive (indices ``[k]``, None for all), and their ranks among survivors."""
         if self.rows is None:
             return None, rows
+        if self.rows is rows:
+            return None, torch.arange(len(rows), device=rows.device)
         position, survives = locate(self.rows, rows)
         kept = torch.nonzero(survives).squeeze(1)
         return kept, position[kept]
@@ -80,6 +88,24 @@ def locate(rows: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(wanted), torch.zeros_like(wanted, dtype=torch.bool)
     position = torch.searchsorted(rows, wanted).clamp_max(len(rows) - 1)
     return position, rows[position] == wanted
+
+
+def ascending(keys: Tensor, sizes: Sequence[int] = ()) -> Tensor:
+    """Return integers ``[n]`` sorted.
+
+    Args:
+        keys: the integers.
+        sizes: lengths of consecutive parts, together n, of which each lies above the one before; () for one part.
+    """
+    if keys.device.type != "cpu":
+        return keys.sort().values
+    # numpy's integer sort is vectorised: up to five times as fast as torch's. Short parts take less than one long one.
+    if len(sizes) < 2:
+        return torch.from_numpy(np.sort(keys.numpy()))
+    array = keys.numpy().copy()
+    for part in np.split(array, np.cumsum(sizes[:-1])):
+        part.sort()
+    return torch.from_numpy(array)
 
 
 def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

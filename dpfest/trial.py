@@ -63,7 +63,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
         lazy.use(engine.key)
         with ReadsOfTables(lazy):
             LogicalBatch(engine, parts[0], batch.step).contributions()
-    watch = StateWatch(engine.recorder.model, {} if whole_tables else _watched_rows(engine, batch.step))
+    watch = StateWatch(engine.recorder.held, {} if whole_tables else _watched_rows(engine, batch.step))
     clipping_norm = _finite(engine.algorithm.clipping_norm)
     all_sums, touched = _sums(engine, parts, batch.step, clipping_norm, other_norms=True)
     watch.check()

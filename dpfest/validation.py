@@ -176,6 +176,46 @@ def is_plain_sgd(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> 
     return type(optimizer) is torch.optim.SGD and not hooks and not any(group.get(name) for name in options)
 
 
+class HeldTensors:
+    """The tensors that a model's modules hold: parameters, buffers and attributes, each once.
+
+    They are found anew only where a module holds another object, of any kind, than when it was looked at before.
+
+    Args:
+        model: the model.
+
+    Attributes:
+        by_name: the tensors.
+        parameters: those that are the model's parameters.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._find()
+
+    def look(self) -> HeldTensors:
+        """Bring the attributes up to date, and return self."""
+        if list(map(id, self._objects())) != self._identities:
+            self._find()
+        return self
+
+    def _find(self) -> None:
+        self._modules = list(self._model.modules())
+        self._alive = self._objects()  # so that no identity is given to another object
+        self._identities = list(map(id, self._alive))
+        self.by_name, self.parameters = dict(_held(self._model)), list(self._model.parameters())
+
+    def _objects(self) -> list[Any]:
+        """Return all that the modules hold; the modules are known ones, as long as each holds the same."""
+        found: list[Any] = []
+        for module in self._modules:
+            found += vars(module).values()
+            found += module._parameters.values()
+            found += module._buffers.values()
+            found += module._modules.values()
+        return found
+
+
 class StateWatch:
     """Detects writes of the forward pass into the model, which would release raw values of the batch without noise.
 
@@ -184,17 +224,17 @@ class StateWatch:
     bypass version counters). Not watched: numbers and containers that modules hold, and anything outside the model.
 
     Args:
-        model: the model to watch.
+        held: the tensors of the model to watch.
         rows: for each table (by name of its weight), the rows whose content is compared; all other tensors are compared
             in full. None to compare no content.
     """
 
-    def __init__(self, model: nn.Module, rows: Mapping[str, Tensor] | None = None) -> None:
-        self._model, self._rows = model, rows
+    def __init__(self, held: HeldTensors, rows: Mapping[str, Tensor] | None = None) -> None:
+        self._held, self._rows = held, rows
         self._before = self._state()
 
     def _state(self) -> dict[str, tuple[Any, ...]]:
-        return {name: self._of(name, tensor) for name, tensor in _held(self._model)}
+        return {name: self._of(name, tensor) for name, tensor in self._held.look().by_name.items()}
 
     def _of(self, name: str, tensor: Tensor) -> tuple[Any, ...]:
         place = (id(tensor), tensor.data_ptr() if tensor.layout is torch.strided else 0, tensor._version)
@@ -211,6 +251,8 @@ class StateWatch:
             UserError: names the changed tensor.
         """
         after = self._state()
+        if after == self._before:
+            return
         for name in after.keys() | self._before.keys():
             if after.get(name) != self._before.get(name):
                 raise UserError(

@@ -131,17 +131,21 @@ def test_presence_is_not_told_from_a_released_step() -> None:
 # Exactness
 
 
-def units(count: int, deviation: float, tolerance: float) -> np.ndarray:
+def units(count: int, deviation: float) -> np.ndarray:
     given, scratch = stream(), module._Scratch(count)
     given.reader(0)(scratch.words)
-    return module._units(given, 0, scratch.words, count, deviation, scratch, tolerance)
+    return module._units(given, 0, scratch.words, count, deviation, scratch)
 
 
-def test_float64_rounds_as_many_digits_do() -> None:
-    """All of 4,000 variates, computed both ways: with a tolerance of half a grid point, nothing of float64 is left."""
-    fast = units(4000, 1.4 * 2**24, module._TOLERANCE)
-    every = units(4000, 1.4 * 2**24, 2.0**-26)
-    assert np.array_equal(fast, every)
+def test_float64_rounds_as_many_digits_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of 4,000 variates, computed both ways: in float64, and in 320 bits as if float64 never decided."""
+    fast = units(4000, 1.4 * 2**24).copy()
+    each_alone = {"_TOLERANCE": 2.0**-26}
+    never = {"_TOLERANCE": 2.0**-26, "_error": lambda logarithm: math.inf}
+    for replaced in (each_alone, never):
+        for name, value in replaced.items():
+            monkeypatch.setattr(module, name, value)
+        assert np.array_equal(fast, units(4000, 1.4 * 2**24))
 
 
 def test_the_error_of_float64_is_below_the_tolerance_in_every_corner() -> None:
@@ -163,6 +167,24 @@ def test_the_error_of_float64_is_below_the_tolerance_in_every_corner() -> None:
             exact = module._precisely(radius, angle, place >= pairs, float(scale))
             off = abs(exact - int(mpmath.nint(mpmath.mpf(out[place]) * scale))) / scale
             assert off < module._TOLERANCE / 1.5
+
+
+def test_a_variates_own_error_bound_holds_for_every_radius() -> None:
+    """From the least word to the greatest; nothing is known of the least, nor where float64 takes u for 1."""
+    radii = [0, 1, 2**32, 2**34, 2**42, 2**60, 2**62, 2**63 - 2**50, 2**63 - 2**20, 2**63 - 2**11, 2**63 - 1]
+    turns = [0, 1, 2**50, 2**62, -(2**61), 2**63 - 1]
+    words = np.array([(sign * u, turn) for u in radii for turn in turns for sign in (1, -1)]).T.copy()
+    pairs, scale = words.shape[1], 2**80
+    out = np.empty(2 * pairs)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithms = module._box_muller(words[0], words[1], out, np.empty((4, pairs)))
+    bounds = [module._error(one) for one in logarithms.tolist()] * 2
+    assert bounds[0] == bounds[pairs - 1] == math.inf and np.isfinite(bounds[36 : pairs - 12]).all()
+    for below in (0, 2**128 - 1):
+        for place in np.flatnonzero(np.isfinite(bounds)).tolist():
+            radius, angle = (int(word) << 128 | below for word in words[:, place % pairs])
+            exact = module._precisely(radius, angle, place >= pairs, float(scale))
+            assert abs(exact - int(mpmath.nint(mpmath.mpf(out[place]) * scale))) / scale < bounds[place]
 
 
 def test_extreme_radii_are_computed_in_many_digits() -> None:

@@ -37,7 +37,7 @@ from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.search import SearchPlan
 from dpfest.validation import check_model, check_optimizers
-from pipelines.budget import described, law_of, population, search_plan
+from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
@@ -84,8 +84,6 @@ def refuse_incomparable(settings: Sequence[Config]) -> None:
                 f"algorithm={config.algorithm.name} with privacy={config.privacy.fidelity} has no proven epsilon, so a "
                 "search that may choose it has none: leave it out of the grid."
             )
-    if first.search.run is not None:
-        raise UserError("search.run is set by the sweep itself: leave it null.")
 
 
 def refuse_untrainable(settings: Sequence[Config], stream: Stream) -> None:
@@ -132,7 +130,7 @@ class PrivateSearch:
     @property
     def law(self) -> str:
         """The law of the number of runs, in words."""
-        return described(law_of(self._first.search))
+        return law_of(self._first.search).law
 
     @property
     def is_done(self) -> bool:
@@ -222,12 +220,13 @@ class PrivateSearch:
             one["privacy"]["epsilon"] = self._first.privacy.epsilon
             del one["search"]["run"]  # it would tell something of the number of runs
         asked["paths"] = asdict(self._first.paths)
-        record = plan.to_json()
-        ledger |= {**cost, "target_epsilon": plan.target_epsilon, "search": record}
-        ledger["statements"] = [*ledger["statements"], statement(plan)]
+        ledger = plan.ledger(ledger)
         if summary["privacy"]["epsilon_at_own_rates"] is not None:
             summary["privacy"]["epsilon_at_own_rates"] = plan.epsilon
-        summary["privacy"] |= {**cost, "search": {k: v for k, v in record.items() if k not in ("runs", "epsilon")}}
+        summary["privacy"] |= {
+            **cost,
+            "search": {k: v for k, v in ledger["search"].items() if k not in ("runs", "epsilon")},
+        }
 
         def copy(path: Path) -> None:
             shutil.copyfile(source / WEIGHTS, path)
@@ -238,15 +237,6 @@ class PrivateSearch:
             directory.write_config(asked)
             directory.finish(settings, ledger, summary, weights, timings)
         return directory.path
-
-
-def statement(plan: SearchPlan) -> str:
-    """Return what epsilon means for the best run of a search, in full sentences."""
-    return (
-        f"This run is the best on validation of {described(plan.search)} over {len(plan.plans)} settings, and epsilon "
-        f"covers the choice: alone a run costs {plan.epsilon_of_run:.4g}. It holds while nothing else of the search "
-        "leaves, not even the number of runs. It does not cover the validation rows."
-    )
 
 
 def has_diverged(run: PlannedRun) -> bool:

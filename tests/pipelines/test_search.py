@@ -117,7 +117,6 @@ def test_a_draw_is_kept_and_under_a_noise_seed_a_function_of_the_configuration(t
         (["data=journey", "algorithm=dpsgd", "privacy.unit=basket_id", "unit.max_examples=1,2"], "unit.max_examples: "),
         (["algorithm=dpsgd,nonprivate"], "algorithm=nonprivate with privacy=rigorous has no proven epsilon"),
         (["algorithm=dpsgd", "privacy=paper"], "algorithm=dpsgd with privacy=paper has no proven epsilon"),
-        (["algorithm=dpsgd", "search.run=3"], "search.run is set by the sweep itself"),
         (
             ["algorithm=dpsgd", "data=criteo_synthetic_stream", "stream.period=1", "stream.train_days=2,3"],
             "stream.train_days must not vary",

@@ -314,7 +314,7 @@ def test_runs_are_trained_under_the_searchs_keys() -> None:
         model = torch.nn.Sequential(torch.nn.Embedding(20, 3, sparse=True))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = [(row, target) for row, target in zip(x, table, strict=True)]
-        training = dpfest.PrivateTraining(model, squares, optimizer, plan, dpfest.DatasetReader(data), key=key)
+        training = dpfest.make_private(model, optimizer, data, squares, plan=plan, key=key)
         for batch in training:
             training.step(batch)
         assert training.epsilon() < planned.epsilon
@@ -324,6 +324,31 @@ def test_runs_are_trained_under_the_searchs_keys() -> None:
     best = select_best(run, planned)
     assert best is not None and best.result[0].shape == (20, 3)
     assert best.ledger(best.result[1])["epsilon"] == planned.epsilon
+
+
+def test_a_model_is_wrapped_under_a_finished_plan_and_key() -> None:
+    model, examples = torch.nn.Linear(2, 1), [(torch.ones(2), torch.ones(1))] * 40
+    optimizer, key = torch.optim.SGD(model.parameters(), lr=0.1), NoiseKey.fresh()
+    plan = dpfest.plan(DPSGD(), epsilon=2.0, delta=1e-3, examples=40, batch_size=20, steps=2)
+
+    def private(**given: Any) -> dpfest.PrivateTraining:
+        return dpfest.make_private(model, optimizer, given.pop("data", examples), squares, **given)
+
+    training = private(plan=plan, key=key)
+    assert training.plan is plan
+    planned = private(algorithm=DPSGD(), epsilon=2.0, delta=1e-3, batch_size=20, steps=2, key=key)
+    assert planned.plan == plan and np.array_equal(planned.indices(0), training.indices(0))
+    for given, message in (
+        ({"plan": plan, "epsilon": 1.0, "sampling": "balls_in_bins"}, "The plan says sampling, epsilon already"),
+        ({"plan": 3.0}, "plan must be what .* returns, not a float"),
+        ({"plan": plan, "data": examples[:39]}, "for 40 examples in 1 periods, and the data set has 39"),
+        ({"plan": plan, "noise_seed": 1}, "derives from a seed: plan with fixed_noise_seed"),
+        ({"plan": plan, "noise_seed": 1, "key": key}, "not both"),
+        ({"algorithm": DPSGD(), "epsilon": 1.0, "steps": 1}, "^Give batch_size="),
+        ({"epsilon": 1.0, "batch_size": 1, "steps": 1}, "^algorithm=None must be"),
+    ):
+        with pytest.raises(dpfest.UserError, match=message):
+            private(**given)  # type: ignore[arg-type]
 
 
 def test_the_release_says_what_the_choice_cost() -> None:

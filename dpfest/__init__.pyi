@@ -25,10 +25,10 @@ from dpfest.reading import Batch as Batch
 from dpfest.reading import DatasetReader as DatasetReader
 from dpfest.reading import MicroBatch as MicroBatch
 from dpfest.search import Best as Best
-from dpfest.search import Search as Search
 from dpfest.search import SearchPlan as SearchPlan
 from dpfest.search import plan_search as plan_search
 from dpfest.search import select_best as select_best
+from dpfest.search_law import Search as Search
 from dpfest.selection import select as select
 from dpfest.tables import parameter_groups as parameter_groups
 from dpfest.topk import Selection as Selection

@@ -177,9 +177,9 @@ class Threshold(PrivateAlgorithm):
     rule: str = "hard"
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.false_rate, Real) and 1e-30 <= self.false_rate <= 1):
+            raise ValueError(f"false_rate={self.false_rate} must be a probability from 1e-30 to 1")
         super().__post_init__()
-        if self.false_rate > 1:
-            raise ValueError(f"false_rate={self.false_rate} must be a probability: at most 1")
         if self.rule not in ("hard", "soft"):
             raise ValueError(f"rule={self.rule} must be hard or soft")
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from dpfest.algorithms import Algorithm
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import plan
+from dpfest.privacy_plan import PrivacyPlan
+from dpfest.privacy_plan import plan as planned
 from dpfest.reading import DatasetReader
 from dpfest.tables import parameter_groups
 from dpfest.topk import Selection
@@ -34,14 +35,15 @@ def make_private(
     dataset: Any,
     loss_fn: Callable[[nn.Module, Any], Tensor],
     *,
-    algorithm: Algorithm,
+    algorithm: Algorithm | None = None,
     epsilon: float | None = None,
     delta: float | None = None,
-    batch_size: int,
+    batch_size: int | None = None,
     epochs: float | None = None,
     steps: int | None = None,
     sampling: str = "poisson",
     max_batch_size: int | None = None,
+    plan: PrivacyPlan | None = None,
     units: Units | None = None,
     selected: Selection | None = None,
     micro_batch_size: int | None = None,
@@ -50,8 +52,11 @@ def make_private(
     pin_memory: bool = False,
     sum_dtype: torch.dtype | None = None,
     noise_seed: int | None = None,
+    key: NoiseKey | None = None,
 ) -> PrivateTraining:
     """Wrap a model for private training: calibrate the noise to ``epsilon``, check the model, prepare its batches.
+
+    Give ``algorithm``, ``batch_size`` and the other settings of the plan, or a finished ``plan`` in their place.
 
     Args:
         model: trained in place; its trainable parameters lie in embeddings, linear layers, convolutions within an
@@ -69,6 +74,7 @@ def make_private(
         sampling: ``poisson``; ``truncated_poisson``, whose batches have at most ``max_batch_size`` examples (None for a
             size that they would hardly ever exceed); ``balls_in_bins``, every example once an epoch.
         max_batch_size: see ``sampling``.
+        plan: from :func:`dpfest.plan`, of one period, with the number of this data set's examples (or units).
         units: which examples belong to one person, household, ...: ``dpfest.Units(ids, name="household")``. Then
             epsilon is that of adding or removing all examples of one; None for one example.
         selected: from :func:`dpfest.select`, for FEST and AdaFESTPlus.
@@ -78,39 +84,63 @@ def make_private(
         pin_memory: whether batches are read into pinned memory.
         sum_dtype: see :class:`PrivateTraining`.
         noise_seed: None for a key from the operating system; a number makes a run reproducible, on public data only.
+        key: in place of a seed, the secret key of this run alone: of :func:`dpfest.select_best`, or
+            ``NoiseKey.fresh()``.
 
     Raises:
         UserError: a ``ValueError`` that names the argument or the layer, and the remedy.
     """
-    if not isinstance(algorithm, Algorithm):
+    settings: dict[str, Any] = {
+        "epsilon": epsilon, "delta": delta, "batch_size": batch_size, "epochs": epochs, "steps": steps,
+        "max_batch_size": max_batch_size,
+    }  # fmt: skip
+    if plan is not None:
+        other_sampling = None if sampling == "poisson" else sampling
+        _refuse_beside_a_plan(plan, algorithm=algorithm, sampling=other_sampling, **settings)
+    elif not isinstance(algorithm, Algorithm):
         raise UserError(
             f"algorithm={algorithm!r} must be an algorithm with its settings, as dpfest.AdaFEST(threshold=3)."
         )
+    elif batch_size is None:
+        raise UserError("Give batch_size=, the expected size of a batch, or a plan= that has one.")
+    if key is not None and noise_seed is not None:
+        raise UserError("Give make_private a key= or a noise_seed=, not both.")
+    if key is None and noise_seed is not None:
+        key = NoiseKey.from_seed(noise_seed, "training")
     read = DatasetReader(dataset, collate_fn, micro_batch_size)
     check_model(model)
     if not hasattr(dataset, "__len__"):
         raise UserError("dataset must have a length: the number of examples is part of the plan.")
     if units is not None:
         units.refuse_other(len(dataset))
-    privacy_plan = plan(
-        algorithm,
-        epsilon=epsilon,
-        delta=delta,
-        examples=len(dataset) if units is None else units.count,
-        unit=None if units is None else units.config,
-        batch_size=batch_size,
-        steps=steps,
-        epochs=epochs,
-        sampling=sampling,
-        max_batch_size=max_batch_size,
-        features=_table_sizes(model) if algorithm.selection else None,
-        fixed_noise_seed=noise_seed is not None,
-    )
-    key = None if noise_seed is None else NoiseKey.from_seed(noise_seed, "training")
+    examples = len(dataset) if units is None else units.count
+    if plan is None:
+        assert algorithm is not None
+        plan = planned(
+            algorithm,
+            **settings,
+            examples=examples,
+            unit=None if units is None else units.config,
+            sampling=sampling,
+            features=_table_sizes(model) if algorithm.selection else None,
+            fixed_noise_seed=key is not None and key.fixed,
+        )
+    elif len(plan.periods) > 1 or plan.examples != examples:
+        raise UserError(
+            f"The plan is for {plan.examples:,} examples in {len(plan.periods)} periods, and the data set has "
+            f"{examples:,}: plan with examples={examples}, or train a stream by dpfest.PrivateTraining(..., period=)."
+        )
     return PrivateTraining(
-        model, loss_fn, optimizer, privacy_plan, read, units=units,
+        model, loss_fn, optimizer, plan, read, units=units,
         selected=selected, key=key, sum_dtype=sum_dtype, num_workers=num_workers, pin_memory=pin_memory,
     )  # fmt: skip
+
+
+def _refuse_beside_a_plan(plan: Any, **settings: Any) -> None:
+    if not isinstance(plan, PrivacyPlan):
+        raise UserError(f"plan must be what dpfest.plan(...) returns, not a {type(plan).__name__}.")
+    if given := [name for name, value in settings.items() if value is not None]:
+        raise UserError(f"The plan says {', '.join(given)} already: give make_private either these or plan=.")
 
 
 def _table_sizes(model: nn.Module) -> list[int]:

@@ -10,118 +10,25 @@ validation rows: for a fixed set of those, a run and its score are post-processi
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, NamedTuple
-
-import numpy as np
-from scipy.optimize import brentq
 
 from dpfest import accounting
 from dpfest.accounting import Event, from_record, to_record
 from dpfest.distributions import distinct
 from dpfest.errors import UserError
-from dpfest.noise import Keystream, NoiseKey
-from dpfest.precise import precise
+from dpfest.ledger import Ledger
+from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
-from dpfest.search_cost import Floats, Repeats, by_profile, by_renyi
+from dpfest.search_law import Search
 
-DISTRIBUTIONS = ("negative_binomial", "poisson")
-MOST_RUNS = 10_000
 _TOLERANCE = 2e-3  # of a planned search below its target
-
-
-@dataclass(frozen=True)
-class Search:
-    """The law of the number of runs K of a private search.
-
-    Attributes:
-        mean: the expected number of runs, E[K].
-        distribution: ``negative_binomial``, truncated to K >= 1, or ``poisson`` (K may be 0: then nothing leaves).
-        shape: of the negative binomial distribution: 1 is the geometric, 0 the logarithmic distribution. Smaller shapes
-            spread more and cost less. Without effect for ``poisson``.
-
-    Raises:
-        UserError: a setting out of range.
-    """
-
-    mean: float
-    distribution: str = "negative_binomial"
-    shape: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.distribution not in DISTRIBUTIONS:
-            raise UserError(f"distribution={self.distribution!r} must be one of {', '.join(DISTRIBUTIONS)}.")
-        if not 1 <= self.mean <= MOST_RUNS:
-            raise UserError(f"mean={self.mean}, the expected number of runs, must lie between 1 and {MOST_RUNS:,}.")
-        if not 0 <= self.shape <= 100:
-            raise UserError(f"shape={self.shape} must lie between 0 (logarithmic) and 100; 1 is geometric.")
-
-    @cached_property
-    def gamma(self) -> float:
-        """The parameter of the negative binomial distribution, in 0 .. 1, at which E[K] is ``mean``."""
-
-        def excess(log_gamma: float) -> float:
-            return math.log(_mean(log_gamma, self.shape) / self.mean)
-
-        return math.exp(brentq(excess, -700 / max(1.0, self.shape), 0.0, xtol=1e-15, rtol=1e-14))
-
-    @cached_property
-    def repeats(self) -> Repeats:
-        """What the bounds on the cost need of K."""
-        mean = self.mean * (1 + 1e-9)  # above the mean at the gamma that was found
-
-        def poisson(x: Floats) -> Floats:
-            return mean * np.exp(-mean * x)
-
-        def negative_binomial(x: Floats) -> Floats:
-            return mean * (1 + (1 - self.gamma) / self.gamma * x) ** -(1 + self.shape)
-
-        if self.distribution == "poisson":
-            return Repeats(mean, poisson)
-        return Repeats(mean, negative_binomial, self.gamma, self.shape)
-
-    def number(self, stream: Keystream) -> int:
-        """Draw K.
-
-        Formal guarantee: within 2^-100 in total variation of the law of the float64 ``mean`` (or ``gamma``): the least
-        k whose cumulative probability, in 320-bit arithmetic, reaches a uniform number of 192 bits.
-        """
-        first = stream.reserve(2)
-        word = int(stream.at(first, 1)[0])
-        with precise() as mp:
-            left = mp.ldexp(2 * stream.extended(word, first) + 1, -193)
-            if self.distribution == "poisson":
-                k, mean = 0, mp.mpf(self.mean)
-                term = mp.exp(-mean)
-                while left > term:
-                    left, k = left - term, k + 1
-                    term *= mean / k
-                return k
-            if self.gamma == 1:
-                return 1
-            k, gamma, shape = 1, mp.mpf(self.gamma), mp.mpf(self.shape)
-            term = (1 - gamma) / (mp.log(1 / gamma) if shape == 0 else (gamma**-shape - 1) / shape)
-            while left > term:
-                left -= term
-                term *= (1 - gamma) * (k + shape) / (k + 1)
-                k += 1
-            return k
-
-    def epsilon(self, runs: Sequence[Sequence[Event]], delta: float, interval: float = accounting.INTERVAL) -> float:
-        """Return the epsilon of a search at ``delta``; inf if ``delta`` cannot be met.
-
-        Args:
-            runs: for each setting of the grid, what one run of it pays.
-            delta: of the whole search.
-            interval: spacing of the grid of privacy losses; a coarser one is quicker and less tight.
-
-        Formal guarantee: an upper bound, the smaller of the two of :mod:`dpfest.search_cost`.
-        """
-        return min(by_profile(self.repeats, runs, delta, interval), by_renyi(self.repeats, runs, delta))
 
 
 @dataclass(frozen=True)
@@ -134,8 +41,8 @@ class SearchPlan:
         target_epsilon: of the whole search, at the plans' delta.
 
     Raises:
-        UserError: no plan; or plans that have no common guarantee: without privacy, accounted as the paper does, of
-            other data or another delta.
+        UserError: no plan, or no search; or plans that have no common guarantee: without privacy, accounted as the
+            paper does, of other data or another delta.
     """
 
     search: Search
@@ -143,9 +50,13 @@ class SearchPlan:
     target_epsilon: float
 
     def __post_init__(self) -> None:
+        if not isinstance(self.search, Search):
+            raise UserError(f"search={self.search!r} must be a dpfest.Search(mean), the law of the number of runs.")
         if not self.plans:
             raise UserError("The grid is empty: a search needs one setting or more.")
         for plan in self.plans:
+            if not isinstance(plan, PrivacyPlan):
+                raise UserError(f"A setting gave {_kind(plan)} in place of a plan: return dpfest.plan(...) from it.")
             if not plan.algorithm.private or plan.fidelity != "rigorous":
                 raise UserError(
                     f"{plan.algorithm.name} with fidelity={plan.fidelity} has no proven epsilon, so a search that may "
@@ -189,6 +100,45 @@ class SearchPlan:
         number = self.search.number(key.stream("number of runs"))
         return [int(distinct(key.stream("setting", run), len(self.plans), 1)[0]) for run in range(number)]
 
+    def key_of(self, key: NoiseKey) -> NoiseKey:
+        """Return this search's part of a key: two searches under one key share neither draws nor noise."""
+        return key.derive(f"search {hashlib.sha256(repr(self).encode()).hexdigest()}")
+
+    @property
+    def statement(self) -> str:
+        """What epsilon means for the best run, in full sentences."""
+        return (
+            f"This run is the best on validation of {self.search.law} over {len(self.plans)} settings, and epsilon "
+            f"covers the choice: alone a run costs {self.epsilon_of_run:.4g}. It holds while nothing else of the "
+            "search leaves, not even the number of runs. It does not cover the validation rows."
+        )
+
+    def ledger(self, run: Ledger | Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ledger of the search as a JSON object, from that of its best run.
+
+        Its epsilon is the search's; ``search`` holds what :func:`recount` recounts it from.
+
+        Args:
+            run: ledger of the run, or its JSON form.
+
+        Raises:
+            UserError: the run spent, or was to spend, what no setting of the search does.
+        """
+        record, search = run.to_json() if isinstance(run, Ledger) else dict(run), self.to_json()
+        if _counted(record["planned"]) not in list(map(_counted, search["runs"])):
+            raise UserError(
+                "The ledger is not of a run of this search, whose epsilon therefore does not cover it: give that of "
+                "the best run, trained under its own plan alone."
+            )
+        return {
+            **record,
+            "epsilon": self.epsilon,
+            "sound_epsilon": self.epsilon,
+            "target_epsilon": self.target_epsilon,
+            "search": search,
+            "statements": [*record["statements"], self.statement],
+        }
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object from which a reviewer can recompute epsilon: it depends on no draw."""
         return {
@@ -209,18 +159,18 @@ def recount(ledger: Mapping[str, Any]) -> float:
     Raises:
         ValueError, KeyError: not such a ledger; or the search is not one that could have made the run.
     """
-
-    def counted(records: Sequence[Mapping[str, Any]]) -> Counter[Event]:
-        counts: Counter[Event] = Counter()
-        for event in map(from_record, records):
-            counts[replace(event, count=1)] += event.count
-        return counts
-
     record = ledger["search"]
-    if counted(ledger["planned"]) not in list(map(counted, record["runs"])):
+    if _counted(ledger["planned"]) not in list(map(_counted, record["runs"])):
         raise ValueError("the search that it describes cannot have made this run.")
     search = Search(record["mean"], record["distribution"], record["shape"] or 0.0)
     return search.epsilon([[from_record(event) for event in run] for run in record["runs"]], ledger["delta"])
+
+
+def _counted(records: Sequence[Mapping[str, Any]]) -> Counter[Event]:
+    counts: Counter[Event] = Counter()
+    for event in map(from_record, records):
+        counts[replace(event, count=1)] += event.count
+    return counts
 
 
 def plan_search(
@@ -240,6 +190,13 @@ def plan_search(
     Raises:
         UserError: no noise meets the target; or the settings have no common guarantee.
     """
+    if not isinstance(settings, Sequence) or not all(map(callable, settings)):
+        raise UserError(
+            f"settings={settings!r} must be a list with a functools.partial(dpfest.plan, ...), or another function of "
+            "epsilon and delta that returns a plan, for each setting of the grid."
+        )
+    if not (isinstance(epsilon, Real) and 0 < epsilon < math.inf):
+        raise UserError(f"epsilon={epsilon!r}, the target of the whole search, must be a number greater than 0.")
     first = _calibrated(search, settings[:1], epsilon, delta, epsilon / 3)  # quick, and nearly right for all
     return _calibrated(search, settings, epsilon, delta, first.epsilon_of_run) if len(settings) > 1 else first
 
@@ -268,56 +225,94 @@ def _calibrated(
 
 
 class Best(NamedTuple):
-    """What a search releases: the best run's plan, its score, and whatever else it returned."""
+    """What a search releases: the best run's plan, its score, whatever else it returned, and the plan of the search.
+
+    The plan's own epsilon, and that of the run's ledger, leave out the choice: quote :attr:`epsilon`.
+    """
 
     plan: PrivacyPlan
     score: float
     result: Any
+    search: SearchPlan
+
+    @property
+    def epsilon(self) -> float:
+        """Epsilon of the release, at the search's delta."""
+        return self.search.epsilon
+
+    def ledger(self, run: Ledger | Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ledger to publish, from that of the run; see :meth:`SearchPlan.ledger`."""
+        return self.search.ledger(run)
 
 
 def select_best(
-    run: Callable[[PrivacyPlan, NoiseKey], tuple[float, Any]], planned: SearchPlan, *, noise_seed: int | None = None
+    run: Callable[[PrivacyPlan, NoiseKey], tuple[float, Any]],
+    planned: SearchPlan,
+    *,
+    key: NoiseKey | None = None,
+    noise_seed: int | None = None,
 ) -> Best | None:
     """Make the runs of a private search, and return the best one.
 
     Args:
         run: ``run(plan, key)`` trains by one of the plans and returns (score, result); the highest score is the best,
-            and NaN the worst. All of its random numbers come from ``key`` (:class:`dpfest.PrivateTraining` takes it),
-            and it keeps nothing of earlier calls. The score depends on what the run releases under its plan and on
-            data that epsilon does not cover.
+            and NaN, as of weights that diverged, the worst. All of its random numbers come from ``key``
+            (:func:`dpfest.make_private` takes both), and it keeps nothing of earlier calls. The score depends on what
+            the run releases under its plan and on data that epsilon does not cover. It must not catch an error that a
+            training example can cause and return a score instead.
         planned: from :func:`plan_search`.
-        noise_seed: None for a key from the operating system; a number makes the search reproducible, on public data.
+        key: secret, from ``NoiseKey.fresh()``. Whoever keeps it can repeat a call that was cut off or failed: the same
+            runs are drawn, with the same noise. It is good for this plan, ``run`` and data alone. None for a fresh one,
+            which nobody keeps: a second call after a failure is then a second search, and both have to be paid for.
+        noise_seed: in place of a key; a number makes the search reproducible, on public data.
 
     Returns:
         The best run, of equals the first; None if the search makes none, as a Poisson number of runs may be 0.
 
     Formal guarantee: the result is ``(planned.epsilon, planned.delta)``-DP, provided that nothing else of the search
-    leaves: no other run, no log, neither the number of runs nor the time that they took.
+    leaves: no other run, no log, no error, neither the number of runs nor the time that they took.
 
     Raises:
-        UserError: the search costs more than its target; or the seed does not fit the plans.
+        UserError: the search costs more than its target; the key or seed does not fit the plans; or a run returned no
+            score.
     """
+    if not isinstance(planned, SearchPlan):
+        raise UserError(f"planned must be what dpfest.plan_search(...) returns, not {_kind(planned)}.")
     if not planned.epsilon <= planned.target_epsilon:
         raise UserError(
             f"The search would cost epsilon {planned.epsilon:.6g}, past its target {planned.target_epsilon:.6g}: plan "
             "it with dpfest.plan_search(...)."
         )
-    if planned.plans[0].fixed_noise_seed != (noise_seed is not None):
-        raise UserError("noise_seed= and the plans' fixed_noise_seed= go together, so that the ledger says so.")
-    key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "search")
+    if key is not None and noise_seed is not None:
+        raise UserError("Give select_best a key= or a noise_seed=, not both.")
+    if key is None:
+        key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "search")
+    if planned.plans[0].fixed_noise_seed != key.fixed:
+        raise UserError(
+            "noise_seed= (or a key of NoiseKey.from_seed) and the plans' fixed_noise_seed= go together, so that the "
+            "ledger says so."
+        )
+    key = planned.key_of(key)
     best: Best | None = None
     for number, setting in enumerate(planned.draws(key)):
         plan = planned.plans[setting]
-        score, result = run(plan, key.derive("run", number))
-        score = -math.inf if math.isnan(score) else float(score)
+        score, result = _scored(run(plan, key.derive("run", number)))
         if best is None or score > best.score:
-            best = Best(plan, score, result)
+            best = Best(plan, score, result, planned)
     return best
 
 
-def _mean(log_gamma: float, shape: float) -> float:
-    """Return the mean of the truncated negative binomial distribution."""
-    if log_gamma == 0:
-        return 1.0
-    excess = math.expm1(-log_gamma)  # 1 / gamma - 1
-    return excess / -log_gamma if shape == 0 else shape * excess / -math.expm1(shape * log_gamma)
+def _scored(returned: Any) -> tuple[float, Any]:
+    """Return the score and the result of a run; of NaN, the worst score."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise UserError(f"run(plan, key) returned {_kind(returned)}: it must return a pair, (score, result).")
+    score, result = returned
+    try:
+        value = float("" if isinstance(score, str | bytes) else score)  # "0.5" is no number
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"run(plan, key) returned {_kind(score)} as its score: it must be a number.") from error
+    return (-math.inf if math.isnan(value) else value), result
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"

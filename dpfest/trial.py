@@ -79,7 +79,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             "on what was read before). Make them depend on the example alone, in the order in which it was read."
         )
     for norm, sums in all_sums.items():
-        if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm, sums[0].norms):
+        if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm, sums[0]):
             raise UserError(
                 "The examples of a batch mix: the clipped sums of its parts miss that of the whole by "
                 f"{_defect(sums) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look for "
@@ -128,13 +128,17 @@ def _other_norms(example_norms: Tensor, clipping_norm: float) -> list[float]:
 def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> None:
     """Refuse a model whose gradient, from activations and output gradients, is not that of its loss.
 
-    Of at most one micro-batch: the norms of several rows' gradients would not add up to that of their sum.
+    Of at most one micro-batch: the norms of several rows' gradients would not add up to that of their sum. Examples
+    whose gradient overflows (weights that diverged, inputs out of range) are left out: they count as zero in every
+    step, so nothing of them can be compared. That is no error, since whether a run fails must not depend on its
+    examples where a private search goes on without it.
 
     Raises:
         UserError: says what can make it another one.
     """
     recorder, batch = engine.recorder, LogicalBatch(engine, part, step)
     ours = _clipped(engine, batch, Survivors(engine.layout, batch.contributions().rows), math.inf)
+    finite = torch.cat([torch.empty(0, device=engine.device), *ours.example_norms]).isfinite()
     layers = [layer for layer in recorder.layers.values() if isinstance(layer, Table)]
     sparse = [layer.sparse for layer in layers]
     difference, total = 0.0, 0.0
@@ -143,8 +147,9 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
             layer.sparse = True  # no table-sized gradient
         for one in part:
             with ExampleDraws(recorder.key, step, one.examples) if recorder.draws else nullcontext():
-                losses = weighted(recorder.loss_fn(recorder.model, one.data), engine.groups(one))
-            gradients = torch.autograd.grad(losses.sum(), list(recorder.trainable.values()), allow_unused=True)
+                losses, groups = recorder.loss_fn(recorder.model, one.data), engine.groups(one)
+            counted = weighted(losses, groups)[finite if groups is None else finite[groups.of]]
+            gradients = torch.autograd.grad(counted.sum(), list(recorder.trainable.values()), allow_unused=True)
             for parameter, gradient in zip(recorder.trainable.values(), gradients, strict=True):
                 if gradient is None:
                     continue
@@ -160,7 +165,7 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
             layer.sparse = before
     difference = abs(difference + float(ours.flat_rows.double().square().sum()))
     difference += float(ours.flat_dense.double().square().sum())
-    if math.isfinite(total) and difference > _WRONG_GRADIENT**2 * total:
+    if math.isfinite(total) and math.isfinite(difference) and difference > _WRONG_GRADIENT**2 * total:
         raise UserError(
             "The gradient that would be clipped is not the loss's: it misses it by "
             f"{math.sqrt(difference / total) if total else math.inf:.2g} of its norm. Look for a forward hook that "
@@ -206,12 +211,13 @@ def _tolerance(engine: PrivateEngine) -> float:
 
 
 def _adds_up_in_double(
-    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, norms: float
+    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, whole: ClippedSum
 ) -> bool:
     """Repeat the check in float64, to distinguish mixing from rounding.
 
     A unit at the kink of its ReLU may take either side in float32. A loss function that reads another model than its
-    argument has no gradients here, so ``norms`` must be reproduced.
+    argument has no gradients here, so the norms of ``whole``, the sum over all
+    parts, must be reproduced: of the examples whose gradient does not overflow in float32.
     """
     if engine.dtype == torch.float64:
         return False
@@ -223,7 +229,9 @@ def _adds_up_in_double(
         sums = _sums(precise, wide, step, clipping_norm)[0][clipping_norm]
     except (RuntimeError, TypeError):  # the loss casts to float32 itself
         return False
-    return _adds_up(sums, precise) and norms > 0 and abs(sums[0].norms / norms - 1) < 0.1
+    finite = torch.cat(whole.example_norms).isfinite()
+    norms = float(torch.cat(sums[0].example_norms).clamp_max(clipping_norm)[finite].sum())
+    return _adds_up(sums, precise) and whole.norms > 0 and abs(norms / whole.norms - 1) < 0.1
 
 
 def _double(value: Any) -> Any:

@@ -21,7 +21,8 @@ from dpfest.accounting import Event, cost_alone, to_record
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.sampling import TruncatedPoisson
-from dpfest.search import Search, SearchPlan, plan_search
+from dpfest.search import SearchPlan, plan_search
+from dpfest.search_law import Search
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
@@ -89,7 +90,7 @@ class Budget:
         runs = math.ceil(self.search.search.mean)
         composed = [event for _ in range(runs) for event in self.plan.events]
         lines = {
-            "private search": described(self.search.search),
+            "private search": self.search.search.law,
             "epsilon of the search": f"{self.search.epsilon:.6g} of {self.search.target_epsilon:g}",
             f"epsilon of {runs} runs, all released": f"{accounting.epsilon(composed, self.plan.delta):.6g}",
         }
@@ -215,15 +216,6 @@ def search_plan(settings: Sequence[Config], examples: int | Sequence[int], featu
 def law_of(search: SearchConfig) -> Search:
     """Return the law of the number of runs of a private search."""
     return Search(search.mean, search.distribution, search.shape)
-
-
-def described(search: Search) -> str:
-    """Describe the law of the number of runs."""
-    if search.distribution == "poisson":
-        return f"a Poisson number of runs with mean {search.mean:g}"
-    names = {0.0: "logarithmic", 1.0: "geometric"}
-    law = names.get(search.shape, f"truncated negative binomial (shape {search.shape:g})")
-    return f"a {law} number of runs with mean {search.mean:g}"
 
 
 def remembered_calibration(runs: Path) -> Callable[..., float]:

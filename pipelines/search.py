@@ -13,7 +13,8 @@ selections of its own, even where its setting is drawn twice. ``<paths.runs>/.se
     outcome.json    where the release is, or that the search made none
 
 The best run's release becomes that of ``<paths.runs>/<dataset>/<algorithm>/<hash>``, with the search's epsilon in place
-of the run's. A run whose weights are not finite is the worst of all: that it stopped follows from what it released.
+of the run's. A run that diverged is the worst of all (:mod:`pipelines.tasks.diverged`); one that fails otherwise stops
+the search. What fails whatever the data are is therefore refused before anything is drawn.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.search import SearchPlan
-from pipelines.budget import described, law_of, population, search_plan
+from dpfest.validation import check_model, check_optimizers
+from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
@@ -43,9 +47,16 @@ from pipelines.runs.identity import run_hash
 from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS
 from pipelines.runs.weights import Weights
 from pipelines.system.files import OWNER_ONLY, locked, private_folder, write_atomically, write_json
+from pipelines.tasks.diverged import Diverged
+from pipelines.tasks.optimizers import optimizers
+from pipelines.tasks.task import Task, device_of, task_of
 
-DIVERGED = "Diverged"
-"""Beginning of the failure of a run whose weights are not finite: the name of the error."""
+_AFTER_FAILURE = """\
+This file is private, and so is the fact that the search is not finished: both can depend on the training examples.
+The search releases nothing until the runs below are made: mend what stopped them (memory, disk, a machine) and give the
+same command again. With another grid it is another search: its epsilon adds to that of this one, and neither covers
+what you learnt from these failures.
+"""
 
 
 def refuse_incomparable(settings: Sequence[Config]) -> None:
@@ -73,8 +84,26 @@ def refuse_incomparable(settings: Sequence[Config]) -> None:
                 f"algorithm={config.algorithm.name} with privacy={config.privacy.fidelity} has no proven epsilon, so a "
                 "search that may choose it has none: leave it out of the grid."
             )
-    if first.search.run is not None:
-        raise UserError("search.run is set by the sweep itself: leave it null.")
+
+
+def refuse_untrainable(settings: Sequence[Config], stream: Stream) -> None:
+    """Refuse settings whose model, optimisers or device cannot be made, whatever the examples are.
+
+    Raises:
+        UserError: a setting of the grid fails in every run that draws it.
+    """
+
+    def model_of(config: Config) -> str:
+        return repr((config.model, config.algorithm))
+
+    for _, several in groupby(sorted(settings, key=model_of), key=model_of):
+        task: Task | None = None  # one model at a time
+        for config in several:
+            device_of(config.device)
+            task = task or task_of(config, stream.days[0], torch.device("cpu"), whole=False)
+            check_model(task.model)
+            made, algorithm = optimizers(task.model, config.optimizer), config.algorithm
+            check_optimizers(made, task.model, sparse=algorithm.sparse, lazy=algorithm.lazy)
 
 
 class PrivateSearch:
@@ -101,7 +130,7 @@ class PrivateSearch:
     @property
     def law(self) -> str:
         """The law of the number of runs, in words."""
-        return described(law_of(self._first.search))
+        return law_of(self._first.search).law
 
     @property
     def is_done(self) -> bool:
@@ -112,9 +141,10 @@ class PrivateSearch:
         """Return the noise of each setting at which the whole search meets privacy.epsilon; makes the data if missing.
 
         Raises:
-            UserError: no noise meets the target.
+            UserError: a setting cannot be trained; or no noise meets the target.
         """
         stream = Stream.open(preprocess(self._first))
+        refuse_untrainable(self._settings, stream)
         return search_plan(self._settings, population(self._first, stream), stream.vocabulary_sizes)
 
     def runs(self, plan: SearchPlan) -> list[PlannedRun]:
@@ -147,9 +177,9 @@ class PrivateSearch:
         return PlannedRun(self.grid[setting].overrides, own, folder)
 
     def note_failures(self, reasons: Sequence[str]) -> Path:
-        """Write why runs failed, for the owner alone; returns the file."""
-        file = self.folder / "failures.txt"
-        write_atomically(file, lambda partial: partial.write_text("\n".join(reasons), encoding="utf-8"), OWNER_ONLY)
+        """Write why runs failed, and what may follow from it, for the owner alone; returns the file."""
+        file, text = self.folder / "failures.txt", "\n".join([_AFTER_FAILURE, *reasons, ""])
+        write_atomically(file, lambda partial: partial.write_text(text, encoding="utf-8"), OWNER_ONLY)
         return file
 
     def release(self, plan: SearchPlan, runs: Sequence[PlannedRun]) -> None:
@@ -190,12 +220,13 @@ class PrivateSearch:
             one["privacy"]["epsilon"] = self._first.privacy.epsilon
             del one["search"]["run"]  # it would tell something of the number of runs
         asked["paths"] = asdict(self._first.paths)
-        record = plan.to_json()
-        ledger |= {**cost, "target_epsilon": plan.target_epsilon, "search": record}
-        ledger["statements"] = [*ledger["statements"], statement(plan)]
+        ledger = plan.ledger(ledger)
         if summary["privacy"]["epsilon_at_own_rates"] is not None:
             summary["privacy"]["epsilon_at_own_rates"] = plan.epsilon
-        summary["privacy"] |= {**cost, "search": {k: v for k, v in record.items() if k not in ("runs", "epsilon")}}
+        summary["privacy"] |= {
+            **cost,
+            "search": {k: v for k, v in ledger["search"].items() if k not in ("runs", "epsilon")},
+        }
 
         def copy(path: Path) -> None:
             shutil.copyfile(source / WEIGHTS, path)
@@ -208,25 +239,16 @@ class PrivateSearch:
         return directory.path
 
 
-def statement(plan: SearchPlan) -> str:
-    """Return what epsilon means for the best run of a search, in full sentences."""
-    return (
-        f"This run is the best on validation of {described(plan.search)} over {len(plan.plans)} settings, and epsilon "
-        f"covers the choice: alone a run costs {plan.epsilon_of_run:.4g}. It holds while nothing else of the search "
-        "leaves, not even the number of runs. It does not cover the validation rows."
-    )
-
-
 def has_diverged(run: PlannedRun) -> bool:
-    """Whether a run has ended because its weights are not finite."""
+    """Whether a run has ended because it diverged."""
     try:
-        return (run.folder / PRIVATE / "failure.txt").read_text(encoding="utf-8").startswith(f"{DIVERGED}:")
+        return (run.folder / PRIVATE / "failure.txt").read_text(encoding="utf-8").startswith(f"{Diverged.__name__}:")
     except OSError:
         return False
 
 
 def score_of(run: PlannedRun) -> float | None:
-    """Return the validation utility of a run that has ended; None if its weights were not finite.
+    """Return the validation utility of a run that has ended; None if it diverged.
 
     Raises:
         UserError: the run has not ended.

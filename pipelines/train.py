@@ -42,12 +42,9 @@ from pipelines.system.hub import pinned
 from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
+from pipelines.tasks.diverged import Diverged
 from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import Task, TaskReader, device_of, task_of
-
-
-class Diverged(UserError):
-    """The weights of a run are not finite: an outcome that follows from what it released."""
 
 
 @dataclass(frozen=True)

@@ -423,7 +423,7 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 
     Raises:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
-            value that its dataclass refuses.
+            value that its dataclass refuses; or `search.run`, which no user sets.
     """
     values = _container(cfg)
     sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
@@ -431,7 +431,13 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
         if key not in Config.__dataclass_fields__:
             leaves = dotted_keys({name: dataclasses.asdict(section) for name, section in sections.items()})
             raise unknown_key(str(key), [*Config.__dataclass_fields__, *leaves])
-    return build(Config, values | sections)
+    config: Config = build(Config, values | sections)
+    if config.search.run is not None and not isinstance(cfg, dict):  # composed: from files and the command line
+        raise UserError(
+            "search.run numbers the runs of a private search, whose noise depends on it, and dpfest sweep sets it "
+            "itself: leave it out."
+        )
+    return config
 
 
 def _container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:

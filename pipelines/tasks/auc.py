@@ -7,15 +7,15 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfest.errors import UserError
+from pipelines.tasks.diverged import Diverged
 
 _KEPT_BITS = 20
 
 
 def refuse_not_finite(scores: NDArray[np.floating]) -> None:
-    """Raise UserError if a score is not finite."""
+    """Raise Diverged if a score is not finite."""
     if not np.isfinite(scores).all():
-        raise UserError(
+        raise Diverged(
             "The model gives scores that are not finite: lower optimizer.dense.learning_rate or "
             "optimizer.tables.learning_rate."
         )
@@ -35,7 +35,7 @@ class RocAuc:
         """Add examples: labels (0 or 1) and scores of shape [n] each.
 
         Raises:
-            UserError: a score is not finite.
+            Diverged: a score is not finite.
         """
         refuse_not_finite(scores)
         bits = np.ascontiguousarray(scores + np.float32(0)).view(np.uint32)  # -0.0 becomes 0.0

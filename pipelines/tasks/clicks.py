@@ -12,6 +12,7 @@ from dpfest.tables import TableLayout
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, Rows
 from pipelines.tasks.auc import RocAuc
+from pipelines.tasks.diverged import refuse_infinite_loss
 from pipelines.tasks.low_rank_table import EmbeddingSize
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
 from pipelines.tasks.smaller_tables import SmallerTables
@@ -35,11 +36,16 @@ class Evaluation:
 
     @torch.no_grad()
     def add(self, model: nn.Module, batch: Batch) -> None:
-        """Add the examples of a batch."""
+        """Add the examples of a batch.
+
+        Raises:
+            Diverged: their scores or loss are not finite.
+        """
         numeric, categorical, labels = batch
         logits = model(numeric, categorical)
         self.losses.append(float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")))
         self.auc.add(labels.cpu().numpy(), logits.cpu().numpy())
+        refuse_infinite_loss(self.losses[-1])
 
     @property
     def values(self) -> dict[str, float | None]:

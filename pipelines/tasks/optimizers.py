@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
 from dpfest.optimizers import AdamBC
-from pipelines.system.ranges import Rate
+from pipelines.system.ranges import Rate, Within
 
 
 @dataclass
@@ -47,7 +47,7 @@ class TableOptimizerConfig:
     """
 
     name: str = "sgd"
-    learning_rate: Rate = 30.0
+    learning_rate: Annotated[float, Within(0, 1e38, above=True)] = 30.0  # a sparse update takes a float32
 
     def __post_init__(self) -> None:
         if self.name not in TABLE_OPTIMIZERS:

@@ -61,8 +61,13 @@ class TaskReader:
         return self.task.batches(self.rows, indices, self.micro_batch_size)
 
 
-def task_of(config: Config, data: Dataset, device: torch.device) -> Task:
-    """Build the task of a configuration on its data, or on any day of them, with the model's initial weights."""
+def task_of(config: Config, data: Dataset, device: torch.device, *, whole: bool = True) -> Task:
+    """Build the task of a configuration on its data, or on any day of them, with the model's initial weights.
+
+    Args:
+        config, data, device: what to build, on what and where.
+        whole: False, on the CPU alone, where tables of clicks need no memory and weights.
+    """
     if config.data.task == "text":
         from pipelines.tasks.texts import TextTask  # imports packages that click data do not need
 
@@ -70,7 +75,7 @@ def task_of(config: Config, data: Dataset, device: torch.device) -> Task:
         return TextTask(data, config.model, config.seed, device, rank)
     from pipelines.tasks.clicks import ClickTask
 
-    return ClickTask(data, config.model, config.seed, device, smaller=smaller_tables(config))
+    return ClickTask(data, config.model, config.seed, device, smaller=smaller_tables(config), whole=whole)
 
 
 def smaller_tables(config: Config) -> SmallerTables | None:

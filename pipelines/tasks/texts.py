@@ -14,6 +14,7 @@ from dpfest.tables import TableLayout
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, TextRows
 from pipelines.tasks.auc import refuse_not_finite
+from pipelines.tasks.diverged import refuse_infinite_loss
 from pipelines.tasks.low_rank_table import EmbeddingSize, LowRankTable
 from pipelines.tasks.roberta import RobertaConfig, text_classifier
 
@@ -72,6 +73,7 @@ class TextTask:
                 loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
                 right += int((logits.argmax(1) == labels).sum())
                 examples += len(labels)
+        refuse_infinite_loss(loss)
         if not examples:
             return {"accuracy": None, "standard_error": None, "loss": None}
         accuracy = right / examples

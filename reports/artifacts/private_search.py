@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from dpfest import accounting
 from dpfest.accounting import Event, from_record
-from dpfest.search import MOST_RUNS, Search
+from dpfest.search_law import MOST_RUNS, Search
 from reports.comparison import Population
 from reports.entry import Content, Inputs
 from reports.runs import Run

@@ -83,6 +83,9 @@ def test_a_search_releases_the_best_of_its_runs_and_a_killed_one_goes_on(
 
 def test_what_a_search_cannot_be_given_to_is_named(dpfest_here: Command) -> None:
     asked = ["profile=smoke", "algorithm=dpsgd", "search=poisson"]
+    for command in ("train", "sweep", "budget"):
+        numbered = dpfest_here(command, *asked, "search.run=3")
+        assert numbered.returncode == 2 and "dpfest sweep sets it itself: leave it out" in numbered.stderr
     alone = dpfest_here("train", *asked)
     assert alone.returncode == 2 and "search.distribution=poisson makes several runs" in alone.stderr
     launched = dpfest_here("sweep", *asked, "hydra/launcher=basic")

@@ -117,6 +117,24 @@ def test_a_gradient_that_is_not_the_losss_is_refused() -> None:
         validate(Scores(), lambda model, batch: losses(model, batch).detach(), data()[:64])
 
 
+@pytest.mark.parametrize("broken", ["all", "some"])
+def test_gradients_that_overflow_are_no_hook_and_hide_none(broken: str) -> None:
+    """Norms past float32, the autograd gradient within it: such examples count as zero, and no step fails."""
+
+    def steep(model: nn.Module, batch: Any) -> Tensor:
+        return losses(model, batch) * torch.where((batch[1] > 0) | torch.tensor(broken == "all"), 1e25, 1.0)
+
+    validate(Scores(), steep, data()[:64])
+    run = training(model=Scores(), loss_fn=steep, algorithm=DPSGD(clipping_norm=1.0))
+    take(run, 9)
+    assert run.steps_done == 9 and bool(run.model.table.weight.isfinite().all())
+    if broken == "some":
+        hooked = Scores()
+        hooked.head.register_forward_hook(lambda layer, args, output: 3 * output)
+        with pytest.raises(UserError, match=r"not the loss's.*forward hook"):
+            validate(hooked, steep, data()[:64])
+
+
 def test_a_stale_gradient_of_a_frozen_parameter_reaches_no_weight() -> None:
     model = Scores()
     losses(model, data()[:1]).sum().backward()

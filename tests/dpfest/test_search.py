@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -276,12 +277,12 @@ def test_the_best_leaves_alone_and_settings_are_drawn_evenly() -> None:
             return score, len(made) - 1
 
         best = select_best(run, planned, noise_seed=seed)
-        assert best is not None and best._fields == ("plan", "score", "result")
+        assert best is not None and best._fields == ("plan", "score", "result", "search")
         scores = [-math.inf if math.isnan(score) else score for _, score, _ in made]
         assert best.result == scores.index(max(scores)) and best.score == max(scores)
         assert best.plan.steps == made[best.result][0]
         assert len({secret for _, _, secret in made}) == len(made), "every run has a key of its own"
-        key = NoiseKey.from_seed(seed, "search")
+        key = planned.key_of(NoiseKey.from_seed(seed, "search"))
         assert [planned.plans[setting].steps for setting in planned.draws(key)] == [steps for steps, _, _ in made]
         drawn.update(steps for steps, _, _ in made)
     assert stats.chisquare([drawn[steps] for steps in (50, 40, 30)]).pvalue > FALSE_ALARM
@@ -291,6 +292,10 @@ def test_a_poisson_search_may_make_no_run() -> None:
     planned = SearchPlan(Search(1, "poisson"), plans(), 4.0)
     found = [select_best(lambda plan, key: (0.0, None), planned, noise_seed=seed) for seed in range(40)]
     assert None in found and any(found)
+
+
+def returning(value: Any) -> Any:
+    return select_best(lambda plan, key: value, SearchPlan(Search(2), plans(), 9.0), noise_seed=1)
 
 
 def squares(model: torch.nn.Module, batch: Any) -> torch.Tensor:
@@ -309,15 +314,78 @@ def test_runs_are_trained_under_the_searchs_keys() -> None:
         model = torch.nn.Sequential(torch.nn.Embedding(20, 3, sparse=True))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         data = [(row, target) for row, target in zip(x, table, strict=True)]
-        training = dpfest.PrivateTraining(model, squares, optimizer, plan, dpfest.DatasetReader(data), key=key)
+        training = dpfest.make_private(model, optimizer, data, squares, plan=plan, key=key)
         for batch in training:
             training.step(batch)
         assert training.epsilon() < planned.epsilon
         weights = model[0].weight.detach()
-        return -float(weights.norm()), weights
+        return -float(weights.norm()), (weights, training.ledger)
 
     best = select_best(run, planned)
-    assert best is not None and best.result.shape == (20, 3)
+    assert best is not None and best.result[0].shape == (20, 3)
+    assert best.ledger(best.result[1])["epsilon"] == planned.epsilon
+
+
+def test_a_model_is_wrapped_under_a_finished_plan_and_key() -> None:
+    model, examples = torch.nn.Linear(2, 1), [(torch.ones(2), torch.ones(1))] * 40
+    optimizer, key = torch.optim.SGD(model.parameters(), lr=0.1), NoiseKey.fresh()
+    plan = dpfest.plan(DPSGD(), epsilon=2.0, delta=1e-3, examples=40, batch_size=20, steps=2)
+
+    def private(**given: Any) -> dpfest.PrivateTraining:
+        return dpfest.make_private(model, optimizer, given.pop("data", examples), squares, **given)
+
+    training = private(plan=plan, key=key)
+    assert training.plan is plan
+    planned = private(algorithm=DPSGD(), epsilon=2.0, delta=1e-3, batch_size=20, steps=2, key=key)
+    assert planned.plan == plan and np.array_equal(planned.indices(0), training.indices(0))
+    for given, message in (
+        ({"plan": plan, "epsilon": 1.0, "sampling": "balls_in_bins"}, "The plan says sampling, epsilon already"),
+        ({"plan": 3.0}, "plan must be what .* returns, not a float"),
+        ({"plan": plan, "data": examples[:39]}, "for 40 examples in 1 periods, and the data set has 39"),
+        ({"plan": plan, "noise_seed": 1}, "derives from a seed: plan with fixed_noise_seed"),
+        ({"plan": plan, "noise_seed": 1, "key": key}, "not both"),
+        ({"algorithm": DPSGD(), "epsilon": 1.0, "steps": 1}, "^Give batch_size="),
+        ({"epsilon": 1.0, "batch_size": 1, "steps": 1}, "^algorithm=None must be"),
+    ):
+        with pytest.raises(dpfest.UserError, match=message):
+            private(**given)  # type: ignore[arg-type]
+
+
+def test_the_release_says_what_the_choice_cost() -> None:
+    planned = SearchPlan(Search(6), plans(), 4.0)
+    best = select_best(lambda plan, key: (0.5, plan.ledger()), planned, noise_seed=1)
+    assert best is not None and best.result.epsilon() == 0.0, "nothing was spent yet"
+    ledger = json.loads(json.dumps(best.ledger(best.result)))
+    assert ledger["epsilon"] == ledger["sound_epsilon"] == best.epsilon == planned.epsilon > best.plan.epsilon
+    assert ledger["target_epsilon"] == 4.0 and recount(ledger) == pytest.approx(best.epsilon, rel=1e-9)
+    assert "the best on validation of a logarithmic number of runs with mean 6 over 3" in ledger["statements"][-1]
+    assert best.ledger(best.result.to_json()) == best.ledger(best.result)
+    (other,) = plans(steps=20)[:1]
+    with pytest.raises(dpfest.UserError, match="not of a run of this search"):
+        best.ledger(other.ledger())
+
+
+def test_a_search_that_was_cut_off_draws_the_same_again_under_its_key_alone() -> None:
+    def made(key: NoiseKey | None, planned: SearchPlan, cut: int | None = None) -> list[tuple[int, bytes]]:
+        runs: list[tuple[int, bytes]] = []
+
+        def run(plan: dpfest.PrivacyPlan, key: NoiseKey) -> tuple[float, None]:
+            if len(runs) == cut:
+                raise MemoryError
+            runs.append((plan.steps, key.secret))
+            return 0.0, None
+
+        with contextlib.suppress(MemoryError):
+            select_best(run, planned, key=key)
+        return runs
+
+    settings = tuple(replace(plan, fixed_noise_seed=False) for plan in plans())
+    planned, key = SearchPlan(Search(6, shape=20), settings, 4.0), NoiseKey(bytes(range(32)))
+    whole = made(key, planned)
+    assert len(whole) > 2 and made(key, planned, cut=2) == whole[:2] and made(key, planned) == whole
+    other = made(key, replace(planned, target_epsilon=4.5))
+    assert not {secret for _, secret in whole} & {secret for _, secret in other}, "another search, other noise"
+    assert made(None, planned)[0][1] != made(None, planned)[0][1]
 
 
 @pytest.mark.parametrize(
@@ -325,6 +393,23 @@ def test_runs_are_trained_under_the_searchs_keys() -> None:
     [
         (lambda: Search(0.5), "^mean=0.5, the expected number of runs, must lie between 1 and 10,000"),
         (lambda: Search(math.nan), "^mean=nan"),
+        (lambda: Search("3"), "^mean='3', the expected number of runs, must lie between"),  # type: ignore[arg-type]
+        (lambda: Search(3, shape=None), "^shape=None must lie between"),  # type: ignore[arg-type]
+        (lambda: plan_search(Search(5), None, epsilon=1.0), "^settings=None must be a list"),  # type: ignore[arg-type]
+        (lambda: plan_search(Search(5), [None], epsilon=1.0), r"^settings=\[None\] must be a list"),  # type: ignore[list-item]
+        (lambda: plan_search(Search(5), [print], epsilon="1"), "^epsilon='1', the target"),  # type: ignore[arg-type]
+        (lambda: plan_search(5, [lambda **_: plans()[0]], epsilon=1.0), "^search=5 must be a dpfest.Search"),  # type: ignore[arg-type]
+        (lambda: plan_search(Search(5), [lambda **_: None], epsilon=1.0), "^A setting gave None"),  # type: ignore[arg-type, list-item]
+        (lambda: select_best(print, plans(), noise_seed=1), "not a tuple"),  # type: ignore[arg-type]
+        (lambda: returning(None), "returned None: it must return a pair"),
+        (lambda: returning((1.0, 2, 3)), "returned a tuple: it must return a pair"),
+        (lambda: returning((None, 0)), "returned None as its score"),
+        (lambda: returning(("0.5", 0)), "returned a str as its score"),
+        (lambda: returning((torch.zeros(2), 0)), "returned a Tensor as its score"),
+        (
+            lambda: select_best(print, SearchPlan(Search(2), plans(), 9.0), noise_seed=1, key=NoiseKey.fresh()),
+            "not both",
+        ),  # type: ignore[arg-type]
         (lambda: Search(5, "fixed"), "^distribution='fixed' must be one of negative_binomial, poisson"),
         (lambda: Search(5, shape=-0.5), r"^shape=-0.5 must lie between 0 \(logarithmic\) and 100"),
         (lambda: SearchPlan(Search(5), (), 1.0), "^The grid is empty"),

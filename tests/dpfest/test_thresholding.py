@@ -302,8 +302,10 @@ def test_momentum_and_other_optimisers_see_the_release_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"false_rate": 0.0}, "^false_rate="),
-        ({"false_rate": 1.5}, "^false_rate=1.5 must be a probability"),
+        ({"false_rate": 0.0}, "^false_rate=0.0 must be a probability from 1e-30 to 1$"),
+        ({"false_rate": 1e-300}, "^false_rate=1e-300 must be a probability from 1e-30 to 1$"),
+        ({"false_rate": "0.1"}, "^false_rate=0.1 must be a probability"),
+        ({"false_rate": 1.5}, "^false_rate=1.5 must be a probability from 1e-30 to 1$"),
         ({"false_rate": float("nan")}, "^false_rate="),
         ({"rule": "firm"}, "^rule=firm must be hard or soft"),
         ({"clipping_norm": -1.0}, "^clipping_norm="),

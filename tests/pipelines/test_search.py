@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,7 +15,7 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.runs.grid import PlannedRun, plan
 from pipelines.search import PrivateSearch, refuse_incomparable, score_of
-from pipelines.train import Diverged
+from pipelines.tasks.diverged import Diverged
 
 SEARCH = ["search.distribution=negative_binomial", "search.mean=4", "search.shape=20"]
 
@@ -61,6 +62,35 @@ def test_the_best_is_the_first_of_equals_and_a_diverged_run_the_worst(
         assert score_of(runs[0]) == 0.5 and not search.is_done
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["+optimizer.dense.options.foo=1"], "do not fit adam"),
+        (["optimizer.dense.name=adam,lbfgs"], "optimizer.dense.name=lbfgs is not an optimiser for private steps"),
+        (["device=cuda:99"], "device=cuda:99 cannot be used here"),
+        (["algorithm.noise=lazy", "optimizer.tables.name=sgd,adagrad"], "Lazy noise is exact under plain SGD alone"),
+    ],
+)
+def test_a_setting_that_no_run_could_be_trained_with_is_refused_before_the_draw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
+) -> None:
+    monkeypatch.setattr("pipelines.search.preprocess", lambda config: None)
+    days = [SimpleNamespace(vocabulary_sizes=[20] * 26, numeric_names=["n"] * 13, categorical_names=["c"] * 26)]
+    monkeypatch.setattr("pipelines.search.Stream", SimpleNamespace(open=lambda folder: SimpleNamespace(days=days)))
+    search = PrivateSearch(grid(tmp_path, "profile=smoke", "algorithm=dpsgd", *SEARCH, *overrides))
+    with pytest.raises(UserError, match=message):
+        search.plan()
+    assert not search.folder.exists()
+
+
+def test_why_a_search_is_not_finished_says_what_another_grid_costs(tmp_path: Path) -> None:
+    (one,) = grid(tmp_path, "profile=smoke", "algorithm=dpsgd", *SEARCH)
+    file = PrivateSearch([one]).note_failures(["a run: failed: no memory"])
+    text = file.read_text()
+    assert "another search: its epsilon adds" in text and text.endswith("a run: failed: no memory\n")
+    assert file.stat().st_mode & 0o077 == 0
+
+
 def test_a_draw_is_kept_and_under_a_noise_seed_a_function_of_the_configuration(tmp_path: Path) -> None:
     def drawn(place: str, *overrides: str) -> list[PlannedRun]:
         settings = grid(tmp_path / place, "profile=smoke", "algorithm=dpsgd", "seed=0,1,2", *SEARCH, *overrides)
@@ -87,7 +117,6 @@ def test_a_draw_is_kept_and_under_a_noise_seed_a_function_of_the_configuration(t
         (["data=journey", "algorithm=dpsgd", "privacy.unit=basket_id", "unit.max_examples=1,2"], "unit.max_examples: "),
         (["algorithm=dpsgd,nonprivate"], "algorithm=nonprivate with privacy=rigorous has no proven epsilon"),
         (["algorithm=dpsgd", "privacy=paper"], "algorithm=dpsgd with privacy=paper has no proven epsilon"),
-        (["algorithm=dpsgd", "search.run=3"], "search.run is set by the sweep itself"),
         (
             ["algorithm=dpsgd", "data=criteo_synthetic_stream", "stream.period=1", "stream.train_days=2,3"],
             "stream.train_days must not vary",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import signal
 from pathlib import Path
@@ -22,7 +23,8 @@ from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import run_folder, run_hash
 from pipelines.runs.weights import whole_weights
 from pipelines.select import select
-from pipelines.tasks.clicks import ClickTask
+from pipelines.tasks.clicks import ClickTask, Evaluation
+from pipelines.tasks.diverged import Diverged
 from pipelines.train import make_run
 from tests.pipelines.killed import signal_at, train_until_killed
 
@@ -210,6 +212,14 @@ def test_an_example_whose_loss_overflows_does_not_stop_a_run(tmp_path: Path, mon
     assert run.summary["steps"] == 3
     metrics = [json.loads(line) for line in (run.path / "private" / "metrics.jsonl").read_text().splitlines()]
     assert {line["loss"] for line in metrics if line["split"] == "train"} == {None}
+
+
+def test_scores_that_overflow_are_a_divergence_which_a_search_counts_as_the_worst() -> None:
+    """Finite weights, and logits or a loss past float32: a function of released weights and held-out rows."""
+    numbers, ids = torch.ones(4, 1), torch.zeros(4, 1, dtype=torch.int64)
+    for logit in (math.inf, 3e38):
+        with pytest.raises(Diverged, match="not finite: lower optimizer"):
+            Evaluation().add(lambda *_, logit=logit: torch.full((4,), logit), (numbers, ids, torch.zeros(4)))  # type: ignore[arg-type]
 
 
 def test_weights_that_overflow_stop_a_run_and_the_status_does_not_tell_more(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from dpfest import accounting
 from dpfest.accounting import Event, to_record
-from dpfest.search import Search
+from dpfest.search_law import Search
 from reports.artifacts.private_search import content
 from reports.comparison import populations
 from reports.entry import Inputs

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ def task(function: Task) -> Task:
             function(cfg)
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
+            _tell_torchrun(error)
             # Hydra catches every Exception of a task to print it in its own way; SystemExit passes.
             raise SystemExit(2) from None
         except OSError as error:
@@ -37,6 +39,14 @@ def task(function: Task) -> Task:
             raise SystemExit(2) from None
 
     return reported
+
+
+def _tell_torchrun(error: UserError) -> None:
+    """Have torchrun, if it started this process, print the sentence where it sums up how its processes ended."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
 
 
 @task
@@ -108,6 +118,10 @@ def train(cfg: DictConfig) -> None:
             return
         outcome = made
     else:
+        if config.distributed == "off":
+            from pipelines import ranks
+
+            ranks.refuse_ranks_apart()
         from pipelines.train import make_run
 
         outcome = make_run(config)

@@ -75,8 +75,28 @@ def make_run(config: Config) -> RunOutcome | None:
         outcome = _make_run(config, Group())
         Group().wait()  # a rank that left first would close connections that others still read
         return outcome
+    except RuntimeError as error:
+        if "gloo" not in str(error):
+            raise
+        raise UserError(
+            f"Rank {dist.get_rank()} ends because another one has ended, whose own message says why (above, or in "
+            "private/failure*.txt of the run)."
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def refuse_ranks_apart() -> None:
+    """Refuse to train in one process where torchrun started several.
+
+    Raises:
+        UserError: it did.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ and os.environ["WORLD_SIZE"] != "1":
+        raise UserError(
+            f"distributed=off trains in one process, and torchrun started {os.environ['WORLD_SIZE']}: leave it at "
+            "auto, or start dpfest without torchrun."
+        )
 
 
 def _refuse(config: Config) -> None:

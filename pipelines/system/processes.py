@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -23,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from pipelines.system.files import OWNER_ONLY, private_folder
 
 Job = TypeVar("Job")
+_ECHO = 0.5  # seconds
 
 
 def cores() -> int:
@@ -137,10 +139,15 @@ class Pool(Generic[Job], Iterator[tuple[Job, Child]]):
 
 
 class StopRequest:
-    """Whether the process was asked to stop; a second request stops it at once."""
+    """Whether the process was asked to stop; a second request stops it at once.
+
+    One that follows within half a second is the first one's echo: some supervisors signal a process and then its group,
+    and torchrun passes on both.
+    """
 
     def __init__(self) -> None:
         self._signal: int | None = None
+        self._since = 0.0
 
     @property
     def signal(self) -> int | None:
@@ -155,8 +162,10 @@ class StopRequest:
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Signal handler."""
         if self._signal is not None:
-            raise SystemExit(128 + number)
-        self._signal = number
+            if time.monotonic() - self._since > _ECHO:
+                raise SystemExit(128 + number)
+            return
+        self._signal, self._since = number, time.monotonic()
         print("Stopping after this step; once more to stop at once.", file=sys.stderr, flush=True)
 
     def exit_if_requested(self) -> None:

@@ -273,7 +273,11 @@ def _largest_array() -> int:
     """
     answer = subprocess.run(["scontrol", "show", "config"], capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise ClusterError(f"The Slurm controller does not answer: {answer.stderr.strip() or answer.stdout.strip()}.")
+        said = (answer.stderr or answer.stdout).strip().splitlines() or ["no reason given"]
+        raise ClusterError(
+            f"The Slurm controller does not answer ({said[-1]}): start sweeps on a login node of the cluster, where "
+            "`scontrol ping` answers."
+        )
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", answer.stdout)
     return min(_LARGEST_ARRAY, max(1, int(found[1]) - 1)) if found else _LARGEST_ARRAY
 

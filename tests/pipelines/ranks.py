@@ -49,7 +49,7 @@ def train_on_ranks(
         number: the signal.
         killed_in: a part of saving (see SAVING), and after how many of its calls the next one kills the last rank.
         of_last: overrides of the last rank alone.
-        log: receives the first rank's output.
+        log: receives the first rank's output; that of rank 1 goes to a file of this name and -1, and so on.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -58,7 +58,7 @@ def train_on_ranks(
     for rank in range(world):
         ends = (signal_at, number, killed_in) if rank == world - 1 else (None, number, ())
         words = [*overrides, *(of_last if rank == world - 1 else ())]
-        log_of = None if rank else log
+        log_of = log and (log.with_name(f"{log.name}-{rank}") if rank else log)
         children.append(Child(_train, words, rank, world, port, *ends, preload=_PRELOAD, log=log_of))
     for child in reversed(children):
         child.join()

@@ -21,6 +21,7 @@ from pipelines import ranks
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
+from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import run_folder
 from pipelines.runs.weights import write_pieces
 from pipelines.system.processes import StopRequest
@@ -135,6 +136,44 @@ def test_ranks_whose_settings_or_checkpoints_differ_refuse_instead_of_waiting(
     assert all(train_on_ranks(own, 2))
     said = (shards.parent / "failure-1.txt").read_text()  # the second rank has the last 8 of 16 shards
     assert "00012.safetensors is not the shard that was saved" in said
+
+
+def test_a_run_that_is_on_its_way_ends_every_rank_with_a_sentence(
+    data: Path, tmp_path: Path, calibrations: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = overrides(data, runs_of(tmp_path / "runs", calibrations), *LONG)
+    for name, value in ON_ONE.items():
+        monkeypatch.setenv(name, value)
+    with RunDirectory(run_folder(typed(Composer().compose(own)))).lock():
+        for name in ON_ONE:
+            monkeypatch.delenv(name)
+        assert all(train_on_ranks(own, 2, log=tmp_path / "log"))
+    assert "UserError: Another process is training the same run" in (tmp_path / "log").read_text()
+    last = (tmp_path / "log-1").read_text().splitlines()[-1]
+    assert "UserError: Rank 1 ends because another one has ended, whose own message says why" in last
+
+
+def test_one_process_is_not_trained_in_by_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    ranks.refuse_ranks_apart()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match=r"^distributed=off trains in one process, and torchrun started 2: leave it at"):
+        ranks.refuse_ranks_apart()
+
+
+def test_a_signal_and_its_echo_are_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun sends SIGTERM twice, 2 ms apart, if it was itself signalled with its process group."""
+    now = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    stop = StopRequest()
+    stop.receive(signal.SIGTERM, None)
+    now[0] += 0.002
+    stop.receive(signal.SIGTERM, None)
+    assert stop.signal == signal.SIGTERM
+    now[0] += 1
+    with pytest.raises(SystemExit, match="143"):
+        stop.receive(signal.SIGTERM, None)
 
 
 def asked_to_stop(numbers: tuple[int, ...]) -> int | None:

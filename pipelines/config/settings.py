@@ -16,6 +16,7 @@ from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.ledger import EXAMPLE
 from dpfest.units import UnitConfig
+from pipelines.config.commands import AuditConfig, BenchConfig, BudgetConfig, CheckConfig
 from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
 from pipelines.config.unit import UnitSettings, check_unit
 from pipelines.system.hub import HubConfig
@@ -165,77 +166,6 @@ class StreamConfig:
                 f"stream.period={self.period} must lie between 1 and stream.train_days={self.train_days}, the number "
                 "of training days."
             )
-
-
-@dataclass
-class BudgetConfig:
-    """Size of the data for `dpfest budget`, which needs no dataset, and of training for `dpfest budget --plan`.
-
-    Attributes:
-        examples: number of training examples; in a stream, of all training days, assumed equally long. Null for the
-            number in the processed dataset.
-        examples_seen: for --plan, how many examples (units) all steps together may read, repeated ones included: batch
-            size times steps. Null for those of ``train.*``.
-    """
-
-    examples: Annotated[int, Within(1, 10**15)] | None = None
-    examples_seen: Annotated[int, Within(1, 10**15)] | None = None
-
-
-@dataclass
-class AuditConfig:
-    """Size of `dpfest audit`.
-
-    Attributes:
-        draws: number of releases drawn from an engine with the canary, and number without.
-        canaries: number of canaries in an audit of a whole training; 0 for audits of one step alone.
-        steps: steps of such a training.
-        epsilons: further claims at which DP-SGD's whole trainings are audited, besides `privacy.epsilon`.
-    """
-
-    draws: Annotated[int, Within(1000, 10**9)] = 500_000
-    canaries: Annotated[int, Within(0, 10**7)] = 20_000
-    steps: Annotated[int, Within(4, 10**6)] = 64
-    epsilons: list[Annotated[float, Within(0.01, 1000)]] = field(default_factory=lambda: [2.0, 4.0, 8.0])
-
-    def __post_init__(self) -> None:
-        if 0 < self.canaries < 200:
-            raise ValueError(f"audit.canaries={self.canaries} must be 0 or at least 200.")
-
-
-@dataclass
-class CheckConfig:
-    """Size of `dpfest check`.
-
-    Attributes:
-        lines: number of lines read from the start of the file, or of the first day.
-        steps: optimiser steps of each training.
-    """
-
-    lines: Annotated[int, Within(100, 10**9)] = 1_000_000
-    steps: Count = 200
-
-
-@dataclass
-class BenchConfig:
-    """Limits of a benchmark.
-
-    Attributes:
-        seconds: time after which a competitor takes no more turns at a size; it has at least three.
-        largest_rows: largest number of rows, over all tables; larger sizes are reduced to it, and to what memory holds.
-        dense_coordinates: largest table, in coordinates, that is timed with dense noise; the default is the paper's
-            largest, 10 million rows of 64.
-        preprocess_rows: rows of each generated file.
-    """
-
-    seconds: Annotated[float, Within(0, 86_400, above=True)] = 30.0
-    largest_rows: Annotated[int, Within(100, 10**10)] = 100_000_000
-    dense_coordinates: Annotated[int, Within(0, 10**12)] = 640_000_000
-    preprocess_rows: list[Count] = field(default_factory=lambda: [1_000_000, 10_000_000])
-
-    def __post_init__(self) -> None:
-        if not self.preprocess_rows:
-            raise ValueError("bench.preprocess_rows=[] must be a list of numbers, one per file.")
 
 
 @dataclass

@@ -216,8 +216,8 @@ def _adds_up_in_double(
     """Repeat the check in float64, to distinguish mixing from rounding.
 
     A unit at the kink of its ReLU may take either side in float32. A loss function that reads another model than its
-    argument has no gradients here, so the norms of ``whole``, the sum over all
-    parts, must be reproduced: of the examples whose gradient does not overflow in float32.
+    argument has no gradients here, so the norms of ``whole``, the sum over all parts, must be reproduced: of the
+    examples whose gradient does not overflow in float32.
     """
     if engine.dtype == torch.float64:
         return False

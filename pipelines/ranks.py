@@ -80,7 +80,7 @@ def make_run(config: Config) -> RunOutcome | None:
             raise
         raise UserError(
             f"Rank {dist.get_rank()} ends because another one has ended, whose own message says why (above, or in "
-            "private/failure*.txt of the run)."
+            f"private/failure*.txt of the run), or cannot be reached: {str(error).splitlines()[0]}"
         ) from error
     finally:
         dist.destroy_process_group()

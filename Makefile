@@ -38,7 +38,7 @@ help:  ## list the targets
 setup: $(READY)  ## make the virtual environment (.venv)
 
 # torch comes first and by its exact version, so that no dependency pulls another build in.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt dpfest/kernels.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt

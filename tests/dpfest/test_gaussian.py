@@ -14,8 +14,10 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
+from dpfest import box_muller, kernels
 from dpfest import gaussian as module
-from dpfest.gaussian import BLOCK, add_gaussian, charged_deviation, gaussian, gaussian_grid
+from dpfest.box_muller import BLOCK, Scratch, nearest_normals
+from dpfest.gaussian import add_gaussian, charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import Keystream, NoiseKey
 
 FALSE_ALARM = 1e-4
@@ -66,7 +68,7 @@ def test_tails_reach_as_far_as_the_law(limit: float, draws: int) -> None:
 
 def test_the_largest_radius_has_192_bits() -> None:
     """A word of zero stands for a radius beyond 9.3, and the 128 bits more say which."""
-    largest = {module._precisely(below, 0, False, 2.0**24) / 2.0**24 for below in (0, 2**64, 2**127, 2**128)}
+    largest = {box_muller._precisely(below, 0, False, 2.0**24) / 2.0**24 for below in (0, 2**64, 2**127, 2**128)}
     assert len(largest) == 4 and 9.25 < min(largest) < max(largest) < 16.4
 
 
@@ -131,12 +133,23 @@ def test_presence_is_not_told_from_a_released_step() -> None:
 # Exactness
 
 
+@pytest.fixture(params=["compiled", "python"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways in which variates are computed."""
+    if request.param == "python":
+        monkeypatch.setattr(kernels, "library", None)
+    elif not kernels.library:
+        pytest.skip("dpfest was installed without a compiler")
+    return request.param
+
+
 def units(count: int, deviation: float) -> np.ndarray:
-    given, scratch = stream(), module._Scratch(count)
+    given, scratch = stream(), Scratch(count)
     given.reader(0)(scratch.words)
-    return module._units(given, 0, scratch.words, count, deviation, scratch)
+    return nearest_normals(given, 0, scratch.words, count, deviation, scratch)
 
 
+@pytest.mark.usefixtures("loops")
 def test_float64_rounds_as_many_digits_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of 4,000 variates, computed both ways: in float64, and in 320 bits as if float64 never decided."""
     fast = units(4000, 1.4 * 2**24).copy()
@@ -144,13 +157,13 @@ def test_float64_rounds_as_many_digits_do(monkeypatch: pytest.MonkeyPatch) -> No
     never = {"_TOLERANCE": 2.0**-26, "_error": lambda logarithm: math.inf}
     for replaced in (each_alone, never):
         for name, value in replaced.items():
-            monkeypatch.setattr(module, name, value)
+            monkeypatch.setattr(box_muller, name, value)
         assert np.array_equal(fast, units(4000, 1.4 * 2**24))
 
 
 def test_the_error_of_float64_is_below_the_tolerance_in_every_corner() -> None:
     """Radii next to both limits, angles next to 0 and to a quarter turn, and 2,000 of all kinds."""
-    least, most = math.exp(module._LEAST), math.exp(module._MOST)
+    least, most = math.exp(box_muller._LEAST), math.exp(box_muller._HIGHEST)
     corners = [int(u * 2**63) for u in (least * 1.001, least * 1.5, 0.1, 0.5, 0.99, most * (1 - 2**-30))]
     turns = [0, 1, 2**40, 2**61, 2**62, 2**63 - 1, -1, -(2**63), -(2**62)]
     grid = [(sign * u + (sign < 0) * -1, turn) for u in corners for turn in turns for sign in (1, -1)]
@@ -158,15 +171,15 @@ def test_the_error_of_float64_is_below_the_tolerance_in_every_corner() -> None:
     drawn = generator.integers(-(2**63), 2**63 - 1, (2, 2000))
     radii, angles = (np.concatenate([np.array(a), b]) for a, b in zip(zip(*grid, strict=True), drawn, strict=True))
     out, pairs, scale = np.empty(2 * len(radii)), len(radii), 2**80
-    logarithms = module._box_muller(radii, angles, out, np.empty((4, pairs)))
-    sure = (logarithms >= module._LEAST) & (logarithms <= module._MOST)
+    logarithms = box_muller._box_muller(radii, angles, out, np.empty((4, pairs)))
+    sure = (logarithms >= box_muller._LEAST) & (logarithms <= box_muller._HIGHEST)
     assert sure[: len(grid)].all()
     for below in (0, 2**128 - 1):
         for place in np.flatnonzero(np.concatenate([sure, sure])).tolist():
             radius, angle = (int(words[place % pairs]) << 128 | below for words in (radii, angles))
-            exact = module._precisely(radius, angle, place >= pairs, float(scale))
+            exact = box_muller._precisely(radius, angle, place >= pairs, float(scale))
             off = abs(exact - int(mpmath.nint(mpmath.mpf(out[place]) * scale))) / scale
-            assert off < module._TOLERANCE / 1.5
+            assert off < box_muller._TOLERANCE / 1.5
 
 
 def test_a_variates_own_error_bound_holds_for_every_radius() -> None:
@@ -177,32 +190,33 @@ def test_a_variates_own_error_bound_holds_for_every_radius() -> None:
     pairs, scale = words.shape[1], 2**80
     out = np.empty(2 * pairs)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logarithms = module._box_muller(words[0], words[1], out, np.empty((4, pairs)))
-    bounds = [module._error(one) for one in logarithms.tolist()] * 2
+        logarithms = box_muller._box_muller(words[0], words[1], out, np.empty((4, pairs)))
+    bounds = [box_muller._error(one) for one in logarithms.tolist()] * 2
     assert bounds[0] == bounds[pairs - 1] == math.inf and np.isfinite(bounds[36 : pairs - 12]).all()
     for below in (0, 2**128 - 1):
         for place in np.flatnonzero(np.isfinite(bounds)).tolist():
             radius, angle = (int(word) << 128 | below for word in words[:, place % pairs])
-            exact = module._precisely(radius, angle, place >= pairs, float(scale))
+            exact = box_muller._precisely(radius, angle, place >= pairs, float(scale))
             assert abs(exact - int(mpmath.nint(mpmath.mpf(out[place]) * scale))) / scale < bounds[place]
 
 
+@pytest.mark.usefixtures("loops")
 def test_extreme_radii_are_computed_in_many_digits() -> None:
     """The words 0 and -1 (u below 2^-63) and 2^63 - 1 (u above 1 - 2^-63): no infinity, no zero for a rounded 1."""
     words = np.array([0, -1, 2**63 - 1, -(2**63), 2**61, 3, 2**20, -5], dtype=np.int64)
-    given, scratch = stream(), module._Scratch(8)
-    found = module._units(given, 0, words, 8, 2.0**24, scratch) / 2**24
+    given, scratch = stream(), Scratch(8)
+    found = nearest_normals(given, 0, words, 8, 2.0**24, scratch) / 2**24
     assert np.isfinite(found).all() and (np.abs(found[:2]) < 16).all() and (np.abs(found[2:4]) < 2**-20).all()
     for pair in range(4):
         radius, angle = given.extended(int(words[pair]), pair), given.extended(int(words[4 + pair]), 4 + pair)
         for sine in (False, True):
-            assert found[pair + 4 * sine] == module._precisely(radius, angle, sine, 2.0**24) / 2**24
+            assert found[pair + 4 * sine] == box_muller._precisely(radius, angle, sine, 2.0**24) / 2**24
 
 
 def test_the_polynomial_is_the_sine() -> None:
     with mpmath.workprec(120):
         for turn in map(mpmath.mpf, np.linspace(-1, 1, 501).tolist()):
-            value = sum(mpmath.mpf(c) * turn ** (2 * n + 1) for n, c in enumerate(module._SINE))
+            value = sum(mpmath.mpf(c) * turn ** (2 * n + 1) for n, c in enumerate(box_muller._SINE))
             assert abs(value - mpmath.sin(mpmath.pi / 4 * turn)) < 2.0**-55
 
 
@@ -229,6 +243,7 @@ def test_a_sum_moves_by_no_more_than_half_a_grid_point_a_coordinate() -> None:
     assert moved.max() <= 0.5 * gaussian_grid(1.0) and moved.max() > 0.4 * gaussian_grid(1.0)
 
 
+@pytest.mark.usefixtures("loops")
 def test_float32_is_rounded_once() -> None:
     values = torch.randn(70_007, generator=torch.Generator().manual_seed(0)).reshape(7, -1)
     wide = values.double()
@@ -237,6 +252,7 @@ def test_float32_is_rounded_once() -> None:
     assert values.dtype == torch.float32 and torch.equal(values, wide.float())
 
 
+@pytest.mark.usefixtures("loops")
 def test_every_row_has_the_noise_and_grid_of_its_own_deviation() -> None:
     rows, dim = 900, 147  # rows across the blocks' borders
     deviations = torch.logspace(-6, 3, rows, dtype=torch.float64)
@@ -253,7 +269,7 @@ def test_every_row_has_the_noise_and_grid_of_its_own_deviation() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, BLOCK - 1, BLOCK + 1, 3 * BLOCK + 5])
-def test_threads_do_not_matter_and_no_block_repeats(size: int) -> None:
+def test_threads_do_not_matter_and_no_block_repeats(size: int, loops: str) -> None:
     before, drawn = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5):

@@ -1,0 +1,165 @@
+/* Compiled loops of the private step. dpfest/kernels.py calls them; each has a reference in Python, named here.
+ *
+ * Floating point is strict (no -ffast-math): the compiler may fuse a product and a sum, and use wider registers, but may
+ * not reorder. With GCC and glibc on x86-64 each function is compiled for AVX-512, for AVX2 and for any processor, and
+ * the one for the processor at hand is taken when the library is loaded.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && defined(__GLIBC__)
+#define FOR_EACH_PROCESSOR __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define FOR_EACH_PROCESSOR
+#endif
+
+#define CHUNK 512 /* pairs at a time: their work arrays stay in the first-level cache */
+
+/* kernels.py refuses a library of another version: one left from older sources. */
+int64_t dpfest_kernels_version(void) { return 1; }
+
+/* What linkers of Python extensions export. The library is no Python module: ctypes loads it. */
+void *PyInit__kernels(void) { return 0; }
+
+static inline double from_bits(uint64_t bits)
+{
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint64_t to_bits(double value)
+{
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* The nearest double to an integer. A cast, in operations that AVX2 has: 2^52 + lower half, 2^84 + 2^63 + upper half,
+ * both exact; their sum is rounded once. */
+static inline double to_double(int64_t whole)
+{
+    uint64_t lower = 0x4330000000000000u | ((uint64_t)whole & 0xffffffffu);
+    uint64_t upper = 0x4530000080000000u ^ ((uint64_t)whole >> 32);
+    return (from_bits(upper) - (0x1p84 + 0x1p63 + 0x1p52)) + from_bits(lower);
+}
+
+/* The nearest whole number to |x| < 2^51. */
+static inline double nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
+
+/* ln x of a normal x > 0, with an error below 2.5 units in the last place; of 0, some number below -700.
+ *
+ * x = 2^k m with sqrt(1/2) <= m < sqrt(2), f = m - 1 (exact), s = f / (2 + f): ln m = 2 atanh s = f - s (f - R), where
+ * R(s^2) = 2 atanh(s) / s - 2 by interpolation in seven Chebyshev nodes, with an error below 2^-57 ln m. For k = 0 the
+ * product s (f - R) has a relative error of at most 5 2^-53 and is at most 0.21 of ln m; one rounding follows. Else
+ * |ln x| > 0.34, k times the upper part of ln 2 (35 bits) is exact, and two roundings of at most 2^-54 precede the last.
+ */
+static inline double logarithm(double x)
+{
+    const uint64_t root = 0x3fe6a09e667f3bcdu; /* sqrt(1/2) */
+    uint64_t bits = to_bits(x) - root;
+    double k = from_bits(0x4330000000000000u | ((bits >> 52) ^ 0x800u)) - (0x1p52 + 0x800);
+    double m = from_bits((bits & 0xfffffffffffffu) + root);
+    double f = m - 1, s = f / (2 + f), z = s * s, r;
+    r = 0.14616449685043406;
+    r = r * z + 0.15331721600556042;
+    r = r * z + 0.18182889125261723;
+    r = r * z + 0.2222221113479508;
+    r = r * z + 0.28571428625975487;
+    r = r * z + 0.39999999999899505;
+    r = r * z + 0.666666666666667;
+    r = r * z;
+    return k * 0x1.62e42feep-1 - ((s * (f - r) - k * 0x1.a39ef35793c76p-33) - f);
+}
+
+/* sin(pi a / 4) of a word w = 2^63 a: box_muller.py's polynomial. */
+static inline double sine_of_half(double word)
+{
+    double square = word * word, p;
+    p = 6.877360573166326e-12 * 0x1p-819;
+    p = p * square + -1.7571500746983935e-09 * 0x1p-693;
+    p = p * square + 3.133616225433416e-07 * 0x1p-567;
+    p = p * square + -3.657620415891387e-05 * 0x1p-441;
+    p = p * square + 0.002490394570188844 * 0x1p-315;
+    p = p * square + -0.08074551218828054 * 0x1p-189;
+    p = p * square + 0.7853981633974483 * 0x1p-63;
+    return p * word;
+}
+
+/* Multiply values by their deviations (NULL for 1); write the nearest whole numbers to `units`, the distances to
+ * `values`; return whether one exceeds `most`. */
+static inline int64_t settle(double *values, const double *deviations, int64_t n, double most, double *units)
+{
+    int64_t unsure = 0;
+    if (deviations)
+        for (int64_t i = 0; i < n; i++)
+            values[i] *= deviations[i];
+    for (int64_t i = 0; i < n; i++) {
+        double unit = nearest(values[i]), off = fabs(values[i] - unit);
+        units[i] = unit;
+        values[i] = off;
+        unsure |= !(off <= most);
+    }
+    return unsure;
+}
+
+/* Reference: box_muller.py, _nearest.
+ *
+ * words [2 p]: signed words of p = ceil(count / 2) radii, then of p angles. units [2 p]: p cosines, then p sines, of
+ * which only the first `count` count. deviation: of all variates, or 1 and `deviations` [count] of each. A variate is
+ * unsure if it is further than `most` from its unit, or if its ln u is not in least .. highest: its place, its distance
+ * and its ln u go to places, offs and logarithms [2 p]. Returns how many are unsure. */
+FOR_EACH_PROCESSOR
+int64_t dpfest_nearest_normals(const int64_t *words, int64_t count, double deviation, const double *deviations,
+                               double most, double least, double highest, double *units, int64_t *places, double *offs,
+                               double *logarithms)
+{
+    double cosines[CHUNK], sines[CHUNK], logs[CHUNK], scale = -8 * (deviation * deviation);
+    int64_t pairs = (count + 1) / 2, found = 0;
+    for (int64_t start = 0; start < pairs; start += CHUNK) {
+        int64_t n = pairs - start < CHUNK ? pairs - start : CHUNK, beyond = pairs + start, unsure = 0;
+        int64_t with_sine = count - beyond < n ? count - beyond : n; /* an odd count's last pair has none */
+        const int64_t *radii = words + start, *angles = words + beyond;
+        for (int64_t i = 0; i < n; i++) {
+            double log_u = logarithm(fabs(to_double(radii[i])) * 0x1p-63);
+            double twice_radius = sqrt(log_u * scale);
+            double sine = sine_of_half(to_double(angles[i])), square = sine * sine;
+            double cosine = (0.5 - square) * twice_radius;
+            cosines[i] = from_bits(to_bits(cosine) ^ ((uint64_t)radii[i] & 0x8000000000000000u));
+            sines[i] = sine * sqrt(1 - square) * twice_radius;
+            logs[i] = log_u;
+            unsure |= !(log_u >= least) | !(log_u <= highest);
+        }
+        unsure |= settle(cosines, deviations ? deviations + start : 0, n, most, units + start);
+        unsure |= settle(sines, deviations ? deviations + beyond : 0, with_sine, most, units + beyond);
+        for (int64_t i = 0; unsure && i < 2 * n; i++) {
+            int64_t sine = i >= n, pair = i - sine * n;
+            double off = sine ? sines[pair] : cosines[pair];
+            int extreme = !(logs[pair] >= least && logs[pair] <= highest);
+            if ((!sine || pair < with_sine) && (extreme || !(off <= most))) {
+                places[found] = sine * pairs + start + pair;
+                offs[found] = off;
+                logarithms[found++] = logs[pair];
+            }
+        }
+    }
+    return found;
+}
+
+/* Reference: gaussian.py, _add_units. Round values to multiples of `size`, or of each one's own in `sizes` (NULL for none),
+ * and add units of it. */
+#define ADD_UNITS(name, type)                                                                                          \
+    FOR_EACH_PROCESSOR void name(type *values, const double *units, int64_t n, double size, const double *sizes)       \
+    {                                                                                                                  \
+        double inverse = 1 / size;                                                                                     \
+        if (sizes)                                                                                                     \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                values[i] = (type)((rint(values[i] * (1 / sizes[i])) + units[i]) * sizes[i]);                          \
+        else                                                                                                           \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                values[i] = (type)((rint(values[i] * inverse) + units[i]) * size);                                     \
+    }
+
+ADD_UNITS(dpfest_add_units_float, float)
+ADD_UNITS(dpfest_add_units_double, double)

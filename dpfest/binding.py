@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpfest import kernels
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan
@@ -70,6 +71,7 @@ def bound_to(
             [
                 *(platform.python_version(), torch.__version__, np.__version__, version("scipy"), version("dpfest")),
                 torch.backends.cpu.get_cpu_capability(),
+                "compiled loops" if kernels.library else "loops in Python",
             ]
         ),
     }

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
+from dpfest import kernels
 from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout, ascending
@@ -65,18 +66,12 @@ class Lookups:
         empty = examples[:0]
         example, row, source, coefficient = _joined(parts or [(empty, empty, empty, None)])
         example = example if groups is None else groups.of.index_select(0, example)
-        bits = len(row).bit_length()
-        keys = ascending((row << bits) | torch.arange(len(row), device=row.device), self._sizes)
-        order, row = keys & ((1 << bits) - 1), keys >> bits
-        self.example, self._source = example.index_select(0, order), source.index_select(0, order)
-        self._coefficient = None if coefficient is None else coefficient[order]
-        self._runs: Tensor | None = None  # where each pair begins; None if each look-up is a pair
-        if groups is not None or any(len(uses) > 1 or any(_many(*use) for use in uses) for uses in calls):
-            new = torch.ones_like(row, dtype=torch.bool)
-            new[1:] = (row[1:] != row[:-1]) | (self.example[1:] != self.example[:-1])
-            self._runs = torch.nonzero(new).squeeze(1)
-            row, self.example = row[self._runs], self.example[self._runs]
-        self.rows, self.row_of, self._counts = torch.unique_consecutive(row, return_inverse=True, return_counts=True)
+        merged = groups is not None or any(len(uses) > 1 or any(_many(*use) for use in uses) for uses in calls)
+        group = kernels.group_lookups if kernels.serve(row) else _grouped
+        order, starts, self.example, self.rows, self.row_of, self._counts = group(row, example, self._sizes, merged)
+        self._runs = starts if merged else None  # where each pair begins; None if each look-up is a pair
+        self._source = source.index_select(0, order)
+        self._coefficient = None if coefficient is None else coefficient.index_select(0, order)
 
     def take_calls(self, calls: Sequence[Sequence[tuple[Table, Call]]]) -> None:
         """Take the calls of another forward pass for those that the look-ups were found in.
@@ -101,8 +96,9 @@ class Lookups:
             dim = self.layout.dims[table]
             parts = [call.gradient.reshape(-1, dim).to(layer.weight.dtype) for layer, call in calls]
             parts = parts or [torch.empty(0, dim, device=self.rows.device)]
-            # Of columns of a wider gradient, norms and sums take four times as long.
-            self._gradients.append(torch.cat(parts) if len(parts) > 1 else parts[0].contiguous())
+            joined = torch.cat(parts) if len(parts) > 1 else parts[0]
+            # Of columns of a wider gradient, torch's norms and sums take four times as long.
+            self._gradients.append(joined if kernels.serve(joined) and joined.stride(1) == 1 else joined.contiguous())
         if self._runs is not None:
             self._sum_runs(self._runs)
 
@@ -120,9 +116,9 @@ class Lookups:
             )
         self._first, self._source = cuts, torch.arange(len(runs), device=runs.device)
 
-    def masked(self, survivors: Survivors) -> MaskedLookups:
-        """Return the pairs whose row survives."""
-        return MaskedLookups(self, survivors)
+    def masked(self, survivors: Survivors) -> MaskedLookups | CompiledMask:
+        """Return the pairs whose row survives; call after :meth:`take_gradients`."""
+        return (CompiledMask if kernels.serve(*self._gradients) else MaskedLookups)(self, survivors)
 
     def drop(self, broken: Tensor) -> None:
         """Set the gradients of the broken examples, bool ``[b]``, to zero, whatever they contain."""
@@ -172,6 +168,65 @@ class MaskedLookups:
                     None if weights is None else weights[first:last],
                 )
                 out.index_add_(0, self._position[low:high] - self._bounds[table], sums)
+
+
+class CompiledMask:
+    """What :class:`MaskedLookups` is, with one compiled loop over all tables for the norms, and one for the sums."""
+
+    def __init__(self, lookups: Lookups, survivors: Survivors) -> None:
+        if survivors.rows is None:
+            position: Tensor | None = lookups.rows
+        elif survivors.rows is lookups.rows:
+            position = None
+        else:
+            position = kernels.locate(lookups.rows, survivors.rows)
+        ends = lookups._first[1:] if lookups._runs is not None else np.cumsum(lookups._sizes).tolist()
+        self._lookups = lookups
+        self._pairs = kernels.Pairs(
+            ends=ends,
+            firsts=lookups._first,
+            bounds=survivors.bounds,
+            example=lookups.example,
+            source=lookups._source,
+            row_of=lookups.row_of,
+            position=position,
+        )
+
+    def add_squared_norms(self, squared_norms: Tensor) -> None:
+        """See :class:`MaskedLookups`."""
+        if self._lookups._gradients:
+            self._pairs.add_squared_norms(self._lookups._gradients, squared_norms)
+
+    def add_weighted_sums(self, weight: Tensor | None, tables: Sequence[Tensor]) -> None:
+        """See :class:`MaskedLookups`."""
+        if self._lookups._gradients:
+            self._pairs.add_weighted_sums(self._lookups._gradients, weight, tables)
+
+
+def _grouped(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bool) -> tuple[Tensor, ...]:
+    """Sort look-ups by row and then by position, and find the distinct (row, example) pairs.
+
+    Args:
+        row: of each look-up, in consecutive parts, one a table, each above the one before, int64 ``[n]``.
+        example: of each look-up, ``[n]``, ascending among those of one row.
+        sizes: lengths of the parts.
+        merged: whether look-ups of one pair are one; False if no two are of one pair.
+
+    Returns:
+        Position of each look-up in the sorted order ``[n]``; first of each pair's in it ``[p]``, and its example
+        ``[p]``; sorted distinct rows ``[u]``, the place of each pair's row among them ``[p]``, and the number of pairs
+        of each ``[u]``.
+    """
+    bits = len(row).bit_length()
+    keys = ascending((row << bits) | torch.arange(len(row), device=row.device), sizes)
+    order, row = keys & ((1 << bits) - 1), keys >> bits
+    example, starts = example.index_select(0, order), torch.arange(len(row), device=row.device)
+    if merged:
+        new = torch.ones_like(row, dtype=torch.bool)
+        new[1:] = (row[1:] != row[:-1]) | (example[1:] != example[:-1])
+        starts = torch.nonzero(new).squeeze(1)
+        row, example = row[starts], example[starts]
+    return order, starts, example, *torch.unique_consecutive(row, return_inverse=True, return_counts=True)
 
 
 def _positions(

@@ -32,6 +32,7 @@ from dpfest.noise import Keystream
 Deviation = float | Floats | Tensor
 
 _CUDA_BLOCKS = 64  # blocks copied to a GPU at a time
+_PER_THREAD = 1 << 20  # variates, at least: for some milliseconds after an operation, torch's threads wait busily
 
 
 def gaussian_grid(deviation: float) -> float:
@@ -214,7 +215,7 @@ def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[
                 units = nearest_normals(stream, first + start, words, size, grid.deviations(start, size), scratch)
                 use(start, units, scratch.values[:size])
 
-    threads = min(torch.get_num_threads(), max(count // BLOCK, 1))  # a thread is not worth its start for less
+    threads = min(torch.get_num_threads(), max(count // _PER_THREAD, 1))
     cuts = [blocks * number // threads for number in range(threads + 1)]
     if threads == 1:
         work(0, blocks)

@@ -163,3 +163,179 @@ int64_t dpfest_nearest_normals(const int64_t *words, int64_t count, double devia
 
 ADD_UNITS(dpfest_add_units_float, float)
 ADD_UNITS(dpfest_add_units_double, double)
+
+/* Sort keys [n] by their bits from `low` on, `bits` of them, keeping the order of equal ones; `spare` [n] is room. */
+static void sort_by_digits(uint64_t *keys, uint64_t *spare, int64_t n, int low, int bits)
+{
+    enum { DIGIT = 11, MASK = (1 << DIGIT) - 1 };
+    uint64_t *from = keys, *to = spare, *swap;
+    for (int shift = low; shift < low + bits; shift += DIGIT) {
+        int64_t first[MASK + 1] = {0}, sum = 0;
+        for (int64_t i = 0; i < n; i++)
+            first[from[i] >> shift & MASK]++;
+        for (int digit = 0; digit <= MASK; digit++) {
+            int64_t count = first[digit];
+            first[digit] = sum;
+            sum += count;
+        }
+        for (int64_t i = 0; i < n; i++)
+            to[first[from[i] >> shift & MASK]++] = from[i];
+        swap = from, from = to, to = swap;
+    }
+    if (from != keys)
+        memcpy(keys, from, sizeof *keys * (size_t)n);
+}
+
+static int bits_of(uint64_t whole)
+{
+    int bits = 0;
+    for (; whole; whole >>= 1)
+        bits++;
+    return bits;
+}
+
+/* Reference: embeddings.py, _grouped. Sort look-ups by row, then by position, and find their distinct (row, example)
+ * pairs, or take each for a pair if not `merged`.
+ *
+ * row, example [n]: of each look-up; equal rows' examples ascend. sizes [tables]: lengths of consecutive parts, whose
+ * rows ascend. order [n]: position of each sorted look-up. starts [n]: first sorted look-up of each pair; example_of,
+ * row_of [n]: a pair's example, and the place of its row in rows [n], of which counts [n] says how many pairs it has.
+ * keys [2 n] is room. Returns the number of rows; the number of pairs goes to *pairs. */
+int64_t dpfest_group_lookups(const int64_t *row, const int64_t *example, int64_t n, const int64_t *sizes, int64_t tables,
+                             int64_t merged, int64_t *order, int64_t *starts, int64_t *example_of, int64_t *row_of,
+                             int64_t *rows, int64_t *counts, uint64_t *keys, int64_t *pairs)
+{
+    int places = bits_of((uint64_t)n);
+    int64_t found = 0, distinct = 0;
+    for (int64_t table = 0, begin = 0; table < tables; begin += sizes[table++]) {
+        int64_t size = sizes[table], least = size ? row[begin] : 0, most = least;
+        for (int64_t i = begin; i < begin + size; i++) {
+            least = row[i] < least ? row[i] : least;
+            most = row[i] > most ? row[i] : most;
+        }
+        for (int64_t i = begin; i < begin + size; i++)
+            keys[i] = (uint64_t)(row[i] - least) << places | (uint64_t)i;
+        sort_by_digits(keys + begin, keys + n, size, places, bits_of((uint64_t)(most - least)));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = (int64_t)(keys[i] & (((uint64_t)1 << places) - 1));
+        int64_t new_row = i == 0 || row[at] != row[order[i - 1]];
+        order[i] = at;
+        if (merged && !new_row && example[at] == example_of[found - 1])
+            continue;
+        if (new_row) {
+            rows[distinct] = row[at];
+            counts[distinct++] = 0;
+        }
+        counts[distinct - 1]++;
+        starts[found] = i;
+        example_of[found] = example[at];
+        row_of[found++] = distinct - 1;
+    }
+    *pairs = found;
+    return distinct;
+}
+
+/* Reference: survivors.py, Contributions.clipped. weight [examples] is room; sums [rows] receives the map. */
+FOR_EACH_PROCESSOR
+void dpfest_clipped_map(const int64_t *example, const int64_t *row_of, int64_t pairs, int64_t examples, int64_t rows,
+                        double clipping_norm, double grid, double *weight, double *sums)
+{
+    memset(weight, 0, sizeof *weight * (size_t)examples);
+    memset(sums, 0, sizeof *sums * (size_t)rows);
+    for (int64_t pair = 0; pair < pairs; pair++)
+        weight[example[pair]] += 1;
+    for (int64_t i = 0; i < examples; i++) {
+        double norm = sqrt(weight[i]), one;
+        one = clipping_norm / (norm > clipping_norm ? norm : clipping_norm);
+        if (grid > 0) {
+            one = one < 1 ? one * (1 - 0x1p-51) : one;
+            one = floor(one / grid) * grid;
+        }
+        weight[i] = one;
+    }
+    for (int64_t pair = 0; pair < pairs; pair++)
+        sums[row_of[pair]] += weight[example[pair]];
+}
+
+/* Reference: tables.py, locate. position [n]: of each of the sorted `wanted` [n] among sorted distinct rows [m]; -1 for
+ * one that is not there. Steps double until they pass the wanted row, so that neither list's length alone counts. */
+void dpfest_locate(const int64_t *wanted, int64_t n, const int64_t *rows, int64_t m, int64_t *position)
+{
+    int64_t low = 0; /* all rows before it are smaller */
+    for (int64_t i = 0; i < n; i++) {
+        int64_t step = 1, high;
+        while (low + step <= m && rows[low + step - 1] < wanted[i]) {
+            low += step;
+            step *= 2;
+        }
+        high = low + step <= m ? low + step - 1 : m; /* the row at `high`, if any, is not smaller */
+        while (low < high) {
+            int64_t middle = low + (high - low) / 2;
+            if (rows[middle] < wanted[i])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        position[i] = low < m && rows[low] == wanted[i] ? low : -1;
+    }
+}
+
+/* The pairs of a micro-batch, sorted by row, and with them each table's gradients: [*, dim], rows `stride` apart, of
+ * which its row number `source - first` is a pair's. Pairs of table t end at ends[t]. position: of each distinct row
+ * among the survivors, or -1; NULL if all survive, each at its own place. The survivors of table t begin at bounds[t]. */
+struct pairs {
+    int64_t tables;
+    const int64_t *ends, *dims, *strides, *firsts, *bounds;
+    const int64_t *example, *source, *row_of, *position;
+};
+
+/* Reference: embeddings.py, MaskedLookups.add_squared_norms. squared [examples] += squared norms over survivors. */
+#define ADD_SQUARED_NORMS(name, type)                                                                                  \
+    FOR_EACH_PROCESSOR void name(const struct pairs *p, const type *const *gradients, type *squared)                   \
+    {                                                                                                                  \
+        for (int64_t table = 0, pair = 0; table < p->tables; table++)                                                  \
+            for (int64_t dim = p->dims[table]; pair < p->ends[table]; pair++) {                                        \
+                const type *row = gradients[table] + (p->source[pair] - p->firsts[table]) * p->strides[table];         \
+                double sums[8] = {0}, rest = 0;                                                                        \
+                int64_t i = 0;                                                                                         \
+                if (p->position && p->position[p->row_of[pair]] < 0)                                                   \
+                    continue;                                                                                          \
+                for (; i + 8 <= dim; i += 8)                                                                           \
+                    for (int lane = 0; lane < 8; lane++)                                                               \
+                        sums[lane] += (double)row[i + lane] * (double)row[i + lane];                                   \
+                for (; i < dim; i++)                                                                                   \
+                    rest += (double)row[i] * (double)row[i];                                                           \
+                for (int lane = 0; lane < 8; lane++)                                                                   \
+                    rest += sums[lane];                                                                                \
+                squared[p->example[pair]] += (type)rest;                                                               \
+            }                                                                                                          \
+    }
+
+ADD_SQUARED_NORMS(dpfest_add_squared_norms_float, float)
+ADD_SQUARED_NORMS(dpfest_add_squared_norms_double, double)
+
+/* Reference: embeddings.py, MaskedLookups.add_weighted_sums. Add each pair's gradient, times its example's weight (NULL
+ * for 1), to its row in sums[table] [survivors, dim], in the order of the pairs. */
+#define ADD_WEIGHTED_SUMS(name, type, wide)                                                                            \
+    FOR_EACH_PROCESSOR void name(const struct pairs *p, const type *const *gradients, const type *weight,              \
+                                 wide *const *sums)                                                                    \
+    {                                                                                                                  \
+        for (int64_t table = 0, pair = 0; table < p->tables; table++)                                                  \
+            for (int64_t dim = p->dims[table]; pair < p->ends[table]; pair++) {                                        \
+                const type *row = gradients[table] + (p->source[pair] - p->firsts[table]) * p->strides[table];         \
+                int64_t at = p->position ? p->position[p->row_of[pair]] : p->row_of[pair];                             \
+                wide factor = weight ? (wide)weight[p->example[pair]] : 1;                                             \
+                wide *restrict sum;                                                                                    \
+                if (at < 0)                                                                                            \
+                    continue;                                                                                          \
+                sum = sums[table] + (at - p->bounds[table]) * dim;                                                     \
+                for (int64_t i = 0; i < dim; i++)                                                                      \
+                    sum[i] += factor * (wide)row[i];                                                                   \
+            }                                                                                                          \
+    }
+
+ADD_WEIGHTED_SUMS(dpfest_add_weighted_sums_float_float, float, float)
+ADD_WEIGHTED_SUMS(dpfest_add_weighted_sums_float_double, float, double)
+ADD_WEIGHTED_SUMS(dpfest_add_weighted_sums_double_float, double, float)
+ADD_WEIGHTED_SUMS(dpfest_add_weighted_sums_double_double, double, double)

@@ -9,22 +9,37 @@ from __future__ import annotations
 import ctypes
 import os
 import warnings
+from collections.abc import Sequence
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
 
 _VERSION = 1  # of kernels.c, as its dpfest_kernels_version() says
 _POINTER, _WHOLE, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-_ARGUMENTS = {
+_SIGNATURES: dict[str, list[Any]] = {
     "nearest_normals": [_POINTER, _WHOLE, _REAL, _POINTER, *[_REAL] * 3, *[_POINTER] * 4],
     "add_units_float": [_POINTER, _POINTER, _WHOLE, _REAL, _POINTER],
     "add_units_double": [_POINTER, _POINTER, _WHOLE, _REAL, _POINTER],
+    "group_lookups": [_POINTER, _POINTER, _WHOLE, _POINTER, _WHOLE, _WHOLE, *[_POINTER] * 8],
+    "clipped_map": [_POINTER, _POINTER, *[_WHOLE] * 3, _REAL, _REAL, _POINTER, _POINTER],
+    "locate": [_POINTER, _WHOLE, _POINTER, _WHOLE, _POINTER],
+    "add_squared_norms_float": [_POINTER] * 3,
+    "add_squared_norms_double": [_POINTER] * 3,
+    "add_weighted_sums_float_float": [_POINTER] * 4,
+    "add_weighted_sums_float_double": [_POINTER] * 4,
+    "add_weighted_sums_double_float": [_POINTER] * 4,
+    "add_weighted_sums_double_double": [_POINTER] * 4,
 }
+_COUNTS = ("nearest_normals", "group_lookups")  # return a count; the others nothing
+_NAMES = {torch.float32: "float", torch.float64: "double"}
 
 
 def _load() -> Any:
@@ -45,9 +60,9 @@ def _load() -> Any:
         warnings.warn(f"{file} is not used ({fault}), so steps are slower: install dpfest again.", stacklevel=2)
     else:
         return None
-    for name, arguments in _ARGUMENTS.items():
+    for name, arguments in _SIGNATURES.items():
         function = getattr(library, f"dpfest_{name}")
-        function.argtypes, function.restype = arguments, _WHOLE if name == "nearest_normals" else None
+        function.argtypes, function.restype = arguments, _WHOLE if name in _COUNTS else None
     return library
 
 
@@ -55,8 +70,19 @@ library: Any = _load()
 """The compiled library, or None."""
 
 
+def serve(*tensors: Tensor) -> bool:
+    """Return whether there are compiled loops for these tensors: whole numbers, or reals all of one type, on a CPU."""
+    types = {tensor.dtype for tensor in tensors}
+    return (
+        library is not None
+        and len(types) == 1
+        and types <= {torch.int64, *_NAMES}
+        and all(tensor.device.type == "cpu" for tensor in tensors)
+    )
+
+
 def nearest_normals(
-    words: NDArray[np.int64],
+    words: Whole,
     count: int,
     deviation: float | Floats,
     *,
@@ -64,7 +90,7 @@ def nearest_normals(
     least: float,
     highest: float,
     units: Floats,
-    unsure: tuple[NDArray[np.int64], Floats, Floats],
+    unsure: tuple[Whole, Floats, Floats],
 ) -> int:
     """Write the nearest whole numbers to normal variates to ``units``; return how many are unsure.
 
@@ -73,22 +99,15 @@ def nearest_normals(
         count: number of variates, 2 p or 2 p - 1.
         deviation: standard deviation of all, or of each, ``[count]``.
         most: distance from its unit beyond which a variate is unsure.
-        least, highest: bounds of ln u beyond which a pair is unsure.
+        least: bound of ln u below which a pair is unsure.
+        highest: bound of ln u above which a pair is unsure.
         units: room for the p cosines, then the p sines, ``[2 p]``.
         unsure: room for the place of each unsure variate, its distance and its ln u, each ``[2 p]``.
     """
-    of_each = None if isinstance(deviation, float) else np.ascontiguousarray(deviation)
+    common, of_each = _one_or_each(deviation)
     return int(
         library.dpfest_nearest_normals(
-            words.ctypes.data,
-            count,
-            deviation if of_each is None else 1.0,
-            None if of_each is None else of_each.ctypes.data,
-            most,
-            least,
-            highest,
-            units.ctypes.data,
-            *(array.ctypes.data for array in unsure),
+            _at(words), count, common, of_each and _at(of_each[0]), most, least, highest, *map(_at, (units, *unsure))
         )
     )
 
@@ -96,11 +115,130 @@ def nearest_normals(
 def add_units(values: NDArray[np.float32 | np.float64], units: Floats, size: float | Floats) -> None:
     """Round contiguous ``values [n]`` to multiples of ``size``, one or one of each, and add ``units [n]`` of it."""
     function = library.dpfest_add_units_float if values.dtype == np.float32 else library.dpfest_add_units_double
-    of_each = None if isinstance(size, float) else np.ascontiguousarray(size)
-    function(
-        values.ctypes.data,
-        units.ctypes.data,
-        len(values),
-        size if of_each is None else 1.0,
-        None if of_each is None else of_each.ctypes.data,
+    common, of_each = _one_or_each(size)
+    function(_at(values), _at(units), len(values), common, of_each and _at(of_each[0]))
+
+
+def group_lookups(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bool) -> tuple[Tensor, ...]:
+    """See ``dpfest.embeddings._grouped``."""
+    n, pairs = len(row), ctypes.c_int64()
+    lengths = (_WHOLE * len(sizes))(*sizes)
+    order, starts, example_of, row_of, rows, counts, *keys = torch.empty(8, n, dtype=torch.int64)
+    row, example = row.contiguous(), example.contiguous()
+    found = library.dpfest_group_lookups(
+        *(row.data_ptr(), example.data_ptr(), n, lengths, len(sizes), merged),
+        *(part.data_ptr() for part in (order, starts, example_of, row_of, rows, counts, keys[0])),
+        ctypes.byref(pairs),
     )
+    return (
+        order,
+        *(part[: pairs.value] for part in (starts, example_of)),
+        rows[:found],
+        row_of[: pairs.value],
+        counts[:found],
+    )
+
+
+def clipped_map(example: Tensor, row_of: Tensor, examples: int, rows: int, clipping_norm: float, grid: float) -> Tensor:
+    """See :meth:`dpfest.survivors.Contributions.clipped`."""
+    example, row_of = example.contiguous(), row_of.contiguous()
+    weight, sums = torch.empty(examples, dtype=torch.float64), torch.empty(rows, dtype=torch.float64)
+    library.dpfest_clipped_map(
+        *(example.data_ptr(), row_of.data_ptr(), len(example), examples, rows, clipping_norm, grid),
+        *(weight.data_ptr(), sums.data_ptr()),
+    )
+    return sums
+
+
+def locate(wanted: Tensor, rows: Tensor) -> Tensor:
+    """Return the position of each of sorted ``wanted [n]`` in sorted distinct ``rows``, -1 if absent, ``[n]``."""
+    wanted, rows, position = wanted.contiguous(), rows.contiguous(), torch.empty_like(wanted)
+    library.dpfest_locate(wanted.data_ptr(), len(wanted), rows.data_ptr(), len(rows), position.data_ptr())
+    return position
+
+
+class _Pairs(ctypes.Structure):
+    _fields_ = [
+        ("tables", _WHOLE),
+        *((name, _POINTER) for name in ("ends", "dims", "strides", "firsts", "bounds")),
+        *((name, _POINTER) for name in ("example", "source", "row_of", "position")),
+    ]
+
+
+class Pairs:
+    """The sorted (row, example) pairs of a micro-batch.
+
+    Args:
+        ends: end of each table's pairs.
+        firsts: number that the first row of each table's gradients has.
+        bounds: rank of each table's first survivor among all.
+        example, source, row_of: each pair's example, row of the gradients, and row among the distinct ones, ``[p]``.
+        position: of each distinct row among the survivors, -1 if it is none; None if all survive.
+    """
+
+    def __init__(
+        self,
+        *,
+        ends: Sequence[int],
+        firsts: Sequence[int],
+        bounds: Sequence[int],
+        example: Tensor,
+        source: Tensor,
+        row_of: Tensor,
+        position: Tensor | None,
+    ) -> None:
+        self._tables = len(ends)
+        self._ends, self._firsts, self._bounds = map(self._column, (ends, firsts, bounds))
+        self._tensors = [one.contiguous() for one in (example, source, row_of)]
+        self._position = position
+
+    def add_squared_norms(self, gradients: Sequence[Tensor], squared_norms: Tensor) -> None:
+        """See :meth:`dpfest.embeddings.MaskedLookups.add_squared_norms`.
+
+        Args:
+            gradients: of each table, ``[*, dim]``, of one type, the norms'; a row's values lie side by side.
+            squared_norms: ``[b]``.
+        """
+        function = getattr(library, f"dpfest_add_squared_norms_{_NAMES[squared_norms.dtype]}")
+        function(self._of(gradients), _pointers(gradients), squared_norms.data_ptr())
+
+    def add_weighted_sums(self, gradients: Sequence[Tensor], weight: Tensor | None, tables: Sequence[Tensor]) -> None:
+        """See :meth:`dpfest.embeddings.MaskedLookups.add_weighted_sums`.
+
+        Args:
+            gradients: as for norms, and of the weight's type.
+            weight: ``[b]``, or None for 1.
+            tables: each table's sums, contiguous, all of float32 or all of float64.
+        """
+        types = [_NAMES[one.dtype] for one in (gradients[0], tables[0])]
+        function = getattr(library, "_".join(["dpfest_add_weighted_sums", *types]))
+        at = None if weight is None else weight.data_ptr()
+        function(self._of(gradients), _pointers(gradients), at, _pointers(tables))
+
+    def _of(self, gradients: Sequence[Tensor]) -> Any:
+        dims, strides = ([of(one) for one in gradients] for of in (lambda g: g.shape[1], lambda g: g.stride(0)))
+        self._shapes = [self._column(dims), self._column(strides)]
+        return ctypes.byref(
+            _Pairs(
+                self._tables,
+                *(ctypes.addressof(one) for one in (self._ends, *self._shapes, self._firsts, self._bounds)),
+                *(one.data_ptr() for one in self._tensors),
+                None if self._position is None else self._position.data_ptr(),
+            )
+        )
+
+    def _column(self, values: Sequence[int]) -> Any:
+        return (_WHOLE * self._tables)(*values[: self._tables])
+
+
+def _pointers(tensors: Sequence[Tensor]) -> Any:
+    return (_POINTER * len(tensors))(*(one.data_ptr() for one in tensors))
+
+
+def _at(array: NDArray[Any]) -> int:
+    return array.ctypes.data
+
+
+def _one_or_each(value: float | Floats) -> tuple[float, tuple[Floats] | None]:
+    """Return the value of all, or 1 and the contiguous ones of each."""
+    return (value, None) if isinstance(value, float) else (1.0, (np.ascontiguousarray(value),))

@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpfest import kernels
 from dpfest.distributions import bernoulli, distinct, exponentials
 from dpfest.gaussian import add_gaussian, gaussian_grid
 from dpfest.noise import Keystream
@@ -81,6 +82,10 @@ class Contributions:
         Formal guarantee: the map's l2-sensitivity under add-or-remove-one adjacency is at most ``C1``; on a grid this
         holds for the floats themselves, since their sums are exact.
         """
+        if kernels.serve(self.example):
+            return kernels.clipped_map(
+                self.example, self.row_of, self.examples, len(self.rows), contribution_clipping_norm, grid
+            )
         distinct = torch.bincount(self.example, minlength=self.examples).to(torch.float64)
         weight = contribution_clipping_norm / distinct.sqrt().clamp_min(contribution_clipping_norm)
         if grid > 0:  # a weight below 1 is a quotient by a root, each rounded by up to half a unit

@@ -269,7 +269,8 @@ def test_every_row_has_the_noise_and_grid_of_its_own_deviation() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, BLOCK - 1, BLOCK + 1, 3 * BLOCK + 5])
-def test_threads_do_not_matter_and_no_block_repeats(size: int, loops: str) -> None:
+def test_threads_do_not_matter_and_no_block_repeats(size: int, loops: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PER_THREAD", BLOCK)
     before, drawn = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 5):

@@ -15,8 +15,14 @@ import pytest
 import torch
 
 from dpfest import box_muller, kernels
+from dpfest.algorithms import DPSGD
+from dpfest.embeddings import _grouped
+from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
 from dpfest.gaussian import add_gaussian, gaussian
 from dpfest.noise import NoiseKey
+from dpfest.reading import MicroBatch
+from dpfest.survivors import Contributions
+from dpfest.tables import Survivors, locate
 
 KEY = NoiseKey.from_seed(1)
 
@@ -150,3 +156,119 @@ def test_a_library_that_does_not_fit_is_named_and_not_used(tmp_path: Path, stale
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import kernels; print(kernels.library)"
     shown, warned = warnings_of(code)
     assert shown == "None" and library.name in warned and "install dpfest again" in warned
+
+
+# Look-ups
+
+
+def lookups_of(seed: int, examples: int = 200, repeated: bool = False) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """Return the sizes of four tables' look-ups, one of them empty, each look-up's row and its example."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, of_example, sizes, offset = [], [], [], 0
+    for vocabulary in (1, 40, 50, 3_000_000):
+        uses = 0 if vocabulary == 50 else 3 if repeated else 1
+        example = torch.arange(examples).repeat_interleave(uses)
+        rows.append(offset + (torch.rand(len(example), generator=generator) ** 3 * vocabulary).long())
+        of_example.append(example)
+        sizes.append(len(example))
+        offset += vocabulary
+    return sizes, torch.cat(rows), torch.cat(of_example)
+
+
+@needs_the_library
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("examples", [0, 1, 200, 5000])
+def test_lookups_are_grouped_as_the_reference_groups_them(examples: int, repeated: bool) -> None:
+    sizes, row, example = lookups_of(examples, examples, repeated)
+    compiled = kernels.group_lookups(row, example, sizes, repeated)
+    reference = _grouped(row, example, sizes, repeated)
+    assert len(compiled) == len(reference) == 6
+    for found, expected in zip(compiled, reference, strict=True):
+        assert torch.equal(found, expected)
+    assert not repeated or examples < 2 or len(compiled[1]) < len(row)
+
+
+@needs_the_library
+@pytest.mark.parametrize("grid", [0.0, 2.0**-20])
+@pytest.mark.parametrize("clipping_norm", [0.3, 1.0, 100.0])
+def test_the_clipped_map_has_the_same_bits(clipping_norm: float, grid: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes, row, example = lookups_of(0, 500, repeated=True)
+    _, _, example_of, rows, row_of, _ = kernels.group_lookups(row, example, sizes, True)
+    for examples in (0, 501):
+        kept = example_of < examples
+        contributions = Contributions(rows, row_of[kept], example_of[kept], examples)
+        compiled = contributions.clipped(clipping_norm, grid)
+        with monkeypatch.context() as without:
+            without.setattr(kernels, "library", None)
+            assert torch.equal(compiled, contributions.clipped(clipping_norm, grid))
+
+
+@needs_the_library
+@pytest.mark.parametrize(("wanted", "rows"), [(0, 0), (0, 9), (9, 0), (1, 1), (1000, 3), (3, 1000), (500, 700)])
+def test_rows_are_found_as_the_reference_finds_them(wanted: int, rows: int) -> None:
+    generator = torch.Generator().manual_seed(wanted)
+    several = [torch.randperm(1200, generator=generator)[:count].sort().values for count in (wanted, rows)]
+    position, present = locate(several[1], several[0])
+    assert torch.equal(kernels.locate(*several), torch.where(present, position, -1))
+
+
+def losses(model: torch.nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    return model(batch)
+
+
+class Model(torch.nn.Module):
+    """Columns of a wide gradient, a bag, a table used twice, a table of one dimension, one that nothing reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.wide, self.narrow = torch.nn.Embedding(50, 13), torch.nn.Embedding(7, 1)
+        self.bag, self.unused = torch.nn.EmbeddingBag(30, 8, mode="mean"), torch.nn.Embedding(5, 3)
+        self.out = torch.nn.Linear(13 + 1 + 8 + 13, 1)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        parts = [self.wide(ids[:, 0]), self.narrow(ids[:, 1] % 7), self.bag(ids[:, 2:] % 30), self.wide(ids[:, 4])]
+        return self.out(torch.cat(parts, dim=1)).squeeze(1).exp()
+
+
+@needs_the_library
+@pytest.mark.parametrize("sum_dtype", [None, torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kept", ["all", "touched", "some", "none"])
+def test_clipped_sums_are_those_of_the_reference(
+    kept: str, dtype: torch.dtype, sum_dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To rounding: of norms and sums, with the same survivors, over two micro-batches, one gradient not finite."""
+
+    def step() -> list[torch.Tensor]:
+        model = Model().to(dtype)
+        engine = PrivateEngine(
+            model, DPSGD(), losses, KEY, gradient_noise_multiplier=0.0, expected_batch_size=1.0, sum_dtype=sum_dtype
+        )
+        ids = torch.randint(50, (60, 8), generator=torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            model.wide.weight[49] = math.inf  # such an example counts as zero
+        parts = [MicroBatch(np.arange(40), ids[:40]), MicroBatch(np.arange(40, 60), ids[40:])]
+        batch = LogicalBatch(engine, parts, 0)
+        touched = batch.contributions().rows
+        rows = {"all": None, "touched": touched, "some": touched[::2], "none": touched[:0]}[kept]
+        total = ClippedSum(engine, Survivors(engine.layout, rows), 0.5)
+        for recording in batch.recordings():
+            total.add(recording)
+        assert any(not norms.isfinite().all() for norms in total.example_norms)
+        return [total.flat_rows, total.flat_dense, torch.cat(total.example_norms)]
+
+    compiled = step()
+    monkeypatch.setattr(kernels, "library", None)
+    for found, expected in zip(compiled, step(), strict=True):
+        assert found.dtype == expected.dtype
+        close = 1e-5 if torch.float32 in (dtype, found.dtype) else 1e-12
+        torch.testing.assert_close(found, expected, rtol=close, atol=close)
+
+
+@needs_the_library
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_other_types_are_left_to_the_reference(dtype: torch.dtype) -> None:
+    assert kernels.serve(torch.zeros(2), torch.zeros(3)) and kernels.serve(torch.zeros(2, dtype=torch.int64))
+    assert not kernels.serve(torch.zeros(2, dtype=dtype))
+    assert not kernels.serve(torch.zeros(2), torch.zeros(2, dtype=torch.float64)) and not kernels.serve()

@@ -35,6 +35,7 @@ _NOT_OF_A_CLASS = (
     "__firstlineno__",
     "_abc_impl",
 )
+_LONGEST = 200  # of a description within another
 _LARGEST = 1 << 20  # elements up to which an array's content is hashed; beyond, only its shape counts
 OF_BRANCHES = ("period", "units", "plan", "selection")
 """Parts that a branch, which has a fresh key, must share with the run that it leaves."""
@@ -112,10 +113,14 @@ class _Description:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, Any] = {}  # by identity, kept alive so that no identity is used twice
+        self._seen: dict[int, tuple[int, Any]] = {}  # by identity: when, and what, kept alive so that no other has it
 
     def of(self, value: Any) -> str:
-        """Describe one value."""
+        """Describe one value, by a digest where the description is long: within others, it would be quoted anew."""
+        text = self._of(value)
+        return text if len(text) <= _LONGEST else digest(text)
+
+    def _of(self, value: Any) -> str:
         if isinstance(value, str | bytes | int | float | complex | None | torch.dtype | torch.device | range | slice):
             return repr(value)
         if isinstance(value, Tensor):
@@ -123,8 +128,8 @@ class _Description:
         if isinstance(value, np.ndarray):
             return self._array(value)
         if id(value) in self._seen:
-            return f"again {list(self._seen).index(id(value))}"
-        self._seen[id(value)] = value
+            return f"again {self._seen[id(value)][0]}"
+        self._seen[id(value)] = (len(self._seen), value)
         if isinstance(value, types.MethodType):
             return f"{self.of(value.__func__)} of {self.of(value.__self__)}"
         if isinstance(value, types.FunctionType):

@@ -67,7 +67,9 @@ class PrivateTraining:
         selected: result of :func:`dpfest.select_rows`, for algorithms with a row selection; or sorted global rows
             alone, if the caller vouches that the ledger contains their cost.
         key: key of the whole run; None draws a fresh one from the operating system.
-        ledger: None for the plan's own; in a stream, the ledger that the earlier periods used.
+        ledger: None for the plan's own, or that of ``after``.
+        after: in a stream, the training of the period before, of the same model and loss: its ledger goes on, and what
+            it checked is not checked again.
         sum_dtype: dtype in which clipped gradients are summed; None for the model's. ``torch.float64`` bounds the
             rounding of a float32 model's sums for any data (docs/PRIVACY.md), and is slower.
         num_workers, pin_memory: passed to the ``DataLoader`` behind iteration.
@@ -90,6 +92,7 @@ class PrivateTraining:
         selected: Selection | Tensor | np.ndarray | None = None,
         key: NoiseKey | None = None,
         ledger: Ledger | None = None,
+        after: PrivateTraining | None = None,
         sum_dtype: torch.dtype | None = None,
         num_workers: int = 0,
         pin_memory: bool = False,
@@ -118,8 +121,12 @@ class PrivateTraining:
         self._batches = privacy_plan.batches(period, self._own_key)
         self._read = read if self.units is None else UnitReader(read, self.units)
         self._loader = {"num_workers": num_workers, "pin_memory": pin_memory}
+        if after is not None and (after.model is not model or after.engine.recorder.loss_fn != loss_fn):
+            raise UserError("after= is the training of the period before, of this very model and loss function.")
+        if ledger is None and after is not None:
+            ledger = after.ledger
         self._own_ledger = ledger is None
-        self.ledger = privacy_plan.ledger(period) if ledger is None else ledger
+        self.ledger: Ledger = privacy_plan.ledger(period) if ledger is None else ledger
         if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):
             raise UserError("The ledger belongs to another plan: use this plan's own, or that of its earlier periods.")
         if not privacy_plan.sampler.branches and self.ledger.has_spent(privacy_plan.step(period)):
@@ -128,7 +135,10 @@ class PrivateTraining:
                 "once an epoch: a second training, under its own key, would take it again. Resume from the first."
             )
         self.steps_done, self._reserved = 0, 0
-        self._checked, self._barren, self._versions = False, 0, self._weight_versions()
+        self._checked: bool = after is not None and after._checked
+        self._steps_before: int = 0 if after is None else after._steps_before + after.steps_done
+        self._to_check: int | None = None  # the step whose whole batch is checked, once known
+        self._barren, self._versions = 0, self._weight_versions()
 
     def _engine(self, *arguments: Any, **noise: Any) -> PrivateEngine:
         return PrivateEngine(*arguments, **noise)
@@ -162,9 +172,21 @@ class PrivateTraining:
         drawn = int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
         if not self.algorithm.private:
             return 0
-        if drawn or not self._checked:
+        if drawn or self._is_first_to_check(step):
             return self.period.examples
-        return _SAMPLE if step in CHECKED_STEPS else 0
+        return _SAMPLE if self._steps_before + step in CHECKED_STEPS else 0
+
+    def _is_first_to_check(self, step: int) -> bool:
+        """Return whether a step is the next with two examples (or units) or more, and no batch was checked yet."""
+        if self._checked:
+            return False
+        if self._to_check is None:
+            upcoming = range(self.steps_done, self.period.steps)
+            self._to_check = next((one for one in upcoming if self._splits(self.indices(one))), self.period.steps)
+        return step == self._to_check
+
+    def _splits(self, examples: np.ndarray) -> bool:
+        return len(examples if self.units is None else np.unique(self.units.of[examples])) > 1
 
     def read(self, request: Request) -> Batch:
         """Read the batch of a request; safe to call from another thread or process."""
@@ -336,7 +358,7 @@ class PrivateTraining:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
         new = done + reserved - self.steps_done - self._reserved
         self.ledger.spend_step(self._number, new)
-        self.steps_done, self._reserved = done, reserved
+        self.steps_done, self._reserved, self._to_check = done, reserved, None
         self._versions = self._weight_versions()
 
     def fork(self, steps: int) -> dict[str, Any]:

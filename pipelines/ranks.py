@@ -29,7 +29,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
@@ -243,7 +242,7 @@ class _RankRun(Run):
     def _new_key(self) -> NoiseKey:
         return super()._new_key() if self._fixed else shared_key(self.group)
 
-    def _begin(self, ledger: Ledger) -> RankTraining:
+    def _begin(self, after: Any = None) -> RankTraining:
         return RankTraining(
             self.task.model,
             self.task.losses,
@@ -256,7 +255,7 @@ class _RankRun(Run):
             period=self.period,
             selected=self._selected(),
             key=self.key,
-            ledger=ledger,
+            after=after,
         )
 
     def _selected(self) -> NDArray[np.int64] | None:
@@ -269,7 +268,7 @@ class _RankRun(Run):
         size = int(self.group.from_first(torch.tensor([len(rows)])))
         return self.group.from_first(rows if self.group.rank == 0 else rows.new_empty(size)).numpy()
 
-    def _save(self) -> None:
+    def _store(self) -> None:
         """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names their content.
 
         Raises:

@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batch
 from dpfest.training import PrivateTraining, Step
@@ -142,6 +141,8 @@ class Run:
         self.task = self._task()
         self.optimizers = optimizers(self.task.model, config.optimizer)
         self.seconds, self.waited = 0.0, 0.0
+        self._composed_at, self._composing = 0.0, 0.0
+        self._saved = 0  # the step of the last checkpoint
         self.evaluating, self.evaluated = 0.0, 0
         self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
@@ -150,7 +151,7 @@ class Run:
                 day.verify_training_rows()
         self.key = self._new_key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
         self.period = 0 if saved is None else saved["period"]
-        self.training = self._begin(schedule.plan.ledger(self.period))
+        self.training = self._begin()
         self.layout = self.training.engine.layout
         self.size = self.task.embedding_size(self.layout)
         self.rows = torch.zeros(len(self.layout.names), dtype=torch.float64)
@@ -174,12 +175,13 @@ class Run:
         if self.period + 1 == len(self.schedule.rows):
             return False
         self.period += 1
-        self.training = self._begin(self.training.ledger)
-        self._save()
+        self.training = self._begin(after=self.training)
+        if self.step - self._saved >= self.config.train.checkpoint_every:
+            self._save()
         return True
 
-    def _begin(self, ledger: Ledger) -> PrivateTraining:
-        """Return the training of the current period, on the current weights and optimisers."""
+    def _begin(self, after: Any = None) -> PrivateTraining:
+        """Return the training of the current period, which goes on after that of the period before, if any."""
         return PrivateTraining(
             self.task.model,
             self.task.losses,
@@ -190,12 +192,12 @@ class Run:
             units=self.schedule.units(self.period),
             selected=self.schedule.selected(self.period),
             key=self.key,
-            ledger=ledger,
+            after=after,
         )
 
     def train_period(self, stop: StopRequest, report: Reporter, reader: Executor) -> None:
         """Take the remaining steps of the current period, reading each batch during the step before."""
-        every, last_saved, end = self.config.train, self.step, self._ends[self.period]
+        every, end = self.config.train, self._ends[self.period]
         upcoming = reader.submit(self._read, self.training.steps_done)
         while self.step < end:
             started = time.perf_counter()
@@ -214,9 +216,8 @@ class Run:
                 self._metrics("validation", **self._evaluate(self.schedule.validation))
             # After a period's last step the next checkpoint includes the evaluation.
             stopping = stop.requested  # over ranks a question to all of them, which each must ask at every step
-            if (self.step - last_saved >= every.checkpoint_every and self.step < end) or stopping:
+            if (self.step - self._saved >= every.checkpoint_every and self.step < end) or stopping:
                 self._save()
-                last_saved = self.step
             stop.exit_if_requested()
 
     def _read(self, step: int) -> Batch:
@@ -257,7 +258,17 @@ class Run:
         words = [f"{speed:,.0f} examples/s", f"loss {private.loss:.4f}"]
         if reduction := self._reduction():
             words.append(f"reduction {reduction:,.1f}x")
-        report(self.step, self.steps, "  ".join([*words, self.training.ledger.summary()]))
+        report(self.step, self.steps, "  ".join([*words, *self._spent()]))
+
+    def _spent(self) -> list[str]:
+        """Return what the ledger says of the steps taken, while composing them costs a twentieth of the run at most."""
+        started = time.perf_counter()
+        if self.step < self.steps and started - self._composed_at < 20 * self._composing:
+            return []
+        summary = self.training.ledger.summary()
+        self._composed_at = time.perf_counter()
+        self._composing = self._composed_at - started
+        return [summary]
 
     def _metrics(self, split: str, **values: Any) -> None:
         self.directory.log_metrics({"step": self.step, "split": split, **values})
@@ -334,6 +345,11 @@ class Run:
         return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, self.directory.path.name)
 
     def _save(self) -> None:
+        self._store()
+        self._saved = self.step
+
+    def _store(self) -> None:
+        """Write a checkpoint."""
         self.directory.save_state({"training": self.training.state_dict(), **self._progress()})
 
     def _progress(self) -> dict[str, Any]:
@@ -365,6 +381,7 @@ class Run:
                 "train.micro_batch_size, device and installation as before, or delete that folder and start again, "
                 "which spends the budget a second time."
             ) from error
+        self._saved = self.step
 
     def _resume(self, saved: dict[str, Any]) -> None:
         self.training.load_state_dict(saved["training"])

@@ -65,7 +65,8 @@ class RankTraining(PrivateTraining):
         places: which rank owns which rows.
         group: the ranks.
         parts: M, into which a batch is cut by index modulo M, fixed for a run; at most M ranks share its examples.
-        options: ``period``, ``selected``, ``key`` and ``ledger`` as in one process. Without ``key``, rank 0 draws one.
+        options: ``period``, ``selected``, ``key``, ``ledger`` and ``after`` as in one process. Without ``key``, rank 0
+            draws one.
 
     Raises:
         UserError: as in one process; or the ranks do not agree on what determines a step.
@@ -201,7 +202,7 @@ class RankTraining(PrivateTraining):
             lazy.pending = [float(pending) for pending in common["pending"]]
             lazy.use(self.engine.key)  # what is pending may be drawn before the next step
         self.ledger.spend_step(self._number, common["steps_done"])
-        self.steps_done = common["steps_done"]
+        self.steps_done, self._to_check = common["steps_done"], None
         self._versions = self._weight_versions()
         self.refuse_disagreement()
 

@@ -44,11 +44,6 @@ class RocAuc:
         np.add.at(self.counts, (labels.astype(np.int64), ordered >> (32 - _KEPT_BITS)), 1)
 
     @property
-    def positives(self) -> int:
-        """Number of examples with label 1."""
-        return int(self.counts[1].sum())
-
-    @property
     def examples(self) -> int:
         """Number of examples."""
         return int(self.counts.sum())
@@ -56,20 +51,19 @@ class RocAuc:
     @property
     def value(self) -> float | None:
         """Probability that a positive scores above a negative one, ties counted half; None without one of each."""
-        negatives, positives = self.counts
-        pairs = self.positives * (self.examples - self.positives)
-        if not pairs:
-            return None
-        below = np.cumsum(negatives) - negatives
-        return float((positives * (below + 0.5 * negatives)).sum() / pairs)
+        return self.estimate[0]
 
     @property
-    def standard_error(self) -> float | None:
-        """Standard error of the value over a finite sample (Hanley and McNeil, 1982, equation 1)."""
-        if (auc := self.value) is None:
-            return None
-        positives, negatives = self.positives, self.examples - self.positives
+    def estimate(self) -> tuple[float | None, float | None]:
+        """The value, and its standard error over a finite sample (Hanley and McNeil, 1982, equation 1)."""
+        bins = np.flatnonzero(self.counts.any(axis=0))
+        negative, positive = self.counts[:, bins]
+        negatives, positives = int(negative.sum()), int(positive.sum())
+        if not negatives * positives:
+            return None, None
+        below = np.cumsum(negative) - negative
+        auc = float((positive * (below + 0.5 * negative)).sum() / (negatives * positives))
         both_positive, both_negative = auc / (2 - auc), 2 * auc**2 / (1 + auc)
         variance = auc * (1 - auc)
         variance += (positives - 1) * (both_positive - auc**2) + (negatives - 1) * (both_negative - auc**2)
-        return math.sqrt(variance / (positives * negatives))
+        return auc, math.sqrt(variance / (positives * negatives))

@@ -50,8 +50,10 @@ class Evaluation:
     @property
     def values(self) -> dict[str, float | None]:
         """AUC, its standard error and the mean loss; None for those that too few rows leave undefined."""
-        loss = sum(self.losses) / self.auc.examples if self.auc.examples else None
-        return {"auc": self.auc.value, "standard_error": self.auc.standard_error, "loss": loss}
+        examples = self.auc.examples
+        loss = sum(self.losses) / examples if examples else None
+        auc, error = self.auc.estimate
+        return {"auc": auc, "standard_error": error, "loss": loss}
 
 
 class ClickTask:

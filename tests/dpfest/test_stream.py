@@ -207,6 +207,38 @@ def test_rows_that_leave_or_enter_the_set_keep_their_values(streaming):
     assert 0.999 < book.epsilon() <= 1
 
 
+def test_a_period_goes_on_after_the_one_before(monkeypatch):
+    """One ledger; the model is checked whole once, also where batches are read ahead, then on samples at 8, 64, ..."""
+    planned, model, checked = stream(), Scores(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def check(engine, batch, whole_tables):
+        checked.append((batch.step, len(batch.parts[0][0].examples), whole_tables))
+
+    monkeypatch.setattr("dpfest.training.check_batch", check)
+    monkeypatch.setattr("dpfest.training.CHECK_EVERY", 10**9)
+
+    def begin(after=None, period=0, loss=losses):
+        read, key = (lambda indices, seed: [MicroBatch(indices, torch.from_numpy(indices % 6))]), NoiseKey.from_seed(1)
+        return PrivateTraining(model, loss, optimizer, planned, read, period=period, key=key, after=after)
+
+    training, sizes = None, []
+    for period in range(3):
+        training = begin(training, period)
+        sizes.append([len(training.indices(step)) for step in range(2)])
+        batches = [training.read(training.request(step)) for step in range(training.steps_left)]  # all ahead
+        for batch in batches:
+            training.step(batch)
+    assert checked == [(0, sizes[0][0], True), (1, sizes[0][1], False), (8, checked[2][1], False)]
+    assert 0.999 < training.epsilon() <= 1 and len(training.ledger.events) == 3
+    with pytest.raises(UserError, match="of this very model and loss function"):
+        begin(training, loss=lambda model, batch: model(batch))
+
+
+def losses(model, batch):
+    return model(batch) ** 2
+
+
 def test_no_two_periods_share_a_draw(streaming):
     key = NoiseKey.from_seed(3)
     draws = [streaming.key_of(number, key).stream("row noise").words(4).tolist() for number in range(3)]

@@ -77,11 +77,12 @@ def opened(settings: Config) -> Stream:
     return Stream.open(preprocess(settings))
 
 
-@pytest.mark.parametrize("algorithm", ["adafest_plus", "nonprivate"])
+@pytest.mark.parametrize(("algorithm", "every"), [("adafest_plus", 3), ("adafest_plus", 100), ("nonprivate", 3)])
 def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
-    overrides: Any, config: Any, algorithm: str
+    overrides: Any, config: Any, algorithm: str, every: int
 ) -> None:
-    more = [*f"algorithm={algorithm}".split(), "train.steps=6", "train.checkpoint_every=3", "train.log_every=1"]
+    """Also where the last checkpoint is of the first period."""
+    more = [*f"algorithm={algorithm}".split(), "train.steps=6", f"train.checkpoint_every={every}", "train.log_every=1"]
     more += ["algorithm.threshold=1", "algorithm.selection.rows=260"] if algorithm == "adafest_plus" else []
     expected = make_run(config(*more, name="quiet"))
     folder = run_folder(config(*more, name="killed"))

@@ -161,7 +161,7 @@ def bench(
     section: Annotated[
         str,
         typer.Argument(
-            help="embedding, step, text, peers, ranks, preprocess, accounting, corrections, bias or contribution."
+            help="embedding, step, small, text, peers, ranks, preprocess, accounting, corrections, bias, contribution."
         ),
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measured repetitions of each competitor.")] = 30,

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from dpfest import binding
 from dpfest.arguments import key_of, rows_of, units_of
+from dpfest.check_schedule import CHECK_EVERY, CheckSchedule
 from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
 from dpfest.errors import UserError
 from dpfest.lazy import lacks_noise
@@ -30,11 +31,6 @@ from dpfest.trial import check_batch
 from dpfest.units import Units
 from dpfest.validation import check_loss_fn, check_optimizers
 
-CHECK_EVERY = 512
-"""After the first batch, one step in this many, on average, checks that examples do not mix; a check costs 2 to 10."""
-CHECKED_STEPS = frozenset(8**power for power in range(10))
-"""Steps (from 0) at which a sample of the batch is checked: examples may begin to mix once weights have moved."""
-_SAMPLE = 256  # examples
 _BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 
 
@@ -135,9 +131,8 @@ class PrivateTraining:
                 "once an epoch: a second training, under its own key, would take it again. Resume from the first."
             )
         self.steps_done, self._reserved = 0, 0
-        self._checked: bool = after is not None and after._checked
-        self._steps_before: int = 0 if after is None else after._steps_before + after.steps_done
-        self._to_check: int | None = None  # the step whose whole batch is checked, once known
+        before = None if after is None else (after._checks, after.steps_done)
+        self._checks: CheckSchedule = CheckSchedule(self.period.steps, self._divides, self._draws_check, before)
         self._barren, self._versions = 0, self._weight_versions()
 
     def _engine(self, *arguments: Any, **noise: Any) -> PrivateEngine:
@@ -169,24 +164,17 @@ class PrivateTraining:
         return request_of(self.engine.key, step, examples, check=self._examples_to_check(step), units=units)
 
     def _examples_to_check(self, step: int) -> int:
-        drawn = int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
         if not self.algorithm.private:
             return 0
-        if drawn or self._is_first_to_check(step):
-            return self.period.examples
-        return _SAMPLE if self._steps_before + step in CHECKED_STEPS else 0
+        count = self._checks.examples(step, self.steps_done)
+        return self.period.examples if count is None else count
 
-    def _is_first_to_check(self, step: int) -> bool:
-        """Return whether a step is the next with two examples (or units) or more, and no batch was checked yet."""
-        if self._checked:
-            return False
-        if self._to_check is None:
-            upcoming = range(self.steps_done, self.period.steps)
-            self._to_check = next((one for one in upcoming if self._splits(self.indices(one))), self.period.steps)
-        return step == self._to_check
-
-    def _splits(self, examples: np.ndarray) -> bool:
+    def _divides(self, step: int) -> bool:
+        examples = self.indices(step)
         return len(examples if self.units is None else np.unique(self.units.of[examples])) > 1
+
+    def _draws_check(self, step: int) -> bool:
+        return int(self.engine.key.stream("check steps", step).words(1)[0]) % CHECK_EVERY == 0
 
     def read(self, request: Request) -> Batch:
         """Read the batch of a request; safe to call from another thread or process."""
@@ -259,8 +247,8 @@ class PrivateTraining:
 
     def _check(self, batch: Batch) -> None:
         if sum(map(bool, batch.parts)) > 2:  # the examples checked, and two parts of them
-            check_batch(self.engine, batch, whole_tables=not self._checked)
-            self._checked = True
+            check_batch(self.engine, batch, whole_tables=not self._checks.passed)
+            self._checks.passed = True
 
     def flush(self) -> None:
         """Apply all pending lazy noise, O(rows), before the weights are evaluated, saved or released.
@@ -358,7 +346,8 @@ class PrivateTraining:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
         new = done + reserved - self.steps_done - self._reserved
         self.ledger.spend_step(self._number, new)
-        self.steps_done, self._reserved, self._to_check = done, reserved, None
+        self.steps_done, self._reserved = done, reserved
+        self._checks.resume()
         self._versions = self._weight_versions()
 
     def fork(self, steps: int) -> dict[str, Any]:

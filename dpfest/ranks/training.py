@@ -202,7 +202,8 @@ class RankTraining(PrivateTraining):
             lazy.pending = [float(pending) for pending in common["pending"]]
             lazy.use(self.engine.key)  # what is pending may be drawn before the next step
         self.ledger.spend_step(self._number, common["steps_done"])
-        self.steps_done, self._to_check = common["steps_done"], None
+        self.steps_done = common["steps_done"]
+        self._checks.resume()
         self._versions = self._weight_versions()
         self.refuse_disagreement()
 

@@ -42,7 +42,11 @@ def private_step(
     ``batches`` holds each batch as micro-batches.
     """
     algorithm = COMPETITORS[name]()
-    rows = sum(m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight.requires_grad)
+    rows = sum(
+        m.num_embeddings
+        for m in model.modules()
+        if isinstance(m, nn.Embedding | nn.EmbeddingBag) and m.weight.requires_grad
+    )
     selected = torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None
     if isinstance(algorithm, AdaFEST):
         universe = rows if selected is None else len(selected)

@@ -162,10 +162,10 @@ def test_a_batch_that_touches_no_row_of_a_table_passes_the_checks(monkeypatch: p
     monkeypatch.setattr(small, "Clicks", LeavesOneOut)
     own = small.training(plans()["fest"])
     for whole_tables in (True, False):
-        own._checked = not whole_tables
+        own._checks.passed = not whole_tables
         request = request_of(own.engine.key, own.steps_done, own.indices(own.steps_done), check=small.EXAMPLES)
         own.step(own.read(request))
-    assert own.steps_done == 2 and own._checked
+    assert own.steps_done == 2 and own._checks.passed
 
 
 class Careful(small.Clicks):

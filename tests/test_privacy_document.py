@@ -44,7 +44,7 @@ def test_the_guarantee_imports_what_it_says_and_nothing_above_it() -> None:
         "json",
     }
     standard |= {"concurrent", "itertools", "math", "numbers", "os", "pathlib", "platform", "random", "secrets"}
-    standard |= {"datetime", "sys", "threading", "types", "typing", "warnings", "weakref"}
+    standard |= {"ctypes", "datetime", "sys", "threading", "types", "typing", "warnings", "weakref"}
     for path in sorted((HOME / "dpfest").rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         found = [alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.accounting import Event
+from dpfest.ahead import NoiseAhead
 from dpfest.algorithms import Algorithm, StepContext
 from dpfest.capture import Recorder, Recording
 from dpfest.errors import UserError
@@ -128,6 +129,7 @@ class PrivateEngine:
         self.algorithm, self.expected_batch_size = algorithm, expected_batch_size
         self.device, self.dtype = self.recorder.device, self.recorder.dtype
         self.sum_dtype = sum_dtype or self.dtype
+        self._dense_noise = NoiseAhead("dense noise")
         self.selected = None if selected is None else selected.to(self.device)
         if selected is not None and len(selected):
             ordered = bool((selected[1:] > selected[:-1]).all())
@@ -198,7 +200,7 @@ class PrivateEngine:
             sums.add(recording)
             loss += float(recording.losses.detach().sum())
         if self.deviation > 0:
-            add_gaussian(sums.flat_dense, self.key.stream("dense noise", step), self.deviation)
+            self._dense_noise.add(sums.flat_dense, self.key, step, self.deviation)
             if not self.lazy:
                 add_gaussian(sums.flat_rows, self.key.stream("row noise", step), self.deviation)
                 if (kept := self.algorithm.kept(survivors, sums.rows, self.deviation, context)) is not None:

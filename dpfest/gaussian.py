@@ -85,14 +85,26 @@ def gaussian(stream: Keystream, count: int, deviation: float) -> Floats:
     Raises:
         ValueError: see :func:`gaussian_grid`.
     """
+    units = draw_units(stream, count, deviation)
+    units *= gaussian_grid(deviation)
+    return units
+
+
+def draw_units(stream: Keystream, count: int, deviation: float) -> Floats:
+    """Return what :func:`gaussian` does, in units of the grid: whole numbers, float64 ``[count]``."""
     out = np.empty(count)
     first, grid = stream.reserve(_words(count)), _Grid(deviation)
 
     def write(start: int, units: Floats, _: Floats) -> None:
-        np.multiply(units, grid.size, out=out[start : start + len(units)])
+        out[start : start + len(units)] = units
 
     _draw(stream, first, count, grid, write)
     return out
+
+
+def add_units(values: Tensor, units: Floats, deviation: float) -> None:
+    """Add noise of :func:`draw_units` as :func:`add_gaussian` does, to contiguous values on the CPU, in place."""
+    _add(values.detach().view(-1).numpy(), units, gaussian_grid(deviation))
 
 
 def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> None:
@@ -127,17 +139,16 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> Non
     array = flat.numpy()
 
     def add(start: int, units: Floats, scratch: Floats) -> None:
-        part, size = array[start : start + len(units)], grid.sizes(start, len(units))
-        if kernels.library:
-            kernels.add_units(part, units, size)
-        else:
-            _add_units(part, units, size, scratch)
+        _add(array[start : start + len(units)], units, grid.sizes(start, len(units)), scratch)
 
     _draw(stream, first, len(array), grid, add)
 
 
-def _add_units(values: Floats, units: Floats, size: float | Floats, rounded: Floats) -> None:
+def _add(values: Floats, units: Floats, size: float | Floats, rounded: Floats | None = None) -> None:
     """Round values to multiples of ``size`` and add units of it, in place."""
+    if kernels.library:
+        return kernels.add_units(values, units, size)
+    rounded = np.empty(len(values)) if rounded is None else rounded
     np.multiply(values, 1 / size, out=rounded, dtype=np.float64)
     np.rint(rounded, out=rounded)
     rounded += units

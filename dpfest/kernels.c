@@ -147,7 +147,7 @@ int64_t dpfest_nearest_normals(const int64_t *words, int64_t count, double devia
     return found;
 }
 
-/* Reference: gaussian.py, _add_units. Round values to multiples of `size`, or of each one's own in `sizes` (NULL for none),
+/* Reference: gaussian.py, _add. Round values to multiples of `size`, or of each one's own in `sizes` (NULL for none),
  * and add units of it. */
 #define ADD_UNITS(name, type)                                                                                          \
     FOR_EACH_PROCESSOR void name(type *values, const double *units, int64_t n, double size, const double *sizes)       \

@@ -62,6 +62,7 @@ class LinearFactors:
             inputs, gradients = ([_sequence(t) for t in tensors] for tensors in (inputs, gradients))
         self.inputs = inputs[0] if len(calls) == 1 else torch.cat(inputs, 1)
         self.gradients = gradients[0] if len(calls) == 1 else torch.cat(gradients, 1)
+        self._formed: Tensor | None = None  # gradients of the weight, ``[b, out * in]``, where norms formed them
 
     def squared_norms(self) -> Tensor:
         """Return each example's squared gradient norm over the layer's trainable parameters, ``[b]``."""
@@ -96,12 +97,22 @@ class LinearFactors:
             else:
                 formed = (gradients.transpose(1, 2) @ inputs).flatten(1)
                 total += torch.linalg.vector_norm(formed, dim=1).square()
+                if inputs is self.inputs and formed.numel() <= 2 * (inputs.numel() + gradients.numel()):
+                    self._formed = formed
         if bias is not None and bias.requires_grad:
             total += torch.linalg.vector_norm(gradients.sum(1), dim=1).square()
         return total
 
     def add_weighted_sums(self, weight: Tensor | None, sums: dict[Tensor, Tensor]) -> None:
         """Add ``sum_i weight_i * gradient_i`` to each trainable parameter's sum; ``weight`` is ``[b]``, None for 1."""
+        if self._formed is not None:
+            for parameter, gradients in ((self.layer.weight, self._formed), (self.layer.bias, self.gradients.sum(1))):
+                if parameter is not None and parameter.requires_grad:
+                    total = sums[parameter]
+                    gradients = gradients.to(total.dtype)
+                    summed = gradients.sum(0) if weight is None else weight.to(total.dtype) @ gradients
+                    total.add_(summed.view_as(total))
+            return
         scaled = self.gradients
         if weight is not None:
             weight = weight if self.groups is None else weight.index_select(0, self.groups.of)
@@ -118,6 +129,7 @@ class LinearFactors:
         """Set the gradients of the broken examples, bool ``[b]``, to zero, whatever they contain."""
         broken = broken if self.groups is None else broken.index_select(0, self.groups.of)
         self.inputs, self.gradients = _without(self.inputs, broken), _without(self.gradients, broken)
+        self._formed = None
 
 
 def _by_gram_matrices(length: int, outputs: int, inputs: int) -> bool:

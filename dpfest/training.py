@@ -62,10 +62,10 @@ class PrivateTraining:
         units: the units of this period's examples, for a plan with a unit of privacy.
         selected: result of :func:`dpfest.select_rows`, for algorithms with a row selection; or sorted global rows
             alone, if the caller vouches that the ledger contains their cost.
-        key: key of the whole run; None draws a fresh one from the operating system.
+        key: key of the whole run; None for that of ``after``, or a fresh one from the operating system.
         ledger: None for the plan's own, or that of ``after``.
-        after: in a stream, the training of the period before, of the same model and loss: its ledger goes on, and what
-            it checked is not checked again.
+        after: in a stream, the training of the period before, of the same model and loss: its key and ledger go on, and
+            what it checked is not checked again.
         sum_dtype: dtype in which clipped gradients are summed; None for the model's. ``torch.float64`` bounds the
             rounding of a float32 model's sums for any data (docs/PRIVACY.md), and is slower.
         num_workers, pin_memory: passed to the ``DataLoader`` behind iteration.
@@ -102,8 +102,14 @@ class PrivateTraining:
         check_optimizers(self.optimizers, model, sparse=algorithm.sparse, lazy=algorithm.lazy)
         self.selected = rows_of(selected, privacy_plan)
         self.units = units_of(units, privacy_plan, self.period.examples)
-        self._number, self._own_key = period, key_of(key, privacy_plan)
-        self.engine = self._engine(
+        if after is not None and (after.model is not model or after.engine.recorder.loss_fn != loss_fn):
+            raise UserError("after= is the training of the period before, of this very model and loss function.")
+        if after is not None:
+            key = after._own_key if key is None else key
+            ledger = after.ledger if ledger is None else ledger
+        self._number = period
+        self._own_key: NoiseKey = key_of(key, privacy_plan)
+        self.engine: PrivateEngine = self._engine(
             model,
             algorithm,
             loss_fn,
@@ -117,10 +123,6 @@ class PrivateTraining:
         self._batches = privacy_plan.batches(period, self._own_key)
         self._read = read if self.units is None else UnitReader(read, self.units)
         self._loader = {"num_workers": num_workers, "pin_memory": pin_memory}
-        if after is not None and (after.model is not model or after.engine.recorder.loss_fn != loss_fn):
-            raise UserError("after= is the training of the period before, of this very model and loss function.")
-        if ledger is None and after is not None:
-            ledger = after.ledger
         self._own_ledger = ledger is None
         self.ledger: Ledger = privacy_plan.ledger(period) if ledger is None else ledger
         if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):

@@ -94,7 +94,7 @@ class RankTraining(PrivateTraining):
                 "apart: train in one process."
             )
         self.places, self.group, self.parts = places, group, parts
-        if key is None and not privacy_plan.fixed_noise_seed:
+        if key is None and not privacy_plan.fixed_noise_seed and options.get("after") is None:
             key = shared_key(group)
         super().__init__(model, loss_fn, optimizers, privacy_plan, PartReader(read, parts), key=key, **options)
         self._tables = {id(table.weight): name for name, table in self.engine.recorder.tables.items()}

@@ -14,8 +14,9 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
-from dpfest import box_muller, kernels
+from dpfest import ahead, box_muller, kernels
 from dpfest import gaussian as module
+from dpfest.ahead import NoiseAhead
 from dpfest.box_muller import BLOCK, Scratch, nearest_normals
 from dpfest.gaussian import add_gaussian, charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import Keystream, NoiseKey
@@ -369,3 +370,24 @@ def test_epsilon_does_not_see_the_charge() -> None:
     lost = charged_deviation(1.0, 1.0, 1_430_000)
     exact, charged = (pld.from_gaussian_mechanism(s).get_epsilon_for_delta(1e-8) for s in (1.0, 1 / lost))
     assert charged / exact - 1 < 1e-3
+
+
+# Drawn ahead
+
+
+def test_noise_that_is_drawn_ahead_is_that_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of steps in order, left out, repeated, under another key, and of another size or deviation."""
+    monkeypatch.setattr(ahead, "_LEAST", 100)
+    added, drawn, other = NoiseAhead("x"), [], NoiseKey.from_seed(2)
+    original = ahead.draw_units
+    monkeypatch.setattr(ahead, "draw_units", lambda *given: drawn.append(given[1:]) or original(*given))
+    asked = [(GIVEN, 0), (GIVEN, 1), (GIVEN, 2), (GIVEN, 5), (GIVEN, 5), (GIVEN, 6), (other, 7), (other, 8)]
+    for kind in (torch.float32, torch.float64):
+        for size, deviation in ((1001, 0.7), (1001, 0.9), (900, 0.9), (99, 0.9)):
+            for key, step in asked:
+                values = torch.linspace(-3, 3, size).to(kind)
+                expected = values.clone()
+                added.add(values, key, step, deviation)
+                add_gaussian(expected, key.stream("x", step), deviation)
+                assert torch.equal(values, expected)
+    assert len(drawn) == 2 * 3 * len(asked)

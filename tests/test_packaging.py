@@ -73,6 +73,14 @@ def test_the_installed_command_helps(command: Path, tmp_path: Path) -> None:
     assert "Train one model" in shown.stdout
 
 
+def test_the_wheel_holds_the_compiled_loops(command: Path, tmp_path: Path) -> None:
+    shown = subprocess.run(
+        [str(command.with_name("python")), "-c", "from dpfest import kernels; print(kernels.library is not None)"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert shown.stdout.strip() == str(shutil.which("cc") is not None)
+
+
 def test_the_installed_command_trains_from_another_folder(command: Path, tmp_path: Path) -> None:
     line = ["profile=smoke", "data=criteo_synthetic", "algorithm=nonprivate"]
     ended = run(command, tmp_path, "train", *line)

@@ -13,7 +13,7 @@ import torch
 from scipy import stats
 
 from dpfest.errors import UserError
-from pipelines.bench import embedding, pctr, peers, preprocess, ranks, step, text
+from pipelines.bench import embedding, pctr, peers, preprocess, ranks, small, step, text
 from pipelines.bench.algorithms import COMPETITORS
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
@@ -107,8 +107,8 @@ def test_the_threshold_lets_half_an_untouched_row_survive() -> None:
 
 @pytest.mark.usefixtures("short_turns")
 def test_every_embedding_competitor_is_timed_against_adafest(tmp_path: Path) -> None:
-    small = config(tmp_path, "bench.largest_rows=200000", "bench.dense_coordinates=6400000")
-    found = embedding.bench(small, repeats=1)
+    settings = config(tmp_path, "bench.largest_rows=200000", "bench.dense_coordinates=6400000")
+    found = embedding.bench(settings, repeats=1)
     first, second = (by_name([r for r in found if r.table_rows == rows]) for rows in (100_000, 200_000))
     assert list(first) == ["dpsgd", "dpsgd lazy", "fest", "adafest", "adafest_plus", "pytorch sparse"]
     assert {record.reference for record in found} == {"adafest"} and first["adafest"].ratio == 1.0
@@ -135,12 +135,12 @@ def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(tmp
     assert [record.competitor for record in pairs] == [ranks.ONE_PROCESS, ranks.ONE_RANK] * 3
     assert all(record.ratio for record in pairs) and growth.table_rows == 2000 and growth.peak_bytes
 
-    small = ranks._OneColumn(100_000, 64, config(tmp_path))
+    column = ranks._OneColumn(100_000, 64, config(tmp_path))
     ids = torch.stack([torch.randint(n, (8, 64), generator=g) for g in [torch.Generator().manual_seed(0)]
                        for n in pctr.vocabularies(100_000)], 2)[0]  # fmt: skip
     distinct = sum(len(column.unique()) for column in ids.T)
     # A row's number, map, survival and value, at most its sum as well; and 27 dense sums, in whole blocks.
-    assert 21 * distinct <= small.sent <= 29 * distinct + 8 * 2**16 + 100
+    assert 21 * distinct <= column.sent <= 29 * distinct + 8 * 2**16 + 100
 
 
 @pytest.mark.usefixtures("short_turns")
@@ -150,6 +150,15 @@ def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:
     assert {record.reference for record in found.values()} == {pctr.ORDINARY}
     assert all(record.median_seconds and record.peak_bytes for record in found.values())
     assert {record.table_rows for record in found.values()} == {2000}
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_every_rule_takes_the_step_of_both_small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "ROWS", 500)
+    found = small.bench(config(tmp_path, "train.batch_size=64"), repeats=1)
+    assert [record.case for record in found if record.ratio == 1] == ["DLRM, 4,000 rows", "two towers, 4,500 rows"]
+    assert {record.competitor for record in found} == {small.ORDINARY, *COMPETITORS}
+    assert len(found) == 2 * (1 + len(COMPETITORS)) and all(record.median_seconds for record in found)
 
 
 def test_tables_are_shared_by_turns_and_networks_are_not() -> None:

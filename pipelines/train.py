@@ -118,7 +118,7 @@ def finished(
     with shown(title, interval=0) as report, ThreadPoolExecutor(1) as reader:
         run.train_period(stop, report, reader)
         run.evaluate_period()
-        while run.next_period():
+        while run.next_period(stop):
             stop.exit_if_requested()
             run.train_period(stop, report, reader)
             run.evaluate_period()
@@ -170,13 +170,13 @@ class Run:
         """Steps taken, in all periods."""
         return self._ends[self.period] - self.training.period.steps + self.training.steps_done
 
-    def next_period(self) -> bool:
-        """Advance to the next period and save a checkpoint; False after the last."""
+    def next_period(self, stop: StopRequest) -> bool:
+        """Advance to the next period, and save a checkpoint if one is due or requested; False after the last."""
         if self.period + 1 == len(self.schedule.rows):
             return False
         self.period += 1
         self.training = self._begin(after=self.training)
-        if self.step - self._saved >= self.config.train.checkpoint_every:
+        if stop.requested or self.step - self._saved >= self.config.train.checkpoint_every:
             self._save()
         return True
 

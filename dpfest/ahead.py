@@ -16,7 +16,8 @@ class NoiseAhead:
     """Adds the noise of a purpose, step by step, to as many values in each.
 
     Noise is a function of key, purpose and step alone, and takes no part of the batch. Drawn ahead or not, it is the
-    same. On two cores, both busy, it costs nothing; a core that is idle takes it over.
+    same. On two cores, both busy, it costs nothing; a core that is idle takes it over. Between steps it holds 8 bytes a
+    value.
 
     Args:
         purpose: of the keystream.
@@ -31,7 +32,7 @@ class NoiseAhead:
         """Add a step's noise to contiguous ``values``, in place; see :func:`dpfest.gaussian.add_gaussian`."""
         if len(values) < _LEAST or values.device.type != "cpu":
             return add_gaussian(values, key.stream(self._purpose, step), deviation)
-        due, drawn = (key.secret, step, len(values), deviation), self._next
+        due, drawn, self._next = (key.secret, step, len(values), deviation), self._next, None
         if drawn is not None and drawn[0] == due:
             add_units(values, drawn[1].result(), deviation)
         else:  # the first step, or another than was to be expected

@@ -72,7 +72,7 @@ def bound_to(
             [
                 *(platform.python_version(), torch.__version__, np.__version__, version("scipy"), version("dpfest")),
                 torch.backends.cpu.get_cpu_capability(),
-                "compiled loops" if kernels.library else "loops in Python",
+                kernels.build(),
             ]
         ),
     }

@@ -12,13 +12,15 @@ _SAMPLE = 256  # examples
 
 
 class CheckSchedule:
-    """The checks of a period: of the first whole batch of two examples or more, of samples, and of drawn steps.
+    """The checks of a period: of its first batch of two examples or more, of samples, and of drawn steps.
+
+    The first batch of all is checked whole; that of a later period, which another reader may have read, by a sample.
 
     Args:
         steps: number of steps of the period.
         divides: whether a step's batch has two examples (or units) or more, so that parts of it can be compared.
         is_drawn: whether the key drew a step to be checked.
-        after: the schedule of the period before, and the steps that it took: what it checked is not checked again.
+        after: the schedule of the period before, and the steps that it took.
 
     Attributes:
         passed: whether a whole batch passed the check.
@@ -38,19 +40,20 @@ class CheckSchedule:
         self._first: int | None = None
 
     def resume(self) -> None:
-        """Look for the next whole batch anew: steps were skipped."""
-        self._first = None
+        """Look for the first batch anew, unless one has passed: steps were skipped."""
+        if not self.passed:
+            self._first = None
 
     def examples(self, step: int, done: int) -> int | None:
         """Return how many examples of a step's batch to check, None for all; ``done`` steps are taken."""
-        if self._is_drawn(step) or self._is_first(step, done):
+        if self._is_drawn(step):
             return None
+        if self._is_first(step, done):
+            return _SAMPLE if self.passed else None
         return _SAMPLE if self._before + step in CHECKED_STEPS else 0
 
     def _is_first(self, step: int, done: int) -> bool:
-        """Whether a step is the next that can be checked, and no batch passed, however far ahead others are read."""
-        if self.passed:
-            return False
+        """Whether a step is the period's first that can be checked, however far ahead others are read."""
         if self._first is None:
             self._first = next((one for one in range(done, self._steps) if self._divides(one)), self._steps)
         return step == self._first

@@ -130,7 +130,9 @@ class PrivateEngine:
         self.device, self.dtype = self.recorder.device, self.recorder.dtype
         self.sum_dtype = sum_dtype or self.dtype
         self._dense_noise = NoiseAhead("dense noise")
-        self.selected = None if selected is None else selected.to(self.device)
+        if self.sum_dtype.itemsize < self.dtype.itemsize:
+            raise UserError(f"sum_dtype={sum_dtype} is narrower than the model's {self.dtype}: sums could overflow.")
+        self.selected = None if selected is None else selected.to(self.device, torch.int64)
         if selected is not None and len(selected):
             ordered = bool((selected[1:] > selected[:-1]).all())
             if not (ordered and selected[0] >= 0 and selected[-1] < self.layout.total_rows):

@@ -7,6 +7,7 @@ Each has a reference in Python, which runs where no compiler was at hand when dp
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import warnings
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from torch import Tensor
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 
-_VERSION = 1  # of kernels.c, as its dpfest_kernels_version() says
+_VERSION = 2  # of kernels.c, as its dpfest_kernels_version() says
 _POINTER, _WHOLE, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, list[Any]] = {
     "nearest_normals": [_POINTER, _WHOLE, _REAL, _POINTER, *[_REAL] * 3, *[_POINTER] * 4],
@@ -35,7 +36,6 @@ _SIGNATURES: dict[str, list[Any]] = {
     "add_squared_norms_double": [_POINTER] * 3,
     "add_weighted_sums_float_float": [_POINTER] * 4,
     "add_weighted_sums_float_double": [_POINTER] * 4,
-    "add_weighted_sums_double_float": [_POINTER] * 4,
     "add_weighted_sums_double_double": [_POINTER] * 4,
 }
 _COUNTS = ("nearest_normals", "group_lookups")  # return a count; the others nothing
@@ -52,22 +52,27 @@ def _load() -> Any:
             continue
         try:
             library = ctypes.CDLL(str(file))
+            for name, arguments in _SIGNATURES.items():
+                function = getattr(library, f"dpfest_{name}")
+                function.argtypes, function.restype = arguments, _WHOLE if name in _COUNTS else None
             if library.dpfest_kernels_version() == _VERSION:
-                break
-            fault = "it was compiled from other sources"
+                return library
+            fault = "it was compiled from other sources, or without strict floating point"
         except (OSError, AttributeError) as error:
             fault = str(error)
         warnings.warn(f"{file} is not used ({fault}), so steps are slower: install dpfest again.", stacklevel=2)
-    else:
-        return None
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, f"dpfest_{name}")
-        function.argtypes, function.restype = arguments, _WHOLE if name in _COUNTS else None
-    return library
+    return None
 
 
 library: Any = _load()
 """The compiled library, or None."""
+
+
+def build() -> str:
+    """Describe what computes, the compiled library by its content, or Python: sums differ in their last bits."""
+    if library is None:
+        return "loops in Python"
+    return f"compiled loops {hashlib.sha256(Path(library._name).read_bytes()).hexdigest()[:8]}"
 
 
 def serve(*tensors: Tensor) -> bool:
@@ -152,7 +157,8 @@ def clipped_map(example: Tensor, row_of: Tensor, examples: int, rows: int, clipp
 
 def locate(wanted: Tensor, rows: Tensor) -> Tensor:
     """Return the position of each of sorted ``wanted [n]`` in sorted distinct ``rows``, -1 if absent, ``[n]``."""
-    wanted, rows, position = wanted.contiguous(), rows.contiguous(), torch.empty_like(wanted)
+    wanted, rows = (one.to(torch.int64).contiguous() for one in (wanted, rows))
+    position = torch.empty_like(wanted)
     library.dpfest_locate(wanted.data_ptr(), len(wanted), rows.data_ptr(), len(rows), position.data_ptr())
     return position
 

@@ -102,9 +102,8 @@ class PrivateTraining:
         check_optimizers(self.optimizers, model, sparse=algorithm.sparse, lazy=algorithm.lazy)
         self.selected = rows_of(selected, privacy_plan)
         self.units = units_of(units, privacy_plan, self.period.examples)
-        if after is not None and (after.model is not model or after.engine.recorder.loss_fn != loss_fn):
-            raise UserError("after= is the training of the period before, of this very model and loss function.")
         if after is not None:
+            after._refuse_to_be_followed(model, loss_fn, privacy_plan, period)
             key = after._own_key if key is None else key
             ledger = after.ledger if ledger is None else ledger
         self._number = period
@@ -136,6 +135,21 @@ class PrivateTraining:
         before = None if after is None else (after._checks, after.steps_done)
         self._checks: CheckSchedule = CheckSchedule(self.period.steps, self._divides, self._draws_check, before)
         self._barren, self._versions = 0, self._weight_versions()
+        self._followed = False
+        if after is not None:
+            after._followed = True
+
+    def _refuse_to_be_followed(self, model: nn.Module, loss_fn: Any, privacy_plan: PrivacyPlan, period: int) -> None:
+        """Refuse a training that does not follow this one: under the same key, it could draw this one's noise again."""
+        if self.model is not model or self.engine.recorder.loss_fn != loss_fn:
+            raise UserError("after= is the training of the period before, of this very model and loss function.")
+        if self.plan != privacy_plan or period <= self._number:
+            raise UserError(
+                f"after= is a training of period {self._number} of its plan: a later period of the same plan can "
+                f"follow it, not period {period}, whose noise would be drawn a second time."
+            )
+        if self._followed:
+            raise UserError("The training given as after= was followed by another: one key serves a period once.")
 
     def _engine(self, *arguments: Any, **noise: Any) -> PrivateEngine:
         return PrivateEngine(*arguments, **noise)

@@ -59,10 +59,12 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     parts = batch.parts
     generators = foreign_state()
     engine.recorder.draws = None  # detect draws again: only then are the model's own generators seen
-    if lazy := engine.recorder.lazy:  # apply pending noise to the rows read, before their content is watched
+    if lazy := engine.recorder.lazy:
+        # Apply pending noise before rows are watched: to those that the step reads, in its order. Noise must not depend
+        # on what is checked, or a step that is taken again would draw another.
         lazy.use(engine.key)
         with ReadsOfTables(lazy):
-            LogicalBatch(engine, parts[0], batch.step).contributions()
+            LogicalBatch(engine, batch.microbatches, batch.step).contributions()
     watch = StateWatch(engine.recorder.held, {} if whole_tables else _watched_rows(engine, batch.step))
     clipping_norm = _finite(engine.algorithm.clipping_norm)
     all_sums, touched = _sums(engine, parts, batch.step, clipping_norm, other_norms=True)

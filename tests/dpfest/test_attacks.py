@@ -118,7 +118,7 @@ def test_a_gradient_that_is_not_the_losss_is_refused() -> None:
 
 
 @pytest.mark.parametrize("broken", ["all", "some"])
-def test_gradients_that_overflow_are_no_hook_and_hide_none(broken: str) -> None:
+def test_gradients_that_overflow_are_no_hook_and_hide_none(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms past float32, the autograd gradient within it: such examples count as zero, and no step fails."""
 
     def steep(model: nn.Module, batch: Any) -> Tensor:
@@ -131,6 +131,8 @@ def test_gradients_that_overflow_are_no_hook_and_hide_none(broken: str) -> None:
     if broken == "some":
         hooked = Scores()
         hooked.head.register_forward_hook(lambda layer, args, output: 3 * output)
+        # Of the two examples whose gradients are compared, a drawn key leaves both out, in both steps, one time in 16.
+        monkeypatch.setattr("dpfest.trial.NoiseKey.fresh", lambda: NoiseKey.from_seed(1))
         with pytest.raises(UserError, match=r"not the loss's.*forward hook"):
             validate(hooked, steep, data()[:64])
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from dpfest import box_muller, kernels
-from dpfest.algorithms import DPSGD
+from dpfest.algorithms import DPSGD, FEST
 from dpfest.embeddings import _grouped
 from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
 from dpfest.gaussian import add_gaussian, gaussian
@@ -145,10 +145,10 @@ def test_compiled_loops_can_be_left_out() -> None:
 def test_a_library_that_does_not_fit_is_named_and_not_used(tmp_path: Path, stale: str) -> None:
     """A copy of kernels.py beside a library of another version, and beside a file that is none."""
     source = Path(kernels.__file__).read_text(encoding="utf-8")
-    assert "_VERSION = 1 " in source
+    assert "_VERSION = 2 " in source
     library = Path(kernels.library._name)
     if stale == "of other sources":
-        source = source.replace("_VERSION = 1 ", "_VERSION = 10**6 ")
+        source = source.replace("_VERSION = 2 ", "_VERSION = 10**6 ")
         shutil.copy2(library, tmp_path / library.name)
     else:
         (tmp_path / library.name).write_text("no library")
@@ -232,8 +232,9 @@ class Model(torch.nn.Module):
 
 
 @needs_the_library
-@pytest.mark.parametrize("sum_dtype", [None, torch.float32, torch.float64])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("dtype", "sum_dtype"), [(torch.float32, None), (torch.float32, torch.float64), (torch.float64, None)]
+)
 @pytest.mark.parametrize("kept", ["all", "touched", "some", "none"])
 def test_clipped_sums_are_those_of_the_reference(
     kept: str, dtype: torch.dtype, sum_dtype: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
@@ -272,3 +273,24 @@ def test_other_types_are_left_to_the_reference(dtype: torch.dtype) -> None:
     assert kernels.serve(torch.zeros(2), torch.zeros(3)) and kernels.serve(torch.zeros(2, dtype=torch.int64))
     assert not kernels.serve(torch.zeros(2, dtype=dtype))
     assert not kernels.serve(torch.zeros(2), torch.zeros(2, dtype=torch.float64)) and not kernels.serve()
+
+
+def test_selected_rows_of_any_integer_type_are_the_same_rows() -> None:
+    norms = []
+    for dtype in (torch.int64, torch.int32):
+        engine = PrivateEngine(
+            Model(), FEST(), losses, KEY, gradient_noise_multiplier=0.0, expected_batch_size=1.0,
+            selected=torch.arange(40).to(dtype),
+        )  # fmt: skip
+        ids = torch.randint(50, (60, 8), generator=torch.Generator().manual_seed(1))
+        release, _ = engine.gradient([MicroBatch(np.arange(60), ids)], 0)
+        norms.append([float(table.values.norm()) for table in release.tables])
+    assert norms[0] == norms[1] and norms[0][0] > 0
+
+
+def test_sums_narrower_than_the_model_are_refused() -> None:
+    with pytest.raises(ValueError, match="narrower than the model's"):
+        PrivateEngine(
+            Model().double(), DPSGD(), losses, KEY, gradient_noise_multiplier=1.0, expected_batch_size=1.0,
+            sum_dtype=torch.float32,
+        )  # fmt: skip

@@ -208,7 +208,7 @@ def test_rows_that_leave_or_enter_the_set_keep_their_values(streaming):
 
 
 def test_a_period_goes_on_after_the_one_before(monkeypatch):
-    """One ledger; the model is checked whole once, also where batches are read ahead, then on samples at 8, 64, ..."""
+    """One ledger; checked whole once, also where batches are read ahead, then by samples, each period's first too."""
     planned, model, checked = stream(), Scores(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -229,10 +229,18 @@ def test_a_period_goes_on_after_the_one_before(monkeypatch):
         batches = [training.read(training.request(step)) for step in range(training.steps_left)]  # all ahead
         for batch in batches:
             training.step(batch)
-    assert checked == [(0, sizes[0][0], True), (1, sizes[0][1], False), (8, checked[2][1], False)]
+    first_of_each = [(0, sizes[period][0], False) for period in (1, 2)]
+    assert checked == [(0, sizes[0][0], True), (1, sizes[0][1], False), (8, checked[2][1], False), *first_of_each]
     assert 0.999 < training.epsilon() <= 1 and len(training.ledger.events) == 3
     with pytest.raises(UserError, match="of this very model and loss function"):
-        begin(training, loss=lambda model, batch: model(batch))
+        begin(training, 2, loss=lambda model, batch: model(batch))
+    for period in (1, 2):  # the last one's own, and one before it
+        with pytest.raises(UserError, match=f"not period {period}, whose noise would be drawn a second time"):
+            begin(training, period)
+    first = begin()
+    begin(first, 1)
+    with pytest.raises(UserError, match="was followed by another"):
+        begin(first, 1)
 
 
 def losses(model, batch):

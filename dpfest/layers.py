@@ -54,7 +54,9 @@ class LinearFactors:
     """
 
     def __init__(self, layer: nn.Linear, calls: list[Call], groups: Groups | None = None) -> None:
-        self.layer, self.groups = layer, groups
+        self.layer = layer
+        # Units of one example each are examples.
+        self.groups = None if groups is None or len(groups) == len(calls[0].output) else groups
         # Under autocast they are in half precision, too coarse for norms.
         dtype = layer.weight.dtype
         inputs, gradients = [call.input.to(dtype) for call in calls], [call.gradient.to(dtype) for call in calls]

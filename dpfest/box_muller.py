@@ -24,14 +24,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dpfest import kernels
+from dpfest.kernels import Floats, Whole
 from dpfest.noise import Keystream
 from dpfest.precise import precise
-
-Floats = NDArray[np.float64]
-Words = NDArray[np.int64]
 
 BLOCK = 1 << 16
 """Variates computed at a time, in arrays that stay in the cache."""
@@ -90,7 +87,7 @@ class Scratch:
 
 
 def nearest_normals(
-    stream: Keystream, position: int, words: Words, count: int, deviation: float | Floats, scratch: Scratch
+    stream: Keystream, position: int, words: Whole, count: int, deviation: float | Floats, scratch: Scratch
 ) -> Floats:
     """Return the nearest whole numbers to normal variates, ``[count]``: first the cosines of all pairs, then the sines.
 
@@ -117,7 +114,7 @@ def nearest_normals(
 _Unsure = list[tuple[int, float, float]]
 
 
-def _compiled(words: Words, count: int, deviation: float | Floats, most: float, scratch: Scratch) -> _Unsure:
+def _compiled(words: Whole, count: int, deviation: float | Floats, most: float, scratch: Scratch) -> _Unsure:
     """Do what :func:`_nearest` does in one compiled loop."""
     unsure = (scratch.values.view(np.int64), *scratch.pairs.reshape(2, -1))
     found = kernels.nearest_normals(
@@ -126,7 +123,7 @@ def _compiled(words: Words, count: int, deviation: float | Floats, most: float, 
     return list(zip(*(array[:found].tolist() for array in unsure), strict=True))
 
 
-def _nearest(words: Words, count: int, deviation: float | Floats, most: float, scratch: Scratch) -> _Unsure:
+def _nearest(words: Whole, count: int, deviation: float | Floats, most: float, scratch: Scratch) -> _Unsure:
     """Write to ``scratch.units`` what float64 takes for the nearest; return place, distance and ln u of the unsure."""
     pairs = len(words) // 2
     values, units = scratch.values[: 2 * pairs], scratch.units[:count]
@@ -150,9 +147,7 @@ def _nearest(words: Words, count: int, deviation: float | Floats, most: float, s
     return list(zip(places.tolist(), off[places].tolist(), logarithms[places % pairs].tolist(), strict=True))
 
 
-def _box_muller(
-    radii: NDArray[np.int64], angles: NDArray[np.int64], out: Floats, scratch: Floats, deviation: float = 1.0
-) -> Floats:
+def _box_muller(radii: Whole, angles: Whole, out: Floats, scratch: Floats, deviation: float = 1.0) -> Floats:
     """Write normal variates to ``out [2 p]``, float64, from words ``[p]`` and ``[p]``; return ln u, ``[p]``.
 
     With r and a the signed words, in units of 2^63: ``u = |r|``, and the angle ``a pi / 2`` lies in the right half

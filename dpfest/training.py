@@ -122,7 +122,6 @@ class PrivateTraining:
         self._batches = privacy_plan.batches(period, self._own_key)
         self._read = read if self.units is None else UnitReader(read, self.units)
         self._loader = {"num_workers": num_workers, "pin_memory": pin_memory}
-        self._own_ledger = ledger is None
         self.ledger: Ledger = privacy_plan.ledger(period) if ledger is None else ledger
         if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):
             raise UserError("The ledger belongs to another plan: use this plan's own, or that of its earlier periods.")

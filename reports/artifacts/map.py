@@ -6,7 +6,7 @@ is dimensionless, so data of different difficulty can be compared in one figure.
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +28,8 @@ LEAST_GAIN = 0.01
 """Smallest gain in utility that counts: one seed and a test split of thousands resolve no less."""
 GRID = 3
 """Number of settings of an algorithm on real data from which it is drawn: fewer do not show what it can keep."""
+REAL = ("D", "^", "p", "*", "P", "h")
+"""Markers of real datasets, in turn; the colour is the algorithm's."""
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 
@@ -125,9 +127,10 @@ def content(inputs: Inputs) -> Content:
     caption = (
         f"The largest reduction of the embedding gradient that keeps at least {KEPT:.0%} of DP-SGD's gain in {name} "
         "over frozen embeddings, chosen on validation. Planted data: each panel varies one property and leaves the "
-        "others at the centre. Named markers are real datasets, which also differ from the centre in other properties "
-        "(but have the centre's ε outside its own panel); they are missing where the property is unknown. ▾ at 1: no "
-        f"setting tried keeps enough, so only DP-SGD does. ✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} "
+        "others at the centre. Open markers are real datasets, which also differ from the centre in other properties "
+        "(but have the centre's ε outside its own panel); they are missing where the property is unknown. At 1 (▾ for "
+        "planted data) no setting tried keeps enough, so only DP-SGD does. "
+        f"✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} "
         "over frozen embeddings: freeze them. Examples per embedding row are training examples divided by the rows of "
         "all tables; rare values are all but the most frequent ones that make up half of all occurrences."
     )
@@ -140,6 +143,7 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
     figure = Drawing(WIDTH, 4.6)
     grid = list(figure.subplots(2, 3, sharey=True, squeeze=False).flat)
     middle = centre(planted)
+    markers = dict(zip(dict.fromkeys(point.population.dataset for point in real), itertools.cycle(REAL), strict=False))
     for axes, axis in zip(grid, AXES, strict=False):
         log_axis(axes, "y")
         if axis.log:
@@ -147,12 +151,11 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
         others = {one.name for one in AXES} - {axis.name}
         line = [p for p in planted if all(p.places[other] == middle[other] for other in others)]
         values = sorted({value for p in line if (value := p.places[axis.name]) is not None})
-        labels = Counter[tuple[float, float]]()
         for name in RULES:
             _curve(axes, axis, name, sorted(line, key=lambda p: p.places[axis.name] or 0.0))
             for point in real:
                 if axis.name == "epsilon" or point.dpsgd.epsilon == middle["epsilon"]:
-                    _named(axes, axis, name, point, labels, last=values[-1])
+                    _mark_real(axes, axis, name, point, markers[point.population.dataset])
         if axis.log:
             axes.set_xticks(values, [axis.word(value) for value in values], minor=False)
             axes.set_xticks([], minor=True)
@@ -166,7 +169,7 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
     rest = grid[len(AXES)]
     rest.axis("off")
     handles = [key(label(name), name, linestyle="-") for name in RULES]
-    handles.append(key("real data (named)"))
+    handles += [key(dataset, marker=marker) for dataset, marker in markers.items()]
     handles.append(key(NONE, marker="v", markerfacecolor="#333333"))
     handles.append(key(NOTHING, marker="x", color=NOTE_COLOUR, markeredgewidth=1.4))
     rest.legend(handles=handles, loc="center", frameon=False)
@@ -188,26 +191,11 @@ def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
     axes.plot(xs, ys, color=look.colour, linewidth=1.1, zorder=2)
 
 
-def _named(axes: Axes, axis: Axis, name: str, point: Point, labels: Counter[tuple[float, float]], last: float) -> None:
-    """Draw a real dataset if it has this property and runs of this algorithm.
-
-    Its label is to the right of the mark, or to the left at the `last` place, and above the `labels` of the same mark.
-    """
+def _mark_real(axes: Axes, axis: Axis, name: str, point: Point, marker: str) -> None:
+    """Draw a real dataset if it has this property and enough runs of this algorithm."""
     place = point.places[axis.name]
-    if place is None or len(point.population.of(name, point.dpsgd.epsilon)) < GRID:
-        return
-    _mark(axes, point, name, place, "none")
-    height = _height(point, name)
-    where = (place, 1.0 if math.isnan(height) else height)
-    side = -1 if place >= last else 1
-    place_of_label: dict[str, Any] = {
-        "xytext": (5 * side, 7 * labels[where]),
-        "textcoords": "offset points",
-        "ha": "right" if side < 0 else "left",
-        "va": "center",
-    }
-    axes.annotate(point.population.dataset, where, fontsize=6.5, color=algorithm(name).colour, **place_of_label)
-    labels[where] += 1
+    if place is not None and len(point.population.of(name, point.dpsgd.epsilon)) >= GRID:
+        _mark(axes, point, name, place, "none", marker)
 
 
 def _height(point: Point, name: str) -> float:
@@ -218,12 +206,13 @@ def _height(point: Point, name: str) -> float:
     return 1.0 if best is None else best.reduction
 
 
-def _mark(axes: Axes, point: Point, name: str, place: Any, face: str) -> None:
-    colour, marker, height = algorithm(name).colour, algorithm(name).marker, _height(point, name)
+def _mark(axes: Axes, point: Point, name: str, place: Any, face: str, marker: str | None = None) -> None:
+    """Draw a point; `marker` is that of a real dataset, None that of the algorithm, or of what keeps it from paying."""
+    colour, height = algorithm(name).colour, _height(point, name)
     if not point.pays:
         colour, marker, face, height = NOTE_COLOUR, "x", NOTE_COLOUR, 1.0
-    elif point.best(name) is None:
-        marker = "v"
+    elif marker is None:
+        marker = algorithm(name).marker if point.best(name) else "v"
     (mark,) = axes.plot([place], [height], marker, color=colour, markerfacecolor=face, markersize=5, zorder=3)
     hover(mark, [f"{_where(point)}: {label(name)}, {_words(point, name)}"])
 

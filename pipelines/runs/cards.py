@@ -63,11 +63,14 @@ class Card:
 
     @property
     def key(self) -> str:
-        """Identity of the run: data, algorithm and all released settings that can change the result."""
+        """Identity of the run: data, algorithm and all released settings that can change the result.
+
+        Null is the same as no setting: earlier versions lack settings that are null by default.
+        """
         settings = {name: value for name, value in self.config.items() if name not in ("device", "profile")}
         settings["train"] = {k: v for k, v in (settings.get("train") or {}).items() if k not in WITHOUT_EFFECT}
         names = [self.summary["dataset"], self.summary["algorithm"]]
-        return json.dumps([*names, settings, self.summary.get("weights")], sort_keys=True)
+        return json.dumps([*names, _without_nulls(settings), self.summary.get("weights")], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,12 @@ def _text(cards: Sequence[Card]) -> str:
         parts = {name: getattr(one, name) for name in _PARTS}
         lines.append({"made": makers.index(one.maker), "sha256": _checksum(parts), **parts})
     return "".join(_compact(line) + "\n" for line in lines)
+
+
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _without_nulls(item) for name, item in value.items() if item is not None}
 
 
 def _compact(value: Any) -> str:

@@ -18,7 +18,14 @@ MAKER = Maker("0.1.0", "51c0a5d", "dpfest sweep experiment=comparison")
 
 def one(seed: int = 0, value: float = 0.7, maker: Maker = MAKER, **settings: Any) -> Card:
     train = {"batch_size": 8, "log_every": 20, "save_model": False} | settings.pop("train", {})
-    config = {"data": {"name": "journey"}, "train": train, "seed": seed, "device": "cpu", "profile": "demo"} | settings
+    config = {
+        "data": {"name": "journey"},
+        "privacy": {},
+        "train": train,
+        "seed": seed,
+        "device": "cpu",
+        "profile": "demo",
+    } | settings
     summary = {"schema": 2, "dataset": "journey", "algorithm": "adafest", "seed": seed, "utility": {"value": value}}
     return Card(config, {"epsilon": 0.99, "statements": ["ε holds."]}, summary, maker)
 
@@ -52,6 +59,11 @@ def test_what_is_written_is_read_and_the_order_of_writing_does_not_matter(tmp_pa
     [
         (one(0, 0.9), True),
         (one(0, 0.9, device="cuda", profile="paper", train={"log_every": 1}), True),  # none of them changes a run
+        (
+            one(0, 0.9, privacy={"sampling": None}, train={"steps": None}),
+            True,
+        ),  # as settings added later are by default
+        (one(0, 0.9, privacy={"sampling": "balls_in_bins"}), False),
         (one(1, 0.9), False),
         (one(0, 0.9, train={"batch_size": 16}), False),
         (one(0, 0.9, data={"name": "journey", "split": 1}), False),

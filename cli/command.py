@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 # Words and flags that Typer does not know stay in `ctx.args`, in their order.
 HYDRA_LINE = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -21,8 +22,23 @@ class Completion:
     help: str | None = None
 
 
+def _unwrapped(text: str | None) -> str | None:
+    """Return a docstring with each paragraph on one line, for Typer keeps the line breaks of all but the first."""
+    return text and "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
+class Commands(TyperGroup):
+    """All commands, under one help text."""
+
+    def __init__(self, *arguments: Any, help: str | None = None, **settings: Any) -> None:
+        super().__init__(*arguments, help=_unwrapped(help), **settings)
+
+
 class HydraCommand(TyperCommand):
     """A command that is followed by Hydra overrides and flags."""
+
+    def __init__(self, *arguments: Any, help: str | None = None, **settings: Any) -> None:
+        super().__init__(*arguments, help=_unwrapped(help), **settings)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage line, with Hydra's overrides."""

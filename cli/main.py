@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli import tasks
-from cli.command import HYDRA_LINE, HydraCommand
+from cli.command import HYDRA_LINE, Commands, HydraCommand
 from cli.examples import EXAMPLES
 from cli.packages import check_packages
 from cli.release import finished_runs, run_release
@@ -17,6 +17,7 @@ from cli.streams import outlive_readers
 from dpfest.errors import UserError
 
 app = typer.Typer(
+    cls=Commands,
     epilog=EXAMPLES["dpfest"],
     rich_markup_mode="rich",
     no_args_is_help=True,
@@ -166,7 +167,12 @@ def bench(
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measured repetitions of each competitor.")] = 30,
 ) -> None:
-    """Time private training against its competitors, in turns: an embedding step, a whole model's step, Opacus."""
+    """Time private training against its competitors, in turns, or measure what corrections cost.
+
+    embedding: the step of one table, by its size. step: a step of the paper's click model. small: of two small
+    recommenders. text: of an encoder. peers: against Opacus. ranks: over processes. preprocess: rows per second.
+    accounting: calibration of noise. corrections, bias, contribution: measured, not timed.
+    """
     from cli.bench import run_bench
 
     # Without a section, the first override takes its place.
@@ -203,11 +209,11 @@ def config(
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["audit"])
 def audit(ctx: typer.Context) -> None:
-    """Attack a step of every private algorithm (or algorithm=...), and compare the empirical lower bound with the
-    claimed ε.
+    """Attack one step of every private algorithm (or algorithm=...) and whole trainings, and compare lower bounds on ε
+    with the claims.
 
     Exits with status 1 if a bound exceeds its claim. By default algorithm.threshold is 0.5 and algorithm.noise_ratio 1,
-    where a flaw in the choice of rows shows.
+    at which a wrong choice of rows is easiest to detect.
     """
     from cli.audit import run_audit
 

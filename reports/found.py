@@ -49,20 +49,22 @@ class Found:
 
     @property
     def sentence(self) -> str:
-        """Number of claims that hold and that do not on each dataset, and number of undecided ones."""
+        """Number of undecided claims, and on each dataset of those that hold and of those that do not."""
         parts = []
         for name in self.datasets:
             verdicts = [by_dataset.get(name) for by_dataset in self.verdicts.values()]
             hold, fail = verdicts.count(HOLDS), verdicts.count(FAILS)
             if hold or fail:
-                fails = f" and {fail} {'does' if fail == 1 else 'do'} not" if fail else ""
-                parts.append(f"{hold} {'holds' if hold == 1 else 'hold'}{fails} on {name}")
+                parts.append(f"{name} {hold} / {fail}")
         undecided = sum(not {*by_dataset.values()} & {*DECIDED} for by_dataset in self.verdicts.values())
         of = f"Of {plural(len(self.verdicts), 'claim')} about sparsity-preserving private training"
         if not parts:
             return f"{of}, these runs decide none."
-        rest = f"; {undecided} {'is' if undecided == 1 else 'are'} undecided" if undecided else ""
-        return f"{of}, {', '.join(parts)}{rest}."
+        rest = f"{undecided} {'is' if undecided == 1 else 'are'}" if undecided else "none is"
+        return (
+            f"{of}, each tested on every data set that has runs for it, {rest} undecided. Hold / do not hold: "
+            f"{', '.join(parts)}."
+        )
 
     def picture(self) -> Drawing:
         """Draw a mark for each claim and dataset, in two blocks side by side."""

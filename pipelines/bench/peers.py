@@ -28,7 +28,7 @@ from pipelines.tasks.task import device_of
 REFERENCE = "adafest"
 OURS = (REFERENCE, "fest", "dpsgd", pctr.ORDINARY)
 GHOST, HOOKS = "opacus, ghost clipping", "opacus, per-example gradients"
-ABSENT = "absent: opacus is not installed (pip install 'dpfest[peers]')"
+ABSENT = "absent: opacus is not installed (pip install -e '.[peers]')"
 _SHARE = 0.8  # of the available memory that all competitors together may take
 _SIZES = 2  # per-example gradients do not fit even at the first; the largest size would only be slow
 

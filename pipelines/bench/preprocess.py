@@ -30,7 +30,7 @@ from pipelines.system.files import whole_folder, write_atomically
 from pipelines.system.progress import progress
 
 REFERENCE, OURS, PANDAS = "read and count lines", "dpfest preprocess", "pandas"
-ABSENT = "absent: pandas is not installed (pip install 'dpfest[peers]')"
+ABSENT = "absent: pandas is not installed (pip install -e '.[peers]')"
 _REPEATS, _PIECE = 3, 1 << 20
 
 

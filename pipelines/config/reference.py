@@ -16,7 +16,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from dpfest.errors import UserError
-from pipelines.config.compose import override_text
+from pipelines.config.compose import Composer, override_text
 from pipelines.config.schema import MISSING, describe, join, nearest
 from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config
 
@@ -52,8 +52,10 @@ class Key:
 def overview() -> str:
     """List the groups with their choices, the sections, and the other keys."""
     own = {key.name: key for key in keys(Config)}
+    composer = Composer()
+    groups = {**SCHEMAS, **{name: composer.choices(name) for name in ("privacy", "search", "experiment", "profile")}}
     lines = ["Groups, each chosen by GROUP=CHOICE:", ""]
-    lines += [_wrapped(", ".join(choices), " " * 14, f"  {name:<12}") for name, choices in SCHEMAS.items()]
+    lines += [_wrapped(", ".join(choices), " " * 14, f"  {name:<12}") for name, choices in groups.items()]
     lines += ["", "Sections:", ""]
     lines += [f"  {name:<12}{_summary(schema)}" for name, schema in sections().items()]
     lines += ["", "Other keys:", "", *(str(own[name]) for name in own if "." not in name), ""]

@@ -127,11 +127,13 @@ class TrainConfig:
     """Length of training, and intervals of evaluation, checkpoints and logs, in optimiser steps.
 
     Attributes:
-        batch_size: expected size B of a logical batch, in examples; in units, if ``privacy.unit`` is no example.
+        batch_size: expected number B of examples in a logical batch (of units, unless ``privacy.unit=example``).
         micro_batch_size: examples in memory at once; null for the whole batch.
-        epochs: steps = ceil(epochs * examples / batch_size), unless ``steps`` is set; in a stream, of each period.
+        epochs: steps = ceil(epochs * examples / batch_size) unless ``steps`` is set; in a stream, for each period from
+            its own examples.
         steps: optimiser steps; null to derive them from ``epochs``.
-        evaluate_every: steps between evaluations; null for one at the end. Under lazy noise it can change the result.
+        evaluate_every: steps between evaluations; null for one at the end. With ``algorithm.noise=lazy``, an evaluation
+            draws the pending noise, so this can change the result.
         checkpoint_every: steps between checkpoints, from which a killed run resumes.
         log_every: steps between entries of metrics.jsonl, and between updates of terminal or log (loss, reduction,
             epsilon so far). The last step is always logged.

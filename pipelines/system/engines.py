@@ -124,6 +124,6 @@ def package(name: str, extra: str) -> ModuleType:
         if error.name != name:
             raise
         raise ClusterError(
-            f"sweep.engine={extra} needs the package {name}: pip install 'dpfest[{extra}]', here and on every machine "
+            f"sweep.engine={extra} needs the package {name}: pip install -e '.[{extra}]', here and on every machine "
             "of the cluster."
         ) from error

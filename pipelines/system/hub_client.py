@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["model", "dataset"]
 
-INSTALL = "install the text models' dependencies with pip install 'dpfest[text]'"
+INSTALL = "install the text models' dependencies with pip install -e '.[text]'"
 
 INDEX = "*.index.json"
 """The index of weights that are split over several files."""

@@ -26,11 +26,11 @@ def test_a_missing_package_is_a_sentence_with_its_pip_line(
     monkeypatch.setitem(sys.modules, package, None)
     ended = dpfest_here(command, "profile=smoke", f"sweep.engine={engine}")
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
-    assert f"needs the package {package}: pip install 'dpfest[{engine}]'" in ended.stderr
+    assert f"needs the package {package}: pip install -e '.[{engine}]'" in ended.stderr
 
 
 def test_slurm_needs_a_login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'dpfest[slurm]'")
+    pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[slurm]'")
     monkeypatch.setenv("PATH", str(tmp_path))
     runs = plan(Composer(), [*SMOKE, "sweep.engine=slurm", f"paths.runs={tmp_path}", f"paths.data={tmp_path}"]).runs
     with pytest.raises(UserError, match="there is no sbatch on this machine: start the sweep on a login node"):

@@ -36,7 +36,7 @@ from tests.pipelines.watched import (
 )
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # or Ray replaces 127.0.0.1 by the machine's own address
-ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'dpfest[ray]'")
+ray = pytest.importorskip("ray", reason="ray is not installed: pip install -e '.[ray]'")
 STAGES = Stages(train=STAGE)
 LINE = ["profile=smoke", "train.steps=5", "train.checkpoint_every=1", "privacy.noise_seed=1", "sweep.cores=1"]
 

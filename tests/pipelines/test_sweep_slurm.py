@@ -24,7 +24,7 @@ from tests.pipelines.slurm_here import slurm, told
 from tests.pipelines.watched import ATTEMPTS, GO_ON, HELD, HOLD, KEYS, STAGE, lines, released, sweeping, until, written
 
 pytestmark = pytest.mark.slurm
-pytest.importorskip("submitit", reason="submitit is not installed: pip install 'dpfest[slurm]'")
+pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[slurm]'")
 STAGES = Stages(train=STAGE)
 LINE = ["profile=smoke", "train.steps=5", "train.checkpoint_every=1", "privacy.noise_seed=1", "sweep.cores=1"]
 

@@ -331,7 +331,7 @@ def test_without_the_packages_a_sentence_says_what_to_install(
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(
             UserError,
-            match=rf"needs the package {package}: install the text models' .* pip install 'dpfest\[text\]'",
+            match=rf"needs the package {package}: install the text models' .* pip install -e '\.\[text\]'",
         ):
             task_of(settings, data, torch.device("cpu"))
 

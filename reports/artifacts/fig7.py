@@ -84,7 +84,10 @@ def _column(
         hover(marks.lines[0], [f"{size:,.1f} coordinates" for _, size in sized])
     log_axis(panels[1], "y")
     for axes in panels:
-        axes.set_xscale("log" if min(along) > 0 else "linear")
+        if min(along) > 0:
+            axes.set_xscale("log")
+        else:  # thresholds may be negative
+            axes.set_xscale("symlog", linthresh=1, linscale=0.3)
         axes.minorticks_off()
         axes.set_xticks(along, [number(x) if x < 1e4 else decade(x) for x in along])
 

@@ -23,22 +23,27 @@ class Completion:
 
 
 def _unwrapped(text: str | None) -> str | None:
-    """Return a docstring with each paragraph on one line, for Typer keeps the line breaks of all but the first."""
+    """Return a docstring of paragraphs with each on one line, for Typer keeps the line breaks of all but the first."""
     return text and "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
-class Commands(TyperGroup):
+class _Unwrapped:
+    """A command or group whose help is its docstring, unwrapped."""
+
+    def __init__(self, *arguments: Any, help: str | None = None, **settings: Any) -> None:
+        super().__init__(*arguments, help=_unwrapped(help), **settings)  # type: ignore[call-arg]
+
+
+class Commands(_Unwrapped, TyperGroup):
     """All commands, under one help text."""
 
-    def __init__(self, *arguments: Any, help: str | None = None, **settings: Any) -> None:
-        super().__init__(*arguments, help=_unwrapped(help), **settings)
+
+class Command(_Unwrapped, TyperCommand):
+    """A command."""
 
 
-class HydraCommand(TyperCommand):
+class HydraCommand(Command):
     """A command that is followed by Hydra overrides and flags."""
-
-    def __init__(self, *arguments: Any, help: str | None = None, **settings: Any) -> None:
-        super().__init__(*arguments, help=_unwrapped(help), **settings)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The usage line, with Hydra's overrides."""

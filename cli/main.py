@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cli import tasks
-from cli.command import HYDRA_LINE, Commands, HydraCommand
+from cli.command import HYDRA_LINE, Command, Commands, HydraCommand
 from cli.examples import EXAMPLES
 from cli.packages import check_packages
 from cli.release import finished_runs, run_release
@@ -38,7 +38,7 @@ def dpfest(
     """Train models with large embedding tables under differential privacy, and reproduce the paper.
 
     Every command accepts any Hydra override (KEY=VALUE), and Hydra's flags --cfg job, --multirun, --config-dir and
-    --info. `dpfest config` lists the keys.
+    --info. `dpfest config` lists the groups and sections of keys.
     """
 
 
@@ -195,7 +195,7 @@ def budget(
     _run(tasks.plan if plan else tasks.budget, ctx)
 
 
-@app.command(epilog=EXAMPLES["config"])
+@app.command(cls=Command, epilog=EXAMPLES["config"])
 def config(
     name: Annotated[
         str | None, typer.Argument(metavar="[GROUP]", help="A group, a choice of it (algorithm=fest) or a section.")

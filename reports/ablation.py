@@ -89,7 +89,7 @@ def grid_table(population: Population, grid: Grid) -> Table:
         worse = None if frozen is None else population.worse_than_frozen(s)
         table.runs.append(s.runs[0].anchor)
         table.rows.append(
-            (ratio, threshold, s.validation, s.test, s.spread, s.coordinates, s.reduction, len(s.runs), worse)
+            (ratio, threshold, s.validation, s.test, s.spread, s.coordinates, s.reduction, len(s.by_seed), worse)
         )
     return table
 

@@ -22,7 +22,8 @@ class Algorithm:
 
     Attributes:
         name: as in the configuration; for a variant `<algorithm>/<source of its frequencies>`.
-        colour, marker: the same in every figure; the marker also identifies it without colour.
+        colour, marker: the same in every figure; the marker also identifies it without colour (but for real data in the
+            map, whose markers are data sets).
         knob: settings to sweep for larger reductions.
         dashes: line style, for references.
         breadth: width of its curve; of variants that often coincide, the broad one is drawn below the narrow one.

@@ -14,7 +14,7 @@ import copy
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -63,31 +63,40 @@ class Setting:
             runs.setdefault(run.seed, []).append(run)
         return runs
 
+    def over_seeds(self, value: Callable[[Run], float]) -> list[float]:
+        """Return a value of each seed: the mean over its runs."""
+        return [statistics.fmean(map(value, runs)) for runs in self.by_seed.values()]
+
     @property
     def validation(self) -> float:
-        return statistics.fmean(run.validation for run in self.runs)
+        return statistics.fmean(self.over_seeds(lambda run: run.validation))
 
     @property
     def test(self) -> float:
-        return statistics.fmean(run.test for run in self.runs)
+        return statistics.fmean(self.over_seeds(lambda run: run.test))
 
     @property
     def spread(self) -> float | None:
         """Sample standard deviation of the test utility over seeds; None with a single seed."""
-        return statistics.stdev(run.test for run in self.runs) if len(self.runs) > 1 else None
+        return statistics.stdev(self.over_seeds(lambda run: run.test)) if len(self.by_seed) > 1 else None
 
     @property
     def validation_spread(self) -> float | None:
         """Sample standard deviation of the validation utility over seeds; None with a single seed."""
-        return statistics.stdev(run.validation for run in self.runs) if len(self.runs) > 1 else None
+        return statistics.stdev(self.over_seeds(lambda run: run.validation)) if len(self.by_seed) > 1 else None
+
+    @property
+    def coordinates_spread(self) -> float | None:
+        """Sample standard deviation of the gradient size over seeds; None with a single seed."""
+        return statistics.stdev(self.over_seeds(lambda run: run.coordinates)) if len(self.by_seed) > 1 else None
 
     @property
     def reduction_spread(self) -> tuple[float, float] | None:
         """Distances of the reduction below and above its mean for one standard deviation of the coordinates over seeds;
         None with a single seed or without coordinates, infinite above if the deviation exceeds the mean."""
-        if len(self.runs) < 2 or self.coordinates <= 0:
+        deviation, parameters = self.coordinates_spread, self.runs[0].parameters
+        if deviation is None or self.coordinates <= 0:
             return None
-        deviation, parameters = statistics.stdev(run.coordinates for run in self.runs), self.runs[0].parameters
         least = self.coordinates - deviation
         above = parameters / least - self.reduction if least > 0 else math.inf
         return self.reduction - parameters / (self.coordinates + deviation), above
@@ -95,12 +104,12 @@ class Setting:
     @property
     def error(self) -> float:
         """Standard error of the test utility: the larger of that of one run over its test rows and that over seeds."""
-        over_seeds = (self.spread or 0.0) / math.sqrt(len(self.runs))
+        over_seeds = (self.spread or 0.0) / math.sqrt(len(self.by_seed))
         return max([over_seeds, *(run.test_error for run in self.runs if run.test_error is not None)])
 
     @property
     def coordinates(self) -> float:
-        return statistics.fmean(run.coordinates for run in self.runs)
+        return statistics.fmean(self.over_seeds(lambda run: run.coordinates))
 
     @property
     def reduction(self) -> float:

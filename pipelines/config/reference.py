@@ -22,6 +22,8 @@ from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config
 
 _ATTRIBUTES = re.compile(r"^Attributes:\n((?:[ ]+\S.*\n?|\n)+)", flags=re.M)
 _ATTRIBUTE = re.compile(r"^( +)(\w+(?:, \w+)*): (.*(?:\n\1 +.*)*)", flags=re.M)
+PRESETS = ("privacy", "search", "experiment", "profile")
+"""Groups whose choices set values of keys that other groups and sections define."""
 _FOOTER = (
     "These are the defaults. Data, model, profile and experiment can override them: `dpfest train --cfg job` prints "
     "the configuration of a run."
@@ -53,9 +55,9 @@ def overview() -> str:
     """List the groups with their choices, the sections, and the other keys."""
     own = {key.name: key for key in keys(Config)}
     composer = Composer()
-    groups = {**SCHEMAS, **{name: composer.choices(name) for name in ("privacy", "search", "experiment", "profile")}}
+    presets = {name: composer.choices(name) for name in PRESETS}
     lines = ["Groups, each chosen by GROUP=CHOICE:", ""]
-    lines += [_wrapped(", ".join(choices), " " * 14, f"  {name:<12}") for name, choices in groups.items()]
+    lines += [_wrapped(", ".join(choices), " " * 14, f"  {name:<12}") for name, choices in (SCHEMAS | presets).items()]
     lines += ["", "Sections:", ""]
     lines += [f"  {name:<12}{_summary(schema)}" for name, schema in sections().items()]
     lines += ["", "Other keys:", "", *(str(own[name]) for name in own if "." not in name), ""]
@@ -76,6 +78,11 @@ def reference(name: str) -> str:
     elif name in sections():
         schemas = {name: sections()[name]}
     else:
+        if group in PRESETS and (not choice or choice in Composer().choices(group)):
+            raise UserError(
+                f"a choice of {group} sets keys that other groups and sections define: `dpfest train "
+                f"{group}={choice or 'CHOICE'} --cfg job` prints the configuration with it."
+            )
         known = [*SCHEMAS, *sections(), *(f"{one}={each}" for one, choices in SCHEMAS.items() for each in choices)]
         guess = nearest(name, known)
         hint = f"did you mean {guess}?" if guess else f"there are {', '.join([*SCHEMAS, *sections()])}."

@@ -216,7 +216,7 @@ def curve_caption(population: Population) -> str:
 
 def bars(population: Population) -> str:
     """Return a sentence for the caption on error bars, if some setting has several seeds."""
-    if all(len(setting.runs) < 2 for setting in population.settings):
+    if all(len(setting.by_seed) < 2 for setting in population.settings):
         return ""
     return (
         f" Markers are means over seeds; bars are standard deviations over seeds of validation {metric(population)} "
@@ -272,7 +272,7 @@ def _row(panel: Panel, threshold: float, name: str, reference: Setting, chosen: 
         reference.test - chosen.test,
         chosen.test,
         chosen.spread,
-        len(chosen.runs),
+        len(chosen.by_seed),
         worse,
         settings_text(chosen, population),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,6 +110,6 @@ def _spreads(settings: list[Setting]) -> list[float] | None:
 
 def _sizes(settings: list[Setting]) -> list[list[float]] | None:
     """Return standard deviations of the gradient size over seeds, below (cut above zero) and above."""
-    spreads = [statistics.stdev(r.coordinates for r in s.runs) if len(s.runs) > 1 else 0.0 for s in settings]
+    spreads = [setting.coordinates_spread or 0.0 for setting in settings]
     below = [min(spread, 0.9 * s.coordinates) for spread, s in zip(spreads, settings, strict=True)]
     return [below, spreads] if any(spreads) else None

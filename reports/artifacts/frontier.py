@@ -72,7 +72,7 @@ def _row(population: Population, setting: Setting) -> Sequence[Any]:
         setting.validation,
         setting.test,
         setting.spread,
-        len(setting.runs),
+        len(setting.by_seed),
         setting.reduction,
         None if reference is None else reference.validation - setting.validation,
         None if reference is None else reference.test - setting.test,

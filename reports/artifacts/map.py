@@ -29,7 +29,8 @@ LEAST_GAIN = 0.01
 GRID = 3
 """Number of settings of an algorithm on real data from which it is drawn: fewer do not show what it can keep."""
 REAL = ("D", "^", "p", "*", "P", "h")
-"""Markers of real datasets, in turn; the colour is the algorithm's."""
+"""Markers of real datasets, in turn; the colour is the algorithm's, as is the filling."""
+FILLING = {"fest": "none", "adafest": "left"}
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 
@@ -127,9 +128,9 @@ def content(inputs: Inputs) -> Content:
     caption = (
         f"The largest reduction of the embedding gradient that keeps at least {KEPT:.0%} of DP-SGD's gain in {name} "
         "over frozen embeddings, chosen on validation. Planted data: each panel varies one property and leaves the "
-        "others at the centre. Open markers are real datasets, which also differ from the centre in other properties "
-        "(but have the centre's ε outside its own panel); they are missing where the property is unknown. At 1 (▾ for "
-        "planted data) no setting tried keeps enough, so only DP-SGD does. "
+        "others at the centre. Open (DP-FEST) and half-filled (DP-AdaFEST) markers are real datasets, which also "
+        "differ from the centre in other properties (but have the centre's ε outside its own panel); they are missing "
+        "where the property is unknown. At 1 (▾ for planted data) no setting tried keeps enough, so only DP-SGD does. "
         f"✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} "
         "over frozen embeddings: freeze them. Examples per embedding row are training examples divided by the rows of "
         "all tables; rare values are all but the most frequent ones that make up half of all occurrences."
@@ -143,6 +144,7 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
     figure = Drawing(WIDTH, 4.6)
     grid = list(figure.subplots(2, 3, sharey=True, squeeze=False).flat)
     middle = centre(planted)
+    real = [point for point in real if any(_tried(point, name) for name in RULES)]
     markers = dict(zip(dict.fromkeys(point.population.dataset for point in real), itertools.cycle(REAL), strict=False))
     for axes, axis in zip(grid, AXES, strict=False):
         log_axis(axes, "y")
@@ -187,15 +189,20 @@ def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
             continue
         xs.append(point.places[axis.name])
         ys.append(_height(point, name))
-        _mark(axes, point, name, xs[-1], look.colour)
+        marker = "x" if not point.pays else look.marker if point.best(name) else "v"
+        _mark(axes, point, name, xs[-1], marker)
     axes.plot(xs, ys, color=look.colour, linewidth=1.1, zorder=2)
 
 
 def _mark_real(axes: Axes, axis: Axis, name: str, point: Point, marker: str) -> None:
     """Draw a real dataset if it has this property and enough runs of this algorithm."""
     place = point.places[axis.name]
-    if place is not None and len(point.population.of(name, point.dpsgd.epsilon)) >= GRID:
-        _mark(axes, point, name, place, "none", marker)
+    if place is not None and _tried(point, name):
+        _mark(axes, point, name, place, marker, FILLING[name])
+
+
+def _tried(point: Point, name: str) -> bool:
+    return len(point.population.of(name, point.dpsgd.epsilon)) >= GRID
 
 
 def _height(point: Point, name: str) -> float:
@@ -206,14 +213,10 @@ def _height(point: Point, name: str) -> float:
     return 1.0 if best is None else best.reduction
 
 
-def _mark(axes: Axes, point: Point, name: str, place: Any, face: str, marker: str | None = None) -> None:
-    """Draw a point; `marker` is that of a real dataset, None that of the algorithm, or of what keeps it from paying."""
-    colour, height = algorithm(name).colour, _height(point, name)
-    if not point.pays:
-        colour, marker, face, height = NOTE_COLOUR, "x", NOTE_COLOUR, 1.0
-    elif marker is None:
-        marker = algorithm(name).marker if point.best(name) else "v"
-    (mark,) = axes.plot([place], [height], marker, color=colour, markerfacecolor=face, markersize=5, zorder=3)
+def _mark(axes: Axes, point: Point, name: str, place: Any, marker: str, filling: str = "full") -> None:
+    """Draw a point, grey and at 1 where there is nothing to keep."""
+    colour, height = (algorithm(name).colour, _height(point, name)) if point.pays else (NOTE_COLOUR, 1.0)
+    (mark,) = axes.plot([place], [height], marker, color=colour, fillstyle=filling, markersize=5, zorder=3)
     hover(mark, [f"{_where(point)}: {label(name)}, {_words(point, name)}"])
 
 
@@ -261,7 +264,7 @@ def _table(shown: Sequence[Point], name: str) -> Table:
                         best and best.reduction,
                         best and point.kept(best),
                         f"keeps enough at {settings_text(best, point.population)}" if best else _words(point, rule),
-                        min(len(one.runs) for one in (best or settings[0], point.frozen, point.dpsgd)),
+                        min(len(one.by_seed) for one in (best or settings[0], point.frozen, point.dpsgd)),
                     )
                 )
     return table

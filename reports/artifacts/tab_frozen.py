@@ -52,7 +52,7 @@ def content(inputs: Inputs) -> Content:
 def _row(
     algorithm: str, epsilon: float | None, best: Setting | None, tasks: Sequence[str]
 ) -> list[float | str | int | None]:
-    ours = (None, None, None) if best is None else (best.test, best.error, len(best.runs))
+    ours = (None, None, None) if best is None else (best.test, best.error, len(best.by_seed))
     row: list[float | str | int | None] = [algorithm, epsilon, *ours]
     for task in tasks:
         paper, _, difference = TAB_FROZEN.beside((algorithm, epsilon), task, ours[0])

@@ -46,7 +46,7 @@ def content(inputs: Inputs) -> Content:
                 run = setting.runs[0]
                 most = (run.hyperparameters.get("unit") or {}).get("max_examples")
                 over = setting.test - frozen.test if frozen and algorithm != "frozen" else None
-                measured = (setting.test, setting.error, len(setting.runs), over)
+                measured = (setting.test, setting.error, len(setting.by_seed), over)
                 table.rows.append((unit, run.examples, epsilon, algorithm, *measured, run.batch_size, most))
                 table.runs.append(run.anchor)
     caption = (

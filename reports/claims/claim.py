@@ -174,7 +174,7 @@ def at_every(population: Population, result: Finding) -> Finding:
 def seeds_of(settings: Sequence[Setting]) -> str:
     """Return the seeds if all settings have the same, else the number of seeds of a setting."""
     counts = [len(setting.by_seed) for setting in settings]
-    if len({tuple(run.seed for run in setting.runs) for setting in settings}) == 1:
+    if len({tuple(sorted(setting.by_seed)) for setting in settings}) == 1:
         return seeds(run for setting in settings for run in setting.runs)
     few, many = min(counts), max(counts)
     return f"{few} to {many} seeds per setting" if few < many else f"{plural(few, 'seed')} per setting, not the same"

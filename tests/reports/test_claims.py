@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from reports.build import build
-from reports.claims.claim import DIFFERS
+from reports.claims.claim import DIFFERS, seeds_of
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN, Sample
 from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
@@ -241,6 +242,15 @@ def test_seeds_are_named_only_where_all_settings_have_them(tmp_path: Path) -> No
     write(tmp_path, list(MANY), seeds=(0,))
     claim = found(tmp_path, "adafest_ahead_of_fest")
     assert "1 to 3 seeds per setting" in claim["evidence"] and "seeds 0, 1, 2" not in claim["evidence"]
+
+
+def test_a_seed_that_ran_twice_is_one_seed() -> None:
+    """As without privacy, where runs at several ε are runs of one setting."""
+    once, twice = (
+        SimpleNamespace(runs=runs, by_seed={run.seed: runs for run in runs})
+        for runs in ([SimpleNamespace(seed=seed) for seed in of] for of in ((0, 1, 2), (0, 0, 1, 1, 2, 2)))
+    )
+    assert seeds_of([once, twice]) == "seeds 0, 1, 2"  # type: ignore[list-item]
 
 
 def test_no_cliff_among_thresholds_far_below_the_batch_decides_nothing(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Populatio
     found = Found.of(CLAIMS, groups)
     assert found.datasets == ["journey", "nycflights", "benchmarks"]
     assert found.sentence == (
-        "Of 6 claims about sparsity-preserving private training, each tested on every data set that has runs for it, 2 are "
-        "undecided. Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0."
+        "Of 6 claims about sparsity-preserving private training, each tested on every data set that has runs for it, 2 "
+        "are undecided. Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0."
     )
     assert "these runs decide none" in Found.of(CLAIMS[-2:], groups).sentence
     assert Found.of([], []).sentence.startswith("Of 0 claims")

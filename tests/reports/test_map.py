@@ -58,14 +58,22 @@ def test_each_point_has_the_most_reduced_setting_that_keeps_enough(tmp_path: Pat
 
 
 def _real_markers(runs: Path) -> dict[str, list[Any]]:
-    """The markers of real datasets in each panel."""
+    """The markers of real datasets in each panel, and how they are filled."""
     figure = _content(runs).figure
     assert figure is not None
     return {
-        axes.get_xlabel(): [mark for line in axes.lines if (mark := line.get_marker()) in artifact.REAL]
+        axes.get_xlabel(): [
+            (mark, line.get_fillstyle()) for line in axes.lines if (mark := line.get_marker()) in artifact.REAL
+        ]
         for axes in figure.axes
         if axes.get_xlabel()
     }
+
+
+def _legend(runs: Path) -> list[str]:
+    figure = _content(runs).figure
+    assert figure is not None
+    return [text.get_text() for axes in figure.axes if axes.get_legend() for text in axes.get_legend().get_texts()]
 
 
 def test_settings_are_chosen_on_validation_and_reported_on_test(tmp_path: Path) -> None:
@@ -82,7 +90,9 @@ def test_real_data_stand_where_their_place_is_known(tmp_path: Path) -> None:
     real = _real_markers(tmp_path)
     assert len(real) == 5
     for axis in artifact.AXES:
-        assert real[axis.heading] == ([] if axis.name in ("zipf_exponent", "tail_signal") else [artifact.REAL[0]])
+        known = [(artifact.REAL[0], artifact.FILLING["fest"])]
+        assert real[axis.heading] == ([] if axis.name in ("zipf_exponent", "tail_signal") else known)
+    assert "journey" in _legend(tmp_path)
 
 
 def test_real_data_on_which_one_setting_was_tried_are_not_drawn(tmp_path: Path) -> None:
@@ -90,7 +100,7 @@ def test_real_data_on_which_one_setting_was_tried_are_not_drawn(tmp_path: Path) 
     write_run(tmp_path, "frozen", test=0.7, coordinates=0.0, dataset="journey")
     write_run(tmp_path, "dpsgd", test=0.8, dataset="journey")
     write_run(tmp_path, "fest", test=0.75, coordinates=10.0, dataset="journey")
-    assert not any(_real_markers(tmp_path).values())
+    assert not any(_real_markers(tmp_path).values()) and "journey" not in _legend(tmp_path)
 
 
 def test_batch_sizes_are_points_of_their_own(tmp_path: Path) -> None:

@@ -83,7 +83,11 @@ class CriteoFiles:
         self.paths = [Path(path) for path in paths]
         for path in self.paths:
             if not path.is_file():
-                problem = f"{path} is a folder, not a file" if path.is_dir() else f"There is no file {path.absolute()}"
+                problem = (
+                    f"{path.absolute()} is a folder, not a file"
+                    if path.is_dir()
+                    else f"There is no file {path.absolute()}"
+                )
                 raise UserError(f"{problem}: set data.path to Criteo's train.txt or train.txt.gz{_guess(path)}.")
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer
-from pipelines.config.reference import keys, overview, reference, sections, sentences
+from pipelines.config.reference import PRESETS, keys, overview, reference, sections, sentences
 from pipelines.config.schema import dotted_keys
 from pipelines.config.settings import SCHEMAS, Config
 
@@ -51,7 +51,15 @@ def test_the_overview_names_every_group_section_and_other_key() -> None:
     text = overview()
     for name in (*SCHEMAS, *sections(), *(choice.partition("=")[2] for choice in CHOICES), "seed", "device", "profile"):
         assert name in text
+    for group in PRESETS:
+        assert f"  {group:<12}{Composer().choices(group)[0]}" in text
     assert all(sentences(Config)[name] for name in ("seed", "device", "profile", "experiment"))
+
+
+@pytest.mark.parametrize("name", ["experiment", "profile=demo", "privacy=paper", "search=none"])
+def test_a_choice_without_keys_of_its_own_says_how_to_see_what_it_sets(name: str) -> None:
+    with pytest.raises(UserError, match=rf"`dpfest train {name.partition('=')[0]}=\w+ --cfg job` prints"):
+        reference(name)
 
 
 def test_an_unknown_name_is_refused_with_the_nearest() -> None:

@@ -106,9 +106,9 @@ class Results:
             f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
             "deviations over seeds. The table has means over seeds ± standard deviations; for each algorithm that "
             "makes gradients smaller, it shows the setting with the largest reduction whose validation utility is at "
-            f"most {number(LOSS)} below that of the best DP-SGD (none: there is no such setting; in brackets, the highest "
-            "utility of those tried; —: not run). In streams, DP-FEST selects rows by the counts of the "
-            f"days so far. The runs are in [{self.runs:,} run cards](docs/reference)."
+            f"most {number(LOSS)} below that of the best DP-SGD (none: there is no such setting; in brackets, the "
+            "highest utility of those tried; —: not run). In streams, DP-FEST selects rows by the counts of the days so "
+            f"far. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [

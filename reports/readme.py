@@ -107,8 +107,8 @@ class Results:
             "deviations over seeds. The table has means over seeds ± standard deviations; for each algorithm that "
             "makes gradients smaller, it shows the setting with the largest reduction whose validation utility is at "
             f"most {number(LOSS)} below that of the best DP-SGD (none: there is no such setting; in brackets, the "
-            "highest utility of those tried; —: not run). In streams, DP-FEST selects rows by the counts of the days so "
-            f"far. The runs are in [{self.runs:,} run cards](docs/reference)."
+            "highest utility of those tried; —: not run). In streams, DP-FEST selects rows by the counts of the days "
+            f"so far. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [

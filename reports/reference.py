@@ -77,7 +77,9 @@ def _utility(population: Population, mean: float, reference: float, allowed: flo
 
 def _size(population: Population, mean: float, reference: float, allowed: float) -> str:
     one, other = math.expm1(mean), math.expm1(reference)
-    return f"gradient size {significant(one)} against {significant(other)} (allowed ±{100 * math.expm1(allowed):.2g}%)"
+    difference = f"{100 * (one / other - 1):+.2g}%; " if other else ""
+    allowed = 100 * math.expm1(allowed)
+    return f"gradient size {significant(one)} against {significant(other)} ({difference}allowed ±{allowed:.2g}%)"
 
 
 MEASURES = (

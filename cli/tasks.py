@@ -111,7 +111,7 @@ def train(cfg: DictConfig) -> None:
 
     config = typed(cfg)
     if config.over_ranks:
-        from pipelines import ranks
+        from pipelines.train import ranks
 
         made = ranks.make_run(config)
         if made is None:  # rank 0 reports
@@ -119,7 +119,7 @@ def train(cfg: DictConfig) -> None:
         outcome = made
     else:
         if config.distributed == "off":
-            from pipelines import ranks
+            from pipelines.train import ranks
 
             ranks.refuse_ranks_apart()
         from pipelines.train import make_run

@@ -15,7 +15,7 @@ os.environ["DPFEST_CACHE"] = tempfile.mkdtemp(prefix="dpfest-tests-")
 
 # One server forks the processes of all tests, and imports only what the first of them asks for: what any of them needs.
 _SERVED = (
-    "pipelines.train", "pipelines.ranks", "pipelines.bench.step", "pipelines.bench.text", "torch._dynamo",
+    "pipelines.train", "pipelines.train.ranks", "pipelines.bench.step", "pipelines.bench.text", "torch._dynamo",
     "transformers.models.roberta.modeling_roberta", "peft",
 )  # fmt: skip
 _preload = forkserver.set_forkserver_preload

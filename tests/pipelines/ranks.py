@@ -11,19 +11,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pipelines.ranks
+import pipelines.train.ranks
 from dpfest.ranks.training import RankTraining
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
-from pipelines.ranks import make_run
 from pipelines.runs.directory import RunDirectory
 from pipelines.sweep import _PRELOADED
 from pipelines.system.processes import Child
+from pipelines.train.ranks import make_run
 
-_PRELOAD = (*_PRELOADED, "pipelines.ranks")
+_PRELOAD = (*_PRELOADED, "pipelines.train.ranks")
 
 SAVING: dict[str, tuple[Any, str]] = {
-    "a shard": (pipelines.ranks, "_write_through"),
+    "a shard": (pipelines.train.ranks, "_write_through"),
     "the state": (RunDirectory, "save_state"),
     "removing the last checkpoint": (shutil, "rmtree"),
 }

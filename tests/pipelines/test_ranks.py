@@ -17,7 +17,6 @@ from safetensors.torch import load_file, save_file
 
 from dpfest.errors import UserError
 from dpfest.ranks.group import Group
-from pipelines import ranks
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
@@ -25,6 +24,7 @@ from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import run_folder
 from pipelines.runs.weights import write_pieces
 from pipelines.system.processes import StopRequest
+from pipelines.train import ranks
 from tests.dpfest.ranks.together import together
 from tests.pipelines.ranks import train_on_ranks
 

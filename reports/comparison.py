@@ -67,6 +67,10 @@ class Setting:
         """Return a value of each seed: the mean over its runs."""
         return [statistics.fmean(map(value, runs)) for runs in self.by_seed.values()]
 
+    def _deviation(self, value: Callable[[Run], float]) -> float | None:
+        """Return the sample standard deviation of a value over seeds; None with a single seed."""
+        return statistics.stdev(self.over_seeds(value)) if len(self.by_seed) > 1 else None
+
     @property
     def validation(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.validation))
@@ -78,17 +82,17 @@ class Setting:
     @property
     def spread(self) -> float | None:
         """Sample standard deviation of the test utility over seeds; None with a single seed."""
-        return statistics.stdev(self.over_seeds(lambda run: run.test)) if len(self.by_seed) > 1 else None
+        return self._deviation(lambda run: run.test)
 
     @property
     def validation_spread(self) -> float | None:
         """Sample standard deviation of the validation utility over seeds; None with a single seed."""
-        return statistics.stdev(self.over_seeds(lambda run: run.validation)) if len(self.by_seed) > 1 else None
+        return self._deviation(lambda run: run.validation)
 
     @property
     def coordinates_spread(self) -> float | None:
         """Sample standard deviation of the gradient size over seeds; None with a single seed."""
-        return statistics.stdev(self.over_seeds(lambda run: run.coordinates)) if len(self.by_seed) > 1 else None
+        return self._deviation(lambda run: run.coordinates)
 
     @property
     def reduction_spread(self) -> tuple[float, float] | None:

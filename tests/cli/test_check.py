@@ -119,7 +119,7 @@ def test_another_share_of_positives_lies_outside(dpfest_here: Command, tmp_path:
             "is not in Criteo's format: line 1 has 1 fields",
         ),
         (lambda lines: lines[:1000], (), "1,000 lines, and a check needs at least 5,000"),
-        (lambda lines: lines, ("data.path=elsewhere.txt",), "/elsewhere.txt: set data.path"),
+        (lambda lines: lines, ("data.path=elsewhere.txt",), "There is no file elsewhere.txt: set data.path"),
         (lambda lines: lines, ("check.line=5",), "did you mean check.lines?"),
     ],
 )

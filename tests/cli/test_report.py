@@ -33,9 +33,7 @@ def test_a_line_that_asks_for_nothing_or_for_no_folder_is_answered_with_what_to_
 def test_a_named_experiment_whose_data_are_elsewhere_says_so(dpfest_here: Command) -> None:
     line = ["report", "--list", "profile=paper", "experiment=comparison"]
     asked = dpfest_here(*line, "data.path=nowhere.txt")
-    assert (
-        asked.returncode == 2 and "There is no file /" in asked.stderr and "/nowhere.txt: set data.path" in asked.stderr
-    )
+    assert asked.returncode == 2 and "There is no file nowhere.txt" in asked.stderr
     # Of all experiments, those that cannot be planned are merely not counted.
     assert dpfest_here(*line[:3], "data.path=nowhere.txt").returncode == 0
 

@@ -83,11 +83,7 @@ class CriteoFiles:
         self.paths = [Path(path) for path in paths]
         for path in self.paths:
             if not path.is_file():
-                problem = (
-                    f"{path.absolute()} is a folder, not a file"
-                    if path.is_dir()
-                    else f"There is no file {path.absolute()}"
-                )
+                problem = f"{path} is a folder, not a file" if path.is_dir() else f"There is no file {path}"
                 raise UserError(f"{problem}: set data.path to Criteo's train.txt or train.txt.gz{_guess(path)}.")
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()

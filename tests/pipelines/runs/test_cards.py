@@ -59,10 +59,8 @@ def test_what_is_written_is_read_and_the_order_of_writing_does_not_matter(tmp_pa
     [
         (one(0, 0.9), True),
         (one(0, 0.9, device="cuda", profile="paper", train={"log_every": 1}), True),  # none of them changes a run
-        (
-            one(0, 0.9, privacy={"sampling": None}, train={"steps": None}),
-            True,
-        ),  # as settings added later are by default
+        # As settings added later are by default.
+        (one(0, 0.9, privacy={"sampling": None}, train={"steps": None}), True),
         (one(0, 0.9, privacy={"sampling": "balls_in_bins"}), False),
         (one(1, 0.9), False),
         (one(0, 0.9, train={"batch_size": 16}), False),

@@ -269,5 +269,7 @@ def test_without_the_hubs_package_a_name_is_refused_in_a_sentence(
 ) -> None:
     sst2_folder(tmp_path / "SST-2")
     monkeypatch.setitem(sys.modules, "huggingface_hub.errors", None)
-    with pytest.raises(UserError, match=r"^There is no folder owner/tiny-roberta, and names on .*pip install -e '"):
+    with pytest.raises(
+        UserError, match=r"^There is no folder owner/tiny-roberta, and names on .*pip install -e '\.\[text\]'"
+    ):
         run_hash(asked(tmp_path))

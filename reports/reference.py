@@ -97,7 +97,8 @@ class Pair:
     reference: Setting
 
     def samples(self, measure: Measure) -> list[list[float]]:
-        return [[measure.value(run) for run in setting.runs] for setting in (self.own, self.reference)]
+        """Return the quantity at each seed, of the setting and of the reference's."""
+        return [setting.over_seeds(measure.value) for setting in (self.own, self.reference)]
 
     @property
     def pool(self) -> tuple[str, str]:

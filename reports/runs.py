@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.runs.cards import Card, card_files, read_cards
+from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
@@ -274,7 +274,7 @@ def _timings(file: Path) -> Timings | None:
 
 def setting_key(run: Run) -> str:
     """Return the key of a run's setting: everything but the seed. A run without hyper-parameters has its own."""
-    settings = essential(run.hyperparameters) or {"run": run.id}
+    settings = without_nulls(essential(run.hyperparameters)) or {"run": run.id}
     rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
     return json.dumps([settings, rest], sort_keys=True, default=str)
 
@@ -309,7 +309,7 @@ def _material(config: Mapping[str, Any], weights: str | None) -> str:
         data.pop("tokenizer", None)  # determined by the weights
     value = {"data": data, "model": config.get("model"), "weights": weights}
     value |= {"unit": unit} if (unit := _unit(config)) else {}
-    return _digest(essential(value))[:8]
+    return _digest(without_nulls(essential(value)))[:8]
 
 
 def _unit(config: Mapping[str, Any]) -> str | None:

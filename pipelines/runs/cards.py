@@ -65,12 +65,12 @@ class Card:
     def key(self) -> str:
         """Identity of the run: data, algorithm and all released settings that can change the result.
 
-        Null is the same as no setting: earlier versions lack settings that are null by default.
+        Null is the same as no setting (:func:`without_nulls`).
         """
         settings = {name: value for name, value in self.config.items() if name not in ("device", "profile")}
         settings["train"] = {k: v for k, v in (settings.get("train") or {}).items() if k not in WITHOUT_EFFECT}
         names = [self.summary["dataset"], self.summary["algorithm"]]
-        return json.dumps([*names, _without_nulls(settings), self.summary.get("weights")], sort_keys=True)
+        return json.dumps([*names, without_nulls(settings), self.summary.get("weights")], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,11 @@ def _text(cards: Sequence[Card]) -> str:
     return "".join(_compact(line) + "\n" for line in lines)
 
 
-def _without_nulls(value: Any) -> Any:
+def without_nulls(value: Any) -> Any:
+    """Return settings without those that are null: earlier versions lack settings that are null by default."""
     if not isinstance(value, Mapping):
         return value
-    return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    return {name: without_nulls(item) for name, item in value.items() if item is not None}
 
 
 def _compact(value: Any) -> str:

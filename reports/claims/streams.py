@@ -44,7 +44,8 @@ def rises_with_period(population: Population) -> Finding:
 
 
 def _rises(population: Population, epsilon: float) -> Finding:
-    return _along(population, "dpsgd", epsilon, lambda found: found.verdict, _papers_gain(f"epsilon_{epsilon:g}"))
+    paper, panels = _papers_gain(f"epsilon_{epsilon:g}"), len(population.epsilons)
+    return _along(population, "dpsgd", epsilon, lambda found: found.verdict, paper, panels)
 
 
 def unmoved_by_period(population: Population) -> Finding:
@@ -129,11 +130,17 @@ def _against(population: Population, source: str, least: float, counts: Callable
 
 
 def _along(
-    population: Population, name: str, epsilon: float | None, judge: Callable[[Trend], str], paper: float | None
+    population: Population,
+    name: str,
+    epsilon: float | None,
+    judge: Callable[[Trend], str],
+    paper: float | None,
+    panels: int = 1,
 ) -> Finding:
-    """Return the change of utility with the period, each period at its best setting on validation."""
+    """Return the change of utility with the period, each period at its best setting on validation, in one of several
+    panels in any of which the claim can fail."""
     tried = population.of(name, epsilon)
-    sample = Sample(tried)
+    sample = Sample(tried, panels)
     best: dict[float, Setting] = {
         days: s for days in population.periods if (s := sample.best(population.at(days).of(name, epsilon)))
     }

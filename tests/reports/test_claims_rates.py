@@ -6,6 +6,7 @@ lie where it is hardest: just where the claim begins to be true, or false.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from scipy import stats
 
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN, Sample
 from reports.claims.logic import Above, All, Any, between, equivalent, verdict
+from reports.claims.streams import rises_with_period
 from reports.claims.tradeoff import beats_dpsgd, exponential_loses, leads, reaches
 from reports.claims.trend import trend
 from reports.comparison import Population, Setting, by_epsilon
@@ -139,6 +141,21 @@ def test_a_rise_is_missed_or_made_up_in_at_most_five_percent(run: Run) -> None:
         if rises := trend(Sample(line.values()), [line]):
             found.append(rises.verdict)
     assert found.count(HOLDS) <= MOST and found.count(FAILS) <= MOST
+
+
+def test_a_fall_at_one_of_three_epsilons_is_made_up_in_at_most_five_percent(run: Run) -> None:
+    """Utilities that are equal in all periods fall at none, which is shown in 5.7% of 300 cases (of 2,000: 4.8%); were
+    each ε tested at 5%, it would be in 14.7%."""
+    make = maker(run, random.Random(0), 0.004, seeds=5)
+    found = []
+    for _ in range(300):
+        settings = []
+        for days, epsilon in itertools.product((1, 4, 18), (1.0, 3.0, 8.0)):
+            one = make("dpsgd", 0, 1)
+            runs = [replace(each, target_epsilon=epsilon, period=days) for each in one.runs]
+            settings.append(Setting(one.key, tuple(runs)))
+        found.append(rises_with_period(population(settings)).verdict)
+    assert found.count(FAILS) <= MOST
 
 
 def test_what_is_chosen_and_then_confirmed_is_known_more_closely(run: Run) -> None:

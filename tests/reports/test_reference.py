@@ -64,6 +64,13 @@ def test_settings_that_scatter_more_than_others_raise_few_alarms(pair: Pair) -> 
     assert np.mean(list(alarms(pair, 3, spreads))) <= 5 * ALARM
 
 
+def test_runs_of_one_seed_count_once(pair: Pair) -> None:
+    """Repeated under other noise keys they share the seed's scatter."""
+    one, other = (replace(run, seed=seed, test=test) for seed, test in ((0, 0.7), (1, 0.8)) for run in pair.own.runs)
+    repeated = replace(pair, own=Setting("", (one, replace(one, test=0.72), other)))
+    assert repeated.samples(MEASURES[0])[0] == pytest.approx([0.71, 0.8])
+
+
 def test_a_difference_of_eight_standard_deviations_in_one_setting_is_found(pair: Pair) -> None:
     assert np.mean(list(alarms(pair, 1, np.full(SETTINGS, SPREAD), shift=8 * SPREAD, artifacts=100))) > 0.9
     assert np.mean(list(alarms(pair, 3, np.full(SETTINGS, SPREAD), shift=-8 * SPREAD, artifacts=100))) > 0.95

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.runs import Timings, load_runs
+from reports.runs import Timings, load_runs, setting_key
 from tests.reports.synthetic import write_run
 
 
@@ -90,6 +90,17 @@ def test_hyperparameters_come_from_the_configuration_where_the_summary_has_none(
     (folder / "release" / "config.yaml").write_text("algorithm: {name: fest, selection: {rows: 77}}\n")
     ((run,), _) = load_runs(tmp_path)
     assert run.hyperparameters["algorithm"]["selection"]["rows"] == 77
+
+
+def test_a_setting_that_is_null_is_the_same_as_one_that_an_earlier_version_lacks(tmp_path: Path) -> None:
+    for seed, train in enumerate(({"epochs": 2}, {"epochs": 2, "steps": None}, {"epochs": 2, "steps": 60})):
+        folder = write_run(tmp_path, "dpsgd", test=0.72, seed=seed, hyperparameters=None)
+        text = json.dumps({"data": {"name": "names", "rows": train.get("steps")}, "train": train})
+        (folder / "release" / "config.yaml").write_text(text)
+    runs = sorted(load_runs(tmp_path)[0], key=lambda run: run.seed)
+    earlier, null, other = map(setting_key, runs)
+    assert earlier == null != other
+    assert runs[0].material == runs[1].material != runs[2].material
 
 
 def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they_lie(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def _names(id: str, others: list[Population], main: Population | None) -> dict[s
 
 
 def _progress(entry: Mapping[str, Any]) -> str:
-    planned = f" ({entry['runs_needed']} planned)" if entry["runs_needed"] else ""
+    planned = f" ({entry['runs_needed']} planned)" if entry["runs_done"] < (entry["runs_needed"] or 0) else ""
     done, lacking = entry["runs_done"], entry["variants"][0]["missing"]
     return plural(done, "run") + planned + (f"; {lacking[0]}" if lacking else "")
 

@@ -280,10 +280,12 @@ def _embeddings_help(panel: Panel, panels: int) -> Finding:
 
 
 def larger_vocabulary_gains(inputs: Inputs) -> Findings:
-    """At the same loss, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
-    texts = _trained(inputs, "text", "large_text")
+    """At the same loss and ε, DP-AdaFEST cuts the gradient more where the vocabulary is larger."""
+    kinds = "text", "large_text"
+    texts = _trained(inputs, *kinds)
     if not texts:
-        return untested(inputs, "text", "large_text")
+        return untested(inputs, *kinds)
+    texts = _trained(inputs, *kinds, epsilon=texts[0][1].epsilon)
     by_size = {population.vocabulary: panel for population, panel in reversed(texts)}
     if len(by_size) < 2:
         what = "runs of DP-AdaFEST and DP-SGD on texts with two vocabularies"
@@ -293,22 +295,24 @@ def larger_vocabulary_gains(inputs: Inputs) -> Findings:
 
 
 def texts_cut_less(inputs: Inputs) -> Findings:
-    """At the same loss, DP-AdaFEST cuts the gradient of each text less than that of any click data."""
-    texts, clicks = _trained(inputs, "text"), _trained(inputs, "clicks")
-    if not texts:
-        return untested(inputs, "text")
+    """At the same loss and ε, DP-AdaFEST cuts the gradient of each text less than that of any click data."""
+    texts = _trained(inputs, "text")
+    return {text.dataset: _cuts_less(inputs, own) for text, own in texts} if texts else untested(inputs, "text")
+
+
+def _cuts_less(inputs: Inputs, own: Panel) -> Finding:
+    clicks = _trained(inputs, "clicks", epsilon=own.epsilon)
     if not clicks:
-        what = "runs of DP-AdaFEST and DP-SGD on click data"
-        return {text.dataset: finding(OPEN, "missing", what=what) for text, _ in texts}
-    return {text.dataset: all_of([cuts_more(panel, own) for _, panel in clicks]) for text, own in texts}
+        return finding(OPEN, "missing", what=f"runs of DP-AdaFEST and DP-SGD on click data at {own.where}")
+    return all_of([cuts_more(panel, own) for _, panel in clicks])
 
 
-def _trained(inputs: Inputs, *kinds: str) -> list[tuple[Population, Panel]]:
-    """Return the first population on each dataset on which DP-AdaFEST and DP-SGD were trained at the main ε and claims
-    can be tested, with its panel."""
+def _trained(inputs: Inputs, *kinds: str, epsilon: float | None = None) -> list[tuple[Population, Panel]]:
+    """Return the first population on each dataset on which DP-AdaFEST and DP-SGD were trained at this ε (default: its
+    main one) and claims can be tested, with its panel."""
     found: dict[tuple[str, int], tuple[Population, Panel]] = {}
     for population in inputs.of(*kinds):
-        panel = main_panel(population)
+        panel = main_panel(population) if epsilon is None else by_epsilon(population, [epsilon])[0]
         if panel and panel.reference and panel.of("adafest") and population.vocabulary and not population.untestable:
             found.setdefault((population.dataset, population.vocabulary), (population, panel))
     return list(found.values())
@@ -332,6 +336,7 @@ def cuts_more(panel: Panel, other: Panel) -> Finding:
         INCONCLUSIVE if inconclusive else outcome,
         "vocabularies",
         interval=_lead([(loss, one, [two]) for loss, one, two in reached], outcome),
+        where=panel.where,
         large=panel.population,
         small=other.population,
         reached=reached,

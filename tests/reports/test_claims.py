@@ -317,6 +317,16 @@ def test_texts_are_cut_less_than_clicks(tmp_path: Path) -> None:
     assert found(tmp_path, "texts_cut_less")["datasets"]["sst2"]["verdict"] == FAILS
 
 
+def test_texts_are_compared_with_clicks_at_their_own_epsilon(tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, *MANY])
+    write_texts(tmp_path, [*BASE, adafest(100, 0.0005, 1e5), adafest(1000, 0.04, 1e6)], epsilon=3.0)
+    claim = found(tmp_path, "texts_cut_less")
+    assert claim["verdict"] == OPEN and "on click data at ε = 3" in claim["evidence"]
+    write(tmp_path, [*BASE, *MANY], epsilon=3.0)
+    claim = found(tmp_path, "texts_cut_less")
+    assert claim["verdict"] == FAILS and claim["evidence"].startswith("Best reductions at ε = 3 on ")
+
+
 def test_a_claim_for_every_epsilon_fails_at_one(tmp_path: Path) -> None:
     for epsilon in (1.0, 3.0):
         write(tmp_path, BASE, epsilon=epsilon)

@@ -2,9 +2,10 @@
 
 **Seeds.** A choice among settings is biased on the runs that it was made by. With ENOUGH seeds or more, the first half
 of the seeds that all settings share (rounded down: 1 of 3, 2 of 5) therefore *choose*, on validation, and only the
-other seeds *confirm*, on test; bounds then need no correction for the number of settings. Settings without other seeds,
-and all settings if there are fewer seeds, are judged by the choosing seeds; then every choice counts the settings that
-it was made among (Bonferroni).
+other seeds *confirm*, on test; bounds then need no correction for the number of settings. If they share fewer than
+ENOUGH, all of those choose, but at most half of all seeds. Settings without other seeds, and all settings if there are
+fewer seeds, are judged by the choosing seeds; then every choice counts the settings that it was made among
+(Bonferroni).
 
 **Scatter.** Settings are paired by seed. The scatter is the residual of an additive model of setting and seed, pooled
 over the claim's settings of the algorithms in the contrast (on some data frozen embeddings scatter ten times as much as
@@ -110,7 +111,8 @@ class Sample:
         seeds = sorted({seed for setting in self.settings for seed in setting.by_seed})
         shared = [seed for seed in seeds if all(seed in setting.by_seed for setting in self.settings)]
         self.few = len(seeds) < ENOUGH
-        self.choosing = frozenset(seeds if self.few else (shared or seeds)[: len(seeds) // 2])
+        half = len(shared if len(shared) >= ENOUGH else seeds) // 2
+        self.choosing = frozenset(seeds if self.few else (shared or seeds)[:half])
         self._scatters: dict[frozenset[str], tuple[float, int] | None] = {}
 
     def best(self, settings: Iterable[Setting]) -> Setting | None:

@@ -170,6 +170,18 @@ def test_what_is_chosen_and_then_confirmed_is_known_more_closely(run: Run) -> No
         assert least < between(sample, one, reference).at(29).half < most
 
 
+def test_further_seeds_of_some_settings_decide_no_less(run: Run) -> None:
+    """Of five seeds two choose and three confirm, however many more some settings have: were all five to choose, none
+    that all settings share would be left to confirm."""
+    make = maker(run, random.Random(0), 0.001, seeds=5)
+    few = [make("adafest", 0.001 * place, 10) for place in range(20)]
+    for more, choose in ((5, {0, 1}), (10, {0, 1}), (1, {0})):
+        reference = make("dpsgd", 0, 1, seeds=more)
+        sample = Sample([*few, reference])
+        assert sample.choosing == choose
+        assert between(sample, few[0], few[1]).at(20) == between(sample, few[0], few[1]).at(1)
+
+
 def test_settings_are_paired_by_seed(run: Run) -> None:
     """What a seed does to all settings alike is no scatter of their differences."""
     make, drawn = maker(run, random.Random(0), 0.0001, seeds=5), random.Random(1)

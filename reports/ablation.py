@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from pipelines.runs.cards import without_nulls
 from reports.comparison import Population, Setting
 from reports.runs import INCIDENTAL
 from reports.tables import Column, Table
@@ -28,19 +29,26 @@ class Grid:
         return sorted({threshold for _, threshold in self.cells})
 
     @property
+    def runs(self) -> int:
+        return sum(len(setting.runs) for setting in self.cells.values())
+
+    @property
     def best(self) -> Setting:
         return max(self.cells.values(), key=lambda s: (s.validation, s.reduction, s.key))
 
 
 def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
-    """Return the largest set of DP-AdaFEST settings at one ε in which only σ₁/σ₂ and τ vary (the better on a tie)."""
+    """Return the largest set of DP-AdaFEST settings at one ε in which only σ₁/σ₂ and τ vary.
+
+    Of several as large it is the one with most runs: utilities that chose it would not be fit to judge it.
+    """
     slices: dict[str, dict[tuple[float, float], Setting]] = {}
     for setting in population.of("adafest", epsilon):
         ratio, threshold = setting.parameter(RATIO), setting.parameter(THRESHOLD)
         if isinstance(ratio, int | float) and isinstance(threshold, int | float):
             slices.setdefault(_rest(setting), {})[float(ratio), float(threshold)] = setting
     grids = [Grid(cells) for _, cells in sorted(slices.items())]
-    return max(grids, key=lambda grid: (len(grid.cells), grid.best.validation), default=None)
+    return max(grids, key=lambda grid: (len(grid.cells), grid.runs), default=None)
 
 
 def _rest(setting: Setting) -> str:
@@ -53,7 +61,8 @@ def _rest(setting: Setting) -> str:
         for section, values in run.hyperparameters.items()
         if section != "algorithm"
     }
-    return json.dumps([algorithm, others, run.delta, run.batch_size, run.steps], sort_keys=True, default=str)
+    settings = without_nulls(algorithm), without_nulls(others)
+    return json.dumps([*settings, run.delta, run.batch_size, run.steps], sort_keys=True, default=str)
 
 
 def held_fixed(grid: Grid) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from pipelines.runs.cards import without_nulls
 from reports.runs import Run, setting_key
 
 LARGE_VOCABULARY = 200_000
@@ -368,4 +369,4 @@ def but_for_selection(setting: Setting, *names: str) -> str:
     settings = copy.deepcopy(dict(setting.runs[0].hyperparameters))
     for name in names:
         (settings["algorithm"].get("selection") or {}).pop(name, None)
-    return json.dumps([settings, setting.epsilon], sort_keys=True, default=str)
+    return json.dumps([without_nulls(settings), setting.epsilon], sort_keys=True, default=str)

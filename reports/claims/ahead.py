@@ -61,9 +61,9 @@ class Compared:
         assert self.reference is not None
         return Tried(name, self.panel.of(name), self.reference, self.sample)
 
-    def verdict(self, statement: Statement) -> str:
-        """Return the verdict on a statement about the chosen DP-SGD."""
-        return verdict(statement, chosen=True, of=len(self.rivals))
+    def verdict(self, statement: Statement, of: int = 1) -> str:
+        """Return the verdict on a statement about the chosen DP-SGD, and a setting chosen among `of`."""
+        return verdict(statement, chosen=True, of=of * len(self.rivals))
 
 
 @dataclass(frozen=True)

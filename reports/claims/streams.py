@@ -159,7 +159,7 @@ def _along(
         lowest=found.lowest,
         metric=metric(population),
         below=_below(population) if epsilon is None else [],
-        paper=None if paper is None or outcome in (HOLDS, FAILS) else (paper, seeds_needed(paper)),
+        paper=None if paper is None or outcome in (HOLDS, FAILS) else (paper, seeds_needed(paper, panels)),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Difference, Sample
+from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Difference, Sample, normal
 from reports.claims.logic import Above, All, Contrast, equivalent, verdict
 from reports.comparison import Setting
 
@@ -80,7 +80,7 @@ def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contr
     return Contrast(sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))])
 
 
-def seeds_needed(effect: float, scatter: float = SCATTER) -> int:
-    """Return the seeds per setting at which 95% bounds exclude zero with a power of 80% if two settings differ by
-    `effect`."""
-    return math.ceil(2 * ((1.645 + 0.842) * scatter / effect) ** 2)
+def seeds_needed(effect: float, panels: int = 1, scatter: float = SCATTER) -> int:
+    """Return the confirming seeds per setting at which 95% bounds, joint over panels, exclude zero with a power of 80%
+    in each if two settings differ by `effect`."""
+    return math.ceil(2 * ((normal(panels) + 0.842) * scatter / effect) ** 2)

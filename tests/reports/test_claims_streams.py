@@ -99,6 +99,9 @@ def test_an_effect_as_small_as_the_papers_says_how_many_seeds_it_takes(tmp_path:
     claim = found(tmp_path, "private_rises_with_period")
     assert claim["verdict"] == OPEN
     assert "the paper's, 0.0007, takes about 404 seeds per period" in claim["evidence"]
+    for epsilon in (3.0, 8.0):
+        write(tmp_path, [("dpsgd", {}, 0.0, 1.0)], dataset="nycflights_stream", period=1, epsilon=epsilon)
+    assert "takes about 577 seeds per period" in found(tmp_path, "private_rises_with_period")["evidence"]
     assert "0.7846, 0.7848, 0.7847, 0.7820, 0.7848" in found(tmp_path, "nonprivate_unmoved_by_period")["paper"]
 
 

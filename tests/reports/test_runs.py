@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.comparison import Setting, but_for_selection
 from reports.runs import Timings, load_runs, setting_key
 from tests.reports.synthetic import write_run
 
@@ -101,6 +102,8 @@ def test_a_setting_that_is_null_is_the_same_as_one_that_an_earlier_version_lacks
     earlier, null, other = map(setting_key, runs)
     assert earlier == null != other
     assert runs[0].material == runs[1].material != runs[2].material
+    earlier, null, other = (but_for_selection(Setting("", (run,))) for run in runs)
+    assert earlier == null != other
 
 
 def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they_lie(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "criteo_synthetic_stream": "pipelines.data.clicks.synthetic:CriteoSyntheticStreamConfig",
         "map_synthetic": "pipelines.data.clicks.map_synthetic:MapSyntheticConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
+        "sst2_phrases": "pipelines.data.text.glue:Sst2PhrasesConfig",
         "qnli": "pipelines.data.text.glue:QnliConfig",
         "qqp": "pipelines.data.text.glue:QqpConfig",
         "xnli": "pipelines.data.text.glue:XnliConfig",

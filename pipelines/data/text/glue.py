@@ -120,6 +120,15 @@ class Sst2Config(GlueConfig):
 
 
 @dataclass
+class Sst2PhrasesConfig(Sst2Config):
+    """SST-2 split by sentence: the files that :mod:`pipelines.data.text.sentences` writes."""
+
+    training_examples: ClassVar[int] = 55_771
+
+    name: str = "sst2_phrases"
+
+
+@dataclass
 class QnliConfig(GlueConfig):
     """Does the sentence answer the question?"""
 

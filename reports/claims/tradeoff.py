@@ -304,7 +304,9 @@ def _cuts_less(inputs: Inputs, own: Panel) -> Finding:
     clicks = _trained(inputs, "clicks", epsilon=own.epsilon)
     if not clicks:
         return finding(OPEN, "missing", what=f"runs of DP-AdaFEST and DP-SGD on click data at {own.where}")
-    return all_of([cuts_more(panel, own, len(clicks)) for _, panel in clicks])
+    result = all_of([cuts_more(panel, own, len(clicks)) for _, panel in clicks])
+    numbers = {"finding": result, "population": own.population, "frozen": frozen_loss(own)}
+    return finding(result.verdict, "controlled", result.interval, **numbers)
 
 
 def _trained(inputs: Inputs, *kinds: str, epsilon: float | None = None) -> list[tuple[Population, Panel]]:

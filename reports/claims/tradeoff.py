@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
 from reports.claims.claim import NOWHERE, Finding, Findings, all_of, at_every, finding
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Difference
-from reports.claims.logic import Above, All, Any, Statement, between
+from reports.claims.logic import Above, All, Any, Contrast, Statement, between
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
 from reports.wording import metric, settings_text
@@ -51,8 +51,8 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     if compared.lacking:
         return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
     mine, others = compared.tried(leader), [compared.tried(name) for name in rivals]
-    gained = frozen_gain(panel)
-    losses, of = comparable([mine, *others], -gained.value if gained else 0)
+    control, gained = frozen_gains(panel), frozen_gain(panel)
+    losses, of = comparable([mine, *others], -control.seems if control else 0)
     so, not_so = (test(mine, others, factor, losses) for test in (ahead, behind))
     of *= len(compared.rivals)
     verdict = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
@@ -360,10 +360,16 @@ def frozen_loss(panel: Panel) -> Difference | None:
 
 
 def frozen_gain(panel: Panel) -> Difference | None:
-    """Return the gain of frozen embeddings over DP-SGD; None if one of them is missing."""
+    """Return the gain of frozen embeddings over DP-SGD with its bounds; None if one of them is missing."""
+    gains = frozen_gains(panel)
+    return gains.at(len(gains.sample.settings)) if gains else None
+
+
+def frozen_gains(panel: Panel) -> Contrast | None:
+    """Return the contrast of the best frozen embeddings and the best DP-SGD; None if one of them is missing."""
     compared = Compared(panel, "frozen")
     if compared.lacking or compared.reference is None:
         return None
     frozen = compared.sample.best(panel.of("frozen"))
     assert frozen is not None
-    return between(compared.sample, frozen, compared.reference).at(len(compared.sample.settings))
+    return between(compared.sample, frozen, compared.reference)

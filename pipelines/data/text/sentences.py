@@ -1,12 +1,12 @@
 """Split SST-2 by sentence, so that no test row is part of a training row: ``python -m pipelines.data.text.sentences
 SST-2 FOLDER`` writes the train.tsv and dev.tsv of ``data=sst2_phrases``.
 
-SST-2's train.tsv holds sentences of film reviews and phrases of these sentences, in no order; its dev.tsv holds 872 whole
-sentences, too few to measure differences of a few thousandths. Here 15% of the sentences of train.tsv are held out with all
-their phrases: about ten times as many test rows, distributed like the training rows.
+SST-2's train.tsv holds sentences of film reviews and phrases of these sentences, in no order; its dev.tsv holds 872
+whole sentences, too few to measure differences of a few thousandths. Here 15% of the sentences of train.tsv are held out
+with all their phrases: ten times as many test rows, distributed like the training rows.
 
-Which rows are sentences depends on other rows, so this runs before dpfest reads the data: as with GLUE's own dev.tsv, the
-test rows count as public and the guarantee is for the rows of the train.tsv that this writes.
+Which rows are sentences depends on other rows, so this runs before dpfest reads the data. As with GLUE's own dev.tsv,
+the test rows count as public, and the guarantee is for the rows of the train.tsv that this writes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _SEED = 0
 def split(rows: Sequence[str]) -> tuple[list[str], list[str]]:
     """Split ``rows``, each a text and a label separated by a tab, into training rows and test rows.
 
-    A sentence is a row whose words do not occur in sequence in a longer row. Test rows occur in held-out sentences only;
-    training rows occur in none of these. (Rows that occur in both kinds of sentences, mostly single words, are left out.)
+    A sentence is a row whose words do not occur in sequence in a longer row. Test rows occur in held-out sentences
+    only; training rows occur in none of these. Rows that occur in both kinds of sentences are left out.
     """
     texts = [" ".join(row.partition("\t")[0].split()) for row in rows]
     kept, held_out = set[str](), set[str]()

@@ -2,8 +2,8 @@
 SST-2 FOLDER`` writes the train.tsv and dev.tsv of ``data=sst2_phrases``.
 
 SST-2's train.tsv holds sentences of film reviews and phrases of these sentences, in no order; its dev.tsv holds 872
-whole sentences, too few to measure differences of a few thousandths. Here 15% of the sentences of train.tsv are held out
-with all their phrases: ten times as many test rows, distributed like the training rows.
+whole sentences, too few to measure differences of a few thousandths. Here 15% of the sentences of train.tsv are held
+out with all their phrases: ten times as many test rows, distributed like the training rows.
 
 Which rows are sentences depends on other rows, so this runs before dpfest reads the data. As with GLUE's own dev.tsv,
 the test rows count as public, and the guarantee is for the rows of the train.tsv that this writes.

@@ -3,6 +3,9 @@
 An algorithm is ahead within a loss if one of its settings loses less than that, and all settings of the other algorithm
 with at least the same reduction lose more. The other algorithm must have such a setting, or its sparsest possible one
 (`Setting.is_sparsest`); otherwise its grid ends too early to decide.
+
+A lead within a loss counts only if frozen embeddings, whose gradient is empty, lose more than that: where they do not,
+reductions are worth nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from reports.claims.estimate import Sample
+from reports.claims.estimate import Difference, Sample
 from reports.claims.logic import Above, All, Any, Contrast, Statement, below, between, verdict
 from reports.comparison import Panel, Setting, best_reduction
 from reports.wording import multiple
@@ -47,19 +50,35 @@ class Reach:
 
 class Compared:
     """Settings of several algorithms in one of several panels, with the DP-SGD that they are compared with: the best
-    one on the choosing seeds."""
+    one on the choosing seeds.
+
+    Attributes:
+        control: contrast of the loss of frozen embeddings, the best ones on the choosing seeds; None without such runs.
+    """
 
     def __init__(self, panel: Panel, *names: str, panels: int = 1) -> None:
         self.panel = panel
         self.rivals = panel.of("dpsgd")
         tried = chain(self.rivals, *(panel.of(name) for name in names if name != "dpsgd"))
-        self.sample = Sample(tried, panels)
+        frozen = [] if "frozen" in names else panel.of("frozen")
+        self.sample = Sample(tried, panels, frozen)
         self.reference = self.sample.best(self.rivals)
+        self._frozen, best = len(frozen), self.sample.best(frozen)
+        self.control = between(self.sample, self.reference, best) if best and self.reference else None
         self.lacking = [name for name in ("dpsgd", *names) if not panel.of(name)]
 
     def tried(self, name: str) -> Tried:
         assert self.reference is not None
-        return Tried(name, self.panel.of(name), self.reference, self.sample)
+        return Tried(name, self.panel.of(name), self.reference, self.sample, self.control)
+
+    def worthless(self) -> Difference | None:
+        """Return the loss of frozen embeddings if it is shown to be below all losses compared at."""
+        lost = self.control.at(len(self.rivals) * self._frozen) if self.control else None
+        return lost if lost and lost.high < LOSSES[0] else None
+
+    def unsure(self, losses: Sequence[float]) -> bool:
+        """Whether frozen embeddings seem to lose less than one of these, so that more seeds may show leads to count."""
+        return self.control is not None and self.control.value < max(losses)
 
     def verdict(self, statement: Statement, of: int = 1) -> str:
         """Return the verdict on a statement about the chosen DP-SGD, and a setting chosen among `of`."""
@@ -71,6 +90,7 @@ class Tried:
     """The settings tried of an algorithm, and their losses against a reference.
 
     Attributes:
+        control: contrast of the loss of frozen embeddings, if a reduction is worth something only at smaller losses.
         every: whether the claim is about these settings only, so that sparser ones do not matter.
     """
 
@@ -78,6 +98,7 @@ class Tried:
     settings: Sequence[Setting]
     reference: Setting
     sample: Sample
+    control: Contrast | None = None
     every: bool = False
 
     @cached_property
@@ -94,6 +115,10 @@ class Tried:
 
     def beyond(self, setting: Setting, loss: float) -> Statement:
         return Above(self.lost[setting.key], loss)
+
+    def worth(self, loss: float) -> list[Statement]:
+        """Return the statement that frozen embeddings lose more than this; none without runs of them."""
+        return [Above(self.control, loss)] if self.control else []
 
     def none_reaches(self, reduction: float, loss: float) -> list[Statement]:
         """Return the statements that no setting with at least this reduction has so small a loss, untried sparser
@@ -125,12 +150,13 @@ class Tried:
         return self.every or self.sparsest.is_sparsest
 
 
-def comparable(tried: Sequence[Tried], frozen: float) -> tuple[Sequence[float], int]:
+def comparable(tried: Sequence[Tried]) -> tuple[Sequence[float], int]:
     """Return the losses at which to compare, and the number of sets of losses examined to find them.
 
     These are the paper's losses or, if no setting seems to cut the gradient within them, the first wider one within
     which a setting does, up to half of the loss of frozen embeddings.
     """
+    frozen = max((one.control.seems for one in tried if one.control), default=0.0)
     most = [loss for loss in WIDER if loss <= frozen / 2]
     for place, losses in enumerate((LOSSES, *([loss] for loss in most))):
         if any(one.lost[s.key].seems <= max(losses) for one in tried for s in one.settings if s.reduction > 1):
@@ -147,6 +173,7 @@ def ahead(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Seq
                 [
                     mine.within(setting, loss),
                     *(part for rival in rivals for part in rival.none_reaches(setting.reduction / factor, loss)),
+                    *(part for one in (mine, *rivals) for part in one.worth(loss)),
                 ]
             )
             for loss in losses
@@ -162,7 +189,8 @@ def behind(mine: Tried, rivals: Sequence[Tried], factor: float = 1.0, losses: Se
     densest = min(setting.reduction for setting in mine.settings)
 
     def refuted(rival: Tried, setting: Setting, loss: float) -> Statement:
-        return All([rival.within(setting, loss), *mine.none_reaches(_more(factor * setting.reduction), loss)])
+        beyond = mine.none_reaches(_more(factor * setting.reduction), loss)
+        return All([rival.within(setting, loss), *beyond, *mine.worth(loss), *rival.worth(loss)])
 
     return Any(
         [

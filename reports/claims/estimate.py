@@ -101,14 +101,19 @@ class Difference:
 class Sample:
     """The runs of a claim's settings: their choosing seeds and their scatter.
 
+    Args:
+        settings: the settings compared.
+        panels: see below.
+        controls: further settings in contrasts, whose seeds do not bear on which are the choosing seeds.
+
     Attributes:
         panels: number of panels (ε, periods) in any of which the claim can fail; all bounds account for it.
         choosing: the choosing seeds; all seeds if there are too few to confirm.
         few: whether there are fewer than ENOUGH seeds.
     """
 
-    def __init__(self, settings: Iterable[Setting], panels: int = 1) -> None:
-        self.settings, self.panels = tuple(settings), panels
+    def __init__(self, settings: Iterable[Setting], panels: int = 1, controls: Iterable[Setting] = ()) -> None:
+        self.settings, self.panels, self._controls = tuple(settings), panels, tuple(controls)
         seeds = sorted({seed for setting in self.settings for seed in setting.by_seed})
         shared = [seed for seed in seeds if all(seed in setting.by_seed for setting in self.settings)]
         self.few = len(seeds) < ENOUGH
@@ -156,7 +161,8 @@ class Sample:
 
     def _scatter(self, algorithms: frozenset[str]) -> tuple[float, int] | None:
         if algorithms not in self._scatters:
-            self._scatters[algorithms] = _residual([s for s in self.settings if s.algorithm in algorithms])
+            pooled = [s for s in (*self.settings, *self._controls) if s.algorithm in algorithms]
+            self._scatters[algorithms] = _residual(pooled)
         return self._scatters[algorithms]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
 from reports.claims.claim import NOWHERE, Finding, Findings, all_of, at_every, finding
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Difference
-from reports.claims.logic import Above, All, Any, Contrast, Statement, between
+from reports.claims.logic import Above, All, Any, Statement, between
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
 from reports.wording import metric, settings_text
@@ -51,16 +51,13 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     if compared.lacking:
         return finding(OPEN, "lacking", names=compared.lacking, where=panel.where)
     mine, others = compared.tried(leader), [compared.tried(name) for name in rivals]
-    control, gained = frozen_gains(panel), frozen_gain(panel)
-    losses, of = comparable([mine, *others], -control.seems if control else 0)
+    losses, of = comparable([mine, *others])
     so, not_so = (test(mine, others, factor, losses) for test in (ahead, behind))
     of *= len(compared.rivals)
     verdict = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
-    if verdict == OPEN and gained is not None and gained.value >= -LOSSES[0]:
-        return finding(
-            INCONCLUSIVE, "nothing_to_lose", where=panel.where, gained=gained, metric=metric(panel.population)
-        )
-    inconclusive = verdict == OPEN and max(so.value, not_so.value) < 0
+    if verdict == OPEN and (lost := compared.worthless()):
+        return finding(INCONCLUSIVE, "nothing_to_lose", where=panel.where, lost=lost, metric=metric(panel.population))
+    inconclusive = verdict == OPEN and max(so.value, not_so.value) < 0 and not compared.unsure(losses)
     reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in losses]
     return finding(
         INCONCLUSIVE if inconclusive else verdict,
@@ -118,7 +115,7 @@ def reaches(
         if not far:
             most = tried.sparsest.reduction
             return finding(INCONCLUSIVE, "none_sparse", count=len(tried.settings), most=most, name=leader)
-        outcome = compared.verdict(Any([tried.within(setting, NEARLY) for setting in far]))
+        outcome = compared.verdict(Any([All([tried.within(setting, NEARLY), *tried.worth(NEARLY)]) for setting in far]))
         searched = [name for name in knobs if len({setting.parameter(name) for setting in tried.settings}) > 1]
         unable = population.dataset not in of_paper or len(searched) < len(knobs)
         best = min(far, key=lambda s: (tried.lost[s.key].seems, s.key))
@@ -330,10 +327,17 @@ def cuts_more(panel: Panel, other: Panel, panels: int = 1) -> Finding:
     """At the same loss, DP-AdaFEST has a larger reduction in one panel, of several in any of which the claim can fail,
     than in another on other data."""
     pair = [Compared(one, "adafest", panels=panels) for one in (panel, other)]
+    for compared in pair:
+        if lost := compared.worthless():
+            where = f"{panel.where} on {compared.panel.population.dataset}"
+            return finding(
+                INCONCLUSIVE, "nothing_to_lose", where=where, lost=lost, metric=metric(compared.panel.population)
+            )
     mine, theirs = (compared.tried("adafest") for compared in pair)
     so, not_so, of = ahead(mine, [theirs]), behind(mine, [theirs]), sum(len(compared.rivals) for compared in pair)
     outcome = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
-    inconclusive = outcome == OPEN and max(so.value, not_so.value) < 0
+    unsure = any(compared.unsure(LOSSES) for compared in pair)
+    inconclusive = outcome == OPEN and max(so.value, not_so.value) < 0 and not unsure
     reached = [(loss, mine.reach(loss), theirs.reach(loss)) for loss in LOSSES]
     return finding(
         INCONCLUSIVE if inconclusive else outcome,
@@ -354,22 +358,11 @@ def main_panel(population: Population) -> Panel | None:
 
 
 def frozen_loss(panel: Panel) -> Difference | None:
-    """Return the loss of frozen embeddings: a reduction with the same loss is worth nothing."""
-    gained = frozen_gain(panel)
-    return None if gained is None else gained.times(-1)
-
-
-def frozen_gain(panel: Panel) -> Difference | None:
-    """Return the gain of frozen embeddings over DP-SGD with its bounds; None if one of them is missing."""
-    gains = frozen_gains(panel)
-    return gains.at(len(gains.sample.settings)) if gains else None
-
-
-def frozen_gains(panel: Panel) -> Contrast | None:
-    """Return the contrast of the best frozen embeddings and the best DP-SGD; None if one of them is missing."""
+    """Return the loss of frozen embeddings, a reduction with the same loss being worth nothing; None if they or DP-SGD
+    are missing."""
     compared = Compared(panel, "frozen")
     if compared.lacking or compared.reference is None:
         return None
     frozen = compared.sample.best(panel.of("frozen"))
     assert frozen is not None
-    return between(compared.sample, frozen, compared.reference)
+    return between(compared.sample, compared.reference, frozen).at(len(compared.sample.settings))

@@ -14,6 +14,7 @@ from pipelines.data.source import OnBadRow
 from pipelines.data.text.config import TextConfig
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.parquet import ParquetFile
+from pipelines.data.text.sentences import FILES as PHRASES
 from pipelines.data.text.tokens import TextTokenizer, folder_identity, folder_tokenizer
 from pipelines.data.text.tsv import TsvFile
 from pipelines.system.checksum import fingerprint
@@ -111,7 +112,8 @@ class GlueConfig(OfficialConfig):
 
 @dataclass
 class Sst2Config(GlueConfig):
-    """The Stanford Sentiment Treebank: is a sentence of a film review positive? 67,349 sentences, 872 in dev.tsv."""
+    """The Stanford Sentiment Treebank: is a sentence or phrase of a film review positive? 67,349 rows, and 872
+    sentences in dev.tsv."""
 
     training_examples: ClassVar[int] = 67_349
     columns: ClassVar[TextColumns] = TextColumns(("sentence",), "label", ("0", "1"))
@@ -121,11 +123,21 @@ class Sst2Config(GlueConfig):
 
 @dataclass
 class Sst2PhrasesConfig(Sst2Config):
-    """SST-2 split by sentence: the files that :mod:`pipelines.data.text.sentences` writes."""
+    """SST-2 split by sentence: the files that :mod:`pipelines.data.text.sentences` writes to the folder ``path``."""
 
     training_examples: ClassVar[int] = 55_771
 
     name: str = "sst2_phrases"
+
+    def _found(self) -> dict[str, tuple[Path, TextColumns]]:
+        paths = {part: Path(self.path) / name for part, name in PHRASES.items()}
+        for path in paths.values():
+            if not path.is_file():
+                raise UserError(
+                    f"There is no file {path}: write it with `python -m pipelines.data.text.sentences SST-2 FOLDER`, "
+                    "where SST-2 is the folder of the official train.tsv, and set data.path to FOLDER."
+                )
+        return {part: (path, self.columns) for part, path in paths.items()}
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import numpy as np
 import pytest
 
 from dpfest.errors import UserError
+from pipelines.config.compose import Composer
+from pipelines.config.settings import typed
+from pipelines.data.text.glue import Sst2Config
 from pipelines.data.text.sentences import split, write
 
 
@@ -66,37 +70,72 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_command_writes_both_files(tmp_path: Path) -> None:
-    (tmp_path / "SST-2").mkdir()
-    (tmp_path / "SST-2" / "train.tsv").write_text("\n".join(["sentence\tlabel", *treebank(), ""]))
-    done = run(tmp_path / "SST-2", tmp_path / "phrases")
+def sst2(folder: Path, content: bytes | None = None) -> Path:
+    folder.mkdir()
+    rows = "\n".join(["sentence\tlabel", *treebank(), ""]).encode()
+    (folder / "train.tsv").write_bytes(rows if content is None else content)
+    return folder
+
+
+def test_the_command_writes_both_files_and_says_if_rows_are_missing(tmp_path: Path) -> None:
+    done = run(sst2(tmp_path / "SST-2"), tmp_path / "phrases")
     assert done.returncode == 0, done.stderr
-    parts = [(tmp_path / "phrases" / name).read_text() for name in ("train.tsv", "dev.tsv")]
+    parts = [(tmp_path / "phrases" / f"phrases_{part}.tsv").read_text() for part in ("train", "test")]
     assert [tuple(part.splitlines()) for part in parts] == [("sentence\tlabel", *part) for part in split(treebank())]
     assert [f"{len(part.splitlines()) - 1:,} rows" in done.stdout for part in parts] == [True, True]
+    assert "train.tsv has 540 rows, SST-2's 67,349" in done.stderr
+
+
+def test_a_byte_order_mark_and_windows_line_ends_change_nothing(tmp_path: Path) -> None:
+    plain = sst2(tmp_path / "plain")
+    other = (plain / "train.tsv").read_bytes().replace(b"\n", b"\r\n")
+    write(plain, tmp_path / "one")
+    write(sst2(tmp_path / "other", b"\xef\xbb\xbf" + other), tmp_path / "two")
+    for part in ("train", "test"):
+        one, two = (tmp_path / name / f"phrases_{part}.tsv" for name in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "No such file"),
         (b"", "line 1: ''"),
         (b"a\tb\n", "SST-2's first line is"),
         (b"sentence\tlabel\n\xff\t1\n", "cannot be read"),
+        (b"sentence\tlabel\na\t1\nb c\n", "line 3: 'b c' is not a text, a tab and a label"),
+        (b"sentence\tlabel\na\tz\n", "line 2: 'a\\tz' is not"),
+        (b"sentence\tlabel\n", "no row would be left to train on"),
     ],
 )
-def test_another_file_is_refused(tmp_path: Path, content: bytes | None, says: str) -> None:
-    source = tmp_path / "SST-2"
-    source.mkdir()
-    if content is not None:
-        (source / "train.tsv").write_bytes(content)
-    done = run(source, tmp_path / "phrases")
-    assert done.returncode and done.stderr.startswith("error: ") and says in done.stderr and str(source) in done.stderr
+def test_another_file_is_refused(tmp_path: Path, content: bytes, says: str) -> None:
+    source = sst2(tmp_path / "SST-2", content)
+    with pytest.raises(UserError, match=re.escape(says)) as raised:
+        write(source, tmp_path / "phrases")
+    assert str(source / "train.tsv") in str(raised.value)
     assert not (tmp_path / "phrases").exists()
 
 
-def test_the_source_is_never_replaced(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_text("sentence\tlabel\na b\t1\n")
-    with pytest.raises(UserError, match="name another folder"):
-        write(tmp_path, tmp_path)
-    assert (tmp_path / "train.tsv").read_text() == "sentence\tlabel\na b\t1\n"
+def test_wrong_paths_are_named_and_nothing_is_replaced(tmp_path: Path) -> None:
+    source = sst2(tmp_path / "SST-2")
+    (source / "dev.tsv").write_text("a file")
+    write(source, source)
+    assert (source / "dev.tsv").read_text() == "a file" and (source / "train.tsv").read_bytes().count(b"\n") == 541
+    write(source, tmp_path / "phrases")
+    for swapped in (tmp_path / "phrases", tmp_path / "none", source / "dev.tsv"):
+        done = run(swapped, source)
+        assert done.returncode and done.stderr.startswith(f"error: {swapped / 'train.tsv'} cannot be read")
+    done = run(source, source / "dev.tsv")
+    assert done.returncode and f"{source / 'dev.tsv' / 'phrases_train.tsv'} cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("data", ["sst2", "sst2_phrases"])
+def test_neither_kind_of_folder_passes_for_the_other(tmp_path: Path, data: str) -> None:
+    folders = {"sst2_phrases": sst2(tmp_path / "SST-2"), "sst2": tmp_path / "phrases"}
+    (folders["sst2_phrases"] / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
+    write(folders["sst2_phrases"], folders["sst2"])
+    config = typed(Composer().compose([f"data={data}", f"data.path={folders[data]}", f"model.path={tmp_path}"])).data
+    assert isinstance(config, Sst2Config)
+    with pytest.raises(
+        UserError, match="phrases_train.tsv: write it with" if data != "sst2" else "no file .*train.tsv"
+    ):
+        config.files(tmp_path)

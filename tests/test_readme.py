@@ -68,6 +68,9 @@ def test_command_whose_data_are_elsewhere(line: str) -> None:
     if program == "make":
         assert subprocess.run(["make", "-n", *words], cwd=HOME, capture_output=True).returncode == 0
         return
+    if program == "python":
+        assert subprocess.run([sys.executable, *words[:2], "--help"], cwd=HOME, capture_output=True).returncode == 0
+        return
     assert program == "dpfest" and words[0] in EXAMPLES
     overrides = [word for word in words[1:] if "=" in word and not word.startswith(("-", "hydra"))]
     for _, cfg in Composer(None).expand(overrides):

@@ -399,6 +399,16 @@ def test_training_the_word_embeddings_helps_or_not(lost: float, verdict: str, tm
     assert verdicts(tmp_path)["training_embeddings_helps"] == verdict
 
 
+@pytest.mark.parametrize(("least", "verdict"), [(50.0, FAILS), (3000.0, INCONCLUSIVE)])
+def test_significant_reductions_are_refuted_only_where_small_ones_were_tried(
+    least: float, verdict: str, tmp_path: Path
+) -> None:
+    write(tmp_path, [*BASE, adafest(5, 0.02, least), adafest(500, 0.025, 1e5)])
+    claim = found(tmp_path, "significant_reduction")
+    assert claim["verdict"] == verdict
+    assert ("the smallest tried is 3,000×" in claim["evidence"]) == (verdict == INCONCLUSIVE)
+
+
 @pytest.mark.parametrize("of", ["text", "clicks"])
 def test_no_reduction_counts_where_frozen_embeddings_lose_nothing(of: str, tmp_path: Path) -> None:
     """DP-AdaFEST with an endless threshold is frozen embeddings, so it could be ahead of everything there."""

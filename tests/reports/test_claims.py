@@ -399,6 +399,14 @@ def test_training_the_word_embeddings_helps_or_not(lost: float, verdict: str, tm
     assert verdicts(tmp_path)["training_embeddings_helps"] == verdict
 
 
+@pytest.mark.parametrize(("lost", "verdict"), [(0.03, HOLDS), (0.004, OPEN), (-0.01, OPEN)])
+def test_half_a_million_counts_only_where_frozen_embeddings_lose_more(
+    lost: float, verdict: str, tmp_path: Path
+) -> None:
+    write(tmp_path, [BASE[0], ("frozen", {}, lost, float("inf")), adafest(5, 0.002, 6e5)], dataset="criteo_kaggle")
+    assert found(tmp_path, "adafest_half_a_million")["verdict"] == verdict
+
+
 @pytest.mark.parametrize(("least", "verdict"), [(50.0, FAILS), (3000.0, INCONCLUSIVE)])
 def test_significant_reductions_are_refuted_only_where_small_ones_were_tried(
     least: float, verdict: str, tmp_path: Path

@@ -41,8 +41,8 @@ examples seen (DP-SGD at ε = 1, on two of them at 8, and frozen embeddings at 1
 AUC was 0.003 below that of the best batch tried on average, and 0.009 at worst. A batch drawn from those tried loses
 0.009 on average, the worst one 0.024; always taking the recipes' 8,192, at which their learning rates were chosen,
 0.001. The fewest steps that are suggested, 64, were chosen on these runs. Another clipping norm than 1 was better in
-1 of 7 pairs of runs of DP-SGD, and in 7 of 9 of frozen embeddings. Runs: docs/search, made at commits 761bfd7,
-493af51 and 48683d0."""
+1 of 10 pairs of runs of DP-SGD, and in 8 of 11 of frozen embeddings. Runs: docs/search, made at commits 761bfd7,
+493af51, 48683d0 and f122a6f."""
 
 
 @dataclass(frozen=True)

@@ -209,5 +209,6 @@ def test_what_is_said_of_the_clipping_norm_is_what_the_searches_show() -> None:
         name = json.loads(setting)["algorithm"]["name"]
         better[name] += [auc > reached[1.0] for norm, auc in reached.items() if norm != 1 and 1.0 in reached]
     counted = {name: f"{sum(times)} of {len(times)}" for name, times in better.items() if times}
-    assert counted == {"dpsgd": "1 of 7", "frozen": "7 of 9"}
-    assert "better in 1 of 7 pairs of runs of DP-SGD, and in 7 of 9 of frozen" in " ".join(planner.EVIDENCE.split())
+    others = {"fest": "2 of 4", "adafest": "1 of 4", "adafest_plus": "2 of 4", "exponential": "2 of 4"}
+    assert counted == {"dpsgd": "1 of 10", "frozen": "8 of 11", "threshold": "3 of 6", **others}
+    assert "better in 1 of 10 pairs of runs of DP-SGD, and in 8 of 11 of frozen" in " ".join(planner.EVIDENCE.split())

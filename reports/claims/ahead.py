@@ -60,10 +60,9 @@ class Compared:
         self.panel = panel
         self.rivals = panel.of("dpsgd")
         tried = chain(self.rivals, *(panel.of(name) for name in names if name != "dpsgd"))
-        frozen = [] if "frozen" in names else panel.of("frozen")
-        self.sample = Sample(tried, panels, frozen)
-        self.reference = self.sample.best(self.rivals)
-        self._frozen, best = len(frozen), self.sample.best(frozen)
+        self._frozen = panel.of("frozen")
+        self.sample = Sample(tried, panels, [] if "frozen" in names else self._frozen)
+        self.reference, best = self.sample.best(self.rivals), self.sample.best(self._frozen)
         self.control = between(self.sample, self.reference, best) if best and self.reference else None
         self.lacking = [name for name in ("dpsgd", *names) if not panel.of(name)]
 
@@ -71,9 +70,14 @@ class Compared:
         assert self.reference is not None
         return Tried(name, self.panel.of(name), self.reference, self.sample, self.control)
 
+    def frozen_loss(self) -> Difference | None:
+        """Return the loss of frozen embeddings, a reduction with the same loss being worth nothing; None without such
+        runs."""
+        return self.control.at(len(self.rivals) * len(self._frozen)) if self.control else None
+
     def worthless(self) -> Difference | None:
         """Return the loss of frozen embeddings if it is shown to be below all losses compared at."""
-        lost = self.control.at(len(self.rivals) * self._frozen) if self.control else None
+        lost = self.frozen_loss()
         return lost if lost and lost.high < LOSSES[0] else None
 
     def unsure(self, losses: Sequence[float]) -> bool:

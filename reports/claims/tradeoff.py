@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
 from reports.claims.claim import NOWHERE, Finding, Findings, all_of, at_every, finding
-from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Difference
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN
 from reports.claims.logic import Above, All, Any, Statement, between
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
@@ -69,7 +69,7 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
         rivals=rivals,
         reached=reached,
         ends=_ends([mine, *others]) if inconclusive else None,
-        frozen=frozen_loss(panel),
+        frozen=compared.frozen_loss(),
     )
 
 
@@ -132,7 +132,7 @@ def reaches(
             settings=settings_text(best, population),
             lost=lost,
             metric=metric(population),
-            frozen=frozen_loss(panel),
+            frozen=compared.frozen_loss(),
             unable=outcome == FAILS and unable,
         )
 
@@ -208,7 +208,7 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
         least=least,
         tolerable=TOLERABLE,
         metric=metric(panel.population),
-        frozen=frozen_loss(panel),
+        frozen=compared.frozen_loss(),
     )
 
 
@@ -330,7 +330,7 @@ def _cuts_less(inputs: Inputs, own: Panel) -> Finding:
         result.interval,
         finding=result,
         population=own.population,
-        frozen=frozen_loss(own),
+        frozen=Compared(own, "adafest", panels=len(clicks)).frozen_loss(),
     )
 
 
@@ -383,14 +383,3 @@ def main_panel(population: Population) -> Panel | None:
     """Return the panel of the main ε, for claims about one ε."""
     epsilon = population.main_epsilon
     return None if epsilon is None else by_epsilon(population, [epsilon])[0]
-
-
-def frozen_loss(panel: Panel) -> Difference | None:
-    """Return the loss of frozen embeddings, a reduction with the same loss being worth nothing; None if they or DP-SGD
-    are missing."""
-    compared = Compared(panel, "frozen")
-    if compared.lacking or compared.reference is None:
-        return None
-    frozen = compared.sample.best(panel.of("frozen"))
-    assert frozen is not None
-    return between(compared.sample, compared.reference, frozen).at(len(compared.sample.settings))

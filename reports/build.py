@@ -102,8 +102,11 @@ def build(
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
     found = Found.of(claims, groups)
-    with style():
-        put_figure(draft, "found", found.picture())
+    if found.datasets:
+        with style():
+            put_figure(draft, "found", found.picture())
+    else:
+        work.remove_stale("found", [])
     draft.put("tables/claims.md", judged.markdown())
     compared = None
     if reference is not None and reference.resolve() not in (runs.resolve(), *runs.resolve().parents):
@@ -118,7 +121,7 @@ def build(
         "skipped": left_out,
         "reference": None if compared is None else {"alarm": ALARM, "artifacts": [asdict(one) for one in compared]},
     }
-    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found.sentence}
+    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found}
     draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
     draft.put("index.html", page(draft, ordered, claims, left_out, groups, compared))
     draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -58,6 +58,8 @@ class Found:
                 parts.append(f"{name} {hold} / {fail}")
         undecided = sum(not {*by_dataset.values()} & {*DECIDED} for by_dataset in self.verdicts.values())
         of = f"Of {plural(len(self.verdicts), 'claim')} about sparsity-preserving private training"
+        if not self.datasets:
+            return f"{of}, these runs test none: that takes real data."
         if not parts:
             return f"{of}, these runs decide none."
         rest = f"{undecided} {'is' if undecided == 1 else 'are'}" if undecided else "none is"
@@ -70,7 +72,7 @@ class Found:
         """Draw a mark for each claim and dataset, in two blocks side by side."""
         names = list(self.verdicts)
         half = math.ceil(len(names) / 2)
-        figure = Drawing(WIDTH, 0.9 + 0.165 * half + 0.055 * max((len(name) for name in self.datasets), default=0))
+        figure = Drawing(WIDTH, 0.9 + 0.165 * half + 0.055 * max(len(name) for name in self.datasets))
         blocks = figure.subplots(1, 2, squeeze=False)[0]
         for axes, block in zip(blocks, (names[:half], names[half:]), strict=True):
             self._block(axes, block, half)
@@ -80,7 +82,7 @@ class Found:
         return figure
 
     def _block(self, axes: Axes, claims: Sequence[str], rows: int) -> None:
-        axes.set_xlim(-0.5, max(len(self.datasets), 1) - 0.5)
+        axes.set_xlim(-0.5, len(self.datasets) - 0.5)
         axes.set_ylim(rows - 0.5, -0.5)
         axes.set_xticks(range(len(self.datasets)), self.datasets, rotation=90, fontsize=7)
         axes.set_yticks(range(len(claims)), [short(claim) for claim in claims], fontsize=7)

@@ -124,10 +124,15 @@ def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
     return Markup(inline(draft.text(file), label, "glance"))
 
 
-def _found(claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft) -> tuple[str, Markup]:
-    """Return the summary of results as a sentence and a picture."""
+def _found(
+    claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft
+) -> tuple[str, Markup | None]:
+    """Return the summary of results as a sentence and a picture; None if no claim can be tested on any data."""
+    found = Found.of(claims, groups)
+    if not found.datasets:
+        return found.sentence, None
     label = "Verdict on each claim by dataset; the register of claims lists the same verdicts."
-    return Found.of(claims, groups).sentence, Markup(inline(draft.text("figures/found.svg"), label))
+    return found.sentence, Markup(inline(draft.text("figures/found.svg"), label))
 
 
 def _variant(

@@ -43,7 +43,9 @@ def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Populatio
         "Of 6 claims about sparsity-preserving private training, each tested on every data set that has runs for it, 2 "
         "are undecided. Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0."
     )
-    assert "these runs decide none" in Found.of(CLAIMS[-2:], groups).sentence
+    undecided = claim("lora_behind", "not enough runs", journey="not enough runs")
+    assert "these runs decide none" in Found.of([undecided], groups).sentence
+    assert "these runs test none: that takes real data" in Found.of(CLAIMS[-2:], groups).sentence
     assert Found.of([], []).sentence.startswith("Of 0 claims")
 
 

@@ -277,6 +277,19 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     assert len(document.all("svg")) == 3  # what was found; at a glance, and in its place
 
 
+def test_generated_data_get_no_picture_of_what_was_found(tmp_path: Path) -> None:
+    """Nor do they keep that of an earlier report."""
+    runs, report = tmp_path / "runs", tmp_path / "report"
+    for dataset in ("nycflights", "criteo_synthetic"):
+        write_run(runs / dataset, "dpsgd", test=0.7, dataset=dataset)
+        build(runs / dataset, report, only=["fig8"])
+        assert ("found.png" in (report / "index.md").read_text(encoding="utf-8")) == (dataset == "nycflights")
+    assert not list(report.glob("figures/found.*"))
+    text = (report / "index.html").read_text(encoding="utf-8")
+    assert "these runs test none: that takes real data." in text
+    assert "<svg" not in text[text.index("<header>") : text.index("</header>")]
+
+
 def test_a_table_without_rows_says_so() -> None:
     empty = Table([Column("a", "A"), Column("b", "B")])
     assert "No rows yet." in Document(empty.html("t")).text

@@ -107,7 +107,7 @@ class Sample:
         controls: further settings in contrasts, whose seeds do not bear on which are the choosing seeds.
 
     Attributes:
-        panels: number of panels (ε, periods) in any of which the claim can fail; all bounds account for it.
+        panels: number of panels (ε, periods) that share the error of all bounds (`claim.in_each`).
         choosing: the choosing seeds; all seeds if there are too few to confirm.
         few: whether there are fewer than ENOUGH seeds.
     """

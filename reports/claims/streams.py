@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from reports.claims.claim import Finding, all_of, at_every, finding
+from reports.claims.claim import Finding, at_every, finding, in_each
 from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Sample
 from reports.claims.logic import Above, Contrast, verdict
 from reports.claims.tradeoff import leads
@@ -40,11 +40,11 @@ def combined_leads(population: Population) -> Finding:
 
 def rises_with_period(population: Population) -> Finding:
     """DP-SGD gains from longer periods at every ε."""
-    return at_every(population, all_of([_rises(population, epsilon) for epsilon in population.epsilons]))
+    return at_every(population, in_each(population.epsilons, lambda epsilon, of: _rises(population, epsilon, of)))
 
 
-def _rises(population: Population, epsilon: float) -> Finding:
-    paper, panels = _papers_gain(f"epsilon_{epsilon:g}"), len(population.epsilons)
+def _rises(population: Population, epsilon: float, panels: int) -> Finding:
+    paper = _papers_gain(f"epsilon_{epsilon:g}")
     return _along(population, "dpsgd", epsilon, lambda found: found.verdict, paper, panels)
 
 
@@ -159,7 +159,7 @@ def _along(
         lowest=found.lowest,
         metric=metric(population),
         below=_below(population) if epsilon is None else [],
-        paper=None if paper is None or outcome in (HOLDS, FAILS) else (paper, seeds_needed(paper, panels)),
+        paper=None if paper is None or outcome in (HOLDS, FAILS) else (paper, seeds_needed(paper)),
     )
 
 

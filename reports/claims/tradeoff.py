@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
-from reports.claims.claim import NOWHERE, Finding, Findings, all_of, at_every, finding
+from reports.claims.claim import NOWHERE, Finding, Findings, at_every, finding, in_each
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN
 from reports.claims.logic import Above, All, Any, Statement, between
 from reports.comparison import Panel, Population, Setting, by_epsilon
@@ -44,7 +44,7 @@ def leads_at_every_epsilon(leader: str, *rivals: str) -> Callable[[Population], 
 def leads(panels: Sequence[Panel], leader: str, rivals: Sequence[str], factor: float = 1.0) -> Finding:
     """In every panel and at the same loss, the leader's reduction exceeds `factor` times that of each rival: at the
     paper's losses, or at a wider one if no algorithm cuts the gradient within those (`comparable`)."""
-    return all_of([_leads(panel, leader, rivals, factor, len(panels)) for panel in panels], "leads")
+    return in_each(panels, lambda panel, of: _leads(panel, leader, rivals, factor, of), "leads")
 
 
 def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, panels: int) -> Finding:
@@ -181,7 +181,7 @@ def exponential_loses(population: Population) -> Finding:
     panels = by_epsilon(population, population.epsilons)
     if main is not None:
         panels = [panel for panel in panels if len(panel.of("exponential")) >= len(main.of("exponential"))]
-    return all_of([_exponential_loses(panel, len(panels)) for panel in panels])
+    return in_each(panels, _exponential_loses)
 
 
 def _exponential_loses(panel: Panel, panels: int) -> Finding:
@@ -262,7 +262,7 @@ def embeddings_help(population: Population) -> Finding:
     shown to be below each that the paper reports for it, elsewhere if it is shown to be negative."""
     panels = by_epsilon(population, population.epsilons)
     least = least_gain_of_training(population.dataset)
-    return at_every(population, all_of([_embeddings_help(panel, len(panels), least) for panel in panels]))
+    return at_every(population, in_each(panels, lambda panel, of: _embeddings_help(panel, of, least)))
 
 
 def least_gain_of_training(dataset: str) -> float | None:
@@ -323,7 +323,7 @@ def _cuts_less(inputs: Inputs, own: Panel) -> Finding:
     clicks = _trained(inputs, "clicks", epsilon=own.epsilon)
     if not clicks:
         return finding(OPEN, "missing", what=f"runs of DP-AdaFEST and DP-SGD on click data at {own.where}")
-    result = all_of([cuts_more(panel, own, len(clicks)) for _, panel in clicks])
+    result = in_each([panel for _, panel in clicks], lambda panel, of: cuts_more(panel, own, of))
     return finding(
         result.verdict,
         "controlled",

@@ -80,7 +80,7 @@ def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contr
     return Contrast(sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))])
 
 
-def seeds_needed(effect: float, panels: int = 1, scatter: float = SCATTER) -> int:
-    """Return the confirming seeds per setting at which 95% bounds, joint over panels, exclude zero with a power of 80%
-    in each if two settings differ by `effect`."""
-    return math.ceil(2 * ((normal(panels) + 0.842) * scatter / effect) ** 2)
+def seeds_needed(effect: float, scatter: float = SCATTER) -> int:
+    """Return the confirming seeds per setting at which 95% bounds exclude zero with a power of 80% if two settings
+    differ by `effect`."""
+    return math.ceil(2 * ((normal() + 0.842) * scatter / effect) ** 2)

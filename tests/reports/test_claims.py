@@ -3,6 +3,7 @@ open on too few."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -220,6 +221,22 @@ def test_a_claim_that_fails_in_one_of_several_panels_needs_wider_bounds(tmp_path
     weights = [(1.0, settings[0]), (-1.0, settings[1])]
     one, three = (Sample(settings, panels).contrast(weights) for panels in (1, 3))
     assert three.value == one.value and three.half > 1.5 * one.half
+
+
+@pytest.mark.parametrize(("turned", "verdict"), [(None, HOLDS), (3.0, OPEN)])
+def test_a_claim_about_every_epsilon_is_shown_at_each_alone_and_refuted_at_all_together(
+    turned: float | None, verdict: str, tmp_path: Path
+) -> None:
+    """The gain, 0.003 or at one ε its negative, lies between the bounds at 5% and at 5% / 3."""
+    for epsilon, (seed, moved) in itertools.product((1.0, 3.0, 8.0), enumerate((0.0, 0.002, -0.001, 0.001))):
+        gain = -0.003 if epsilon == turned else 0.003
+        write_run(tmp_path, "dpsgd", test=0.72, seed=seed, epsilon=epsilon)
+        write_run(tmp_path, "frozen", test=0.72 - gain + moved, coordinates=0.0, seed=seed, epsilon=epsilon)
+    settings = [s for s in populations(load_runs(tmp_path)[0])[0].settings if s.epsilon == 1.0]
+    weights = [(1.0, settings[0]), (-1.0, settings[1])]
+    alone, together = (Sample(settings, panels).contrast(weights) for panels in (1, 3))
+    assert alone.half < abs(alone.value) < together.half
+    assert verdicts(tmp_path)["training_embeddings_helps_clicks"] == verdict
 
 
 @pytest.mark.parametrize(("frozen", "verdict"), [(0.09, "holds"), (0.03, "inconclusive")])

@@ -339,7 +339,7 @@ class ClippedSum:
         with_dense: bool = True,
     ) -> None:
         self._survivors, self._with_dense = survivors, with_dense
-        self._clipping_norm = engine.algorithm.clipping_norm if clipping_norm is None else clipping_norm
+        self.clipping_norm = engine.algorithm.clipping_norm if clipping_norm is None else clipping_norm
         parameters: list[Tensor] = [*engine.recorder.dense_parameters.values()] if with_dense else []
         self._parameters, self._shapes = parameters, [parameter.shape for parameter in parameters]
         self._dtype = engine.dtype
@@ -367,8 +367,8 @@ class ClippedSum:
                 part.drop(broken)
         norms = squared_norms.sqrt()
         weight, clipped = None, norms
-        if not finite or self._clipping_norm < math.inf:
-            weight = (self._clipping_norm / norms).clamp_max(1.0)
+        if not finite or self.clipping_norm < math.inf:
+            weight = (self.clipping_norm / norms).clamp_max(1.0)
             clipped = weight * norms
         if weight is not None and not finite:  # inf / inf, and 0 * inf
             weight, clipped = weight.nan_to_num(nan=0.0), clipped.nan_to_num(nan=0.0)

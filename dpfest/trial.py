@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -67,7 +67,7 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             LogicalBatch(engine, batch.microbatches, batch.step).contributions()
     watch = StateWatch(engine.recorder.held, {} if whole_tables else _watched_rows(engine, batch.step))
     clipping_norm = _finite(engine.algorithm.clipping_norm)
-    all_sums, touched = _sums(engine, parts, batch.step, clipping_norm, other_norms=True)
+    all_sums, touched = _sums(engine, parts, batch.step, [clipping_norm], other_norms=True)
     watch.check()
     if foreign_state() != generators:
         raise UserError(
@@ -80,40 +80,45 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             "negatives, draws shared by the batch, a collate_fn that reorders, a data set whose items depend "
             "on what was read before). Make them depend on the example alone, in the order in which it was read."
         )
-    for norm, sums in all_sums.items():
-        if not _adds_up(sums, engine) and not _adds_up_in_double(engine, parts, batch.step, norm, sums[0]):
-            raise UserError(
-                "The examples of a batch mix: the clipped sums of its parts miss that of the whole by "
-                f"{_defect(sums) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look for "
-                "statistics of the batch (a mean, a maximum, class frequencies, len(batch)), in-batch negatives (roll, "
-                "flip), attention or sorting across examples (in collate_fn, too), padding that changes the result, "
-                "counters that the forward pass advances, hooks that rescale gradients, items that depend on what was "
-                "read before."
-            )
+    missed = {norm: sums for norm, sums in all_sums.items() if not _adds_up(sums, engine)}
+    for norm in _missed_in_double(engine, parts, batch.step, {norm: sums[0] for norm, sums in missed.items()}):
+        raise UserError(
+            "The examples of a batch mix: the clipped sums of its parts miss that of the whole by "
+            f"{_defect(missed[norm]) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look "
+            "for statistics of the batch (a mean, a maximum, class frequencies, len(batch)), in-batch negatives (roll, "
+            "flip), attention or sorting across examples (in collate_fn, too), padding that changes the result, "
+            "counters that the forward pass advances, hooks that rescale gradients, items that depend on what was "
+            "read before."
+        )
     _check_gradient(engine, parts[-1][:1], batch.step)
 
 
 def _sums(
-    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, *, other_norms: bool = False
+    engine: PrivateEngine,
+    parts: Sequence[Microbatches],
+    step: int,
+    clipping_norms: Sequence[float],
+    *,
+    other_norms: bool = False,
 ) -> tuple[dict[float, list[ClippedSum]], list[Any]]:
     """Return each part's noiseless clipped sum over the rows that the first part touches, and its look-ups.
 
-    The sums are by clipping norm: the one given and, with ``other_norms``, one at which clipping binds for most
-    examples and one at which it binds for none. Clipping hides a common factor, such as a division by the batch's mean
-    loss, while it binds for all, and weights change.
+    The sums are by clipping norm: those given and, with ``other_norms``, one at which clipping binds for most examples
+    and one at which it binds for none. Clipping hides a common factor, such as a division by the batch's mean loss,
+    while it binds for all, and weights change.
     """
-    sums: dict[float, list[ClippedSum]] = {clipping_norm: []}
+    sums: dict[float, list[ClippedSum]] = {norm: [] for norm in clipping_norms}
     touched: list[Any] = []
     survivors = None
     for part in parts:
         logical = LogicalBatch(engine, part, step)
         pairs = logical.contributions()
         survivors = survivors or Survivors(engine.layout, pairs.rows)
-        for norm, of_parts in sums.items():
-            of_parts.append(_clipped(engine, logical, survivors, norm))
+        for total in _clipped(engine, logical, survivors, list(sums)):
+            sums[total.clipping_norm].append(total)
         if other_norms and not touched:
-            for norm in _other_norms(torch.cat(sums[clipping_norm][0].example_norms), clipping_norm):
-                sums[norm] = [_clipped(engine, logical, survivors, norm)]
+            others = _other_norms(torch.cat(sums[clipping_norms[0]][0].example_norms), clipping_norms[0])
+            sums |= {total.clipping_norm: [total] for total in _clipped(engine, logical, survivors, others)}
         rows, example = pairs.rows.cpu().numpy()[pairs.row_of.cpu().numpy()], pairs.example.cpu().numpy()
         touched.append(np.stack([logical.identities[example], rows]))
     return sums, touched
@@ -139,7 +144,7 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
         UserError: says what can make it another one.
     """
     recorder, batch = engine.recorder, LogicalBatch(engine, part, step)
-    ours = _clipped(engine, batch, Survivors(engine.layout, batch.contributions().rows), math.inf)
+    (ours,) = _clipped(engine, batch, Survivors(engine.layout, batch.contributions().rows), [math.inf])
     finite = torch.cat([torch.empty(0, device=engine.device), *ours.example_norms]).isfinite()
     layers = [layer for layer in recorder.layers.values() if isinstance(layer, Table)]
     sparse = [layer.sparse for layer in layers]
@@ -176,11 +181,15 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
         )
 
 
-def _clipped(engine: PrivateEngine, batch: LogicalBatch, survivors: Survivors, clipping_norm: float) -> ClippedSum:
-    total = ClippedSum(engine, survivors, clipping_norm)
-    for recording in batch.recordings():
-        total.add(recording)
-    return total
+def _clipped(
+    engine: PrivateEngine, batch: LogicalBatch, survivors: Survivors, clipping_norms: Sequence[float]
+) -> list[ClippedSum]:
+    """Return the clipped sum at each norm, of one pass over the batch."""
+    totals = [ClippedSum(engine, survivors, norm) for norm in clipping_norms]
+    for recording in batch.recordings() if totals else ():
+        for total in totals:
+            total.add(recording)
+    return totals
 
 
 def _finite(clipping_norm: float) -> float:
@@ -212,25 +221,29 @@ def _tolerance(engine: PrivateEngine) -> float:
     return 1e-5 if engine.dtype == torch.float32 else 1e-9
 
 
-def _adds_up_in_double(
-    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, clipping_norm: float, whole: ClippedSum
-) -> bool:
-    """Repeat the check in float64, to distinguish mixing from rounding.
+def _missed_in_double(
+    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, wholes: Mapping[float, ClippedSum]
+) -> list[float]:
+    """Return the clipping norms at which the sums do not add up in float64 either: mixing is not rounding.
 
     A unit at the kink of its ReLU may take either side in float32. A loss function that reads another model than its
-    argument has no gradients here, so the norms of ``whole``, the sum over all parts, must be reproduced: of the
+    argument has no gradients here, so the norms of ``wholes``, the sums over all parts, must be reproduced: of the
     examples whose gradient does not overflow in float32.
     """
-    if engine.dtype == torch.float64:
-        return False
+    if not wholes or engine.dtype == torch.float64:
+        return list(wholes)
     model = copy.deepcopy(engine.recorder.model).double()
     silent: dict[str, Any] = {"gradient_noise_multiplier": 0.0, "expected_batch_size": None}
     precise = PrivateEngine(model, DPSGD(), engine.recorder.loss_fn, engine.key, unit=engine.privacy_unit, **silent)
     wide = [[part._replace(data=tree_map(_double, part.data)) for part in each] for each in parts]
     try:
-        sums = _sums(precise, wide, step, clipping_norm)[0][clipping_norm]
+        sums = _sums(precise, wide, step, list(wholes))[0]
     except (RuntimeError, TypeError):  # the loss casts to float32 itself
-        return False
+        return list(wholes)
+    return [norm for norm, whole in wholes.items() if not _reproduced(whole, norm, sums[norm], precise)]
+
+
+def _reproduced(whole: ClippedSum, clipping_norm: float, sums: Sequence[ClippedSum], precise: PrivateEngine) -> bool:
     finite = torch.cat(whole.example_norms).isfinite()
     norms = float(torch.cat(sums[0].example_norms).clamp_max(clipping_norm)[finite].sum())
     return _adds_up(sums, precise) and whole.norms > 0 and abs(norms / whole.norms - 1) < 0.1

@@ -42,6 +42,8 @@ class TextTask:
     ) -> None:
         self.device, self._half = device, config.precision == "bfloat16"
         self.model = text_classifier(config, data, seed, table_rank).to(device)
+        if self._half and device.type == "cpu":  # fused attention's backward pass is a slow loop there: half of a step
+            self.model.set_attn_implementation("eager")  # type: ignore[operator]
         self.table_names = data.categorical_names
         self._separator = data.description["text"].get("separator")
 

@@ -56,10 +56,20 @@ class TableOptimizerConfig:
 
 @dataclass
 class OptimizerConfig:
-    """Optimisers of the dense parameters and of the embedding tables."""
+    """Optimisers of the dense parameters and of the embedding tables.
+
+    Attributes:
+        schedule: null for constant learning rates; linear for rates that fall from their value to zero over all steps
+            of the run (of all days of a stream), which reduces what the noise of the last steps adds to the weights.
+    """
 
     dense: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
     tables: TableOptimizerConfig = field(default_factory=TableOptimizerConfig)
+    schedule: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.schedule not in (None, "linear"):
+            raise ValueError(f"optimizer.schedule={self.schedule} must be null or linear")
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -153,6 +163,18 @@ def optimizers(model: nn.Module, config: OptimizerConfig) -> list[torch.optim.Op
     if dense:
         updates.append(_dense_optimizer(config.dense, dense))
     return updates
+
+
+def set_learning_rates(optimizers: Iterable[torch.optim.Optimizer], config: OptimizerConfig, done: float) -> None:
+    """Set the learning rates of the next step from the share of all steps that is done.
+
+    They depend on the number of steps alone, and so cost no privacy; a resumed run needs no state to find them.
+    """
+    if config.schedule is None:
+        return
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * (1 - done)
 
 
 def _dense_optimizer(config: DenseOptimizerConfig, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

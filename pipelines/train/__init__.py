@@ -42,7 +42,7 @@ from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
 from pipelines.tasks.diverged import Diverged
-from pipelines.tasks.optimizers import optimizers
+from pipelines.tasks.optimizers import optimizers, set_learning_rates
 from pipelines.tasks.task import Task, TaskReader, device_of, task_of
 
 
@@ -205,6 +205,7 @@ class Run:
             self.waited += time.perf_counter() - started
             if self.step + 1 < end:
                 upcoming = reader.submit(self._read, self.training.steps_done + 1)
+            set_learning_rates(self.optimizers, self.config.optimizer, self.step / self.steps)
             taken = self.training.step(batch)
             self.rows += torch.tensor(taken.release.rows_per_table, dtype=torch.float64)
             self.seconds += time.perf_counter() - started

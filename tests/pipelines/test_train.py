@@ -64,7 +64,13 @@ LONG = ("train.steps=12", "train.checkpoint_every=3", "train.log_every=1")
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["algorithm=adafest_plus", "algorithm=dpsgd optimizer.tables.name=adam", "algorithm=nonprivate"]
+    "algorithm",
+    [
+        "algorithm=adafest_plus",
+        "algorithm=dpsgd optimizer.tables.name=adam",
+        "algorithm=dpsgd optimizer.schedule=linear",
+        "algorithm=nonprivate",
+    ],
 )
 def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> None:
     more = (*LONG, *algorithm.split(), "algorithm.threshold=1" if "adafest" in algorithm else "seed=0")

@@ -17,6 +17,7 @@ from pipelines.tasks.optimizers import (
     RowAdam,
     TableOptimizerConfig,
     optimizers,
+    set_learning_rates,
 )
 
 
@@ -117,3 +118,25 @@ def test_adam_that_knows_the_noise_is_an_optimiser_of_the_dense_part() -> None:
     dense = DenseOptimizerConfig(name="adambc", options={"ceiling": 1})
     with pytest.raises(UserError, match="do not fit adambc"):
         optimizers(model, OptimizerConfig(dense=dense))
+
+
+def test_linear_schedule_falls_to_zero_after_the_last_step() -> None:
+    model = nn.Sequential(nn.Embedding(3, 2, sparse=True), nn.Linear(2, 1))
+    config = OptimizerConfig(schedule="linear")
+    made = optimizers(model, config)
+    found = []
+    for step in range(4):
+        set_learning_rates(made, config, step / 4)
+        found.append([group["lr"] for optimizer in made for group in optimizer.param_groups])
+    assert found == [[30.0 * share, 0.003 * share] for share in (1, 0.75, 0.5, 0.25)]
+
+
+def test_learning_rates_are_constant_by_default() -> None:
+    made = optimizers(nn.Linear(2, 1), OptimizerConfig())
+    set_learning_rates(made, OptimizerConfig(), 0.75)
+    assert made[0].param_groups[0]["lr"] == 0.003
+
+
+def test_unknown_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"optimizer\.schedule=cosine must be null or linear"):
+        OptimizerConfig(schedule="cosine")

@@ -35,6 +35,7 @@ _NOT_OF_A_CLASS = (
     "__firstlineno__",
     "_abc_impl",
 )
+_BOUND = "_attn_implementation"  # which kernels a transformer of Hugging Face runs: they round differently
 _LONGEST = 200  # of a description within another
 _LARGEST = 1 << 20  # elements up to which an array's content is hashed; beyond, only its shape counts
 OF_BRANCHES = ("period", "units", "plan", "selection")
@@ -162,7 +163,8 @@ class _Description:
 
     def _attributes(self, value: Any) -> str:
         held = getattr(value, "__dict__", {}).items()
-        return str(sorted((name, self.of(one)) for name, one in held if name[0] != "_" and name != "training"))
+        chosen = (item for item in held if item[0].startswith(_BOUND) or (item[0][0] != "_" and item[0] != "training"))
+        return str(sorted((name, self.of(one)) for name, one in chosen))
 
     def _class(self, kind: type) -> str:
         own = [base for base in kind.__mro__ if not _is_of_a_library(base.__module__)]

@@ -121,6 +121,7 @@ class Recording:
         self.losses = torch.empty(0)
         self.lookups: Lookups
         self.factors: list[Factors] = []
+        self.overflowed: Tensor | None = None  # bool [b]: the examples whose gradients a clipped sum set to zero
         self._backward, self._recording = backward, False
         self._calls: dict[str, list[Call]] = {}
 

@@ -359,9 +359,11 @@ class ClippedSum:
         for layer in factors:
             squared_norms += layer.squared_norms()
         pairs.add_squared_norms(squared_norms)
+        if recording.overflowed is not None:  # an earlier sum of this recording has set them to zero
+            squared_norms.masked_fill_(recording.overflowed, torch.inf)
         finite = math.isfinite(float(squared_norms.sum()))
         if not finite:  # a gradient whose norm is not finite cannot be clipped: it counts as zero
-            broken = ~squared_norms.isfinite()
+            broken = recording.overflowed = ~squared_norms.isfinite()
             squared_norms.masked_fill_(broken, torch.inf)
             for part in (recording.lookups, *recording.factors):
                 part.drop(broken)

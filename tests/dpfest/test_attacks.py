@@ -137,6 +137,22 @@ def test_gradients_that_overflow_are_no_hook_and_hide_none(broken: str, monkeypa
             validate(hooked, steep, data()[:64])
 
 
+@pytest.mark.parametrize("micro_batch_size", [None, 16])
+def test_examples_that_overflow_do_not_make_rounding_look_like_mixing(micro_batch_size: int | None) -> None:
+    """Every clipping norm's sum leaves out the same examples, so that rounding is told from mixing at each."""
+
+    def rounded(model: nn.Module, batch: Any) -> Tensor:
+        scores, coarse = model(batch[0]), 1e3 * len(batch[1])
+        scores = (scores + coarse) - coarse  # to units of float32 that depend on the size of the part
+        each = F.binary_cross_entropy_with_logits(scores, batch[1], reduction="none")
+        return each * torch.where(batch[0][:, 0] < 8, 1e25, 1.0)
+
+    for seed in range(4):
+        torch.manual_seed(seed)
+        settings = {"noise_seed": seed, "micro_batch_size": micro_batch_size}
+        take(training(loss_fn=rounded, algorithm=DPSGD(clipping_norm=0.05 * 4**seed), **settings), 2)
+
+
 def test_a_stale_gradient_of_a_frozen_parameter_reaches_no_weight() -> None:
     model = Scores()
     losses(model, data()[:1]).sum().backward()

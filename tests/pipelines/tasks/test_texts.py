@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dpfest.algorithms import DPSGD, AdaFEST
+from dpfest.binding import describe
 from dpfest.engine import ClippedSum, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
@@ -167,6 +168,18 @@ def test_in_half_precision_norms_sums_and_noise_are_float32(tmp_path: Path) -> N
         assert float(norm) == pytest.approx(clipping_norm, rel=1e-4)
     whole, _ = engine.gradient(micro_batches([batch]), 0)
     assert {value.dtype for value in (*whole.dense.values(), *(t.values for t in whole.tables))} == {torch.float32}
+
+
+def test_attention_is_eager_in_half_precision_alone_and_a_state_is_bound_to_it(tmp_path: Path) -> None:
+    models = []
+    for precision in ("float32", "bfloat16"):
+        settings = config(tmp_path, f"model.precision={precision}")
+        models.append(task_of(settings, Dataset.open(preprocess(settings)), torch.device("cpu")).model)
+    assert [model.config._attn_implementation for model in models] == ["sdpa", "eager"]
+    fused, eager = (describe(model) for model in models)
+    assert fused != eager
+    models[1].set_attn_implementation("sdpa")
+    assert describe(models[1]) == fused
 
 
 def test_half_precision_is_another_run_of_nearly_the_same_losses(tmp_path: Path) -> None:

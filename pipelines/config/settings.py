@@ -41,6 +41,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "criteo_synthetic": "pipelines.data.clicks.synthetic:CriteoSyntheticConfig",
         "criteo_synthetic_stream": "pipelines.data.clicks.synthetic:CriteoSyntheticStreamConfig",
         "map_synthetic": "pipelines.data.clicks.map_synthetic:MapSyntheticConfig",
+        "journey_text": "pipelines.data.text.journey:JourneyTextConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
         "sst2_phrases": "pipelines.data.text.glue:Sst2PhrasesConfig",
         "qnli": "pipelines.data.text.glue:QnliConfig",

@@ -329,13 +329,14 @@ def _cuts_less(inputs: Inputs, own: Panel) -> Finding:
     if not clicks:
         return finding(OPEN, "missing", what=f"runs of DP-AdaFEST and DP-SGD on click data at {own.where}")
     result = in_each([panel for _, panel in clicks], lambda panel, of: cuts_more(panel, own, of))
+    panels = 1 if result.verdict == HOLDS else len(clicks)  # at which it was judged
     return finding(
         result.verdict,
         "controlled",
         result.interval,
         finding=result,
         population=own.population,
-        frozen=Compared(own, "adafest", panels=len(clicks)).frozen_loss(),
+        frozen=Compared(own, "adafest", panels=panels).frozen_loss(),
     )
 
 

@@ -11,9 +11,13 @@ from typing import Annotated, Any, ClassVar
 from dpfest.errors import UserError
 from pipelines.data.source import DataConfig, OnBadRow, Progress
 from pipelines.data.text.file import TextColumns, TextFile
-from pipelines.data.text.tokens import TextTokenizer
+from pipelines.data.text.tokens import TextTokenizer, folder_identity, folder_tokenizer
 from pipelines.data.text.writer import write_text_dataset
+from pipelines.system.hub import TOKENIZER_FILES, local_folder
 from pipelines.system.ranges import Length, Seed, Share, Within
+
+TOKENIZER_OF_THE_MODEL = "${model.path}"
+"""Resolved by Hydra: the tokenizer lies in the model's folder."""
 
 
 @dataclass
@@ -45,7 +49,8 @@ class TextConfig(DataConfig):
 
     @abstractmethod
     def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
-        """Return the files ``train`` and ``test``; generated ones are written to ``scratch``."""
+        """Return the files by split. Without a file ``validation``, that split is a share of the rows of ``train``.
+        Generated files are written to ``scratch``."""
 
     @abstractmethod
     def tokens(self) -> TextTokenizer:
@@ -57,3 +62,29 @@ class TextConfig(DataConfig):
     def features(self) -> int:
         """Return 1: a text is one feature."""
         return 1
+
+
+@dataclass
+class PretrainedTextConfig(TextConfig):
+    """Texts for a pretrained model, in its own tokens.
+
+    Attributes:
+        tokenizer: folder of the model whose tokenizer is used, or its name on the hub.
+    """
+
+    tokenizer: str | None = TOKENIZER_OF_THE_MODEL
+
+    def tokens(self) -> TextTokenizer:
+        return folder_tokenizer(self._folder())
+
+    def identity(self, day: int) -> dict[str, Any]:
+        """Return everything that determines the tokens."""
+        return folder_identity(self._folder())
+
+    def _folder(self) -> Path:
+        if self.tokenizer is None:
+            raise UserError(
+                f"data={self.name} needs the model's own tokenizer: set model.path to the folder of a model, or to its "
+                "name on the Hugging Face hub."
+            )
+        return local_folder(self.tokenizer, TOKENIZER_FILES, self.hub)

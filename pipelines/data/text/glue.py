@@ -11,38 +11,32 @@ from typing import Any, ClassVar
 
 from dpfest.errors import UserError
 from pipelines.data.source import OnBadRow
-from pipelines.data.text.config import TextConfig
+from pipelines.data.text.config import PretrainedTextConfig
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.parquet import ParquetFile
 from pipelines.data.text.sentences import FILES as PHRASES
-from pipelines.data.text.tokens import TextTokenizer, folder_identity, folder_tokenizer
 from pipelines.data.text.tsv import TsvFile
 from pipelines.system.checksum import fingerprint
-from pipelines.system.hub import TOKENIZER_FILES, Wanted, local_folder
+from pipelines.system.hub import Wanted, local_folder
 
 Parts = dict[str, tuple[str, TextColumns]]
 """For ``train`` and ``test``, the file within a folder and the columns to read."""
 
-TOKENIZER_OF_THE_MODEL = "${model.path}"
-"""Resolved by Hydra: the tokenizer lies in the model's folder."""
-
 
 @dataclass
-class OfficialConfig(TextConfig):
+class OfficialConfig(PretrainedTextConfig):
     """A task read from a folder of its official files or of the hub's files.
 
     Attributes:
         on_hub: name of the dataset on the Hugging Face hub.
         training_examples: number of rows of the training file.
         path: folder of the files, or name of the dataset on the hub. Required.
-        tokenizer: folder of the model whose tokenizer is used, or its name on the hub.
     """
 
     on_hub: ClassVar[str]
     training_examples: ClassVar[int]
 
     path: str = "???"
-    tokenizer: str | None = TOKENIZER_OF_THE_MODEL
 
     @abstractmethod
     def official(self) -> Parts:
@@ -58,24 +52,13 @@ class OfficialConfig(TextConfig):
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""
         files = [fingerprint(path) for path, _ in self._found().values()]
-        return {"files": files, **folder_identity(self._folder())}
+        return {"files": files, **super().identity(day)}
 
     def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
         kinds: dict[str, type[TextFile[Any]]] = {".parquet": ParquetFile, ".tsv": TsvFile}
         return {
             part: kinds[path.suffix](path, columns, self.on_bad_row) for part, (path, columns) in self._found().items()
         }
-
-    def tokens(self) -> TextTokenizer:
-        return folder_tokenizer(self._folder())
-
-    def _folder(self) -> Path:
-        if self.tokenizer is None:
-            raise UserError(
-                f"data={self.name} needs the model's own tokenizer: set model.path to the folder of a model, or to its "
-                "name on the Hugging Face hub."
-            )
-        return local_folder(self.tokenizer, TOKENIZER_FILES, self.hub)
 
     def _found(self) -> dict[str, tuple[Path, TextColumns]]:
         """Return the files in the folder; the official ones if both kinds are there."""

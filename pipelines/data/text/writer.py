@@ -51,7 +51,8 @@ def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any]
             examples = file.examples(progress)
             while block := list(itertools.islice(examples, _BLOCK)):
                 records, cut = _records(block, tokenizer, data.max_length)
-                parts = _parts(block, source, data)
+                whole = source != "train" or "validation" in files
+                parts = np.full(len(block), source) if whole else _parts(block, data)
                 for part in SPLITS:
                     mine = parts == part
                     streams[part].write(records[mine].tobytes())
@@ -137,10 +138,8 @@ def _records(
     return records, np.array(tokens.cut)
 
 
-def _parts(block: Sequence[LabelledText], source: str, data: TextConfig) -> NDArray[np.str_]:
-    """Return the split of each text, a function of its content and label; shape [n]."""
-    if source == "test":
-        return np.full(len(block), "test")
+def _parts(block: Sequence[LabelledText], data: TextConfig) -> NDArray[np.str_]:
+    """Return the split of each text of the training file, a function of its content and label; shape [n]."""
     labels = np.array([example.label for example in block], np.int64)
     texts = np.array([[text_key(text) for text in example.texts] for example in block], np.uint64)
     uniforms = content_uniforms(line_content([labels, *texts.T]), data.split_seed)

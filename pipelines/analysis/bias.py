@@ -39,7 +39,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.rows import RowReader
 from pipelines.preprocess import preprocess
 from pipelines.system.progress import progress
-from pipelines.tasks.optimizers import optimizers
+from pipelines.tasks.optimizers import optimizers, set_learning_rates
 from pipelines.tasks.task import Task, TaskReader, device_of, task_of
 
 MOMENTS = 3
@@ -112,7 +112,8 @@ def measure(
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, "bias")
     read = TaskReader(task, rows, config.train.micro_batch_size)
-    training = PrivateTraining(task.model, task.losses, optimizers(task.model, config.optimizer), plan, read, key=key)
+    updates = optimizers(task.model, config.optimizer)
+    training = PrivateTraining(task.model, task.losses, updates, plan, read, key=key)
     looks = {round(place * plan.steps / (MOMENTS - 1)) for place in range(MOMENTS)}
     seen: list[list[Measured]] = []
     with progress("bias") as report:
@@ -121,6 +122,7 @@ def measure(
             if step in looks:
                 seen.append(_look(task, rows, algorithm, plan, thresholds))
             if step < plan.steps:
+                set_learning_rates(updates, config.optimizer, step / plan.steps)
                 training.step(training.read(training.request(step)))
     return [_mean(of_threshold) for of_threshold in zip(*seen, strict=True)]
 

@@ -45,6 +45,8 @@ def run_hash(config: Config) -> str:
     for name, default in (("sampling", sampling_of(config.privacy.fidelity, None)), ("max_batch_size", None)):
         if settings["privacy"][name] in (None, default):  # a run of an earlier version keeps its name
             del settings["privacy"][name]
+    if config.optimizer.schedule is None:
+        del settings["optimizer"]["schedule"]  # as before there was one
     if config.privacy.unit == EXAMPLE:
         del settings["privacy"]["unit"]  # as before there were others
     if config.unit_matters:

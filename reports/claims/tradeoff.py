@@ -288,8 +288,8 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
     choices = len(compared.rivals) * len(panel.of("frozen"))
     gained = gain.at(choices, choices > 1)
     small = gained.above(least or 0.0) == FAILS
-    passes = min(run.batch_size * run.steps for run in compared.reference.runs) / panel.population.examples
-    brief = small and least is not None and passes < 1
+    seen = min(run.batch_size * run.steps for setting in (compared.reference, frozen) for run in setting.runs)
+    brief = small and gained.high >= 0 and seen < panel.population.examples
     return finding(
         INCONCLUSIVE if brief else FAILS if small else gained.above(0.0),
         "trained",

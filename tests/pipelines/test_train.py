@@ -89,6 +89,27 @@ def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> N
     assert all(bool((got[2][name] == value).all()) for name, value in want[2].items())
 
 
+def test_a_linear_schedule_sets_the_rates_of_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[list[float]] = []
+    step = PrivateTraining.step
+
+    def recorded(training: PrivateTraining, batch: Any) -> Any:
+        rates.append([group["lr"] for one in training.optimizers for group in one.param_groups])
+        return step(training, batch)
+
+    monkeypatch.setattr(PrivateTraining, "step", recorded)
+    made = config(tmp_path, "train.steps=4", "optimizer.schedule=linear")
+    make_run(made)
+    start = [made.optimizer.tables.learning_rate, made.optimizer.dense.learning_rate]
+    assert rates == [[rate * share for rate in start] for share in (1, 0.75, 0.5, 0.25)]
+
+
+def test_a_constant_schedule_keeps_the_names_of_earlier_runs(tmp_path: Path) -> None:
+    """The literal is the hash of a version without schedules; another one would train finished runs again."""
+    runs = [run_hash(config(tmp_path, f"optimizer.schedule={name}")) for name in ("null", "linear")]
+    assert runs[0] == "c7c151c039af" != runs[1]
+
+
 def stopped(monkeypatch: pytest.MonkeyPatch, settings: Config) -> Path:
     """The folder of a run that SIGTERM ended after 7 steps."""
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:

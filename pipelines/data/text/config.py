@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from dpfest.errors import UserError
+from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.source import DataConfig, OnBadRow, Progress
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.tokens import TextTokenizer, folder_identity, folder_tokenizer
@@ -25,6 +26,7 @@ class TextConfig(DataConfig):
     """Settings of all datasets of labelled texts.
 
     Attributes:
+        hash_specification: how rows are divided into splits, in words for dataset.json.
         max_length: tokens per text, special tokens included; longer texts are truncated.
         validation: share of the training file's rows on which settings are chosen.
         split_seed: seed of this split.
@@ -33,6 +35,7 @@ class TextConfig(DataConfig):
     """
 
     task: ClassVar[str] = "text"
+    hash_specification: ClassVar[Mapping[str, str]] = HASH_SPECIFICATION
     columns: ClassVar[TextColumns]
 
     name: str = ""

@@ -17,7 +17,7 @@ import polars as pl
 from dpfest.errors import UserError
 from pipelines.data.clicks.journey import LINES, PROVENANCE, Journey
 from pipelines.data.clicks.packaged import content_fields
-from pipelines.data.hashing import content_uniforms, line_content
+from pipelines.data.hashing import HASH_SPECIFICATION, content_uniforms, line_content
 from pipelines.data.provenance import Provenance
 from pipelines.data.text.config import PretrainedTextConfig
 from pipelines.data.text.file import TextColumns, TextFile
@@ -26,6 +26,10 @@ from pipelines.system.ranges import Share, Within
 
 DESCRIPTION = ("department", "product_category", "product_type", "package_size", "brand")
 UNKNOWN = "unknown product"  # of lines whose product is not described in the register
+
+
+_ORDER, _OURS = "train, then validation, then test", "test, then validation, then train"
+SPLIT = f"{HASH_SPECIFICATION['split'].replace(_ORDER, _OURS)}; content: label, {', '.join(Journey.fields)}"
 
 
 @dataclass
@@ -39,6 +43,7 @@ class JourneyTextConfig(PretrainedTextConfig):
     """
 
     columns: ClassVar[TextColumns] = TextColumns(("text",), "label", ("0", "1"))
+    hash_specification: ClassVar[Mapping[str, str]] = {**HASH_SPECIFICATION, "split": SPLIT}
     provenance: ClassVar[Provenance] = PROVENANCE
 
     name: str = "journey_text"
@@ -56,7 +61,7 @@ class JourneyTextConfig(PretrainedTextConfig):
 
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""
-        recipe = {"files": dict(Journey.checksums), "description": list(DESCRIPTION), "fields": list(Journey.fields)}
+        recipe = {"files": dict(Journey.checksums), "description": list(DESCRIPTION), "split": SPLIT}
         Journey().identity()  # the files are there, and those that the description is defined for
         return {**recipe, **super().identity(day)}
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.dataset import SCHEMA, SPLITS
-from pipelines.data.hashing import HASH_SPECIFICATION, content_uniforms, line_content, text_key
+from pipelines.data.hashing import content_uniforms, line_content, text_key
 from pipelines.data.rows import fields_of, text_record
 from pipelines.data.source import SCRATCH, Progress, RefusedRows
 from pipelines.data.text.file import LabelledText
@@ -82,7 +82,7 @@ def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any]
             "policy": "tokenizer",
             "data_dependent_vocabulary": False,
             "note": "The tokenizer comes with the model: the vocabulary depends on no row of the data.",
-            "hash": HASH_SPECIFICATION,
+            "hash": dict(data.hash_specification),
         },
         "splits": {
             part: {**tally.as_json(), "sha256": streams[part].sha256.hexdigest()} for part, tally in tallies.items()

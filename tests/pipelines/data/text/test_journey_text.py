@@ -80,6 +80,8 @@ def test_the_dataset_is_one_of_texts_with_its_provenance(
     settings = ("data=journey_text", f"model.path={model}", "data.validation=0.1", "data.test=0.2")
     data = Dataset.open(preprocess(typed(Composer().compose([*settings, f"paths.data={tmp_path}/data"]))))
     assert sum(data.rows.values()) == 20_000 and data.rows["validation"] == pytest.approx(2_000, rel=0.1)
+    split = data.description["vocabulary"]["hash"]["split"]
+    assert "test, then validation, then train; content: label, household_id, store_id" in split
     assert PROVENANCE.licence in capsys.readouterr().err
 
 

@@ -19,11 +19,11 @@ from tests.pipelines.data.text.test_glue import model_folder
 pytest.importorskip("tokenizers")
 
 
+ALL_LINES = Journey.lines
+
+
 def few(journey: Journey) -> pl.DataFrame:
-    return ALL(journey).head(20_000)
-
-
-ALL = Journey.lines
+    return ALL_LINES(journey).head(20_000)
 
 
 def split_rows(tmp_path: Path, **settings: float) -> dict[str, pl.DataFrame]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -90,9 +91,15 @@ def scale_bar(axes: Axes, half: float | None, words: str) -> None:
 
 
 def log_axis(axes: Axes, axis: str) -> None:
-    """Make an axis logarithmic, with at most seven labelled decades and plain multiples (1×, 10×, 10⁵×)."""
+    """Make an axis logarithmic, with at most seven labelled decades and plain multiples (1×, 10×, 10⁵×).
+
+    A range between two decades is widened to both, since no tick within it would be labelled.
+    """
     (axes.set_xscale if axis == "x" else axes.set_yscale)("log")
     which = axes.xaxis if axis == "x" else axes.yaxis
+    low, high = sorted(axes.get_xlim() if axis == "x" else axes.get_ylim())
+    if low > 0 and math.floor(math.log10(high)) < math.log10(low):
+        axes.set(**{f"{axis}lim": (10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high)))})
     which.set_major_locator(LogLocator(numticks=7))
     which.set_major_formatter(FuncFormatter(lambda value, _: decade(value)))
     which.set_minor_formatter(NullFormatter())

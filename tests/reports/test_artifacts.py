@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 
 from reports.ablation import largest_grid
 from reports.artifacts import audit, audit_trainings, best_reduction, fig1b, fig2, fig7, fig8
@@ -14,7 +15,7 @@ from reports.comparison import Population, populations
 from reports.entry import Inputs, absent
 from reports.registry import ENTRIES
 from reports.runs import load_runs
-from reports.style import dress, style
+from reports.style import dress, log_axis, style
 from reports.wording import multiple, power_of_ten, settings_text
 from tests.reports.synthetic import TABLES, write_audit, write_run
 
@@ -286,3 +287,14 @@ def test_curves_have_bars_over_seeds_where_there_are_several(tmp_path: Path) -> 
     assert "bars are standard deviations over seeds" in caption
     caption, bars = drawn((0,))
     assert bars == [] and "seeds" not in caption
+
+
+@pytest.mark.parametrize(("sizes", "limits"), [([1.5e5, 1.7e5], (1e5, 1e6)), ([50.0, 5e3], None)])
+def test_a_logarithmic_axis_has_labelled_ticks(sizes: list[float], limits: tuple[float, float] | None) -> None:
+    """A range within a decade is widened to it; any other one is left alone."""
+    axes = Figure().add_subplot()
+    axes.plot([1, 2], sizes)
+    log_axis(axes, "y")
+    low, high = axes.get_ylim()
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2
+    assert (low, high) == limits if limits else 10 < low < 50 and 5e3 < high < 1e4

@@ -19,6 +19,7 @@ from pipelines.data.text.synthetic import TextSyntheticConfig
 from tests.pipelines.data.criteo_text import run
 
 REAL = {f"{name}{stream}" for name in ("journey", "promotions", "names", "nycflights") for stream in ("", "_stream")}
+REAL.add("journey_text")
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
@@ -80,9 +81,9 @@ def test_the_card_of_generated_texts(tmp_path: Path) -> None:
 def test_real_data_state_origin_and_licence_and_others_state_none() -> None:
     stated = {name: schema("data", name).provenance for name in SCHEMAS["data"]}
     assert {name for name, provenance in stated.items() if provenance is not None} == REAL
-    assert all(stated[name] == stated[f"{name}_stream"] for name in REAL if not name.endswith("_stream"))
+    assert all(stated[name] == stated[name.partition("_")[0]] for name in REAL), "streams and texts are the same data"
     assert all("CC0" in stated[name].licence for name in REAL)
-    for name in ("journey", "promotions"):
+    for name in ("journey", "journey_text", "promotions"):
         readme, cran = stated[name].remarks
         assert '"contains simulated data based on real grocery shopping patterns"' in readme
         assert "should not be used for academic research, commercial decision-making" in readme

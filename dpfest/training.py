@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -26,12 +25,11 @@ from dpfest.noise import NoiseKey
 from dpfest.optimizers import tell_noise
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, UnitReader, request_of
+from dpfest.step_warnings import StepWarnings
 from dpfest.topk import Selection
 from dpfest.trial import check_batch
 from dpfest.units import Units
 from dpfest.validation import check_loss_fn, check_optimizers
-
-_BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 
 
 class Step(NamedTuple):
@@ -133,7 +131,7 @@ class PrivateTraining:
         self.steps_done, self._reserved = 0, 0
         before = None if after is None else (after._checks, after.steps_done)
         self._checks: CheckSchedule = CheckSchedule(self.period.steps, self._divides, self._draws_check, before)
-        self._barren, self._versions = 0, self._weight_versions()
+        self._warnings = StepWarnings(self.engine.recorder.trainable, trains_tables=algorithm.name != "frozen")
         self._followed = False
         if after is not None:
             after._followed = True
@@ -243,7 +241,7 @@ class PrivateTraining:
         self.ledger.spend_step(self._number)
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
-            self._warn_of_changed_weights()
+            self._warnings.before_step()
             batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
             release, private = self._gradient(batch)
             self.steps_done += 1  # even if the update fails: this noise must not serve another gradient
@@ -252,8 +250,7 @@ class PrivateTraining:
             release = replace(release, tables=[])  # their noise is pending
             if self.steps_left == 0:
                 lazy.close()
-        self._versions = self._weight_versions()
-        self._warn_of_barren_steps(release)
+        self._warnings.after_step(release)
         return Step(release, private)
 
     def _gradient(self, batch: Batch) -> tuple[NoisedGradient, Diagnostics]:
@@ -272,7 +269,7 @@ class PrivateTraining:
         """
         if self.engine.lazy:
             self.engine.lazy.flush()
-            self._versions = self._weight_versions()
+            self._warnings.accept_weights()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that :meth:`load_state_dict` needs to resume bit for bit, including the secret key.
@@ -363,7 +360,7 @@ class PrivateTraining:
         self.ledger.spend_step(self._number, new)
         self.steps_done, self._reserved = done, reserved
         self._checks.resume()
-        self._versions = self._weight_versions()
+        self._warnings.accept_weights()
 
     def fork(self, steps: int) -> dict[str, Any]:
         """Return a state for a branch beside this training, started with ``load_state_dict(state, steps=steps)``.
@@ -402,27 +399,6 @@ class PrivateTraining:
             )
             for part in parts
         ]
-
-    def _weight_versions(self) -> dict[str, int]:
-        return {name: parameter._version for name, parameter in self.engine.recorder.trainable.items()}
-
-    def _warn_of_changed_weights(self) -> None:
-        changed = [name for name, version in self._weight_versions().items() if version != self._versions[name]]
-        if changed:
-            warnings.warn(
-                f"{', '.join(changed[:3])} changed between steps, outside private training. That is sound only if the "
-                "change was computed from released weights or public data.",
-                stacklevel=3,
-            )
-
-    def _warn_of_barren_steps(self, release: NoisedGradient) -> None:
-        self._barren = 0 if sum(release.rows_per_table) or not release.tables else self._barren + 1
-        if self._barren == _BARREN_STEPS and self.algorithm.name != "frozen":
-            warnings.warn(
-                f"No embedding row survived {_BARREN_STEPS} steps in a row: the tables are not trained. Lower the "
-                "threshold (dpfest.threshold_for gives one), or raise the batch size or epsilon.",
-                stacklevel=3,
-            )
 
 
 def _copied(state: Any) -> Any:

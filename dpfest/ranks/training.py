@@ -204,7 +204,7 @@ class RankTraining(PrivateTraining):
         self.ledger.spend_step(self._number, common["steps_done"])
         self.steps_done = common["steps_done"]
         self._checks.resume()
-        self._versions = self._weight_versions()
+        self._warnings.accept_weights()
         self.refuse_disagreement()
 
     @torch.no_grad()

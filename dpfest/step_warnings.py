@@ -1,0 +1,51 @@
+"""What a training loop warns of: weights changed between its steps, and tables that no step trains."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from dpfest.engine import NoisedGradient
+
+_BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
+
+
+class StepWarnings:
+    """Watches the steps of one training.
+
+    Args:
+        weights: the trainable parameters by name.
+        trains_tables: whether steps without a row are to be warned of.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], *, trains_tables: bool) -> None:
+        self._weights, self._trains_tables = weights, trains_tables
+        self._barren = 0
+        self.accept_weights()
+
+    def accept_weights(self) -> None:
+        """Take the weights as they are: the training itself has just changed them."""
+        self._versions = {name: weight._version for name, weight in self._weights.items()}
+
+    def before_step(self) -> None:
+        """Warn if weights changed since they were accepted."""
+        changed = [name for name, weight in self._weights.items() if weight._version != self._versions[name]]
+        if changed:
+            warnings.warn(
+                f"{', '.join(changed[:3])} changed between steps, outside private training. That is sound only if the "
+                "change was computed from released weights or public data.",
+                stacklevel=3,
+            )
+
+    def after_step(self, release: NoisedGradient) -> None:
+        """Accept the weights, and warn if many steps in a row had no row of a table."""
+        self.accept_weights()
+        self._barren = 0 if sum(release.rows_per_table) or not release.tables else self._barren + 1
+        if self._barren == _BARREN_STEPS and self._trains_tables:
+            warnings.warn(
+                f"No embedding row survived {_BARREN_STEPS} steps in a row: the tables are not trained. Lower the "
+                "threshold (dpfest.threshold_for gives one), or raise the batch size or epsilon.",
+                stacklevel=3,
+            )

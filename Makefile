@@ -47,7 +47,7 @@ $(READY): pyproject.toml constraints.txt dpfest/kernels.c
 # A process a core, up to four; each with one thread, so that they do not wait for one another. Each begins with tests
 # that stand together, which share what a module prepares.
 test: $(READY)  ## run the tests (others: .venv/bin/pytest -m slow, -m slurm)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not slurm" -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not slurm" -n auto --maxprocesses 4 --dist worksteal
 
 lint: $(READY)  ## ruff and mypy
 	$(BIN)/ruff check .

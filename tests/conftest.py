@@ -13,6 +13,9 @@ import pytest
 # What is remembered of files, here and in the processes that tests start, is no business of the user's own memory.
 os.environ["DPFEST_CACHE"] = tempfile.mkdtemp(prefix="dpfest-tests-")
 
+# Read when torch is first imported. Workers share the cores, and tests of ranks compare sums of one thread each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # One server forks the processes of all tests, and imports only what the first of them asks for: what any of them needs.
 _SERVED = (
     "pipelines.train", "pipelines.train.ranks", "pipelines.bench.step", "pipelines.bench.text", "torch._dynamo",

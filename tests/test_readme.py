@@ -90,11 +90,12 @@ def test_make_target(target: str) -> None:
 def test_library_example(folder: Path) -> None:
     """Plain PyTorch, a model that is not pCTR, 20 lines; it learns, at the epsilon that it was asked.
 
-    Data and noise are fresh in each run. The loss of a coin is 0.69; that of the first step is above it.
+    The data are those of one seed, the noise is fresh: over 16 runs the losses are 0.71 ± 0.02, 0.601 ± 0.007 (at least
+    0.017 above the last) and 0.577 ± 0.002. The loss of a coin is 0.69.
     """
     (code,) = blocks(README, "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 20
-    (folder / "example.py").write_text(code)
+    (folder / "example.py").write_text(f"import torch\n\ntorch.manual_seed(0)\n{code}")
     environment = {**os.environ, "PYTHONPATH": str(HOME)}
     ended = subprocess.run(
         [sys.executable, "example.py"], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
@@ -102,7 +103,7 @@ def test_library_example(folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     printed = re.findall(r"held-out loss ([\d.]+) epsilon ([\d.]+) rows \[(\d+)\]", ended.stdout)
     losses, epsilons, rows = ([float(value) for value in column] for column in zip(*printed, strict=True))
-    assert len(printed) == 3 and losses[2] < losses[1] < losses[0] and losses[2] < 0.65
+    assert len(printed) == 3 and losses[2] < losses[1] < losses[0] and losses[2] < 0.6
     assert epsilons == sorted(epsilons) and 2.9 < epsilons[-1] <= 3.0
     assert max(rows) < 1_000  # of 100,000
 

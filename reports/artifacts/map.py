@@ -21,16 +21,16 @@ from reports.style import NOTE_COLOUR, WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import metric, multiple, settings_text, significant, utility
 
-RULES = ("fest", "adafest")
+RULES = ("threshold", "smaller_tables", "fest", "adafest")
 KEPT = 0.9
 """Share of DP-SGD's gain over frozen embeddings that a setting must keep."""
 LEAST_GAIN = 0.01
 """Smallest gain in utility that counts: one seed and a test split of thousands resolve no less."""
 GRID = 3
 """Number of settings of an algorithm on real data from which it is drawn: fewer do not show what it can keep."""
-REAL = ("D", "^", "p", "*", "P", "h")
+REAL = ("D", "^", ">", "*", "P", "<")
 """Markers of real datasets, in turn; the colour is the algorithm's, as is the filling."""
-FILLING = {"fest": "none", "adafest": "left"}
+FILLING = {"threshold": "top", "smaller_tables": "right", "fest": "none", "adafest": "left"}
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 
@@ -128,9 +128,10 @@ def content(inputs: Inputs) -> Content:
     caption = (
         f"The largest reduction of the embedding gradient that keeps at least {KEPT:.0%} of DP-SGD's gain in {name} "
         "over frozen embeddings, chosen on validation. Planted data: each panel varies one property and leaves the "
-        "others at the centre. Open (DP-FEST) and half-filled (DP-AdaFEST) markers are real datasets, which also "
-        "differ from the centre in other properties (but have the centre's ε outside its own panel); they are missing "
-        "where the property is unknown. At 1 (▾ for planted data) no setting tried keeps enough, so only DP-SGD does. "
+        "others at the centre. Open (DP-FEST) and half-filled (left: DP-AdaFEST, right: smaller tables, top: "
+        "thresholded) markers are real datasets, which also differ from the centre in other properties (but have the "
+        "centre's ε outside its own panel); they are missing where the property is unknown. At 1 (▾ for planted data) "
+        "no setting tried keeps enough, so only DP-SGD does. "
         f"✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} "
         "over frozen embeddings: freeze them. Examples per embedding row are training examples divided by the rows of "
         "all tables; rare values are all but the most frequent ones that make up half of all occurrences."

@@ -31,6 +31,8 @@ GRID = 3
 REAL = ("D", "^", ">", "*", "P", "<")
 """Markers of real datasets, in turn; the colour is the algorithm's, as is the filling."""
 FILLING = {"threshold": "top", "smaller_tables": "right", "fest": "none", "adafest": "left"}
+APART = 1.08
+"""Factor by which real datasets of neighbouring algorithms are moved apart in a panel."""
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 
@@ -199,7 +201,8 @@ def _mark_real(axes: Axes, axis: Axis, name: str, point: Point, marker: str) -> 
     """Draw a real dataset if it has this property and enough runs of this algorithm."""
     place = point.places[axis.name]
     if place is not None and _tried(point, name):
-        _mark(axes, point, name, place, marker, FILLING[name])
+        shift = APART ** (RULES.index(name) - (len(RULES) - 1) / 2)
+        _mark(axes, point, name, shift * place, marker, FILLING[name])
 
 
 def _tried(point: Point, name: str) -> bool:

@@ -354,13 +354,26 @@ def pareto(settings: Iterable[Setting]) -> list[Setting]:
     return frontier
 
 
+def validation_loss(setting: Setting, reference: Setting) -> float:
+    """Return the validation utility that a setting loses against a reference, over the seeds that both have (over all
+    of each, if they share none): seeds differ, so that others would favour one of them."""
+    shared = setting.by_seed.keys() & reference.by_seed.keys()
+    if not shared:
+        return reference.validation - setting.validation
+
+    def of(one: Setting) -> float:
+        return statistics.fmean(statistics.fmean(run.validation for run in one.by_seed[seed]) for seed in shared)
+
+    return of(reference) - of(setting)
+
+
 def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float) -> Setting | None:
     """Return the setting of largest reduction whose *validation* loss against `reference` is at most `loss`, or None.
 
     The choice does not use the test split, on which the chosen setting is reported.
     """
     # Tolerance for rounding of a loss that equals the threshold.
-    within = [s for s in settings if reference.validation - s.validation <= loss + 1e-12]
+    within = [s for s in settings if validation_loss(s, reference) <= loss + 1e-12]
     return max(within, key=lambda s: (s.reduction, s.validation, s.key), default=None)
 
 

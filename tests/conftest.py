@@ -14,7 +14,7 @@ import pytest
 os.environ["DPFEST_CACHE"] = tempfile.mkdtemp(prefix="dpfest-tests-")
 
 # Read when torch is first imported. Workers share the cores, and tests of ranks compare sums of one thread each.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # One server forks the processes of all tests, and imports only what the first of them asks for: what any of them needs.
 _SERVED = (

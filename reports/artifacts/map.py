@@ -94,9 +94,10 @@ class Point:
         return min(self.gain, self.dpsgd.validation - self.frozen.validation) >= LEAST_GAIN
 
     def best(self, name: str) -> Setting | None:
-        """Return the setting of largest reduction that keeps enough of the gain on validation, or None."""
+        """Return the setting of largest reduction that keeps enough of the gain on validation; None if no setting that
+        cuts the gradient does."""
         least = self.frozen.validation + KEPT * (self.dpsgd.validation - self.frozen.validation)
-        kept = [s for s in self.population.of(name, self.dpsgd.epsilon) if s.validation >= least]
+        kept = [s for s in self.population.of(name, self.dpsgd.epsilon) if s.reduction > 1 and s.validation >= least]
         return max(kept, key=lambda s: (s.reduction, s.validation, s.key), default=None)
 
     def kept(self, setting: Setting) -> float:
@@ -136,7 +137,8 @@ def content(inputs: Inputs) -> Content:
         "no setting tried keeps enough, so only DP-SGD does. "
         f"✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} "
         "over frozen embeddings: freeze them. Examples per embedding row are training examples divided by the rows of "
-        "all tables; rare values are all but the most frequent ones that make up half of all occurrences."
+        "all tables; rare values are all but the most frequent ones that make up half of all occurrences. "
+        "Grids of settings differ between data and algorithms: a finer one can reach a larger reduction."
     )
     if not planted:
         return Content(caption, missing=["No point has both DP-SGD and frozen embeddings yet."])

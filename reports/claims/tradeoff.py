@@ -68,7 +68,7 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
         leader=leader,
         rivals=rivals,
         reached=reached,
-        ends=_ends([mine, *others]) if inconclusive else None,
+        ends=_ends([mine, *others], reached) if inconclusive else None,
         frozen=compared.frozen_loss(),
     )
 
@@ -87,14 +87,16 @@ def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], outcome: str)
     return max(bounds, key=lambda bound: bound[1])
 
 
-def _ends(tried: Sequence[Tried]) -> Mapping[str, object]:
-    """Return the smallest loss that the settings of some algorithm do not reach, although sparser ones are possible,
-    and those algorithms with their largest reductions."""
+def _ends(tried: Sequence[Tried], reached: Sequence[tuple[float, Reach, Sequence[Reach]]]) -> Mapping[str, object]:
+    """Return why more seeds would not decide: the smallest loss that the settings of some algorithm do not reach,
+    although sparser ones are possible, and those algorithms with their largest reductions; or else the largest loss, if
+    no algorithm cuts the gradient within it; or else no loss, the settings tried being too far apart."""
     for loss in LOSSES:
         ended = [(one.name, one.sparsest.reduction) for one in tried if one.ends(loss)]
         if ended:
             return {"loss": loss, "sparsest": ended}
-    return {"loss": TOLERABLE, "sparsest": []}
+    cut = any(reach.chosen > 1 for _, mine, others in reached for reach in (mine, *others))
+    return {"loss": None if cut else reached[-1][0], "sparsest": []}
 
 
 def reaches(

@@ -46,6 +46,20 @@ def test_best_reduction_compares_validation_losses_and_takes_the_most_reduced(tm
     assert threshold(0.01) == 50.0
 
 
+def test_best_reduction_compares_the_seeds_that_both_have(tmp_path: Path) -> None:
+    for seed, validation in enumerate([0.700, 0.700, 0.720, 0.720]):
+        write_run(tmp_path, "dpsgd", validation=validation, test=0.7, seed=seed)
+    for seed, validation in enumerate([0.698, 0.698]):  # 0.012 below the mean of DP-SGD, 0.002 on the same seeds
+        write_run(
+            tmp_path, "adafest", validation=validation, test=0.7, coordinates=5, seed=seed, settings={"threshold": 5.0}
+        )
+    population = only_population(tmp_path)
+    reference = population.best("dpsgd", 1.0)
+    assert reference is not None
+    assert best_reduction(population.of("adafest", 1.0), reference, 0.001) is None
+    assert best_reduction(population.of("adafest", 1.0), reference, 0.005) is not None
+
+
 def test_runs_of_one_configuration_are_pooled_over_seeds(tmp_path: Path) -> None:
     for seed, (test, coordinates) in enumerate([(0.70, 100.0), (0.72, 300.0), (0.74, 200.0)]):
         write_run(tmp_path, "adafest", test=test, coordinates=coordinates, seed=seed, settings={"threshold": 5.0})

@@ -2,8 +2,8 @@
 
 An algorithm is ahead within a loss if one of its settings loses less than that, and all settings of the other algorithm
 with at least the same reduction lose more. The other algorithm must have such a setting, or its sparsest possible one
-(`Setting.is_sparsest`); otherwise its grid ends too early to decide. Verdicts are about the settings tried: between two of
-them, an untried one of the other algorithm may be as sparse and lose less.
+(`Setting.is_sparsest`); otherwise its grid ends too early to decide. Verdicts are about the settings tried: an untried
+setting of the other algorithm, between two tried, may be as sparse and lose less.
 
 A lead within a loss counts only if frozen embeddings, whose gradient is empty, lose more than that: where they do not,
 reductions are worth nothing.

@@ -44,6 +44,7 @@ EXAMPLES = {
         "dpfest sweep experiment=comparison profile=demo sweep.jobs=2",
         "dpfest sweep experiment=comparison algorithm=adafest --dry-run",
         "dpfest sweep experiment=comparison profile=paper data.path=/data/train.txt hydra/launcher=joblib",
+        "dpfest sweep experiment=reference data=names 'seed=range(5)' --cards docs/reference --dry-run",
         "dpfest sweep experiment=comparison sweep.engine=ray sweep.address=10.0.0.1:6379 sweep.gpus=0.25",
     ),
     "release": _examples(

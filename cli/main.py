@@ -98,6 +98,10 @@ def sweep(
     ctx: typer.Context,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop at the first run that fails.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without starting any.")] = False,
+    cards: Annotated[
+        str | None,
+        typer.Option("--cards", metavar="FOLDER", help="Skip runs that have a run card in this folder."),
+    ] = None,
 ) -> None:
     """Train a grid of runs. Finished runs are skipped; failed ones are listed at the end and retried by the next sweep.
 
@@ -106,7 +110,7 @@ def sweep(
     """
     from cli.sweep import run_sweep
 
-    raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run))
+    raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run, cards))
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["release"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli import tasks
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from pipelines.sweep import Outcome
 
 
-def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
+def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: str | None = None) -> int:
     """Run the sweep that `arguments` ask for; returns the exit status: 1 if a run failed, 130 if interrupted.
+
+    Runs are done that have finished in `paths.runs`, or of which the folder `cards` holds a card.
 
     Runs have processes of their own on this machine, `sweep.jobs` at once, or on the cluster of `sweep.engine`. With a
     Hydra launcher (hydra/launcher=...), every product of the grid is one Hydra multirun, and `fail_fast` stops
@@ -24,6 +27,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     """
     from dpfest.errors import UserError
     from pipelines.config.compose import Composer
+    from pipelines.runs.cards import key_of, keys_in
     from pipelines.runs.grid import plan
     from pipelines.sweep import is_done, run_all
 
@@ -31,10 +35,13 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     if line.only_shows:
         launch(tasks.nothing, arguments)
         return 0
+    carded = keys_in(Path(cards)) if cards is not None else set()
     planned = plan(Composer(line.config_dir), line.overrides)
     if any(run.config.search.asked for run in planned.runs):
+        if cards is not None:
+            raise UserError("--cards names runs that need not be made, and a private search makes all that it draws.")
         return _search(planned, line, fail_fast, dry_run)
-    todo = [run for run in planned.runs if not is_done(run.folder)]
+    todo = [run for run in planned.runs if not (is_done(run.folder) or (carded and key_of(run.config) in carded))]
     counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
     print(
         f"{len(planned.runs)} run{'s' * (len(planned.runs) != 1)} ({counts}): "
@@ -51,6 +58,8 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool) -> int:
     with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
     if with_launcher and engine != "local":
         raise UserError(f"sweep.engine={engine} and hydra/launcher=... both say what starts jobs: give one of them.")
+    if with_launcher and cards is not None:
+        raise UserError("--cards leaves out runs of a grid, and a Hydra launcher starts all of it: give one of them.")
     ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, fail_fast)
     return _follow(ended, len(todo))
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from pipelines.runs.identity import WITHOUT_EFFECT
-from pipelines.runs.release import CONFIG, LEDGER, SUMMARY, Release, config_text
+from pipelines.config.settings import Config
+from pipelines.runs.identity import WITHOUT_EFFECT, settings_of, weights_digest
+from pipelines.runs.release import CONFIG, LEDGER, SUMMARY, Release, config_text, released_settings
 from pipelines.system.files import json_text, locked, write_atomically
 
 SCHEMA = 1
@@ -67,10 +68,8 @@ class Card:
 
         Null is the same as no setting (:func:`without_nulls`).
         """
-        settings = {name: value for name, value in self.config.items() if name not in ("device", "profile")}
-        settings["train"] = {k: v for k, v in (settings.get("train") or {}).items() if k not in WITHOUT_EFFECT}
-        names = [self.summary["dataset"], self.summary["algorithm"]]
-        return json.dumps([*names, without_nulls(settings), self.summary.get("weights")], sort_keys=True)
+        names = self.summary["dataset"], self.summary["algorithm"]
+        return _key(*names, self.config, self.summary.get("weights"))
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,18 @@ class Damaged:
     reason: str
 
 
+def key_of(config: Config) -> str:
+    """Return the :attr:`Card.key` of the run that a configuration describes, made or not."""
+    settings = released_settings(settings_of(config))
+    return _key(config.data.name, config.algorithm.name, settings, weights_digest(config.model.identity()))
+
+
+def _key(dataset: str, algorithm: str, released: Mapping[str, Any], weights: str | None) -> str:
+    settings = {name: value for name, value in released.items() if name not in ("device", "profile")}
+    settings["train"] = {k: v for k, v in (settings.get("train") or {}).items() if k not in WITHOUT_EFFECT}
+    return json.dumps([dataset, algorithm, without_nulls(settings), weights], sort_keys=True)
+
+
 def card(release: Release, maker: Maker) -> Card:
     """Return the card of a checked release."""
     return Card(release.config, release.ledger, release.summary, maker)
@@ -89,6 +100,25 @@ def card(release: Release, maker: Maker) -> Card:
 def card_files(folder: Path) -> list[Path]:
     """Return the files of cards in a folder, sorted by name."""
     return sorted(path for path in folder.glob("*.jsonl*") if path.name.endswith(SUFFIXES) and path.is_file())
+
+
+def keys_in(folder: Path) -> set[str]:
+    """Return the :attr:`Card.key` of every card in a folder.
+
+    Raises:
+        UserError: the folder has no file of cards, or a damaged one.
+    """
+    files = card_files(folder)
+    if not files:
+        raise UserError(f"{folder} holds no run cards (files that end in {' or '.join(SUFFIXES)}).")
+    return {one.key for path in files for one in _undamaged(path)}
+
+
+def _undamaged(path: Path) -> list[Card]:
+    cards, damaged = read_cards(path)
+    if damaged:
+        raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
+    return cards
 
 
 def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
@@ -104,9 +134,7 @@ def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
         raise UserError(f"{path} cannot hold run cards: its name must end in .jsonl or .jsonl.gz.")
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f".{path.name}.lock")):  # other processes may add cards
-        there, damaged = read_cards(path) if path.exists() else ([], [])
-        if damaged:
-            raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
+        there = _undamaged(path) if path.exists() else []
         merged = {one.key: one for one in (*there, *cards)}
         text = _text([merged[key] for key in sorted(merged)]).encode()
         content = gzip.compress(text, 9, mtime=0) if path.name.endswith(".gz") else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dpfest.ledger import EXAMPLE
 from dpfest.topk import SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
+from pipelines.system.hub import pinned
 
 # Settings of `train` that change no result: they only determine when something is written, or how a logical batch is
 # cut to fit in memory (which changes sums by rounding only).
@@ -81,6 +83,18 @@ def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
                 f"algorithm.selection.prior={selection.prior} cannot be read ({error.strerror})."
             ) from error
     return settings
+
+
+def weights_digest(model: Mapping[str, Any]) -> str | None:
+    """Return eight hexadecimal digits over the pretrained weights in a model's `identity`; None for random ones."""
+    files = model.get("path")
+    return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
+
+
+def settings_of(config: Config) -> dict[str, Any]:
+    """Return all settings as plain values, with repositories of the hub pinned to their commit."""
+    data, model = dataclasses.asdict(config.data), dataclasses.asdict(config.model)
+    return config.to_dict() | {"data": pinned(data, "dataset"), "model": pinned(model, "model")}
 
 
 def run_folder(config: Config) -> Path:

@@ -7,8 +7,6 @@ are in ``private/timings.json``.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +17,7 @@ from dpfest.periods import Period
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.settings import Config
+from pipelines.runs.identity import weights_digest
 from pipelines.runs.release import SUMMARY_SCHEMA
 from pipelines.runs.schedule import Schedule
 from pipelines.tasks.low_rank_table import EmbeddingSize
@@ -55,7 +54,7 @@ def summarize(
         "schema": SUMMARY_SCHEMA,
         "dataset": config.data.name,
         "model": config.model.name,
-        "weights": _weights(config.model.identity()),
+        "weights": weights_digest(config.model.identity()),
         "algorithm": config.algorithm.name,
         "seed": config.seed,
         "profile": config.profile,
@@ -82,12 +81,6 @@ def summarize(
         "hyperparameters": {name: settings[name] for name in sections},
         "tensors": None if tensors is None else dict(tensors),
     }
-
-
-def _weights(model: Mapping[str, Any]) -> str | None:
-    """Return eight hexadecimal digits over the content of pretrained weights; None for random ones."""
-    files = model.get("path")
-    return None if files is None else hashlib.sha256(json.dumps(files).encode()).hexdigest()[:8]
 
 
 def _periods(schedule: Schedule, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

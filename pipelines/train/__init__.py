@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,12 @@ from pipelines.data.rows import ChunkedRows, CountedRows
 from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
-from pipelines.runs.identity import WITHOUT_EFFECT, run_folder
+from pipelines.runs.identity import WITHOUT_EFFECT, run_folder, settings_of
 from pipelines.runs.release import released_settings
 from pipelines.runs.schedule import Schedule, schedule
 from pipelines.runs.summary import summarize
 from pipelines.runs.weights import Weights, whole_weights
 from pipelines.select import Selection
-from pipelines.system.hub import pinned
 from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
@@ -386,12 +385,6 @@ class Run:
 
     def _resume(self, saved: dict[str, Any]) -> None:
         self.training.load_state_dict(saved["training"])
-
-
-def settings_of(config: Config) -> dict[str, Any]:
-    """Return all settings as plain values, with repositories of the hub pinned to their commit."""
-    sources = {"data": pinned(asdict(config.data), "dataset"), "model": pinned(asdict(config.model), "model")}
-    return config.to_dict() | sources
 
 
 def warn_of_differences(directory: RunDirectory, config: Config) -> None:

@@ -38,7 +38,7 @@ from pipelines.data.rows import ChunkedRows
 from pipelines.data.stream import Stream
 from pipelines.preprocess import dataset_folder, preprocess
 from pipelines.runs.directory import SHARDS, RunDirectory
-from pipelines.runs.identity import run_folder
+from pipelines.runs.identity import run_folder, settings_of
 from pipelines.runs.schedule import Schedule
 from pipelines.runs.weights import Weights, write_pieces
 from pipelines.system.files import OWNER_ONLY, private_folder, write_atomically
@@ -46,7 +46,7 @@ from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
 from pipelines.tasks.clicks import EVALUATION_BATCH, Batch, ClickTask, Evaluation
 from pipelines.tasks.task import Task, TaskReader, smaller_tables
-from pipelines.train import Run, RunOutcome, finished, prepare, settings_of, warn_of_differences
+from pipelines.train import Run, RunOutcome, finished, prepare, warn_of_differences
 
 _PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
 _STEPS_PATIENCE = timedelta(minutes=30)  # from then on: how much longer one rank may take over a checkpoint

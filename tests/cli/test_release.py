@@ -72,6 +72,16 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
         for name in ("config.yaml", "ledger.json", "summary.json"):
             released = Path(trained[card.summary["algorithm"]], "release", name)
             assert card.text(name) == released.read_text(encoding="utf-8")
+    # A sweep elsewhere need not make them again.
+    sizes = f"data.vocabulary.sizes={[20] * 26}"
+    grid = ["sweep", "profile=smoke", sizes, "algorithm=frozen,nonprivate,dpsgd", "paths.runs=elsewhere", "--dry-run"]
+    planned = dpfest_here(*grid, "--cards", "docs")
+    assert planned.returncode == 0 and "2 done, 1 to do" in planned.stdout, planned.stderr
+    assert [line.split()[0] for line in planned.stdout.splitlines()[1:]] == ["done", "done", "to"]
+    assert "0 done, 3 to do" in dpfest_here(*grid).stdout
+    assert "runs holds no run cards" in dpfest_here(*grid, "--cards", "runs").stderr
+    launched = dpfest_here(*grid[:-1], "hydra/launcher=basic", "--cards", "docs")
+    assert launched.returncode == 2 and "a Hydra launcher starts all of it" in launched.stderr
     text = gzip.decompress((tmp_path / "docs" / "cards.jsonl.gz").read_bytes()).decode()
     assert str(tmp_path) not in text and not any(Path(run).name in text for run in trained.values())
     # The same settings on other data: which of the two is meant?

@@ -19,6 +19,8 @@ DIFFERS = "differs by dataset"
 EPSILONS = (1.0, 3.0, 8.0)
 """The paper's ε: a claim about every ε is not shown at one of them."""
 
+_WITHOUT_RUNS = ("no_runs", "lacking", "not_compared", "missing")  # macros that say which runs are missing
+
 Interval = tuple[str, float, float | None]
 """A quantity in words and its 95% bounds; None if there is no upper bound."""
 
@@ -42,13 +44,20 @@ class Finding:
         """The finding in sentences."""
         return sentences(self.template, **self.numbers)
 
+    @property
+    def without_runs(self) -> bool:
+        """Whether there is nothing to compare: runs of one side, or of a needed second setting, are missing."""
+        parts = [self.numbers["finding"]] if "finding" in self.numbers else self.numbers.get("findings", [])
+        return self.template in _WITHOUT_RUNS or (bool(parts) and all(part.without_runs for part in parts))
+
     def as_json(self) -> dict[str, Any]:
         interval = None
         if self.interval is not None:
             of, *bounds = self.interval
             low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in bounds)
             interval = {"of": of, "low": low, "high": high}
-        return {"verdict": self.verdict, "interval": interval, "evidence": self.evidence}
+        said = {"verdict": self.verdict, "interval": interval, "evidence": self.evidence}
+        return said | {"without_runs": self.without_runs}
 
 
 def finding(verdict: str, template: str, interval: Interval | None = None, **numbers: Any) -> Finding:

@@ -136,8 +136,11 @@ def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, text: 
     claims = (tmp_path / CLAIMS).read_text(encoding="utf-8")
     for claim in Results.read(reference).judged:
         section = claims.partition(f"## {claim['id']}\n")[2].partition("\n## ")[0]
-        said = [(one["verdict"], one["evidence"]) for one in claim["datasets"].values()]
-        for verdict, evidence in said or [(claim["verdict"], claim["evidence"])]:
+        without = [name for name, one in claim["datasets"].items() if one["without_runs"]]
+        assert all(re.search(r"\bNo\b.* yet|\bNo .* runs\b", claim["datasets"][name]["evidence"]) for name in without)
+        assert ("**Not run** on" in section) == bool(without) and all(name in section for name in without)
+        said = [(one["verdict"], one["evidence"]) for one in claim["datasets"].values() if not one["without_runs"]]
+        for verdict, evidence in said or [(claim["verdict"], claim["evidence"])] * (not without):
             assert f"- **{verdict.capitalize()}.** {markdown(evidence)}" in section.splitlines()
     write(readme, reference)
     assert readme.read_text(encoding="utf-8") == once

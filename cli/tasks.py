@@ -100,7 +100,7 @@ def select(cfg: DictConfig) -> None:
     folder = select(config)
     record = json.loads((folder / "selection.json").read_text(encoding="utf-8"))
     what = f"{record['rows']:,} rows" if "rows" in record else "noised counts, a folder like this one for each day,"
-    print(f"{what} by {config.algorithm.selection.mechanism}; `dpfest budget` prints their cost")
+    print(f"{what} by {config.algorithm.selection.law}; `dpfest budget` prints their cost")
     print(folder)
 
 

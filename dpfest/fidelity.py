@@ -19,6 +19,7 @@ class Rigorous:
 
     samplings = (Poisson.name, TruncatedPoisson.name, BallsInBins.name)  # the first is the default
     own_rates = True  # a period's batches are accounted for as samples of its own examples
+    selects_rows_by = "gaussian"  # the mechanism of a selection that names none
     counts_of_gumbel = "true cost"
     cost = staticmethod(accounting.epsilon)
 

@@ -50,7 +50,8 @@ class SelectionConfig:
     """How rows are selected before training (an algorithm's ``selection``).
 
     Attributes:
-        mechanism: gaussian, laplace, gumbel (the paper's) or public.
+        mechanism: gaussian, laplace, gumbel (the paper's) or public; None for gaussian. On the command line, null is
+            gumbel under privacy=paper, except where a stream sums up noised counts, which gumbel does not release.
         rows: k, over all features.
         noise_multiplier: for gaussian: noise over the joint l2-sensitivity.
         epsilon: for laplace and gumbel: over all features, as the paper states it.
@@ -61,7 +62,7 @@ class SelectionConfig:
         ValueError: a value out of range, by name; one that protects no one would fill the memory with its losses.
     """
 
-    mechanism: str = "gaussian"
+    mechanism: str | None = None
     rows: int = 10000
     noise_multiplier: float = 20.0
     epsilon: float = 0.01
@@ -73,13 +74,18 @@ class SelectionConfig:
             if not right:
                 raise ValueError(f"{key}={getattr(self, key)} must be {rule}")
 
-        require(self.mechanism in MECHANISMS, "mechanism", f"one of {', '.join(MECHANISMS)}")
+        require(self.mechanism in (None, *MECHANISMS), "mechanism", f"one of {', '.join(MECHANISMS)}")
         require(self.rows >= 1, "rows", "at least 1")
         require(0.1 <= self.noise_multiplier <= 1e9, "noise_multiplier", "from 0.1, below which it hides none, to 1e9")
         require(1e-9 <= self.epsilon <= 100, "epsilon", "from 1e-9 to 100, above which it hides none")
         rule = "the path of public counts for mechanism=public, and null for all others"
         require((self.mechanism == "public") == (self.prior is not None), "prior", rule)
         require(self.source is None or self.source in SOURCES, "source", f"one of {', '.join(SOURCES)}, or null")
+
+    @property
+    def law(self) -> str:
+        """The mechanism, by its name."""
+        return self.mechanism or "gaussian"
 
 
 @dataclass(frozen=True)
@@ -121,13 +127,13 @@ def _mechanism(
     """Return the noise of a count (its law and scale), and the events of the whole selection."""
     features, what = len(shares), "row selection"
     share, sigma = selection.epsilon / features, selection.noise_multiplier
-    if selection.mechanism == "gaussian":
+    if selection.law == "gaussian":
         event = Event(kind="gaussian", what=what, noise_multiplier=sigma)
         return "gaussian", sigma * math.sqrt(features * rows_per_example), [event]
-    if selection.mechanism == "laplace":
+    if selection.law == "laplace":
         event = Event(kind="laplace", what=what, noise_multiplier=1 / share, count=features)
         return "laplace", rows_per_example / share, [event]
-    if selection.mechanism == "gumbel":
+    if selection.law == "gumbel":
         claim, draws = selection.epsilon, sum(shares)
         event = Event(kind="pure", what=what, draws=draws, epsilon_per_draw=share, claimed_epsilon=claim)
         return "gumbel", 1 / share, [event]

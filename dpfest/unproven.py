@@ -98,6 +98,7 @@ class Paper:
 
     samplings = (Shuffled.name,)
     own_rates = False
+    selects_rows_by = "gumbel"
     counts_of_gumbel = "claim"
 
     @staticmethod

@@ -79,7 +79,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
     examples = sum(day.examples for day in training)
     if config.unit_of_privacy is not None:
         examples = len(np.unique(np.concatenate(identifiers(training, config.privacy.unit))))
-    if selection.mechanism == "public":
+    if selection.law == "public":
         known = "the order of the tokenizer's vocabulary" if selection.prior == TOKENIZER_PRIOR else selection.prior
         return f"The rows come from the public counts in {known}: selecting them costs no privacy."
     unit, streaming = config.unit_of_privacy, stream.is_stream and selection.source in (None, "streaming")
@@ -89,10 +89,10 @@ def cost_summary(config: Config, stream: Stream) -> str:
         "gaussian": f"Gaussian noise of standard deviation {scale:,.4g} (multiplier {selection.noise_multiplier:g})",
         "laplace": f"Laplace noise of scale {scale:,.4g}",
         "gumbel": f"Gumbel noise of scale {scale:,.4g}",
-    }[selection.mechanism]
+    }[selection.law]
     cost = f"epsilon {accounting.epsilon(events, delta):.4g} at delta {delta:.3g}"
     claim = ""
-    if selection.mechanism == "gumbel":
+    if selection.law == "gumbel":
         draws = sum(rows_per_feature(selection, sizes))
         claim = f", as {draws:,} draws (the paper claims one, {selection.epsilon:g})"
     source = "1/N" if config.privacy.delta is None else "privacy.delta"
@@ -123,7 +123,7 @@ def noise_scale(selection: SelectionConfig, sizes: Sequence[int], rows_per_examp
         "laplace": rows_per_example * features / selection.epsilon,
         "gumbel": features / selection.epsilon,
         "public": 0.0,
-    }[selection.mechanism]
+    }[selection.law]
 
 
 class Selection:
@@ -191,7 +191,7 @@ class Selection:
         """Return the release of a day's noised counts."""
         selection = self._selection
         noise = {name: getattr(selection, name) for name in ("mechanism", "noise_multiplier", "epsilon")}
-        unread = "epsilon" if selection.mechanism == "gaussian" else "noise_multiplier"
+        unread = "epsilon" if selection.law == "gaussian" else "noise_multiplier"
         settings = {"data": self._hashes[number], "counts": {k: v for k, v in noise.items() if k != unread}}
         settings |= self._unit
 

@@ -25,9 +25,9 @@ from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
 
-# Settings that do not affect what a run computes and do not distinguish settings.
+# Settings that do not affect the law of what a run computes, and do not distinguish settings (`noise`: dense or lazy).
 INCIDENTAL = frozenset(
-    {"seed", "noise_seed", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
+    {"seed", "noise_seed", "noise", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
     | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model"}
 )
 

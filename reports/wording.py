@@ -14,7 +14,6 @@ METRIC = {"auc": "AUC", "accuracy": "accuracy"}
 
 SYMBOL = {
     "algorithm.noise_ratio": "σ₁/σ₂",
-    "algorithm.noise": "noise",
     "algorithm.threshold": "τ",
     "algorithm.contribution_clipping_norm": "C₁",
     "algorithm.clipping_norm": "C₂",
@@ -101,8 +100,7 @@ def settings_text(setting: Setting, population: Population) -> str:
     for key, value in own_values.items():
         if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
             continue
-        usual = key == "algorithm.name" or (key, value) == ("algorithm.noise", "dense")
-        own = key.startswith("algorithm.") and not usual
+        own = key.startswith("algorithm.") and key != "algorithm.name"
         varies = any(key in other and other[key] != value for other in others) and key != "algorithm.name"
         if value is not None and (own or varies):
             shown.append(f"{_symbol(setting.algorithm, key)}={number(value)}")

@@ -113,7 +113,7 @@ def trainings(config: Config) -> list[tuple[Training, tuple[str, ...]]]:
 
 
 def _covered(algorithm: Algorithm) -> bool:
-    selects_otherwise = algorithm.selection is not None and algorithm.selection.mechanism != "gaussian"
+    selects_otherwise = algorithm.selection is not None and algorithm.selection.law != "gaussian"
     return isinstance(algorithm, DPSGD | Threshold | FEST | AdaFEST) and not selects_otherwise
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
+from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
 from dpfest.units import UnitConfig
 from pipelines.config.commands import AuditConfig, BenchConfig, BudgetConfig, CheckConfig
@@ -326,7 +327,12 @@ class Config:
                 f"algorithm.selection.source={selection.source} chooses the days of a stream to count, and "
                 f"data={self.data.name} is no stream: leave it null, or choose a stream such as data=nycflights_stream."
             )
-
+        if selection is not None and selection.mechanism is None:
+            sums_counts = self.data.is_stream and selection.source in (None, "streaming")
+            own = "gaussian" if sums_counts else FIDELITIES[self.privacy.fidelity].selects_rows_by
+            self.algorithm = dataclasses.replace(
+                self.algorithm, selection=dataclasses.replace(selection, mechanism=own)
+            )
         check_unit(self)
 
     @property

@@ -92,7 +92,8 @@ def _heatmap(
     dark_is_high: bool,
 ) -> None:
     colours = matplotlib.colormaps[SEQUENTIAL + ("_r" if dark_is_high else "")]
-    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=norm, origin="lower", aspect="auto")
+    # The first row is on top, so that large ratios are below, as in the paper.
+    image = axes.imshow(np.ma.masked_invalid(values), cmap=colours, norm=norm, aspect="auto")
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)

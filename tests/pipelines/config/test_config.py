@@ -118,6 +118,23 @@ def test_what_cannot_change_a_result_does_not_change_the_hash(overrides: list[st
 
 
 @pytest.mark.parametrize(
+    ("overrides", "mechanism"),
+    [
+        ([], "gaussian"),
+        (["privacy=paper"], "gumbel"),
+        (["privacy=paper", "algorithm.selection.mechanism=laplace"], "laplace"),
+        (["privacy=paper", "data=names_stream"], "gaussian"),  # Gumbel releases no counts to sum up
+        (["privacy=paper", "data=names_stream", "algorithm.selection.source=all_days"], "gumbel"),
+    ],
+)
+def test_rows_are_selected_as_the_fidelity_does(overrides: list[str], mechanism: str) -> None:
+    config = composed("algorithm=fest", *overrides)
+    assert config.algorithm.selection.mechanism == mechanism
+    named = [text for text in overrides if "mechanism" not in text] + [f"algorithm.selection.mechanism={mechanism}"]
+    assert run_hash(config) == run_hash(composed("algorithm=fest", *named))
+
+
+@pytest.mark.parametrize(
     "override",
     [
         "seed=1",

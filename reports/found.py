@@ -15,6 +15,27 @@ from reports.style import WIDTH, Drawing, hover, key
 from reports.wording import plural
 
 DECIDED = (HOLDS, FAILS)
+# What readers ask first: claims, in words where they hold, and where they do not.
+HEADLINES = {
+    "training_embeddings_helps_clicks": (
+        "training embeddings privately beats freezing them",
+        "training embeddings privately does not beat freezing them",
+    ),
+    "significant_reduction": (
+        "the gradient can be made 10 times smaller at almost no loss",
+        "the gradient cannot be made 10 times smaller at almost no loss",
+    ),
+    "adafest_ahead_of_fest": (
+        "DP-AdaFEST makes the gradient smaller than DP-FEST does",
+        "DP-AdaFEST makes the gradient no smaller than DP-FEST does",
+    ),
+    "combined_ahead_of_both": (
+        "DP-AdaFEST+ makes the gradient smaller than either does",
+        "DP-AdaFEST+ makes the gradient no smaller than both do",
+    ),
+    "exponential_fails": ("exponential selection loses too much", "exponential selection does not lose too much"),
+}
+
 BENCHMARKS = "benchmarks"
 """Column of claims that concern no dataset, such as those about time."""
 
@@ -49,6 +70,27 @@ class Found:
 
     @property
     def sentence(self) -> str:
+        """The headlines, and the tally of all claims."""
+        return f"{self._headlines} {self._tally}".lstrip()
+
+    @property
+    def _headlines(self) -> str:
+        """On which data the claims of `HEADLINES` hold, and on which they do not; empty if none is decided."""
+        parts = []
+        for claim, (holds, fails) in HEADLINES.items():
+            on = {
+                verdict: ", ".join(name for name, own in self.verdicts.get(claim, {}).items() if own == verdict)
+                for verdict in DECIDED
+            }
+            if on[HOLDS]:
+                parts.append(f"{holds} on {on[HOLDS]}" + (f" (not on {on[FAILS]})" if on[FAILS] else ""))
+            elif on[FAILS]:
+                parts.append(f"{fails} on {on[FAILS]}")
+        text = "; ".join(parts)
+        return f"{text[0].upper()}{text[1:]}." if text else ""
+
+    @property
+    def _tally(self) -> str:
         """Number of undecided claims, and on each dataset of those that hold and of those that do not."""
         parts = []
         for name in self.datasets:

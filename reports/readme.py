@@ -23,6 +23,7 @@ from pipelines.system.files import write_atomically
 from reports.algorithms import REFERENCES, label, ordered
 from reports.artifacts import fig8, map
 from reports.claims import register
+from reports.claims.ahead import LOSSES
 from reports.claims.estimate import OPEN
 from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, populations
 from reports.entry import Content, Inputs, provenance
@@ -89,16 +90,41 @@ class Results:
     def claims(self) -> str:
         """Return the page of all claims, with the evidence for each verdict."""
         named = [name for claim in self.judged for name in claim["datasets"]]
-        sentence = Found.of(self.judged, self.everything).sentence
-        datasets = list(dict.fromkeys(named))
-        return render("claims.md.jinja", claims=self.judged, datasets=datasets, sentence=sentence, untested=OPEN)
+        return render(
+            "claims.md.jinja",
+            claims=self.judged,
+            datasets=list(dict.fromkeys(named)),
+            sentence=Found.of(self.judged, self.everything).sentence,
+            untested=OPEN,
+            losses=" / ".join(number(loss) for loss in LOSSES),
+            reductions=self._reductions,
+        )
+
+    @property
+    def _reductions(self) -> list[dict[str, str]]:
+        """Largest reductions within each of the paper's losses, by algorithm, on each dataset and at each ε."""
+        rows = []
+        for group in self.groups:
+            population = group.at(group.periods[0]) if group.periods else group
+            for panel in by_epsilon(population, group.epsilons):
+                tried = {name: _settings_of(panel, name) for name in self._sparse}
+                if panel.reference is None or not any(tried.values()):
+                    continue
+                cells = {label(name): _within(settings, panel.reference) for name, settings in tried.items()}
+                rows.append({"data": group.dataset, "ε": number(panel.epsilon), **cells})
+        return rows
+
+    @property
+    def _sparse(self) -> list[str]:
+        """The algorithms that make gradients smaller, in order."""
+        there = {run.algorithm for group in self.groups for run in group.runs}
+        return [name for name in ordered(there) if name not in REFERENCES]
 
     @property
     def text(self) -> str:
         """Text of the block in README."""
         found = Found.of(self.judged, self.everything)
-        central, there = self.central, {run.algorithm for group in self.groups for run in group.runs}
-        names = [name for name in ordered(there) if name not in REFERENCES]
+        central, names = self.central, self._sparse
         head = ["data", "ε", *(label(name) for name in (*REFERENCES, *names)), "seeds"]
         lines = [head, ["---"] * len(head), *(_row(panel, names) for panel in _panels(self.groups))]
         caption = (
@@ -197,8 +223,21 @@ def _row(panel: Panel, names: Sequence[str]) -> list[str]:
     return [markdown(where), number(panel.epsilon), *cells, seeds_of(population).removeprefix("seeds ")]
 
 
+def _settings_of(panel: Panel, name: str) -> Sequence[Setting]:
+    """Return an algorithm's settings; in streams, those of DP-FEST that count the days so far."""
+    return panel.of("fest/streaming" if name == "fest" and panel.population.periods else name)
+
+
+def _within(settings: Sequence[Setting], best: Setting) -> str:
+    """Return the largest reduction within each of `LOSSES`."""
+    if not settings:
+        return "—"
+    chosen = [best_reduction(settings, best, loss) for loss in LOSSES]
+    return " / ".join("none" if one is None else multiple(one.reduction) for one in chosen)
+
+
 def _reduced(panel: Panel, best: Setting | None, name: str) -> str:
-    settings = panel.of("fest/streaming" if name == "fest" and panel.population.periods else name)
+    settings = _settings_of(panel, name)
     if not settings or best is None:
         return "—"
     chosen = best_reduction(settings, best, LOSS)

@@ -130,10 +130,10 @@ class Results:
         caption = (
             f"Test {metric(central)} on {central.dataset} ({central.examples:,} training examples) against the "
             f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
-            "deviations over seeds. The table has means over seeds ± standard deviations; for each algorithm that "
-            "makes gradients smaller, it shows the setting with the largest reduction whose validation utility is at "
-            f"most {number(LOSS)} below that of the best DP-SGD (none: there is no such setting; in brackets, the "
-            "highest utility of those tried; —: not run). In streams, DP-FEST selects rows by the counts of the days "
+            "deviations over seeds. The table has means over seeds ± standard deviations. For each algorithm that "
+            "makes gradients smaller, it shows the sparsest setting whose validation utility is within "
+            f"{number(LOSS)} of the best DP-SGD's. None: no setting qualifies, and the bracket has the highest utility "
+            "of those tried. —: not run. In streams, DP-FEST selects rows by the counts of the days "
             f"so far. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # has as much noise as the gradient, or noise alone is often kept, and a selection of rows costs a good part of the
 # budget. Overrides on the command line take precedence.
 _MAP = ("algorithm.threshold=0.5", "algorithm.noise_ratio=1")
-_SELECTION = ("algorithm.selection.noise_multiplier=8",)
+_SELECTION = ("algorithm.selection.mechanism=gaussian", "algorithm.selection.noise_multiplier=8")
 SETTINGS = {
     "threshold": ("algorithm.false_rate=0.5",),
     "fest": _SELECTION,

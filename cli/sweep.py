@@ -35,11 +35,14 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
     if line.only_shows:
         launch(tasks.nothing, arguments)
         return 0
+    with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
+    if with_launcher and cards is not None:
+        raise UserError("--cards leaves out runs of a grid, and a Hydra launcher starts all of it: give one of them.")
     carded = keys_in(Path(cards)) if cards is not None else set()
     planned = plan(Composer(line.config_dir), line.overrides)
     if any(run.config.search.asked for run in planned.runs):
         if cards is not None:
-            raise UserError("--cards names runs that need not be made, and a private search makes all that it draws.")
+            raise UserError("A private search makes all runs that it draws: leave --cards out.")
         return _search(planned, line, fail_fast, dry_run)
     todo = [run for run in planned.runs if not (is_done(run.folder) or (carded and key_of(run.config) in carded))]
     counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
@@ -55,11 +58,8 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
     if not todo:
         return 0
     engine = todo[0].config.sweep.engine
-    with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
     if with_launcher and engine != "local":
         raise UserError(f"sweep.engine={engine} and hydra/launcher=... both say what starts jobs: give one of them.")
-    if with_launcher and cards is not None:
-        raise UserError("--cards leaves out runs of a grid, and a Hydra launcher starts all of it: give one of them.")
     ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, fail_fast)
     return _follow(ended, len(todo))
 

@@ -269,6 +269,9 @@ def plan(
         replace(one, steps=training_steps(one.examples, batch_size, epochs=epochs, steps=steps))
         for one in drafts or periods_of(examples, period, batch_size)
     )
+    if selection:
+        selection = selection.named(FIDELITIES[fidelity].selects_rows_by, bool(periods[0].days))
+        algorithm = replace(algorithm, selection=selection)  # type: ignore[call-arg]
     if selection and selection.mechanism == "gumbel" and selection.source in (None, "streaming") and periods[0].days:
         raise UserError(
             "selection.mechanism=gumbel releases rows without counts, so a stream's days cannot be summed: take "

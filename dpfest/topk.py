@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -50,8 +50,8 @@ class SelectionConfig:
     """How rows are selected before training (an algorithm's ``selection``).
 
     Attributes:
-        mechanism: gaussian, laplace, gumbel (the paper's) or public; None for gaussian. On the command line, null is
-            gumbel under privacy=paper, except where a stream sums up noised counts, which gumbel does not release.
+        mechanism: gaussian, laplace, gumbel (the paper's) or public; None for that of the fidelity: gaussian, or gumbel
+            under ``paper``, except where a stream sums up noised counts, which gumbel does not release.
         rows: k, over all features.
         noise_multiplier: for gaussian: noise over the joint l2-sensitivity.
         epsilon: for laplace and gumbel: over all features, as the paper states it.
@@ -84,8 +84,15 @@ class SelectionConfig:
 
     @property
     def law(self) -> str:
-        """The mechanism, by its name."""
+        """The mechanism, by its name; gaussian if there is none."""
         return self.mechanism or "gaussian"
+
+    def named(self, default: str, in_stream: bool) -> SelectionConfig:
+        """Return the selection with a mechanism: where there is none, the default, or gaussian for a stream's sums."""
+        if self.mechanism is not None:
+            return self
+        sums_counts = in_stream and self.source in (None, "streaming")
+        return replace(self, mechanism="gaussian" if sums_counts else default)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import Any
 
 from pipelines.runs.cards import without_nulls
-from reports.runs import Run, setting_key
+from reports.runs import Run, essential, setting_key
 
 LARGE_VOCABULARY = 200_000
 """Rows of a word embedding from which it counts as large, like XLM-R's 250,002 and unlike RoBERTa's 50,265."""
@@ -379,7 +379,7 @@ def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float)
 
 def but_for_selection(setting: Setting, *names: str) -> str:
     """Return all settings but these of the selection, a key for settings that differ only in them."""
-    settings = copy.deepcopy(dict(setting.runs[0].hyperparameters))
+    settings = copy.deepcopy(essential(setting.runs[0].hyperparameters))
     for name in names:
         (settings["algorithm"].get("selection") or {}).pop(name, None)
     return json.dumps([without_nulls(settings), setting.epsilon], sort_keys=True, default=str)

@@ -19,19 +19,19 @@ DECIDED = (HOLDS, FAILS)
 HEADLINES = {
     "training_embeddings_helps_clicks": (
         "training embeddings privately beats freezing them",
-        "training embeddings privately does not beat freezing them",
+        "training embeddings privately does not always beat freezing them",
     ),
     "significant_reduction": (
         "the gradient can be made 10 times smaller at almost no loss",
         "the gradient cannot be made 10 times smaller at almost no loss",
     ),
     "adafest_ahead_of_fest": (
-        "DP-AdaFEST makes the gradient smaller than DP-FEST does",
-        "DP-AdaFEST makes the gradient no smaller than DP-FEST does",
+        "DP-AdaFEST cuts the gradient more than DP-FEST",
+        "DP-AdaFEST does not always cut the gradient more than DP-FEST",
     ),
     "combined_ahead_of_both": (
-        "DP-AdaFEST+ makes the gradient smaller than either does",
-        "DP-AdaFEST+ makes the gradient no smaller than both do",
+        "DP-AdaFEST+ cuts the gradient more than DP-FEST or DP-AdaFEST alone",
+        "DP-AdaFEST+ does not always cut the gradient more than DP-FEST or DP-AdaFEST alone",
     ),
     "exponential_fails": ("exponential selection loses too much", "exponential selection does not lose too much"),
 }

@@ -327,12 +327,9 @@ class Config:
                 f"algorithm.selection.source={selection.source} chooses the days of a stream to count, and "
                 f"data={self.data.name} is no stream: leave it null, or choose a stream such as data=nycflights_stream."
             )
-        if selection is not None and selection.mechanism is None:
-            sums_counts = self.data.is_stream and selection.source in (None, "streaming")
-            own = "gaussian" if sums_counts else FIDELITIES[self.privacy.fidelity].selects_rows_by
-            self.algorithm = dataclasses.replace(
-                self.algorithm, selection=dataclasses.replace(selection, mechanism=own)
-            )
+        if selection is not None:
+            selection = selection.named(FIDELITIES[self.privacy.fidelity].selects_rows_by, self.data.is_stream)
+            self.algorithm = dataclasses.replace(self.algorithm, selection=selection)
         check_unit(self)
 
     @property

@@ -103,19 +103,24 @@ def card_files(folder: Path) -> list[Path]:
 
 
 def keys_in(folder: Path) -> set[str]:
-    """Return the :attr:`Card.key` of every card in a folder.
+    """Return the :attr:`Card.key` of every card in a folder, or in a file.
 
     Raises:
-        UserError: the folder has no file of cards, or a damaged one.
+        UserError: there is no file of cards, or a damaged one.
     """
-    files = card_files(folder)
+    files = card_files(folder) if folder.is_dir() else [folder] * folder.is_file()
     if not files:
-        raise UserError(f"{folder} holds no run cards (files that end in {' or '.join(SUFFIXES)}).")
+        raise UserError(
+            f"There are no run cards at {folder}: name a file of them ({', '.join(SUFFIXES)}) or its folder."
+        )
     return {one.key for path in files for one in _undamaged(path)}
 
 
 def _undamaged(path: Path) -> list[Card]:
-    cards, damaged = read_cards(path)
+    try:
+        cards, damaged = read_cards(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
     if damaged:
         raise UserError(f"{path}, line {damaged[0].line}, {damaged[0].reason}: restore the file or remove it.")
     return cards
@@ -210,13 +215,13 @@ def _refuse_constant(word: str) -> float:
 
 def _makers(value: Any) -> list[Maker]:
     if not isinstance(value, dict) or "cards" not in value:
-        raise ValueError("is not a header of run cards: the file is ignored")
+        raise ValueError("is not a header of run cards")
     if value["cards"] != SCHEMA:
         raise ValueError(f"has schema {value['cards']}, and this version reads {SCHEMA}")
     try:
         return [Maker(str(m["dpfest"]), m["commit"], str(m["command"])) for m in value["made"]]
     except (KeyError, TypeError) as error:
-        raise ValueError(f"is a damaged header ({error!r}): the file is ignored") from error
+        raise ValueError(f"is a damaged header ({error!r})") from error
 
 
 def _card(value: Any, makers: Sequence[Maker], line: int) -> Card:

@@ -61,7 +61,11 @@ def _both_ways(one: Population, other: Population) -> Finding | None:
 def _alike(ours: Sequence[Setting], theirs: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:
     """Return the settings trained under both accountings: a setting of only one of them would compare grids."""
     cost = ("mechanism", "noise_multiplier", "epsilon")
-    keys = [{but_for_selection(setting, *cost): setting for setting in settings} for settings in (ours, theirs)]
+    # Of settings that differ only in the selection's cost, that with most seeds.
+    keys = [
+        {but_for_selection(setting, *cost): setting for setting in sorted(settings, key=lambda s: len(s.by_seed))}
+        for settings in (ours, theirs)
+    ]
     both = keys[0].keys() & keys[1].keys()
     return [keys[0][key] for key in sorted(both)], [keys[1][key] for key in sorted(both)]
 

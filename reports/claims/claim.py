@@ -19,7 +19,14 @@ DIFFERS = "differs by dataset"
 EPSILONS = (1.0, 3.0, 8.0)
 """The paper's ε: a claim about every ε is not shown at one of them."""
 
-_WITHOUT_RUNS = ("no_runs", "lacking", "not_compared", "missing")  # macros that say which runs are missing
+_WITHOUT_RUNS = (
+    "no_runs",
+    "lacking",
+    "not_compared",
+    "missing",
+    "no_pair",
+    "few_periods",
+)  # macros that say which runs are missing
 
 Interval = tuple[str, float, float | None]
 """A quantity in words and its 95% bounds; None if there is no upper bound."""
@@ -46,7 +53,7 @@ class Finding:
 
     @property
     def without_runs(self) -> bool:
-        """Whether there is nothing to compare: runs of one side, or of a needed second setting, are missing."""
+        """Whether there is nothing to compare: there are no runs of one side, or of one setting only."""
         parts = [self.numbers["finding"]] if "finding" in self.numbers else self.numbers.get("findings", [])
         return self.template in _WITHOUT_RUNS or (bool(parts) and all(part.without_runs for part in parts))
 

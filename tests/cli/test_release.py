@@ -79,7 +79,7 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
     assert planned.returncode == 0 and "2 done, 1 to do" in planned.stdout, planned.stderr
     assert [line.split()[0] for line in planned.stdout.splitlines()[1:]] == ["done", "done", "to"]
     assert "0 done, 3 to do" in dpfest_here(*grid).stdout
-    assert "runs holds no run cards" in dpfest_here(*grid, "--cards", "runs").stderr
+    assert "There are no run cards at runs" in dpfest_here(*grid, "--cards", "runs").stderr
     launched = dpfest_here(*grid[:-1], "hydra/launcher=basic", "--cards", "docs")
     assert launched.returncode == 2 and "a Hydra launcher starts all of it" in launched.stderr
     text = gzip.decompress((tmp_path / "docs" / "cards.jsonl.gz").read_bytes()).decode()

@@ -40,7 +40,7 @@ def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Populatio
     found = Found.of(CLAIMS, groups)
     assert found.datasets == ["journey", "nycflights", "benchmarks"]
     assert found.sentence == (
-        "DP-AdaFEST makes the gradient smaller than DP-FEST does on journey, nycflights; exponential selection loses "
+        "DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights; exponential selection loses "
         "too much on journey (not on nycflights). Of 6 claims about sparsity-preserving private training, each tested "
         "on every data set that has runs for it, 2 are undecided. Hold / do not hold: journey 2 / 1, nycflights 1 / 1, "
         "benchmarks 1 / 0."

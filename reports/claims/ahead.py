@@ -43,10 +43,11 @@ class Reach:
     ended: bool
 
     def __str__(self) -> str:
-        if not self.ended and self.surely == self.chosen == self.at_most:
-            return multiple(self.chosen)
-        least = f"{multiple(self.surely)} to " if self.at_most > self.surely else ""
-        return f"{multiple(self.chosen)} ({least}{'≥ ' * self.ended}{multiple(self.at_most)})"
+        chosen, surely, at_most = multiple(self.chosen), multiple(self.surely), multiple(self.at_most)
+        if not self.ended and surely == chosen == at_most:
+            return chosen
+        least = f"{surely} to " if at_most != surely else ""
+        return f"{chosen} ({least}{'≥ ' * self.ended}{at_most})"
 
 
 class Compared:

@@ -240,7 +240,7 @@ def beats_dpsgd(population: Population) -> Finding:
         reduction=best.reduction,
         gained=gained,
         metric=metric(population),
-        minimal=minimal if minimal > MINIMAL else None,
+        minimal=minimal if minimal > MINIMAL and outcome != HOLDS else None,
     )
 
 

@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from dpfest.errors import UserError
-from pipelines.runs.cards import Card, Maker, card_files, read_cards, write_cards
+from pipelines.config.compose import Composer
+from pipelines.runs.cards import Card, Maker, card_files, key_of, keys_in, read_cards, write_cards
+from pipelines.runs.grid import plan
 
+DOCS = Path(__file__).parents[3] / "docs"
 MAKER = Maker("0.1.0", "51c0a5d", "dpfest sweep experiment=comparison")
 
 
@@ -74,6 +77,20 @@ def test_a_run_made_anew_replaces_its_card_and_another_stands_beside_it(
     write_cards(path, [one(0, 0.7)])
     assert write_cards(path, [again]) == ((1, 1) if replaces else (2, 0))
     assert sorted(values(path)) == ([0.9] if replaces else [0.7, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("grid", "folder"),
+    [
+        (["experiment=reference", "seed=range(5)"], "reference"),
+        (["experiment=streaming", "seed=range(5)"], "reference"),
+        (["experiment=map"], "reference"),
+    ],
+)
+def test_every_run_of_the_documented_grids_has_its_card(grid: list[str], folder: str) -> None:
+    there = keys_in(DOCS / folder)
+    missing = [run for run in plan(Composer(), grid).runs if key_of(run.config) not in there]
+    assert not missing, f"{len(missing)}, such as {missing[0].overrides}"
 
 
 def test_cards_that_two_write_at_once_are_all_kept(tmp_path: Path) -> None:

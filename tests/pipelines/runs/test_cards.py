@@ -85,6 +85,7 @@ def test_a_run_made_anew_replaces_its_card_and_another_stands_beside_it(
         (["experiment=reference", "seed=0,4"], "reference"),
         (["experiment=streaming", "seed=0,4"], "reference"),
         (["experiment=map"], "reference"),
+        (["experiment=search"], "search"),
     ],
 )
 def test_every_run_of_the_documented_grids_has_its_card(grid: list[str], folder: str) -> None:

@@ -100,7 +100,7 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs without starting any.")] = False,
     cards: Annotated[
         str | None,
-        typer.Option("--cards", metavar="FOLDER", help="Skip runs that have a run card here, under any noise seed."),
+        typer.Option("--cards", metavar="PATH", help="Skip runs that have a run card here, under any noise seed."),
     ] = None,
 ) -> None:
     """Train a grid of runs. Finished runs are skipped; failed ones are listed at the end and retried by the next sweep.

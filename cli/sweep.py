@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: str | None = None) -> int:
     """Run the sweep that `arguments` ask for; returns the exit status: 1 if a run failed, 130 if interrupted.
 
-    Runs are done that have finished in `paths.runs`, or of which the folder `cards` holds a card.
+    Runs are done that have finished in `paths.runs`, or that have a card in `cards`, a folder or a file.
 
     Runs have processes of their own on this machine, `sweep.jobs` at once, or on the cluster of `sweep.engine`. With a
     Hydra launcher (hydra/launcher=...), every product of the grid is one Hydra multirun, and `fail_fast` stops

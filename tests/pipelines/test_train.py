@@ -412,6 +412,7 @@ def test_paper_fidelity_says_what_it_is(tmp_path: Path) -> None:
     privacy = make_run(config(tmp_path, *more)).summary["privacy"]
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")
     assert privacy["epsilon"] <= 1 < privacy["sound_epsilon"]
+    assert privacy["selection"]["claimed_epsilon"] == 0.01  # the paper's Gumbel noise, unasked
 
 
 def test_a_run_is_sampled_as_it_says(tmp_path: Path) -> None:

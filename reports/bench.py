@@ -15,6 +15,7 @@ _TIMES = ("median_seconds", "min_seconds", "max_seconds", "ratio")
 _NEEDED = {*_TIMES, "competitor", "case", "reference", "table_rows", "repeats", "working_bytes", "note"}
 _NAMES = {
     "pytorch sparse": "Not private, plain PyTorch",
+    "pytorch dense": "Not private, plain PyTorch with dense gradients",
     "pytorch sparse, fused Adam": "Not private, plain PyTorch with fused Adam",
     "matrix products": "Its matrix products only",
     "evaluation": "Evaluation of as many examples",

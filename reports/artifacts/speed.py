@@ -23,6 +23,7 @@ _LOOK: dict[str, tuple[str, str]] = {
     "adafest": ("adafest", "-"),
     "adafest_plus": ("adafest_plus", "-"),
     "pytorch sparse": ("nonprivate", "-"),
+    "pytorch dense": ("nonprivate", "--"),
 }
 
 _SIZE = {"dpsgd": 7.5}  # of a marker: a smaller star does not look hollow

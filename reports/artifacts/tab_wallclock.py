@@ -15,7 +15,7 @@ from reports.wording import significant
 COMMAND = "dpfest bench embedding"
 SMALLEST = "adafest, smallest table"
 
-OTHERS = ("dpsgd lazy", "fest", "adafest_plus", "pytorch sparse")
+OTHERS = ("dpsgd lazy", "fest", "adafest_plus", "pytorch sparse", "pytorch dense")
 
 
 def content(inputs: Inputs) -> Content:

@@ -15,10 +15,13 @@ from typing import Any
 from scipy import stats
 
 from reports.bench import Section, read
-from reports.claims.claim import Finding, finding
+from reports.claims.claim import Finding, all_of, finding
 from reports.claims.estimate import OPEN, Difference
 from reports.entry import Inputs
 from reports.published import TAB_WALLCLOCK
+
+SOURCES = {"dense update": ("pytorch dense", "pytorch sparse"), "dense noise": ("dpsgd", "pytorch dense")}
+"""Sources of DP-SGD's cost, each with a competitor that has it and one that differs by it."""
 
 
 def factor(section: Section, rows: int) -> Difference | None:
@@ -61,23 +64,48 @@ def factor_at(rows: int, least: float) -> Callable[[Inputs], Finding]:
     return test
 
 
-def grows_with_size(inputs: Inputs) -> Finding:
-    """The ratio of step times is larger for the largest table timed than for the smallest."""
+def two_sources(inputs: Inputs) -> Finding:
+    """The dense update and the dense noise each add more time to a step of the largest table timed than of the
+    smallest, and the ratio of step times is larger there."""
     section = read(inputs.report, "embedding")
-    timed = {rows: found for rows in section.at("dpsgd") if (found := factor(section, rows))} if section else {}
+    timed = {rows: found for rows in _timed_apart(section) if (found := factor(section, rows))} if section else {}
     if section is None or len(timed) < 2:
-        return finding(OPEN, "not_timed", rows=1_000_000)
+        return finding(OPEN, "not_timed_apart")
     small, large = min(timed), max(timed)
-    grown = Difference(
-        timed[large].value - timed[small].value, math.hypot(*(timed[rows].half for rows in (small, large)))
-    )
-    return finding(
-        grown.above(0),
-        "grown",
-        ("times the factor", math.exp(grown.low), math.exp(grown.high)),
-        small=small,
-        large=large,
-        factors=(timed[small], timed[large]),
-        grown=grown,
-        machine=section.machine,
-    )
+    grown = _minus(timed[large], timed[small])
+    parts = [
+        finding(
+            grown.above(0),
+            "grown",
+            ("times the factor", math.exp(grown.low), math.exp(grown.high)),
+            small=small,
+            large=large,
+            factors=(timed[small], timed[large]),
+            grown=grown,
+        )
+    ]
+    for source, (slow, fast) in SOURCES.items():
+        first, last = (_milliseconds(section, slow, fast, rows) for rows in (small, large))
+        added = _minus(last, first)
+        interval = (f"ms more for the {source}", added.low, added.high)
+        parts.append(finding(added.above(0), "source", interval, source=source, first=first, last=last, added=added))
+    return all_of(parts, "two_sources", machine=section.machine)
+
+
+def _timed_apart(section: Section) -> list[int]:
+    """Return the sizes at which all competitors of SOURCES were timed, in two turns or more."""
+    timed = [section.at(name) for pair in SOURCES.values() for name in pair]
+    return [rows for rows in timed[0] if all(rows in of and of[rows]["repeats"] > 1 for of in timed)]
+
+
+def _milliseconds(section: Section, slow: str, fast: str, rows: int) -> Difference:
+    """Return the time that a step of one competitor takes longer than one of another."""
+    records = [section.at(name)[rows] for name in (slow, fast)]
+    errors = [(one["max_seconds"] - one["min_seconds"]) / (2 * math.sqrt(one["repeats"] - 1)) for one in records]
+    quantile = float(stats.t.ppf(0.975, min(one["repeats"] for one in records) - 1))
+    difference = records[0]["median_seconds"] - records[1]["median_seconds"]
+    return Difference(1e3 * difference, 1e3 * quantile * math.hypot(*errors))
+
+
+def _minus(one: Difference, other: Difference) -> Difference:
+    return Difference(one.value - other.value, math.hypot(one.half, other.half))

@@ -536,15 +536,36 @@ def test_an_unsteady_turn_leaves_a_claim_of_time_open(
     assert claim["verdict"] == verdict and said in claim["evidence"]
 
 
-def test_the_speed_up_grows_with_the_table(tmp_path: Path) -> None:
-    def write_sizes(*seconds: float) -> str:
-        times: dict[tuple[str, int], float | None] = {}
-        for rows, dense in zip((10**5, 10**6), seconds, strict=True):
-            times |= {("dpsgd", rows): dense, ("adafest", rows): 0.002}
-        write_bench(tmp_path, "embedding", times, "adafest")
-        return str(found(tmp_path, "speed_grows_with_size")["verdict"])
+Seconds = tuple[float, float, float]  # of a step: DP-SGD, plain PyTorch with dense gradients, and with sparse ones
 
-    assert (write_sizes(0.01, 0.1), write_sizes(0.1, 0.01)) == (HOLDS, FAILS)
+
+@pytest.mark.parametrize(
+    ("small", "large", "verdict"),
+    [
+        ((0.02, 0.005, 0.001), (0.2, 0.05, 0.001), HOLDS),
+        ((0.2, 0.05, 0.001), (0.02, 0.005, 0.001), FAILS),
+        ((0.02, 0.005, 0.001), (0.2, 0.195, 0.001), FAILS),  # only the update grows: 180 ms more, the noise 10 ms less
+        ((0.02, 0.005, 0.001), (0.2, 0.005, 0.002), FAILS),  # only the noise grows
+    ],
+)
+def test_both_sources_of_the_speed_up_must_grow_with_the_table(
+    small: Seconds, large: Seconds, verdict: str, tmp_path: Path
+) -> None:
+    times: dict[tuple[str, int], float | None] = {}
+    for rows, seconds in ((10**5, small), (10**6, large)):
+        names = ("dpsgd", "pytorch dense", "pytorch sparse")
+        times |= {(name, rows): time for name, time in zip(names, seconds, strict=True)} | {("adafest", rows): 0.002}
+    write_bench(tmp_path, "embedding", times, "adafest")
+    assert found(tmp_path, "speed_has_two_sources")["verdict"] == verdict
+
+
+def test_sources_that_were_not_timed_apart_leave_the_claim_open(tmp_path: Path) -> None:
+    times: dict[tuple[str, int], float | None] = {}
+    for rows in (10**5, 10**6):
+        times |= {("dpsgd", rows): 1e-6 * rows, ("adafest", rows): 0.002, ("pytorch sparse", rows): 0.001}
+    write_bench(tmp_path, "embedding", times, "adafest")
+    claim = found(tmp_path, "speed_has_two_sources")
+    assert claim["verdict"] == OPEN and "dpfest bench embedding" in claim["evidence"]
 
 
 def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim(tmp_path: Path) -> None:

@@ -86,11 +86,18 @@ class Entry:
 
     def experiment_on(self, population: Population | None) -> str | None:
         """Return the experiment that makes its runs on the population's kind of data."""
-        return self.experiment if population is None else _EXPERIMENTS.get(population.kind, self.experiment)
+        if population is None:
+            return self.experiment
+        if population.dataset in _IN_REFERENCE:
+            return "reference"
+        return _EXPERIMENTS.get(population.kind, self.experiment)
 
 
 _EXPERIMENTS = {"text": "text", "large_text": "text_large_vocabulary", "stream": "streaming"}
 """The experiment of each kind of data that has one of its own."""
+
+_IN_REFERENCE = ("promotions", "journey_stream", "promotions_stream")
+"""Data whose settings are in the grid of `experiment=reference` only."""
 
 
 def remake(entry: Entry, population: Population | None, commands: Commands) -> str:

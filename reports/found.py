@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN
 from reports.comparison import Population
 from reports.style import WIDTH, Drawing, hover, key
-from reports.wording import plural
+from reports.wording import number, plural
 
 DECIDED = (HOLDS, FAILS)
 # What readers ask first: claims, in words where they hold, and where they do not.
@@ -22,8 +22,8 @@ HEADLINES = {
         "training embeddings privately does not always beat freezing them",
     ),
     "significant_reduction": (
-        "the gradient can be made 10 times smaller at almost no loss",
-        "the gradient cannot be made 10 times smaller at almost no loss",
+        "the gradient can be made 10 times smaller at almost no loss{at}",
+        "the gradient cannot be made 10 times smaller at almost no loss{at}",
     ),
     "adafest_ahead_of_fest": (
         "DP-AdaFEST cuts the gradient more than DP-FEST",
@@ -50,10 +50,11 @@ _NAMES = {"adafest": "AdaFEST", "fest": "FEST", "dpsgd": "DP-SGD", "lora": "LoRA
 
 @dataclass(frozen=True)
 class Found:
-    """The verdicts of each claim by id and dataset, and the datasets in order."""
+    """The verdicts of each claim by id and dataset, the datasets in order, and the main ε of each that has one."""
 
     verdicts: Mapping[str, Mapping[str, str]]
     datasets: Sequence[str]
+    epsilons: Mapping[str, float]
 
     @classmethod
     def of(cls, claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> Found:
@@ -66,7 +67,8 @@ class Found:
                 judged = {BENCHMARKS: claim["verdict"]}
             verdicts[claim["id"]] = {name: judged[name] for name in (*tested, BENCHMARKS) if name in judged}
         there = {name for by_dataset in verdicts.values() for name in by_dataset}
-        return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there])
+        epsilons = {group.dataset: group.main_epsilon for group in reversed(groups) if group.main_epsilon is not None}
+        return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there], epsilons)
 
     @property
     def sentence(self) -> str:
@@ -78,14 +80,16 @@ class Found:
         """On which data the claims of `HEADLINES` hold, and on which they do not; empty if none is decided."""
         parts = []
         for claim, (holds, fails) in HEADLINES.items():
-            on = {
-                verdict: ", ".join(name for name, own in self.verdicts.get(claim, {}).items() if own == verdict)
-                for verdict in DECIDED
-            }
+            verdicts = self.verdicts.get(claim, {})
+            on = {verdict: ", ".join(name for name, own in verdicts.items() if own == verdict) for verdict in DECIDED}
             if on[HOLDS]:
-                parts.append(f"{holds} on {on[HOLDS]}" + (f" (not on {on[FAILS]})" if on[FAILS] else ""))
+                part = f"{holds} on {on[HOLDS]}" + (f" (not on {on[FAILS]})" if on[FAILS] else "")
             elif on[FAILS]:
-                parts.append(f"{fails} on {on[FAILS]}")
+                part = f"{fails} on {on[FAILS]}"
+            else:
+                continue
+            epsilons = {self.epsilons.get(name) for name, verdict in verdicts.items() if verdict in DECIDED}
+            parts.append(part.format(at=f" at ε = {number(epsilons.pop())}" if len(epsilons) == 1 else ""))
         text = "; ".join(parts)
         return f"{text[0].upper()}{text[1:]}." if text else ""
 
@@ -98,15 +102,14 @@ class Found:
             hold, fail = verdicts.count(HOLDS), verdicts.count(FAILS)
             if hold or fail:
                 parts.append(f"{name} {hold} / {fail}")
-        undecided = sum(not {*by_dataset.values()} & {*DECIDED} for by_dataset in self.verdicts.values())
+        decided = sum(bool({*by_dataset.values()} & {*DECIDED}) for by_dataset in self.verdicts.values())
         of = f"Of {plural(len(self.verdicts), 'claim')} about sparsity-preserving private training"
         if not self.datasets:
             return f"{of}, these runs test none: that takes real data."
         if not parts:
             return f"{of}, these runs decide none."
-        rest = f"{undecided} {'is' if undecided == 1 else 'are'}" if undecided else "none is"
         return (
-            f"{of}, each tested on every data set that has runs for it, {rest} undecided. Hold / do not hold: "
+            f"{of}, {decided} {'is' if decided == 1 else 'are'} decided on at least one data set. Hold / do not hold: "
             f"{', '.join(parts)}."
         )
 

@@ -132,9 +132,9 @@ class Results:
             f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
             "deviations over seeds. The table has means over seeds ± standard deviations. For each algorithm that "
             "makes gradients smaller, it shows the sparsest setting whose validation utility is within "
-            f"{number(LOSS)} of the best DP-SGD's. None: no setting qualifies, and the bracket has the highest utility "
-            "of those tried. —: not run. In streams, DP-FEST selects rows by the counts of the days "
-            f"so far. The runs are in [{self.runs:,} run cards](docs/reference)."
+            f"{number(LOSS)} of the best DP-SGD's. None: no setting qualifies, and the bracket has the one that is "
+            "best on validation. AUC for clicks, accuracy for texts. —: not run. In streams, DP-FEST selects rows by "
+            f"the counts of the days so far. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [

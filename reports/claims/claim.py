@@ -146,23 +146,26 @@ def by_dataset(inputs: Inputs, *kinds: str) -> dict[str, Population]:
     return {population.dataset: population for population in reversed(inputs.of(*kinds))}
 
 
-def on(kinds: Sequence[str], test: Callable[[Population], Finding]) -> Test:
-    """Return a test of each dataset of these kinds, whose findings name the runs."""
+def on(kinds: Sequence[str], test: Callable[[Population], Finding], *, at_main_epsilon: bool = False) -> Test:
+    """Return a test of each dataset of these kinds, whose findings name the runs: those at every ε, or at the main one
+    alone."""
 
     def test_each(inputs: Inputs) -> Findings:
         populations = by_dataset(inputs, *kinds)
         if not populations and inputs.drawn is None:
             return {NOWHERE: finding(OPEN, "no_runs", kinds=kinds)}
-        return {name: _of_one(population, test) for name, population in reversed(populations.items())}
+        return {name: _of_one(population, test, at_main_epsilon) for name, population in reversed(populations.items())}
 
     return test_each
 
 
-def _of_one(population: Population, test: Callable[[Population], Finding]) -> Finding:
+def _of_one(population: Population, test: Callable[[Population], Finding], main: bool) -> Finding:
     if population.untestable:
         return finding(INCONCLUSIVE, "untestable", population=population)
     result = test(population)
-    numbers = {"population": population, "seeds": seeds_of(population.settings), "finding": result}
+    epsilons = [population.main_epsilon] if main and population.epsilons else population.epsilons
+    used = [setting for setting in population.settings if setting.epsilon is None or setting.epsilon in epsilons]
+    numbers = {"population": population, "epsilons": epsilons, "seeds": seeds_of(used), "finding": result}
     return Finding(result.verdict, "on", numbers, result.interval)
 
 

@@ -1,7 +1,8 @@
 """Tests of "rises with" step by step, since a straight line would hide a fall.
 
-A utility rises if the last value is shown to exceed the first, and every step is shown to fall by less than NEARLY. It
-does not rise if the step (or the whole change) that seems smallest on the choosing seeds is shown to fall.
+A utility rises if the last value is shown to exceed the first, and every step is shown to fall by less than half of
+that gain and by less than NEARLY. It does not rise if the step (or the whole change) that seems smallest on the
+choosing seeds is shown to fall.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Trend:
         """Verdict on the claim that the utility rises."""
         steps = self.steps.values()
         falls = All([Above(self.whole), *map(Above, steps)]).fails(self.of, self.of > 1)
-        rises = All([Above(self.whole), *(Above(step, -NEARLY) for step in steps)]).holds(self.of, self.of > 1)
+        small = [part for step in steps for part in (Above(step, -NEARLY), Above(_sum(step, self.whole, 0.5)))]
+        rises = All([Above(self.whole), *small]).holds(self.of, self.of > 1)
         return FAILS if falls else HOLDS if rises else OPEN
 
     @property
@@ -78,6 +80,15 @@ def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contr
     """Return the mean gain of the second of each pair over the first."""
     share = 1 / len(pairs)
     return Contrast(sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))])
+
+
+def _sum(one: Contrast, other: Contrast, factor: float) -> Contrast:
+    """Return the sum of a contrast and another one times a factor."""
+    weights: dict[str, tuple[float, Setting]] = {}
+    for times, contrast in ((1.0, one), (factor, other)):
+        for weight, setting in contrast.weights:
+            weights[setting.key] = (weights.get(setting.key, (0.0, setting))[0] + times * weight, setting)
+    return Contrast(one.sample, [(weight, setting) for weight, setting in weights.values() if weight])
 
 
 def seeds_needed(effect: float, scatter: float = SCATTER) -> int:

@@ -500,6 +500,13 @@ def test_under_an_artifact_stands_what_its_own_runs_say(tmp_path: Path) -> None:
     assert found(tmp_path, "adafest_ahead_of_fest")["verdict"] == HOLDS
 
 
+def test_the_evidence_of_a_claim_tested_at_one_epsilon_names_no_other(tmp_path: Path) -> None:
+    for epsilon in (1.0, 3.0):
+        write(tmp_path, [*BASE, *FEW, *MANY, *drawn(0.04, 300.0)], epsilon=epsilon)
+    assert "ε = 1, seeds" in found(tmp_path, "significant_reduction")["evidence"]
+    assert "ε = 1, 3, seeds" in found(tmp_path, "exponential_fails")["evidence"]
+
+
 def test_runs_whose_numbers_have_no_meaning_test_no_claim(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, *FEW, *MANY], profile="smoke")
     assert set(verdicts(tmp_path).values()) == {OPEN, INCONCLUSIVE}

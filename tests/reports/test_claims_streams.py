@@ -111,3 +111,15 @@ def test_a_period_of_all_days_does_not_tell_streaming_from_all_days(tmp_path: Pa
     write(tmp_path, of_days(0.008, 0.009, 0.002), dataset="nycflights_stream", period=1)
     assert found(tmp_path, "streaming_frequencies_suffice")["verdict"] == FAILS
     assert found(tmp_path, "streaming_ahead_of_first_day")["verdict"] == HOLDS
+
+
+@pytest.mark.parametrize(("scatter", "verdict"), [(0.0004, HOLDS), (0.0015, OPEN)])
+def test_a_step_that_may_undo_half_of_the_gain_leaves_a_rise_open(scatter: float, verdict: str, tmp_path: Path) -> None:
+    """The last step changes nothing, give or take 0.0005 or 0.0019, and the gain is 0.003: half of it is 0.0015."""
+    for (days, test), seed, epsilon in itertools.product(
+        ((1, 0.72), (4, 0.723), (18, 0.723)), range(8), (1.0, 3.0, 8.0)
+    ):
+        test += scatter * ((-1) ** seed if days == 4 else -((-1) ** seed) if days == 18 else 0)
+        write_run(tmp_path, "dpsgd", test=test, seed=seed, epsilon=epsilon, period=days, dataset="nycflights_stream")
+    claim = found(tmp_path, "private_rises_with_period")
+    assert claim["verdict"] == verdict, claim["evidence"]

@@ -130,7 +130,9 @@ def test_its_first_screen_says_what_was_found_in_a_sentence_and_a_picture(report
     header = text[text.index("<header>") : text.index("</header>")]
     said = json.loads((report / "report.json").read_text(encoding="utf-8"))["found"]
     assert said.startswith("Exponential selection loses too much on nycflights. Of ")
-    assert re.search(r"Of \d+ claims about .* undecided\. Hold / do not hold: \w+ \d+ / \d+", said)
+    assert re.search(
+        r"Of \d+ claims about .* decided on at least one data set\. Hold / do not hold: \w+ \d+ / \d+", said
+    )
     assert header.index(str(escape(said))) < header.index("<svg") < header.index("tally")
     assert header.count("<svg") == 1 and (report / "figures" / "found.png").stat().st_size > 5000
 

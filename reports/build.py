@@ -227,8 +227,11 @@ class _Work:
 
     def _grid(self, entry: Entry, population: Population | None) -> Mapping[str, int] | None:
         """Return the experiment's planned runs by algorithm, for every seed planned or present; None if unknown, as for
-        another profile and for every population of an experiment but the first."""
+        another profile, for every population of an experiment but the first, and for the reference, whose first data
+        are others."""
         name = entry.experiment_on(population) or ""
+        if name == "reference":
+            return None
         if population is None:
             return (self.planned or {}).get(name)
         first = next(g for g in self.groups if entry.shows(g) and entry.experiment_on(g) == name)

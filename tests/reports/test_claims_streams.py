@@ -105,6 +105,22 @@ def test_an_effect_as_small_as_the_papers_says_how_many_seeds_it_takes(tmp_path:
     assert "0.7846, 0.7848, 0.7847, 0.7820, 0.7848" in found(tmp_path, "nonprivate_unmoved_by_period")["paper"]
 
 
+def test_each_source_of_frequencies_has_the_selection_noise_that_is_best_for_it(tmp_path: Path) -> None:
+    """The first day's few counts drown in a noise of 20, but with one of 7 they are as good as those of the days so
+    far: then these are not better."""
+
+    def noised(noise: float, first: float, streaming: float) -> list[Spec]:
+        losses = {"first_day": first, "streaming": streaming}
+        selection = {"mechanism": "gaussian", "rows": 3000, "noise_multiplier": noise}
+        return [("fest", {"selection": selection | {"source": name}}, loss, 90.0) for name, loss in losses.items()]
+
+    write(tmp_path, noised(20.0, 0.01, 0.002), dataset="nycflights_stream", period=1)
+    assert found(tmp_path, "streaming_ahead_of_first_day")["verdict"] == HOLDS
+    write(tmp_path, noised(7.0, 0.002, 0.004), dataset="nycflights_stream", period=1)
+    claim = found(tmp_path, "streaming_ahead_of_first_day")
+    assert claim["verdict"] != HOLDS and "0.7180 against 0.7180" in claim["evidence"]
+
+
 def test_a_period_of_all_days_does_not_tell_streaming_from_all_days(tmp_path: Path) -> None:
     write(tmp_path, of_days(0.008, 0.002, 0.002), dataset="nycflights_stream", period=18)
     assert "No setting has both" in found(tmp_path, "streaming_frequencies_suffice")["evidence"]

@@ -97,3 +97,12 @@ def test_without_streams_their_artifacts_are_missing_and_name_their_sweep(tmp_pa
     built = build(runs, report, only=["fig5", "tab_streaming"])
     assert [entry["status"] for entry in built.artifacts] == ["missing", "missing"]
     assert built.sweeps == ["dpfest sweep experiment=streaming"]
+
+
+def test_data_with_a_grid_in_the_reference_alone_are_remade_by_it(tmp_path: Path) -> None:
+    for days in (1, 18):
+        write_run(tmp_path / "runs", "dpsgd", test=0.8, period=days, dataset="journey_stream")
+    build(tmp_path / "runs", tmp_path, only=["tab_streaming"], planned={"reference": {"dpsgd": 99}})
+    section = (tmp_path / "tables" / "tab_streaming.md").read_text(encoding="utf-8")
+    assert "`dpfest sweep experiment=reference profile=demo data=journey_stream" in section
+    assert "of 99" not in section

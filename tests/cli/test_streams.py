@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from pipelines.system.processes import stop_requests
 
 SCRIPT = """
@@ -30,18 +32,15 @@ def test_a_command_outlives_its_reader(tmp_path: Path) -> None:
     assert writer.wait(60) == 0 and (tmp_path / "end").read_text() == "done"
 
 
-def test_a_closed_terminal_asks_a_run_to_stop() -> None:
-    with stop_requests() as stop:
-        assert not stop.requested
-        os.kill(os.getpid(), signal.SIGHUP)
-        assert stop.requested
-
-
-def test_under_nohup_it_does_not() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize(
+    ("before", "stops"), [(signal.SIG_DFL, True), (signal.SIG_IGN, False)], ids=["", "under nohup"]
+)
+def test_a_closed_terminal_asks_a_run_to_stop_but_not_under_nohup(before: signal.Handlers, stops: bool) -> None:
+    own = signal.signal(signal.SIGHUP, before)  # the tests may run under nohup themselves
     try:
         with stop_requests() as stop:
-            os.kill(os.getpid(), signal.SIGHUP)
             assert not stop.requested
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.requested == stops
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(signal.SIGHUP, own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from reports.claims import knobs, streams, tradeoff
@@ -18,6 +19,8 @@ CLICKS, TEXT, STREAM = ("clicks",), ("text",), ("stream",)
 STATIC = ("clicks", "text")
 KNOBS = ("noise_ratio", "threshold", "contribution_clipping_norm")
 """The hyper-parameters of DP-AdaFEST that the paper tunes."""
+
+at_main_epsilon = partial(on, at_main_epsilon=True)
 
 
 def _within(table: PublishedTable[float], one: str, other: str) -> str:
@@ -46,7 +49,7 @@ CLAIMS: tuple[Claim, ...] = (
         "Significant reductions of the gradient are achievable with minimal loss of utility.",
         "§1, §4.2",
         ("fig3", "frontier"),
-        on(STATIC, tradeoff.significant_reduction, at_main_epsilon=True),
+        at_main_epsilon(STATIC, tradeoff.significant_reduction),
     ),
     Claim(
         "adafest_ahead_of_fest",
@@ -60,17 +63,15 @@ CLAIMS: tuple[Claim, ...] = (
         "On Criteo-Kaggle, DP-AdaFEST cuts the gradient more than 5·10⁵ times at a loss of AUC below 0.005.",
         "§4.2, figure 3",
         ("fig3", "fig8", "frontier"),
-        on(CLICKS, tradeoff.reaches("adafest", 5e5, ["criteo_kaggle"], KNOBS), at_main_epsilon=True),
+        at_main_epsilon(CLICKS, tradeoff.reaches("adafest", 5e5, ["criteo_kaggle"], KNOBS)),
     ),
     Claim(
         "combined_million",
         "DP-AdaFEST+ further improves the best reduction to more than 10⁶ times, at a comparable AUC.",
         "abstract, §4.2, figure 4",
         ("fig4", "frontier"),
-        on(
-            CLICKS,
-            tradeoff.reaches("adafest_plus", 1e6, ["criteo_kaggle"], (*KNOBS[:2], "selection.rows")),
-            at_main_epsilon=True,
+        at_main_epsilon(
+            CLICKS, tradeoff.reaches("adafest_plus", 1e6, ["criteo_kaggle"], (*KNOBS[:2], "selection.rows"))
         ),
     ),
     Claim(
@@ -113,7 +114,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST occasionally has a higher utility than DP-SGD when the reduction is minimal.",
         "§3.4, §4.2",
         ("fig8", "bias_variance"),
-        on(STATIC, tradeoff.beats_dpsgd, at_main_epsilon=True),
+        at_main_epsilon(STATIC, tradeoff.beats_dpsgd),
     ),
     Claim(
         "streaming_frequencies_suffice",
@@ -134,14 +135,14 @@ CLAIMS: tuple[Claim, ...] = (
         "In streams, DP-AdaFEST cuts the gradient more than twice as much as DP-FEST at the same level of utility.",
         "§4.3, figure 5",
         ("fig5",),
-        on(STREAM, streams.twice_fest, at_main_epsilon=True),
+        at_main_epsilon(STREAM, streams.twice_fest),
     ),
     Claim(
         "combined_ahead_in_streams",
         "In streams, too, DP-AdaFEST+ outperforms either alone (period of one day, frequencies of the days so far).",
         "§4.3, figure 6",
         ("fig6",),
-        on(STREAM, streams.combined_leads, at_main_epsilon=True),
+        at_main_epsilon(STREAM, streams.combined_leads),
     ),
     Claim(
         "lora_behind",
@@ -164,56 +165,56 @@ CLAIMS: tuple[Claim, ...] = (
         "A larger σ₁/σ₂ leads to a higher utility.",
         "§4.5, figures 7 and 9",
         ("fig7", "fig9"),
-        on(STATIC, on_grid(knobs.larger_ratio_better), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.larger_ratio_better)),
     ),
     Claim(
         "ratio_five_or_ten",
         "A σ₁/σ₂ of 5 or 10 delivers the best utility.",
         "§4.5, figure 7",
         ("fig7", "fig9"),
-        on(STATIC, on_grid(knobs.five_or_ten_best), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.five_or_ten_best)),
     ),
     Claim(
         "larger_ratio_denser",
         "A larger σ₁/σ₂ leads to a denser gradient.",
         "§4.5, figures 7 and 9",
         ("fig7", "fig9"),
-        on(STATIC, on_grid(knobs.larger_ratio_denser), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.larger_ratio_denser)),
     ),
     Claim(
         "larger_threshold_sparser",
         "A larger τ usually leads to a sparser gradient.",
         "§4.5, figure 7",
         ("fig7", "fig9"),
-        on(STATIC, on_grid(knobs.larger_threshold_sparser), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.larger_threshold_sparser)),
     ),
     Claim(
         "small_threshold_harmless",
         "While τ is small, raising it does not significantly change the utility.",
         "§4.5, figure 7",
         ("fig7", "fig9"),
-        on(STATIC, on_grid(knobs.small_threshold_harmless), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.small_threshold_harmless)),
     ),
     Claim(
         "large_threshold_cliff",
         "An excessively high τ causes a sharp drop of utility.",
         "§4.5, figure 7",
         ("fig7", "fig9"),
-        on(STATIC, on_grid(knobs.large_threshold_cliff), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.large_threshold_cliff)),
     ),
     Claim(
         "cliff_worse_at_small_ratio",
         "The drop at an excessively high τ is sharper where σ₁/σ₂ is small.",
         "§4.5, figure 7",
         ("fig7", "fig9"),
-        on(STATIC, on_grid(knobs.cliff_worse_at_small_ratio), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.cliff_worse_at_small_ratio)),
     ),
     Claim(
         "optimum_inside",
         "The best settings have a high σ₁/σ₂ and a medium τ.",
         "appendix D.2.2, figure 9",
         ("fig9",),
-        on(STATIC, on_grid(knobs.optimum_inside), at_main_epsilon=True),
+        at_main_epsilon(STATIC, on_grid(knobs.optimum_inside)),
     ),
     Claim(
         "wallclock_ten_million",

@@ -2,8 +2,9 @@
 
 An algorithm is ahead within a loss if one of its settings loses less than that, and all settings of the other algorithm
 with at least the same reduction lose more. The other algorithm must have such a setting, or its sparsest possible one
-(`Setting.is_sparsest`); otherwise its grid ends too early to decide. Verdicts are about the settings tried: an untried
-setting of the other algorithm, between two tried, may be as sparse and lose less.
+(`Setting.is_sparsest`); otherwise its grid ends too early to decide. Verdicts are about the settings tried, unless they
+hold `between` them, too: then the nearest denser setting of the other algorithm loses more as well, so that there is no
+untried one that is as sparse and loses less, if sparser settings lose more.
 
 A lead within a loss counts only if frozen embeddings, whose gradient is empty, lose more than that: where they do not,
 reductions are worth nothing.
@@ -11,6 +12,7 @@ reductions are worth nothing.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -98,6 +100,7 @@ class Tried:
     Attributes:
         control: contrast of the loss of frozen embeddings, if a reduction is worth something only at smaller losses.
         every: whether the claim is about these settings only, so that sparser ones do not matter.
+        between: whether untried settings between two tried ones matter.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Tried:
     sample: Sample
     control: Contrast | None = None
     every: bool = False
+    between: bool = False
 
     @cached_property
     def lost(self) -> Mapping[str, Contrast]:
@@ -132,7 +136,19 @@ class Tried:
         there = [setting for setting in self.settings if setting.reduction >= reduction]
         if not there and not self._closed:
             there = [self.sparsest]
-        return [self.beyond(setting, loss) for setting in there]
+        beyond: list[Statement] = [self.beyond(setting, loss) for setting in there]
+        return [*beyond, self._denser_is_beyond(reduction, loss)] if self.between else beyond
+
+    def _denser_is_beyond(self, reduction: float, loss: float) -> Statement:
+        """Return the statement that the nearest setting with at most this reduction loses more; false without one. A
+        setting that seems worse than a sparser one (of other hyperparameters) is no neighbour."""
+        least, nearest = math.inf, None
+        for setting in sorted(self.settings, key=lambda s: (s.reduction, s.key), reverse=True):
+            if setting.reduction <= reduction and self.lost[setting.key].seems < least:
+                nearest = setting
+                break
+            least = min(least, self.lost[setting.key].seems)
+        return self.beyond(nearest, loss) if nearest else Any([])
 
     def reach(self, loss: float) -> Reach:
         """Return the best reduction of these settings within a loss. The lower bound is the reduction of the sparsest

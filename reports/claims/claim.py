@@ -54,8 +54,20 @@ class Finding:
     @property
     def without_runs(self) -> bool:
         """Whether there is nothing to compare: there are no runs of one side, or of one setting only."""
-        parts = [self.numbers["finding"]] if "finding" in self.numbers else self.numbers.get("findings", [])
+        parts = self._parts
         return self.template in _WITHOUT_RUNS or (bool(parts) and all(part.without_runs for part in parts))
+
+    @property
+    def as_tried(self) -> bool:
+        """Whether untried settings, between two tried ones, could change the verdict (:mod:`reports.claims.ahead`)."""
+        if not self._parts:
+            return bool(self.numbers.get("as_tried"))
+        decisive = [part.as_tried for part in self._parts if part.verdict == self.verdict]
+        return all(decisive) if self.verdict == FAILS else any(decisive)
+
+    @property
+    def _parts(self) -> Sequence[Finding]:
+        return [self.numbers["finding"]] if "finding" in self.numbers else self.numbers.get("findings", [])
 
     def as_json(self) -> dict[str, Any]:
         interval = None
@@ -64,7 +76,7 @@ class Finding:
             low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in bounds)
             interval = {"of": of, "low": low, "high": high}
         said = {"verdict": self.verdict, "interval": interval, "evidence": self.evidence}
-        return said | {"without_runs": self.without_runs}
+        return said | {"without_runs": self.without_runs, "as_tried": self.as_tried}
 
 
 def finding(verdict: str, template: str, interval: Interval | None = None, **numbers: Any) -> Finding:

@@ -147,6 +147,32 @@ def test_an_algorithm_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp
     assert verdicts(tmp_path)["adafest_ahead_of_fest"] == HOLDS
 
 
+@pytest.mark.parametrize(
+    ("further", "between"),
+    [
+        ([], True),
+        ([fest(700, 0.012, 400.0)], False),  # as sparse as the leader at most, and loses more
+        ([fest(701, 0.04, 400.0)], True),  # so does this one, but for another reason than its reduction
+    ],
+)
+def test_a_verdict_that_untried_settings_could_change_says_so(
+    further: list[Spec], between: bool, tmp_path: Path
+) -> None:
+    """DP-FEST was tried at 90× and 900×, with losses of 0.002 and 0.03; at 500× it might be within 0.005, too."""
+    gap = [*FEW, *further, adafest(50, 0.03, 5e4)]
+    write(tmp_path / "ahead", [*BASE, *gap, adafest(5, 0.002, 500.0)])
+    swapped = [plus(tau, loss, cut) for tau, (_, _, loss, cut) in enumerate([*FEW, *further], 1)]
+    others = [adafest(50, 0.03, 5e4), adafest(5, 0.001, 50.0), fest(3000, 0.002, 500.0), fest(25, 0.03, 9e3)]
+    write(tmp_path / "behind", [*BASE, *swapped, *others])
+    for folder, claim, verdict in (
+        ("ahead", "adafest_ahead_of_fest", HOLDS),
+        ("behind", "combined_ahead_of_both", FAILS),
+    ):
+        (judged,) = found(tmp_path / folder, claim)["datasets"].values()
+        assert (judged["verdict"], judged["as_tried"]) == (verdict, between)
+        assert ("Untried settings" in judged["evidence"]) == between
+
+
 def test_one_row_a_table_is_where_fest_ends_and_not_where_its_grid_does(tmp_path: Path) -> None:
     """13 tables: int(k/13) is 1 up to k = 25, and nothing sparser can be advised."""
     write(tmp_path / "end", [*BASE, fest(25, 0.0005, 5000.0), *MANY])

@@ -46,10 +46,10 @@ def test_cards_are_reported_in_place_of_runs_and_new_runs_are_not_sent_to_them(
     line = ["report", "--only", "frontier", "experiment=comparison"]  # the grids of others would be composed, too
     ended = dpfest_here(*line, "paths.runs=docs/reference", "paths.report=drawn")
     assert ended.returncode == 0, ended.stderr
-    assert "frontier   incomplete 1 run " in ended.stdout
+    assert "frontier   incomplete 1 run; " in ended.stdout and "planned" not in ended.stdout  # cards are no sweep
     assert "more runs: dpfest sweep experiment=comparison" in ended.stdout
     text = (tmp_path / "drawn" / "tables" / "frontier.md").read_text()
     assert "0.7000" in text and "&& dpfest report --only frontier paths.report=drawn" in text
     assert "paths.runs" not in text + ended.stdout
     one_file = dpfest_here(*line, "paths.runs=docs/reference/all.jsonl.gz")
-    assert one_file.returncode == 0 and "1 run " in one_file.stdout
+    assert one_file.returncode == 0 and "1 run; " in one_file.stdout

@@ -63,7 +63,7 @@ class Finding:
         if not self._parts:
             return bool(self.numbers.get("as_tried"))
         decisive = [part.as_tried for part in self._parts if part.verdict == self.verdict]
-        return all(decisive) if self.verdict == FAILS else any(decisive)
+        return bool(decisive) and (all(decisive) if self.verdict == FAILS else any(decisive))
 
     @property
     def _parts(self) -> Sequence[Finding]:

@@ -59,7 +59,7 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     verdict = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
     if verdict == OPEN and (lost := compared.worthless()):
         return finding(INCONCLUSIVE, "nothing_to_lose", where=panel.where, lost=lost, metric=metric(panel.population))
-    decisive, between = (ahead if verdict == HOLDS else behind), [replace(one, between=True) for one in (mine, *others)]
+    decisive, untried = (ahead if verdict == HOLDS else behind), [replace(one, between=True) for one in (mine, *others)]
     inconclusive = verdict == OPEN and max(so.value, not_so.value) < 0 and not compared.unsure(losses)
     reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in losses]
     return finding(
@@ -72,7 +72,7 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
         reached=reached,
         ends=_ends([mine, *others], reached) if inconclusive else None,
         frozen=compared.frozen_loss(),
-        as_tried=verdict != OPEN and not decisive(between[0], between[1:], factor, losses).holds(of, True),
+        as_tried=verdict != OPEN and not decisive(untried[0], untried[1:], factor, losses).holds(of, True),
     )
 
 

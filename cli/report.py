@@ -61,14 +61,14 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     from reports.reference import reference_folder
     from reports.runs import of_cards
 
+    if of_cards(runs):  # new runs do not belong beside cards, and what was published is no sweep to be completed
+        moved.pop("paths.runs", None)
+        planned = {}
     # An artifact shows one dataset; the experiment's first dataset gets the plain file names.
     counts = {
         name: Counter(run.algorithm for run in lengths if run.data == lengths[0].data)
         for name, lengths in planned.items()
     }
-    if of_cards(runs):  # new runs do not belong beside cards, and what was published is no sweep to be completed
-        moved.pop("paths.runs", None)
-        counts = {}
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
     folder = writable(Path(cfg.paths.report))
     try:

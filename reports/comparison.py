@@ -226,6 +226,14 @@ class Population:
         """Return the setting with the highest validation utility (that of larger reduction on a tie)."""
         return max(self.of(name, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
 
+    @property
+    def unnoised(self) -> Setting | None:
+        """The best setting without privacy in batches of the private runs' size, if there are private runs: smaller
+        batches touch fewer rows."""
+        private = {run.batch_size for run in self.runs if run.epsilon is not None}
+        alike = [s for s in self.of("nonprivate", None) if not private or s.runs[0].batch_size in private]
+        return max(alike, key=lambda s: (s.validation, s.reduction, s.key), default=None)
+
     def worse_than_frozen(self, setting: Setting) -> bool:
         """Whether frozen embeddings have a higher test utility at this ε, which makes the reduction worthless."""
         frozen = self.best("frozen", setting.epsilon)

@@ -26,12 +26,12 @@ HEADLINES = {
         "the gradient cannot be made 10 times smaller at almost no loss{at}",
     ),
     "adafest_ahead_of_fest": (
-        "DP-AdaFEST cuts the gradient more than DP-FEST",
-        "DP-AdaFEST does not always cut the gradient more than DP-FEST",
+        "at some loss of utility DP-AdaFEST cuts the gradient more than DP-FEST",
+        "at some loss of utility DP-FEST cuts the gradient more than DP-AdaFEST",
     ),
     "combined_ahead_of_both": (
-        "DP-AdaFEST+ cuts the gradient more than DP-FEST or DP-AdaFEST alone",
-        "DP-AdaFEST+ does not always cut the gradient more than DP-FEST or DP-AdaFEST alone",
+        "at some loss of utility DP-AdaFEST+ cuts the gradient more than DP-FEST and DP-AdaFEST alone",
+        "at some loss of utility DP-FEST or DP-AdaFEST cuts the gradient more than DP-AdaFEST+",
     ),
     "exponential_fails": ("exponential selection loses too much", "exponential selection does not lose too much"),
 }
@@ -50,11 +50,16 @@ _NAMES = {"adafest": "AdaFEST", "fest": "FEST", "dpsgd": "DP-SGD", "lora": "LoRA
 
 @dataclass(frozen=True)
 class Found:
-    """The verdicts of each claim by id and dataset, the datasets in order, and the main ε of each that has one."""
+    """The verdicts of each claim by id and dataset, the datasets in order, and the main ε of each that has one.
+
+    Attributes:
+        as_tried: number of verdicts that untried settings, between two tried ones, could change.
+    """
 
     verdicts: Mapping[str, Mapping[str, str]]
     datasets: Sequence[str]
     epsilons: Mapping[str, float]
+    as_tried: int
 
     @classmethod
     def of(cls, claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> Found:
@@ -68,7 +73,10 @@ class Found:
             verdicts[claim["id"]] = {name: judged[name] for name in (*tested, BENCHMARKS) if name in judged}
         there = {name for by_dataset in verdicts.values() for name in by_dataset}
         epsilons = {group.dataset: group.main_epsilon for group in reversed(groups) if group.main_epsilon is not None}
-        return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there], epsilons)
+        as_tried = sum(
+            one.get("as_tried", False) for claim in claims for name, one in claim["datasets"].items() if name in tested
+        )
+        return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there], epsilons, as_tried)
 
     @property
     def sentence(self) -> str:
@@ -95,13 +103,15 @@ class Found:
 
     @property
     def _tally(self) -> str:
-        """Number of undecided claims, and on each dataset of those that hold and of those that do not."""
-        parts = []
+        """Number of decided claims, and on each dataset of those that hold and of those that do not."""
+        parts, undecided = [], []
         for name in self.datasets:
             verdicts = [by_dataset.get(name) for by_dataset in self.verdicts.values()]
             hold, fail = verdicts.count(HOLDS), verdicts.count(FAILS)
             if hold or fail:
                 parts.append(f"{name} {hold} / {fail}")
+            else:
+                undecided.append(name)
         decided = sum(bool({*by_dataset.values()} & {*DECIDED}) for by_dataset in self.verdicts.values())
         of = f"Of {plural(len(self.verdicts), 'claim')} about sparsity-preserving private training"
         if not self.datasets:
@@ -111,7 +121,13 @@ class Found:
         return (
             f"{of}, {decided} {'is' if decided == 1 else 'are'} decided on at least one data set. Hold / do not hold: "
             f"{', '.join(parts)}."
+            + (f" None is decided on {', '.join(undecided)}." if undecided else "")
+            + (f" {self._reservation}" if self.as_tried else "")
         )
+
+    @property
+    def _reservation(self) -> str:
+        return f"{plural(self.as_tried, 'verdict')} could change with settings between those tried."
 
     def picture(self) -> Drawing:
         """Draw a mark for each claim and dataset, in two blocks side by side."""

@@ -134,7 +134,8 @@ class Results:
             "makes gradients smaller, it shows the sparsest setting whose validation utility is within "
             f"{number(LOSS)} of the best DP-SGD's. None: no setting qualifies, and the bracket has the one that is "
             "best on validation. AUC for clicks, accuracy for texts. —: not run. In streams, DP-FEST selects rows by "
-            f"the counts of the days so far. The runs are in [{self.runs:,} run cards](docs/reference)."
+            f"the counts of the days so far. Training without privacy has its own batch size, "
+            f"epochs and rates. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [
@@ -220,7 +221,8 @@ def _row(panel: Panel, names: Sequence[str]) -> list[str]:
     controls = [population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES]
     cells = [utility(s.test, s.spread) if s is not None else "—" for s in controls]
     cells += [_reduced(panel, best, name) for name in names]
-    return [markdown(where), number(panel.epsilon), *cells, seeds_of(population).removeprefix("seeds ")]
+    shown = replace(population, settings=tuple(s for s in population.settings if s.epsilon in (None, panel.epsilon)))
+    return [markdown(where), number(panel.epsilon), *cells, seeds_of(shown).removeprefix("seeds ")]
 
 
 def _settings_of(panel: Panel, name: str) -> Sequence[Setting]:

@@ -15,13 +15,13 @@ LARGEST = 5
 
 
 def content(inputs: Inputs) -> Content:
-    population = inputs.population
+    setting = inputs.population.unnoised
+    batches = f" in batches of {setting.runs[0].batch_size:,}" if setting else ""
     caption = (
         "Gradient sparsity (the fraction of embedding gradient coordinates that are zero, mean over all "
-        f"steps of non-private training) of the {LARGEST} categorical features with the most buckets, and of "
+        f"steps of non-private training{batches}) of the {LARGEST} categorical features with the most buckets, and of "
         "all features together."
     )
-    setting = population.best("nonprivate", None)
     if setting is None or not setting.runs[0].tables:
         tables = [] if setting is None else ["The non-private runs do not record their rows per table."]
         return Content(caption, missing=tables, epsilons=[])

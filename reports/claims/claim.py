@@ -158,26 +158,38 @@ def by_dataset(inputs: Inputs, *kinds: str) -> dict[str, Population]:
     return {population.dataset: population for population in reversed(inputs.of(*kinds))}
 
 
-def on(kinds: Sequence[str], test: Callable[[Population], Finding], *, at_main_epsilon: bool = False) -> Test:
-    """Return a test of each dataset of these kinds, whose findings name the runs: those at every ε, or at the main one
-    alone."""
+Epsilons = Callable[[Population], Sequence[float]]
+"""The ε at which a claim is tested on a population."""
+
+
+def every_epsilon(population: Population) -> Sequence[float]:
+    return population.epsilons
+
+
+def main_epsilon(population: Population) -> Sequence[float]:
+    return [] if population.main_epsilon is None else [population.main_epsilon]
+
+
+def on(kinds: Sequence[str], test: Callable[[Population], Finding], epsilons: Epsilons = every_epsilon) -> Test:
+    """Return a test of each dataset of these kinds, whose findings name the runs tested: those at these ε and those
+    without privacy."""
 
     def test_each(inputs: Inputs) -> Findings:
         populations = by_dataset(inputs, *kinds)
         if not populations and inputs.drawn is None:
             return {NOWHERE: finding(OPEN, "no_runs", kinds=kinds)}
-        return {name: _of_one(population, test, at_main_epsilon) for name, population in reversed(populations.items())}
+        return {name: _of_one(population, test, epsilons) for name, population in reversed(populations.items())}
 
     return test_each
 
 
-def _of_one(population: Population, test: Callable[[Population], Finding], main: bool) -> Finding:
+def _of_one(population: Population, test: Callable[[Population], Finding], epsilons: Epsilons) -> Finding:
     if population.untestable:
         return finding(INCONCLUSIVE, "untestable", population=population)
     result = test(population)
-    epsilons = [population.main_epsilon] if main and population.epsilons else population.epsilons
-    used = [setting for setting in population.settings if setting.epsilon is None or setting.epsilon in epsilons]
-    numbers = {"population": population, "epsilons": epsilons, "seeds": seeds_of(used), "finding": result}
+    tested = epsilons(population)
+    used = [setting for setting in population.settings if setting.epsilon is None or setting.epsilon in tested]
+    numbers = {"population": population, "epsilons": tested, "seeds": seeds_of(used), "finding": result}
     return Finding(result.verdict, "on", numbers, result.interval)
 
 
@@ -218,7 +230,9 @@ def at_every(population: Population, result: Finding) -> Finding:
 
 
 def seeds_of(settings: Sequence[Setting]) -> str:
-    """Return the seeds if all settings have the same, else the number of seeds of a setting."""
+    """Return the seeds if all settings have the same, else the number of seeds of a setting; empty without settings."""
+    if not settings:
+        return ""
     counts = [len(setting.by_seed) for setting in settings]
     if len({tuple(sorted(setting.by_seed)) for setting in settings}) == 1:
         return seeds(run for setting in settings for run in setting.runs)

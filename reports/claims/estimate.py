@@ -70,6 +70,11 @@ class Difference:
         return signed(self.value) + ("" if math.isinf(self.half) else f" ± {self.half:.4f}")
 
     @property
+    def gains(self) -> str:
+        """The difference as a verb: gains 0.0031 ± 0.0012 or, if it is negative, loses 0.0031 ± 0.0012."""
+        return f"{'loses' if self.value < 0 else 'gains'} {str(self)[1:]}"
+
+    @property
     def low(self) -> float:
         return self.value - self.half
 

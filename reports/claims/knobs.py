@@ -61,9 +61,9 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
     statement = Any([All([Above(between(sample, one, against)) for against in others]) for one in named])
     gained = between(sample, best, other).at(len(grid.cells))
     outcome = verdict(statement)
-    # Denser settings are better: ratios can be compared only if both were tried at equal density.
-    smallest = [min(tau for (ratio, tau) in grid.cells if (ratio in BEST_RATIOS) == mine) for mine in (True, False)]
-    lacking = outcome == FAILS and smallest[0] > smallest[1]
+    # Denser settings are better: a lead over settings that are all sparser need not be due to the ratio.
+    leader, behind_it = (best, others) if outcome == HOLDS else (other, named)
+    lacking = outcome in (HOLDS, FAILS) and min(s.reduction for s in behind_it) > leader.reduction
     return finding(
         INCONCLUSIVE if lacking else outcome,
         "best_ratio",
@@ -72,6 +72,7 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
         ratio=best.parameter("noise_ratio"),
         other=other.parameter("noise_ratio"),
         of=len(grid.cells),
+        reductions=(best.reduction, other.reduction),
         lacking=lacking,
         metric=metric(population),
     )

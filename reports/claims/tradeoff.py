@@ -242,16 +242,18 @@ def beats_dpsgd(population: Population) -> Finding:
         little=LITTLE,
         reduction=best.reduction,
         gained=gained,
+        rivals=len(compared.rivals),
         metric=metric(population),
         minimal=minimal if minimal > MINIMAL and outcome != HOLDS else None,
     )
 
 
 def sparse_without_privacy(population: Population) -> Finding:
-    """Without privacy, all but one in VERY coordinates of the embedding gradient are zero."""
-    setting = population.best("nonprivate", None)
+    """Without privacy, all but one in VERY coordinates of the embedding gradient are zero, in batches of the private
+    runs' size."""
+    setting = population.unnoised
     if setting is None or setting.coordinates <= 0:
-        return finding(OPEN, "missing", what="runs without privacy")
+        return finding(OPEN, "missing", what="runs without privacy in batches of the private runs' size")
     return finding(
         HOLDS if setting.reduction > VERY else FAILS,
         "sparsity",

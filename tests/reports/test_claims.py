@@ -65,7 +65,7 @@ CLICKS: dict[str, tuple[list[Spec], list[Spec]]] = {
         grid((1, 5, 0.001, 90), (10, 5, 0.005, 50), (1, 20, 0.005, 900), (10, 20, 0.009, 500)),
     ),
     "ratio_five_or_ten": (
-        grid((1, 5, 0.005, 90), (5, 5, 0.002, 70), (10, 20, 0.004, 500)),
+        grid((1, 2, 0.005, 60), (1, 5, 0.006, 90), (5, 5, 0.002, 70), (10, 20, 0.004, 500)),
         grid((1, 5, 0.001, 90), (5, 5, 0.004, 70), (10, 20, 0.004, 500)),
     ),
     "larger_ratio_denser": (
@@ -196,7 +196,7 @@ def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("claim", "so", "open_"),
     [
-        (  # the other ratio was tried at a smaller τ
+        (  # the better ratio is also denser than each setting of the other
             "ratio_five_or_ten",
             grid((1, 5, 0.001, 90), (5, 5, 0.004, 70)),
             grid((1, 2, 0.001, 20), (1, 5, 0.003, 90), (5, 5, 0.004, 70)),
@@ -221,6 +221,32 @@ def test_what_the_grid_leaves_out_refutes_nothing(
     assert found(tmp_path / "so", claim)["verdict"] == FAILS
     write(tmp_path / "open", [*BASE, *open_])
     assert found(tmp_path / "open", claim)["verdict"] == INCONCLUSIVE
+
+
+def test_a_ratio_is_not_ahead_of_ratios_that_were_tried_sparser_only(tmp_path: Path) -> None:
+    write(tmp_path, [*BASE, *grid((1, 5, 0.005, 90), (5, 5, 0.002, 70), (10, 20, 0.004, 500))])
+    claim = found(tmp_path, "ratio_five_or_ten")
+    assert claim["verdict"] == INCONCLUSIVE and "has no setting as dense as the better one" in claim["evidence"]
+    write(tmp_path, grid((1, 2, 0.005, 60)))
+    assert verdicts(tmp_path)["ratio_five_or_ten"] == HOLDS
+
+
+@pytest.mark.parametrize(("batch_size", "verdict"), [(2048, FAILS), (512, OPEN)])
+def test_sparsity_without_privacy_is_that_of_batches_of_the_private_size(
+    batch_size: int, verdict: str, tmp_path: Path
+) -> None:
+    """Smaller batches touch fewer rows, and those of this run have the higher utility."""
+    write(tmp_path, BASE)
+    for size, test, reduction in ((512, 0.8, 50.0), (batch_size, 0.7, 9.0)):
+        write_run(
+            *(tmp_path, "nonprivate"),
+            test=test,
+            coordinates=PARAMETERS / reduction,
+            batch_size=size,
+            epsilon=None,
+            settings={"of": reduction},
+        )
+    assert verdicts(tmp_path)["gradient_sparse"] == verdict
 
 
 def test_exponential_selection_is_judged_where_as_much_was_tried_as_at_the_main_epsilon(tmp_path: Path) -> None:

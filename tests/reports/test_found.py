@@ -40,7 +40,8 @@ def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Populatio
     found = Found.of(CLAIMS, groups)
     assert found.datasets == ["journey", "nycflights", "benchmarks"]
     assert found.sentence == (
-        "DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights; exponential selection loses "
+        "At some loss of utility DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights; "
+        "exponential selection loses "
         "too much on journey (not on nycflights). Of 6 claims about sparsity-preserving private training, 4 are "
         "decided on at least one data set. Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0."
     )

@@ -91,6 +91,7 @@ class Run:
     fidelity: str
     sampling: str
     noise_multiplier: float | None
+    map_noise_multiplier: float | None
     hyperparameters: Mapping[str, Any] = field(compare=False, hash=False)
     # Fingerprint of the data and model sections: runs on different data or models are never pooled.
     material: str = ""
@@ -246,6 +247,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         fidelity=str(privacy.get("fidelity") or ""),
         sampling=str(privacy.get("sampling") or ""),
         noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
+        map_noise_multiplier=_optional(privacy.get("map_noise_multiplier")),
         search=privacy.get("search"),
         hyperparameters=_hyperparameters(summary, config),
         data=config.get("data") or {},

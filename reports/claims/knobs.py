@@ -23,12 +23,14 @@ Lines = dict[float, dict[float, Setting]]
 """Settings by the value of one hyper-parameter, for each value of the other."""
 
 
-def on_grid(test: Callable[[Population, Grid], Finding]) -> Callable[[Population], Finding]:
-    """Return a test of the fullest grid at the main ε."""
+def on_grid(test: Callable[[Population, Grid], Finding], positive: bool = True) -> Callable[[Population], Finding]:
+    """Return a test of the fullest grid at the main ε; at positive τ, as the paper's are, unless all count: from 0
+    down, noise alone keeps half of all rows or more, and fewer of them if there is more of it."""
 
     def test_grid(population: Population) -> Finding:
         grid = largest_grid(population, population.main_epsilon)
-        return finding(OPEN, "missing", what="DP-AdaFEST runs") if grid is None else test(population, grid)
+        cells = {of: cell for of, cell in grid.cells.items() if of[1] > 0 or not positive} if grid else {}
+        return test(population, Grid(cells)) if cells else finding(OPEN, "missing", what="DP-AdaFEST runs")
 
     return test_grid
 
@@ -142,33 +144,38 @@ def _denser(one: Setting, other: Setting, of: int) -> Difference:
 
 
 def small_threshold_harmless(population: Population, grid: Grid) -> Finding:
-    """Among small τ (the lower half of those tried), none changes utility from that of the smallest by NEARLY."""
-    limit = statistics.median(grid.thresholds)
-    lines = [
-        {tau: setting for tau, setting in line.items() if tau <= limit} for line in _along_thresholds(grid).values()
-    ]
+    """Among small τ, none changes utility from that of the smallest by NEARLY. τ is small up to the standard deviation
+    of the map's noise, C₁σ₁: there a row without contributions still survives in one step of six."""
+    small = Grid({of: setting for of, setting in grid.cells.items() if of[1] <= _map_noise(setting)})
     sample = Sample(grid.cells.values())
     moves = {
-        (min(line), tau): between(sample, setting, line[min(line)])
-        for line in lines
+        (ratio, min(line), tau): between(sample, setting, line[min(line)])
+        for ratio, line in _along_thresholds(small).items()
         for tau, setting in line.items()
         if tau > min(line)
     }
     if not moves:
-        return finding(OPEN, "missing", what="two small τ at the same σ₁/σ₂")
-    (low, high), most = max(moves.items(), key=lambda item: (abs(item[1].seems), item[0]))
+        return finding(OPEN, "missing", what="two τ within the map's noise at the same σ₁/σ₂")
+    (ratio, low, high), most = max(moves.items(), key=lambda item: (abs(item[1].seems), item[0]))
     moved = most.at(len(moves))
     return finding(
         verdict(All([equivalent(contrast) for contrast in moves.values()])),
         "small_thresholds",
         (f"change of {metric(population)}", moved.low, moved.high),
         moved=moved,
+        ratio=ratio,
         low=low,
         high=high,
         count=len(moves),
         nearly=NEARLY,
         metric=metric(population),
     )
+
+
+def _map_noise(setting: Setting) -> float:
+    """Return the standard deviation of the noise in the contribution map; 0 if unknown."""
+    norm = setting.parameter("contribution_clipping_norm")
+    return (setting.runs[0].map_noise_multiplier or 0.0) * (1.0 if norm is None else float(norm))
 
 
 def large_threshold_cliff(population: Population, grid: Grid) -> Finding:

@@ -174,7 +174,7 @@ CLAIMS: tuple[Claim, ...] = (
         "A σ₁/σ₂ of 5 or 10 delivers the best utility.",
         "§4.5, figure 7",
         ("fig7", "fig9"),
-        at_main_epsilon(STATIC, on_grid(knobs.five_or_ten_best)),
+        at_main_epsilon(STATIC, on_grid(knobs.five_or_ten_best, positive=False)),
     ),
     Claim(
         "larger_ratio_denser",

@@ -87,7 +87,7 @@ def write_run(
             "fidelity": fidelity,
             "sampling": "poisson" if fidelity == "rigorous" else "shuffled",
             "noise_multiplier": 0.9 if private else None,
-            "map_noise_multiplier": None,
+            "map_noise_multiplier": 12.0 if private and algorithm == "adafest" else None,
             "gradient_noise_multiplier": 0.92 if private else None,
             "selection": None,
             "periods": None,

@@ -81,10 +81,10 @@ class Found:
     @property
     def sentence(self) -> str:
         """The headlines, and the tally of all claims."""
-        return f"{self._headlines} {self._tally}".lstrip()
+        return f"{self.headlines} {self.tally}".lstrip()
 
     @property
-    def _headlines(self) -> str:
+    def headlines(self) -> str:
         """On which data the claims of `HEADLINES` hold, and on which they do not; empty if none is decided."""
         parts = []
         for claim, (holds, fails) in HEADLINES.items():
@@ -102,7 +102,7 @@ class Found:
         return f"{text[0].upper()}{text[1:]}." if text else ""
 
     @property
-    def _tally(self) -> str:
+    def tally(self) -> str:
         """Number of decided claims, and on each dataset of those that hold and of those that do not."""
         parts, undecided = [], []
         for name in self.datasets:

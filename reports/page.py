@@ -126,13 +126,14 @@ def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
 
 def _found(
     claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft
-) -> tuple[str, Markup | None]:
-    """Return the summary of results as a sentence and a picture; None if no claim can be tested on any data."""
+) -> tuple[str, str, Markup | None]:
+    """Return the summary of results: the headlines, the tally of claims, and a picture; None if no claim can be tested
+    on any data."""
     found = Found.of(claims, groups)
     if not found.datasets:
-        return found.sentence, None
+        return found.headlines, found.tally, None
     label = "Verdict on each claim by dataset; the register of claims lists the same verdicts."
-    return found.sentence, Markup(inline(draft.text("figures/found.svg"), label))
+    return found.headlines, found.tally, Markup(inline(draft.text("figures/found.svg"), label))
 
 
 def _variant(

@@ -133,7 +133,9 @@ def test_its_first_screen_says_what_was_found_in_a_sentence_and_a_picture(report
     assert re.search(
         r"Of \d+ claims about .* decided on at least one data set\. Hold / do not hold: \w+ \d+ / \d+", said
     )
-    assert header.index(str(escape(said))) < header.index("<svg") < header.index("tally")
+    headlines, tally = said.split(" Of ", 1)
+    assert f"<strong>{escape(headlines)}</strong> Of {escape(tally)}" in header
+    assert header.index(str(escape(tally))) < header.index("<svg") < header.index("tally")
     assert header.count("<svg") == 1 and (report / "figures" / "found.png").stat().st_size > 5000
 
 

@@ -14,7 +14,7 @@ import copy
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -128,6 +128,11 @@ class Setting:
         if self.algorithm == "fest":
             return bool(tables and isinstance(rows, int | float) and rows // tables <= 1)
         return 1 in (self.parameter("rows_per_step"), self.parameter("rank"))
+
+    @cached_property
+    def values(self) -> Mapping[str, Any]:
+        """Its hyper-parameters by dotted name, without those that never distinguish two settings."""
+        return dict(_flat(essential(self.runs[0].hyperparameters)))
 
     def parameter(self, name: str) -> Any:
         """Return a hyper-parameter of the algorithm by its dotted name (`selection.rows`), or None."""
@@ -260,6 +265,14 @@ class Panel:
     def of(self, name: str) -> list[Setting]:
         """Return the settings of an algorithm, or of one of its variants."""
         return self.population.of(name, self.epsilon)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:

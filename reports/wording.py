@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from reports.algorithms import algorithm, label
 from reports.comparison import Population, Setting
-from reports.runs import Run, essential
+from reports.runs import Run
 
 METRIC = {"auc": "AUC", "accuracy": "accuracy"}
 
@@ -92,12 +92,10 @@ def settings_text(setting: Setting, population: Population) -> str:
 
     A value that all private settings share is omitted even if training without privacy has another one.
     """
-    own_values = _flat(essential(setting.runs[0].hyperparameters))
-    beside = [s for s in population.settings if s.epsilon is not None or setting.epsilon is None]
-    others = [_flat(essential(s.runs[0].hyperparameters)) for s in beside]
-    mechanism = own_values.get("algorithm.selection.mechanism")
+    others = [s.values for s in population.settings if s.epsilon is not None or setting.epsilon is None]
+    mechanism = setting.values.get("algorithm.selection.mechanism")
     shown = []
-    for key, value in own_values.items():
+    for key, value in setting.values.items():
         if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
             continue
         own = key.startswith("algorithm.") and key != "algorithm.name"
@@ -167,13 +165,3 @@ def epsilon(value: float | None) -> str:
 
 def delta(value: float | None) -> str:
     return "—" if value is None else power_of_ten(value)
-
-
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        if isinstance(item, Mapping):
-            flat |= _flat(item, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = item
-    return flat

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +36,9 @@ HEADLINES = {
     "exponential_fails": ("exponential selection loses too much", "exponential selection does not lose too much"),
 }
 
+NOT_IN_PAPER = "not in the paper"
+"""Beginning of where a claim is made, of claims that are our own."""
+
 BENCHMARKS = "benchmarks"
 """Column of claims that concern no dataset, such as those about time."""
 
@@ -54,12 +57,14 @@ class Found:
 
     Attributes:
         as_tried: number of verdicts that untried settings, between two tried ones, could change.
+        own: ids of claims that are not the paper's.
     """
 
     verdicts: Mapping[str, Mapping[str, str]]
     datasets: Sequence[str]
     epsilons: Mapping[str, float]
     as_tried: int
+    own: Collection[str]
 
     @classmethod
     def of(cls, claims: Sequence[Mapping[str, Any]], groups: Sequence[Population]) -> Found:
@@ -76,7 +81,8 @@ class Found:
         as_tried = sum(
             one.get("as_tried", False) for claim in claims for name, one in claim["datasets"].items() if name in tested
         )
-        return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there], epsilons, as_tried)
+        own = {claim["id"] for claim in claims if claim["where"].startswith(NOT_IN_PAPER)}
+        return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there], epsilons, as_tried, own)
 
     @property
     def sentence(self) -> str:
@@ -112,15 +118,16 @@ class Found:
                 parts.append(f"{name} {hold} / {fail}")
             else:
                 undecided.append(name)
-        decided = sum(bool({*by_dataset.values()} & {*DECIDED}) for by_dataset in self.verdicts.values())
+        decided = {name for name, by_dataset in self.verdicts.items() if {*by_dataset.values()} & {*DECIDED}}
+        paper = self.verdicts.keys() - self.own
         of = f"Of {plural(len(self.verdicts), 'claim')} about sparsity-preserving private training"
         if not self.datasets:
             return f"{of}, these runs test none: that takes real data."
         if not parts:
             return f"{of}, these runs decide none."
         return (
-            f"{of}, {decided} {'is' if decided == 1 else 'are'} decided on at least one data set. Hold / do not hold: "
-            f"{', '.join(parts)}."
+            f"{of}, {len(decided)} {'is' if len(decided) == 1 else 'are'} decided on at least one data set; of the "
+            f"paper's {len(paper)}, {len(decided & paper)}. Hold / do not hold: {', '.join(parts)}."
             + (f" None is decided on {', '.join(undecided)}." if undecided else "")
             + (f" {self._reservation}" if self.as_tried else "")
         )

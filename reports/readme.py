@@ -42,6 +42,9 @@ PICTURE, MAP, CLAIMS = (Path("docs") / name for name in ("comparison.png", "map.
 DIGEST = "Description"
 """The PNG's text chunk with the digest."""
 
+WORTHLESS = "†"
+"""Mark of a utility below that of frozen embeddings."""
+
 LOSS = 0.005
 """Largest loss of validation utility against DP-SGD for the reductions in the table."""
 
@@ -133,9 +136,9 @@ class Results:
             "deviations over seeds. The table has means over seeds ± standard deviations. For each algorithm that "
             "makes gradients smaller, it shows the sparsest setting whose validation utility is within "
             f"{number(LOSS)} of the best DP-SGD's. None: no setting qualifies, and the bracket has the one that is "
-            "best on validation. AUC for clicks, accuracy for texts. —: not run. In streams, DP-FEST selects rows by "
-            f"the counts of the days so far. Training without privacy has its own batch size, "
-            f"epochs and rates. The runs are in [{self.runs:,} run cards](docs/reference)."
+            f"best on validation. {WORTHLESS}: below frozen embeddings. AUC for clicks, accuracy for texts. —: not run. In "
+            "streams, DP-FEST selects rows by the counts of the days so far. Training without privacy has its own "
+            f"batch size, epochs and rates. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [
@@ -246,7 +249,8 @@ def _reduced(panel: Panel, best: Setting | None, name: str) -> str:
     if chosen is None:
         highest = max(settings, key=lambda setting: (setting.validation, setting.key))
         return f"none ({utility(highest.test, highest.spread)} at best)"
-    return f"{utility(chosen.test, chosen.spread)} at {multiple(chosen.reduction)}"
+    mark = WORTHLESS if panel.population.worse_than_frozen(chosen) else ""
+    return f"{utility(chosen.test, chosen.spread)}{mark} at {multiple(chosen.reduction)}"
 
 
 def main() -> None:

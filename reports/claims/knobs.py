@@ -71,10 +71,9 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
         "best_ratio",
         (f"gain of {metric(population)}", gained.low, gained.high),
         gained=gained,
-        ratio=best.parameter("noise_ratio"),
-        other=other.parameter("noise_ratio"),
+        best=best,
+        other=other,
         of=len(grid.cells),
-        reductions=(best.reduction, other.reduction),
         lacking=lacking,
         metric=metric(population),
     )
@@ -259,11 +258,11 @@ def cliff_worse_at_small_ratio(population: Population, grid: Grid) -> Finding:
 
 
 def optimum_inside(population: Population, grid: Grid) -> Finding:
-    """Of the settings within NEARLY of the best, the sparsest has a σ₁/σ₂ in the upper half of those tried, and a τ
-    that is neither the smallest nor the largest."""
+    """Of the settings within NEARLY of the best, the sparsest has a σ₁/σ₂ above the median of those tried, and a τ that
+    is neither the smallest nor the largest."""
     middle = statistics.median(grid.ratios)
     inner = grid.thresholds[1:-1]
-    inside = [s for (ratio, tau), s in grid.cells.items() if ratio >= middle and tau in inner]
+    inside = [s for (ratio, tau), s in grid.cells.items() if ratio > middle and tau in inner]
     outside = [s for s in grid.cells.values() if s not in inside]
     sample = Sample(grid.cells.values())
     best = sample.best(grid.cells.values())

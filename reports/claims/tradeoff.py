@@ -182,11 +182,17 @@ def significant_reduction(population: Population) -> Finding:
 
 def exponential_loses(population: Population) -> Finding:
     """No setting of exponential selection has a tolerable loss, at any ε with as many settings as the main one."""
-    main = main_panel(population)
-    panels = by_epsilon(population, population.epsilons)
-    if main is not None:
-        panels = [panel for panel in panels if len(panel.of("exponential")) >= len(main.of("exponential"))]
-    return in_each(panels, _exponential_loses)
+    return in_each(by_epsilon(population, fully_tried("exponential")(population)), _exponential_loses)
+
+
+def fully_tried(name: str) -> Callable[[Population], Sequence[float]]:
+    """Return the ε at which an algorithm has at least as many settings as at the main one."""
+
+    def epsilons(population: Population) -> Sequence[float]:
+        least = len(population.of(name, population.main_epsilon))
+        return [epsilon for epsilon in population.epsilons if len(population.of(name, epsilon)) >= least]
+
+    return epsilons
 
 
 def _exponential_loses(panel: Panel, panels: int) -> Finding:

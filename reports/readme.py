@@ -137,8 +137,8 @@ class Results:
             "makes gradients smaller, it shows the sparsest setting whose validation utility is within "
             f"{number(LOSS)} of the best DP-SGD's. None: no setting qualifies, and the bracket has the one that is "
             f"best on validation. {WORTHLESS}: below frozen embeddings. —: not run. AUC for clicks, accuracy for "
-            "texts. In streams, DP-FEST selects rows by the counts of the days so far. Training without privacy has its own "
-            f"batch size, epochs and rates. The runs are in [{self.runs:,} run cards](docs/reference)."
+            "texts. In streams, DP-FEST selects rows by the counts of the days so far. Training without privacy has "
+            f"its own batch size, epochs and rates. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [

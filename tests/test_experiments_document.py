@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reports.artifacts.private_search import cost
 from reports.comparison import Setting
 from reports.readme import Results
 
@@ -56,3 +57,15 @@ def test_utility_and_reduction_named_together_are_those_of_one_setting(items: li
         return any(_rounds_to(s.reduction, times) and _rounds_to(s.test, auc) for s in settings)
 
     assert [pair for pair, settings in said if not known(*pair, settings)] == []
+
+
+def test_the_cost_of_all_runs_on_journey_and_of_a_private_search_is_theirs() -> None:
+    text = " ".join((DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
+    said = re.search(
+        r"The (\d+) runs .{,50}`journey` at ε = 1, for example, cost (\S+) if .{,20} released, and (\S+) as", text
+    )
+    assert said is not None
+    journey = next(group for group in Results.read(DOCS / "reference").groups if group.dataset == "journey")
+    runs = [run for run in journey.runs if run.target_epsilon == 1.0]
+    composed, searched = cost(journey, runs)
+    assert (len(runs), f"{composed:.1f}", f"{searched:.2f}") == (int(said[1]), said[2], said[3])

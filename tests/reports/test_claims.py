@@ -254,7 +254,8 @@ def test_exponential_selection_is_judged_where_as_much_was_tried_as_at_the_main_
     write(tmp_path, [*BASE, *two])
     write(tmp_path, [*BASE, ("exponential", {"rows_per_step": 30}, 0.0, 900.0)], epsilon=3.0)
     claim = found(tmp_path, "exponential_fails")
-    assert claim["verdict"] == HOLDS and "At ε = 3" not in claim["evidence"]
+    assert claim["verdict"] == HOLDS and claim["evidence"].startswith("nycflights, ε = 1, seeds 0, 1, 2: At ε = 1, ")
+    assert "At ε = 3" not in claim["evidence"]
 
 
 def test_the_two_fidelities_are_compared_at_settings_that_both_have(tmp_path: Path) -> None:

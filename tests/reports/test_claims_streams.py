@@ -57,6 +57,18 @@ def test_claims_of_streams(tmp_path: Path) -> None:
     assert {claim: said[claim] for claim in STREAM_CLAIMS} == dict.fromkeys(STREAM_CLAIMS, FAILS)
 
 
+def test_a_period_with_fewer_settings_does_not_refute_a_lead(tmp_path: Path) -> None:
+    """In periods of 4 days DP-AdaFEST was tried at one poor setting, in those of 1 day at two."""
+    sparse = [*of_days(0.008, 0.003, 0.002), *MANY]
+    poor = [*of_days(0.008, 0.003, 0.002), adafest(5, 0.03, 50.0)]
+    for days, specs in ((1, sparse), (4, poor)):
+        base: list[Spec] = [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, 0.05, float("inf"))]
+        write(tmp_path, [*base, *specs], dataset="nycflights_stream", period=days)
+    assert verdicts(tmp_path)["adafest_twice_fest_in_streams"] == HOLDS
+    write(tmp_path, [adafest(50, 0.04, 60.0)], dataset="nycflights_stream", period=4)
+    assert verdicts(tmp_path)["adafest_twice_fest_in_streams"] == FAILS
+
+
 def test_streams_in_which_training_without_privacy_is_behind_say_so(tmp_path: Path) -> None:
     write_periods(tmp_path, (0.002, 0.0015, 0.0), (0.07, 0.0, 0.0), [])
     said = found(tmp_path, "nonprivate_unmoved_by_period")["evidence"]

@@ -14,13 +14,13 @@ import copy
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from pipelines.runs.cards import without_nulls
-from reports.runs import Run, essential, setting_key
+from reports.runs import Run, essential, flat, setting_key
 
 LARGE_VOCABULARY = 200_000
 """Rows of a word embedding from which it counts as large, like XLM-R's 250,002 and unlike RoBERTa's 50,265."""
@@ -132,7 +132,7 @@ class Setting:
     @cached_property
     def values(self) -> Mapping[str, Any]:
         """Its hyper-parameters by dotted name, without those that never distinguish two settings."""
-        return dict(_flat(essential(self.runs[0].hyperparameters)))
+        return dict(flat(essential(self.runs[0].hyperparameters)))
 
     def parameter(self, name: str) -> Any:
         """Return a hyper-parameter of the algorithm by its dotted name (`selection.rows`), or None."""
@@ -223,6 +223,10 @@ class Population:
         """Return the settings of one streaming period, for which settings of other periods are no reference."""
         return replace(self, settings=tuple(s for s in self.settings if s.period == period))
 
+    def at_epsilons(self, epsilons: Collection[float | None]) -> Population:
+        """Return the settings at these ε and those without privacy."""
+        return replace(self, settings=tuple(s for s in self.settings if s.epsilon is None or s.epsilon in epsilons))
+
     def of(self, name: str, epsilon: float | None) -> list[Setting]:
         """Return the settings of an algorithm, or of one of its variants in a stream (see `Setting.variant`)."""
         return [s for s in self.settings if name in (s.algorithm, s.variant) and s.epsilon == epsilon]
@@ -232,12 +236,12 @@ class Population:
         return max(self.of(name, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
 
     @property
-    def unnoised(self) -> Setting | None:
+    def nonprivate(self) -> Setting | None:
         """The best setting without privacy in batches of the private runs' size, if there are private runs: smaller
         batches touch fewer rows."""
         private = {run.batch_size for run in self.runs if run.epsilon is not None}
-        alike = [s for s in self.of("nonprivate", None) if not private or s.runs[0].batch_size in private]
-        return max(alike, key=lambda s: (s.validation, s.reduction, s.key), default=None)
+        alike = tuple(s for s in self.settings if not private or s.runs[0].batch_size in private)
+        return replace(self, settings=alike).best("nonprivate", None)
 
     def worse_than_frozen(self, setting: Setting) -> bool:
         """Whether frozen embeddings have a higher test utility at this ε, which makes the reduction worthless."""
@@ -265,14 +269,6 @@ class Panel:
     def of(self, name: str) -> list[Setting]:
         """Return the settings of an algorithm, or of one of its variants."""
         return self.population.of(name, self.epsilon)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:
@@ -378,14 +374,17 @@ def pareto(settings: Iterable[Setting]) -> list[Setting]:
 def validation_loss(setting: Setting, reference: Setting) -> float:
     """Return the validation utility that a setting loses against a reference, over the seeds that both have (over all
     of each, if they share none): seeds differ, so that others would favour one of them."""
-    shared = setting.by_seed.keys() & reference.by_seed.keys()
-    if not shared:
-        return reference.validation - setting.validation
 
-    def of(one: Setting) -> float:
-        return statistics.fmean(statistics.fmean(run.validation for run in one.by_seed[seed]) for seed in shared)
+    def validation(run: Run) -> float:
+        return run.validation
 
-    return of(reference) - of(setting)
+    return over_common_seeds(reference, setting, validation) - over_common_seeds(setting, reference, validation)
+
+
+def over_common_seeds(one: Setting, other: Setting, value: Callable[[Run], float]) -> float:
+    """Return the mean of a value of one setting over the seeds that another one has, too; over all if it has none."""
+    seeds = one.by_seed.keys() & other.by_seed.keys() or one.by_seed.keys()
+    return statistics.fmean(statistics.fmean(map(value, one.by_seed[seed])) for seed in seeds)
 
 
 def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float) -> Setting | None:

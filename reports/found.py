@@ -78,9 +78,7 @@ class Found:
             verdicts[claim["id"]] = {name: judged[name] for name in (*tested, BENCHMARKS) if name in judged}
         there = {name for by_dataset in verdicts.values() for name in by_dataset}
         epsilons = {group.dataset: group.main_epsilon for group in reversed(groups) if group.main_epsilon is not None}
-        as_tried = sum(
-            one.get("as_tried", False) for claim in claims for name, one in claim["datasets"].items() if name in tested
-        )
+        as_tried = sum(one["as_tried"] for claim in claims for name, one in claim["datasets"].items() if name in tested)
         own = {claim["id"] for claim in claims if claim["where"].startswith(NOT_IN_PAPER)}
         return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there], epsilons, as_tried, own)
 
@@ -125,16 +123,15 @@ class Found:
             return f"{of}, these runs test none: that takes real data."
         if not parts:
             return f"{of}, these runs decide none."
-        return (
+        said = [
             f"{of}, {len(decided)} {'is' if len(decided) == 1 else 'are'} decided on at least one data set; of the "
             f"paper's {len(paper)}, {len(decided & paper)}. Hold / do not hold: {', '.join(parts)}."
-            + (f" None is decided on {', '.join(undecided)}." if undecided else "")
-            + (f" {self._reservation}" if self.as_tried else "")
-        )
-
-    @property
-    def _reservation(self) -> str:
-        return f"{plural(self.as_tried, 'verdict')} could change with settings between those tried."
+        ]
+        if undecided:
+            said.append(f"None is decided on {', '.join(undecided)}.")
+        if self.as_tried:
+            said.append(f"{plural(self.as_tried, 'verdict')} could change with settings between those tried.")
+        return " ".join(said)
 
     def picture(self) -> Drawing:
         """Draw a mark for each claim and dataset, in two blocks side by side."""

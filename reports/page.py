@@ -126,14 +126,13 @@ def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
 
 def _found(
     claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft
-) -> tuple[str, str, Markup | None]:
-    """Return the summary of results: the headlines, the tally of claims, and a picture; None if no claim can be tested
-    on any data."""
+) -> tuple[Found, Markup | None]:
+    """Return the summary of results and its picture; None if no claim can be tested on any data."""
     found = Found.of(claims, groups)
     if not found.datasets:
-        return found.headlines, found.tally, None
+        return found, None
     label = "Verdict on each claim by dataset; the register of claims lists the same verdicts."
-    return found.headlines, found.tally, Markup(inline(draft.text("figures/found.svg"), label))
+    return found, Markup(inline(draft.text("figures/found.svg"), label))
 
 
 def _variant(

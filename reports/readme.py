@@ -13,7 +13,7 @@ import io
 import sys
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,7 @@ class Results:
     def central(self) -> Population:
         """The population of the picture: the first on click data, at its main ε."""
         first = next(group for group in self.groups if group.kind == "clicks")
-        kept = tuple(s for s in first.settings if s.epsilon in (None, first.main_epsilon))
-        return replace(first, settings=kept)
+        return first.at_epsilons([first.main_epsilon])
 
     @cached_property
     def judged(self) -> list[dict[str, Any]]:
@@ -224,8 +223,8 @@ def _row(panel: Panel, names: Sequence[str]) -> list[str]:
     controls = [population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES]
     cells = [utility(s.test, s.spread) if s is not None else "—" for s in controls]
     cells += [_reduced(panel, best, name) for name in names]
-    shown = replace(population, settings=tuple(s for s in population.settings if s.epsilon in (None, panel.epsilon)))
-    return [markdown(where), number(panel.epsilon), *cells, seeds_of(shown).removeprefix("seeds ")]
+    seeds = seeds_of(population.at_epsilons([panel.epsilon])).removeprefix("seeds ")
+    return [markdown(where), number(panel.epsilon), *cells, seeds]
 
 
 def _settings_of(panel: Panel, name: str) -> Sequence[Setting]:

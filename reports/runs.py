@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -302,6 +302,15 @@ def essential(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: essential(item) for key, item in value.items() if key not in INCIDENTAL}
     return value
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested settings by dotted name."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _material(config: Mapping[str, Any], weights: str | None) -> str:

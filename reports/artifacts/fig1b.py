@@ -15,7 +15,7 @@ LARGEST = 5
 
 
 def content(inputs: Inputs) -> Content:
-    setting = inputs.population.unnoised
+    setting = inputs.population.nonprivate
     batches = f" in batches of {setting.runs[0].batch_size:,}" if setting else ""
     caption = (
         "Gradient sparsity (the fraction of embedding gradient coordinates that are zero, mean over all "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 
 from reports.claims.claim import NOWHERE, Finding, Findings, finding, seeds_of
 from reports.claims.estimate import INCONCLUSIVE, NEARLY, OPEN, Sample
 from reports.claims.logic import Above, All, Contrast, between, verdict
-from reports.comparison import Population, Setting, but_for_selection
+from reports.comparison import Population, Setting, but_for_selection, over_common_seeds
 from reports.entry import Inputs
 
 
@@ -46,8 +45,8 @@ def _both_ways(one: Population, other: Population) -> Finding | None:
                 name=name,
                 epsilon=epsilon,
                 seeds=seeds_of([ours, theirs]),
-                ours=_common(ours, theirs),
-                theirs=_common(theirs, ours),
+                ours=over_common_seeds(ours, theirs, lambda run: run.test),
+                theirs=over_common_seeds(theirs, ours, lambda run: run.test),
                 moved=moved,
             )
             compared.append((found, contrast))
@@ -69,12 +68,6 @@ def _alike(ours: Sequence[Setting], theirs: Sequence[Setting]) -> tuple[list[Set
     ]
     both = keys[0].keys() & keys[1].keys()
     return [keys[0][key] for key in sorted(both)], [keys[1][key] for key in sorted(both)]
-
-
-def _common(one: Setting, other: Setting) -> float:
-    """Return a setting's mean test utility over the seeds that another one has, too; over all if there is none."""
-    seeds = one.by_seed.keys() & other.by_seed.keys() or one.by_seed.keys()
-    return statistics.fmean(statistics.fmean(run.test for run in one.by_seed[seed]) for seed in seeds)
 
 
 def _data(population: Population) -> tuple[str, str, str, str, int]:

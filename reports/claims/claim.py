@@ -188,8 +188,8 @@ def _of_one(population: Population, test: Callable[[Population], Finding], epsil
         return finding(INCONCLUSIVE, "untestable", population=population)
     result = test(population)
     tested = epsilons(population)
-    used = [setting for setting in population.settings if setting.epsilon is None or setting.epsilon in tested]
-    numbers = {"population": population, "epsilons": tested, "seeds": seeds_of(used), "finding": result}
+    used = seeds_of(population.at_epsilons(tested).settings)
+    numbers = {"population": population, "epsilons": tested, "seeds": used, "finding": result}
     return Finding(result.verdict, "on", numbers, result.interval)
 
 

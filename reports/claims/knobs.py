@@ -64,8 +64,8 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
     gained = between(sample, best, other).at(len(grid.cells))
     outcome = verdict(statement)
     # Denser settings are better: a lead over settings that are all sparser need not be due to the ratio.
-    leader, behind_it = (best, others) if outcome == HOLDS else (other, named)
-    lacking = outcome in (HOLDS, FAILS) and min(s.reduction for s in behind_it) > leader.reduction
+    leader, trailing = (best, others) if outcome == HOLDS else (other, named)
+    lacking = outcome in (HOLDS, FAILS) and min(s.reduction for s in trailing) > leader.reduction
     return finding(
         INCONCLUSIVE if lacking else outcome,
         "best_ratio",

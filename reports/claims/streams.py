@@ -8,7 +8,7 @@ from collections.abc import Callable
 from reports.claims.claim import Finding, at_every, finding, in_each
 from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Sample
 from reports.claims.logic import Above, Contrast, verdict
-from reports.claims.tradeoff import leads
+from reports.claims.tradeoff import fully_tried, leads
 from reports.claims.trend import Trend, mean_gain, seeds_needed, trend
 from reports.comparison import Population, Setting, but_for_selection, by_period
 from reports.published import TAB_STREAMING
@@ -33,7 +33,7 @@ def twice_fest(population: Population) -> Finding:
     """In every period with as many settings of DP-AdaFEST as the shortest, it cuts the gradient more than twice as much
     as DP-FEST at the same loss."""
     panels = by_period(population, population.periods)
-    tried = [panel for panel in panels if len(panel.of("adafest")) >= len(panels[0].of("adafest"))]
+    tried = fully_tried(panels, panels[0], "adafest") if panels else []
     return leads(tried, "adafest", SOURCES, factor=2)
 
 

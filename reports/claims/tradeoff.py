@@ -182,17 +182,20 @@ def significant_reduction(population: Population) -> Finding:
 
 def exponential_loses(population: Population) -> Finding:
     """No setting of exponential selection has a tolerable loss, at any ε with as many settings as the main one."""
-    return in_each(by_epsilon(population, fully_tried("exponential")(population)), _exponential_loses)
+    return in_each(by_epsilon(population, exponential_epsilons(population)), _exponential_loses)
 
 
-def fully_tried(name: str) -> Callable[[Population], Sequence[float]]:
-    """Return the ε at which an algorithm has at least as many settings as at the main one."""
+def exponential_epsilons(population: Population) -> Sequence[float]:
+    """Return the ε at which exponential selection has as many settings as at the main one."""
+    main = main_panel(population)
+    panels = by_epsilon(population, population.epsilons)
+    return [panel.epsilon for panel in fully_tried(panels, main, "exponential")] if main else []
 
-    def epsilons(population: Population) -> Sequence[float]:
-        least = len(population.of(name, population.main_epsilon))
-        return [epsilon for epsilon in population.epsilons if len(population.of(name, epsilon)) >= least]
 
-    return epsilons
+def fully_tried(panels: Sequence[Panel], main: Panel, name: str) -> list[Panel]:
+    """Return the panels in which an algorithm has at least as many settings as in the main one: a coarser grid may lack
+    the better ones."""
+    return [panel for panel in panels if len(panel.of(name)) >= len(main.of(name))]
 
 
 def _exponential_loses(panel: Panel, panels: int) -> Finding:
@@ -257,7 +260,7 @@ def beats_dpsgd(population: Population) -> Finding:
 def sparse_without_privacy(population: Population) -> Finding:
     """Without privacy, all but one in VERY coordinates of the embedding gradient are zero, in batches of the private
     runs' size."""
-    setting = population.unnoised
+    setting = population.nonprivate
     if setting is None or setting.coordinates <= 0:
         return finding(OPEN, "missing", what="runs without privacy in batches of the private runs' size")
     return finding(

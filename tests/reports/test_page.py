@@ -131,7 +131,9 @@ def test_its_first_screen_says_what_was_found_in_a_sentence_and_a_picture(report
     said = json.loads((report / "report.json").read_text(encoding="utf-8"))["found"]
     assert said.startswith("Exponential selection loses too much on nycflights. Of ")
     assert re.search(
-        r"Of \d+ claims about .* decided on at least one data set; .* Hold / do not hold: \w+ \d+ / \d+", said
+        r"Of \d+ claims about .* decided on at least one data set; of the paper's \d+, \d+\. "
+        r"Hold / do not hold: \w+ \d+ / \d+",
+        said,
     )
     headlines, tally = said.split(" Of ", 1)
     assert f"<strong>{escape(headlines)}</strong> Of {escape(tally)}" in header

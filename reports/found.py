@@ -18,22 +18,25 @@ DECIDED = (HOLDS, FAILS)
 # What readers ask first: claims, in words where they hold, and where they do not.
 HEADLINES = {
     "training_embeddings_helps_clicks": (
-        "training embeddings privately beats freezing them",
-        "training embeddings privately does not always beat freezing them",
+        "training the embeddings privately beats freezing them",
+        "training the embeddings privately does not always beat freezing them",
     ),
     "significant_reduction": (
-        "the gradient can be made 10 times smaller at almost no loss{at}",
-        "the gradient cannot be made 10 times smaller at almost no loss{at}",
+        "the gradient can be made more than 10 times smaller at a loss of utility below 0.005{at}",
+        "the gradient cannot be made more than 10 times smaller at a loss of utility below 0.005{at}",
     ),
     "adafest_ahead_of_fest": (
-        "at some loss of utility DP-AdaFEST cuts the gradient more than DP-FEST",
-        "at some loss of utility DP-FEST cuts the gradient more than DP-AdaFEST",
+        "at one or more of the losses compared, DP-AdaFEST cuts the gradient more than DP-FEST",
+        "at one or more of the losses compared, DP-FEST cuts the gradient more than DP-AdaFEST",
     ),
     "combined_ahead_of_both": (
-        "at some loss of utility DP-AdaFEST+ cuts the gradient more than DP-FEST and DP-AdaFEST alone",
-        "at some loss of utility DP-FEST or DP-AdaFEST cuts the gradient more than DP-AdaFEST+",
+        "at one or more of the losses compared, DP-AdaFEST+ cuts the gradient more than DP-FEST and DP-AdaFEST",
+        "at one or more of the losses compared, DP-FEST or DP-AdaFEST cuts the gradient more than DP-AdaFEST+",
     ),
-    "exponential_fails": ("exponential selection loses too much", "exponential selection does not lose too much"),
+    "exponential_fails": (
+        "exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose)",
+        "exponential selection loses no more utility than is tolerable (0.01, or what frozen embeddings lose)",
+    ),
 }
 
 NOT_IN_PAPER = "not in the paper"
@@ -89,7 +92,16 @@ class Found:
 
     @property
     def headlines(self) -> str:
-        """On which data the claims of `HEADLINES` hold, and on which they do not; empty if none is decided."""
+        """The `findings` as one sentence; empty if none is decided."""
+        return f"{_capitalized('; '.join(self._clauses))}." if self._clauses else ""
+
+    @property
+    def findings(self) -> list[str]:
+        """A sentence for each claim of `HEADLINES` that is decided: on which data it holds, and on which it does not."""
+        return [f"{_capitalized(part)}." for part in self._clauses]
+
+    @property
+    def _clauses(self) -> list[str]:
         parts = []
         for claim, (holds, fails) in HEADLINES.items():
             verdicts = self.verdicts.get(claim, {})
@@ -102,8 +114,7 @@ class Found:
                 continue
             epsilons = {self.epsilons.get(name) for name, verdict in verdicts.items() if verdict in DECIDED}
             parts.append(part.format(at=f" at ε = {number(epsilons.pop())}" if len(epsilons) == 1 else ""))
-        text = "; ".join(parts)
-        return f"{text[0].upper()}{text[1:]}." if text else ""
+        return parts
 
     @property
     def tally(self) -> str:
@@ -124,13 +135,13 @@ class Found:
         if not parts:
             return f"{of}, these runs decide none."
         said = [
-            f"{of}, {len(decided)} {'is' if len(decided) == 1 else 'are'} decided on at least one data set; of the "
-            f"paper's {len(paper)}, {len(decided & paper)}. Hold / do not hold: {', '.join(parts)}."
+            f"{of}, {len(decided)} {'is' if len(decided) == 1 else 'are'} decided on at least one data set "
+            f"({len(decided & paper)} of the paper's {len(paper)}). Hold / do not hold: {', '.join(parts)}."
         ]
         if undecided:
             said.append(f"None is decided on {', '.join(undecided)}.")
         if self.as_tried:
-            said.append(f"{plural(self.as_tried, 'verdict')} could change with settings between those tried.")
+            said.append(f"{plural(self.as_tried, 'verdict')} could change with settings between those that were tried.")
         return " ".join(said)
 
     def picture(self) -> Drawing:
@@ -161,6 +172,10 @@ class Found:
                 look = _LOOKS.get(verdict, _LOOKS[INCONCLUSIVE])
                 (mark,) = axes.plot(self.datasets.index(name), row, markersize=5.5, linestyle="none", **look)
                 hover(mark, [f"{short(claim)}: {verdict} on {name}"])
+
+
+def _capitalized(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def short(claim: str) -> str:

@@ -1,7 +1,7 @@
 """README's results and docs/CLAIMS.md, from the reference's run cards only: `python -m reports.readme` writes them.
 
 A test compares them. README's block between BEGIN and END has the summary of claims, the picture of the central
-comparison, and a table with a row per dataset; docs/CLAIMS.md has the evidence for every verdict. The map for
+comparison, and two tables with a row per dataset; docs/CLAIMS.md has the evidence for every verdict. The map for
 docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a picture of other runs is
 detected.
 """
@@ -12,7 +12,7 @@ import hashlib
 import io
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from dpfest.errors import UserError
 from pipelines.system.files import write_atomically
 from reports.algorithms import REFERENCES, label, ordered
 from reports.artifacts import fig8, map
+from reports.bench import read
 from reports.claims import register
 from reports.claims.ahead import LOSSES
 from reports.claims.estimate import OPEN
@@ -33,7 +34,7 @@ from reports.runs import load_runs
 from reports.style import dress, settle, style
 from reports.templates import render
 from reports.text import markdown
-from reports.wording import metric, multiple, number, seeds_of, utility
+from reports.wording import metric, multiple, number, seeds_of, significant, utility
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
 END = "<!-- end of results -->"
@@ -91,12 +92,14 @@ class Results:
     @property
     def claims(self) -> str:
         """Return the page of all claims, with the evidence for each verdict."""
+        found = Found.of(self.judged, self.everything)
         named = [name for claim in self.judged for name in claim["datasets"]]
         return render(
             "claims.md.jinja",
             claims=self.judged,
             datasets=list(dict.fromkeys(named)),
-            sentence=Found.of(self.judged, self.everything).sentence,
+            findings=found.findings,
+            tally=found.tally,
             untested=OPEN,
             losses=" / ".join(number(loss) for loss in LOSSES),
             reductions=self._reductions,
@@ -126,30 +129,61 @@ class Results:
     def text(self) -> str:
         """Text of the block in README."""
         found = Found.of(self.judged, self.everything)
-        central, names = self.central, self._sparse
-        head = ["data", "ε", *(label(name) for name in (*REFERENCES, *names)), "seeds"]
-        lines = [head, ["---"] * len(head), *(_row(panel, names) for panel in _panels(self.groups))]
+        central, panels = self.central, _panels(self.groups)
         caption = (
-            f"Test {metric(central)} on {central.dataset} ({central.examples:,} training examples) against the "
-            f"gradient size reduction at ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard "
-            "deviations over seeds. The table has means over seeds ± standard deviations. For each algorithm that "
-            "makes gradients smaller, it shows the sparsest setting whose validation utility is within "
-            f"{number(LOSS)} of the best DP-SGD's. None: no setting qualifies, and the bracket has the one that is "
-            f"best on validation. {WORTHLESS}: below frozen embeddings. —: not run. AUC for clicks, accuracy for "
-            "texts. In streams, DP-FEST selects rows by the counts of the days so far. Training without privacy has "
-            f"its own batch size, epochs and rates. The runs are in [{self.runs:,} run cards](docs/reference)."
+            f"Test {metric(central)} on {central.dataset} against the gradient size reduction at "
+            f"ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard deviations over seeds."
+        )
+        references = (
+            "**References.** Utility is test AUC, or accuracy for texts: means over seeds ± standard deviations (no ±: "
+            "one seed) of the setting that is best on validation. Training without privacy has its own batch size, "
+            "epochs and rates. —: no run."
+        )
+        sparse = (
+            "**Sparsity-preserving algorithms.** Utility and gradient size reduction of the sparsest setting whose "
+            f"validation utility is within {number(LOSS)} of the best DP-SGD's. None: no setting is, and the bracket "
+            f"has the one that is best on validation. {WORTHLESS}: below frozen embeddings. In streams, DP-FEST "
+            f"selects rows by the counts of the days so far. The runs are in [{self.runs:,} run cards](docs/reference)."
         )
         return "\n".join(
             [
-                f"{markdown(found.sentence)} [Every claim and its evidence]({CLAIMS.as_posix()})",
+                *(_wrapped(f"- {markdown(one)}", "  ") for one in [*found.findings, *self._speed]),
+                "",
+                _wrapped(
+                    "The losses compared, against DP-SGD, are those of the paper's tables: "
+                    f"{', '.join(number(loss) for loss in LOSSES)}. {markdown(found.tally)} "
+                    f"[Every claim and its evidence]({CLAIMS.as_posix()})"
+                ),
                 "",
                 f"![Utility against embedding gradient size on {central.dataset}]({PICTURE.as_posix()})",
                 "",
-                *textwrap.wrap(caption, 120, break_long_words=False, break_on_hyphens=False),
+                _wrapped(caption),
                 "",
-                *("| " + " | ".join(cells) + " |" for cells in lines),
+                _wrapped(references),
+                "",
+                *_table([_reference_row(panel) for panel in panels]),
+                "",
+                _wrapped(sparse),
+                "",
+                *_table([_sparse_row(panel, self._sparse) for panel in panels]),
             ]
         )
+
+    @property
+    def _speed(self) -> list[str]:
+        """Sentence on the time of a step at the most rows that were timed with dense and with lazy noise; none without
+        such a benchmark."""
+        section = read(self.reference, "embedding")
+        dense, lazy = (section.at(name) if section else {} for name in ("dpsgd", "dpsgd lazy"))
+        both = [rows for rows in dense.keys() & lazy.keys() if dense[rows]["reference"] == "adafest"]
+        if not both:
+            return []
+        rows = max(both)
+        times = [significant(timed[rows]["ratio"]) for timed in (dense, lazy)]
+        return [
+            f"With {rows:,} embedding rows, a step of DP-SGD takes {times[0]} times as long as one of DP-AdaFEST; with "
+            f"lazily drawn noise, which has the same distribution, {times[1]} times."
+        ]
 
     @property
     def pictures(self) -> dict[Path, tuple[Population, Content]]:
@@ -217,14 +251,35 @@ def _panels(groups: Sequence[Population]) -> list[Panel]:
     return found
 
 
-def _row(panel: Panel, names: Sequence[str]) -> list[str]:
-    population, best = panel.population, panel.reference
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the lines of a table of rows with the same columns."""
+    lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
+    return ["| " + " | ".join(cells) + " |" for cells in lines]
+
+
+def _where(panel: Panel) -> dict[str, str]:
+    population = panel.population
     where = population.dataset + (f", {panel.where}" if population.periods else "")
-    controls = [population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES]
-    cells = [utility(s.test, s.spread) if s is not None else "—" for s in controls]
-    cells += [_reduced(panel, best, name) for name in names]
-    seeds = seeds_of(population.at_epsilons([panel.epsilon])).removeprefix("seeds ")
-    return [markdown(where), number(panel.epsilon), *cells, seeds]
+    return {"data": markdown(where), "ε": number(panel.epsilon)}
+
+
+def _reference_row(panel: Panel) -> dict[str, str]:
+    population = panel.population
+    controls = {name: population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES}
+    return {
+        **_where(panel),
+        "training examples": f"{population.examples:,}",
+        **{label(name): utility(s.test, s.spread) if s is not None else "—" for name, s in controls.items()},
+        "seeds": seeds_of(population.at_epsilons([panel.epsilon])).removeprefix("seeds "),
+    }
+
+
+def _sparse_row(panel: Panel, names: Sequence[str]) -> dict[str, str]:
+    return {**_where(panel), **{label(name): _reduced(panel, name) for name in names}}
 
 
 def _settings_of(panel: Panel, name: str) -> Sequence[Setting]:
@@ -240,8 +295,8 @@ def _within(settings: Sequence[Setting], best: Setting) -> str:
     return " / ".join("none" if one is None else multiple(one.reduction) for one in chosen)
 
 
-def _reduced(panel: Panel, best: Setting | None, name: str) -> str:
-    settings = _settings_of(panel, name)
+def _reduced(panel: Panel, name: str) -> str:
+    settings, best = _settings_of(panel, name), panel.reference
     if not settings or best is None:
         return "—"
     chosen = best_reduction(settings, best, LOSS)

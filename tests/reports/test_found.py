@@ -50,15 +50,21 @@ CLAIMS = [
 def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Population]) -> None:
     found = Found.of(CLAIMS, groups)
     assert found.datasets == ["journey", "nycflights", "benchmarks"]
-    assert found.sentence == (
-        "At some loss of utility DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights; "
-        "exponential selection loses "
-        "too much on journey (not on nycflights). Of 6 claims about sparsity-preserving private training, 4 are "
-        "decided on at least one data set; of the paper's 5, 3. Hold / do not hold: journey 2 / 1, nycflights 1 / 1, "
-        "benchmarks 1 / 0. 1 verdict could change with settings between those tried."
+    tally = (
+        "Of 6 claims about sparsity-preserving private training, 4 are decided on at least one data set (3 of the paper's "
+        "5). Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0. 1 verdict could change with settings "
+        "between those that were tried."
     )
-    reduced = Found.of([claim("significant_reduction", "holds", journey="holds")], groups).sentence
-    assert reduced.startswith("The gradient can be made 10 times smaller at almost no loss at ε = 1 on journey.")
+    assert found.findings == [
+        "At one or more of the losses compared, DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights.",
+        "Exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose) on journey "
+        "(not on nycflights).",
+    ]
+    assert found.sentence == f"{found.findings[0][:-1]}; e{found.findings[1][1:]} {tally}"
+    reduced = Found.of([claim("significant_reduction", "holds", journey="holds")], groups).findings
+    assert reduced == [
+        "The gradient can be made more than 10 times smaller at a loss of utility below 0.005 at ε = 1 on journey."
+    ]
     undecided = claim("lora_behind", "not enough runs", journey="not enough runs")
     assert "these runs decide none" in Found.of([undecided], groups).sentence
     assert "these runs test none: that takes real data" in Found.of(CLAIMS[-2:], groups).sentence

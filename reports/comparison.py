@@ -371,14 +371,19 @@ def pareto(settings: Iterable[Setting]) -> list[Setting]:
     return frontier
 
 
-def validation_loss(setting: Setting, reference: Setting) -> float:
+def loss_on_validation(setting: Setting, reference: Setting) -> float:
     """Return the validation utility that a setting loses against a reference, over the seeds that both have (over all
     of each, if they share none): seeds differ, so that others would favour one of them."""
+    return _loss(setting, reference, lambda run: run.validation)
 
-    def validation(run: Run) -> float:
-        return run.validation
 
-    return over_common_seeds(reference, setting, validation) - over_common_seeds(setting, reference, validation)
+def loss_on_test(setting: Setting, reference: Setting) -> float:
+    """Return the same for test utility."""
+    return _loss(setting, reference, lambda run: run.test)
+
+
+def _loss(setting: Setting, reference: Setting, utility: Callable[[Run], float]) -> float:
+    return over_common_seeds(reference, setting, utility) - over_common_seeds(setting, reference, utility)
 
 
 def over_common_seeds(one: Setting, other: Setting, value: Callable[[Run], float]) -> float:
@@ -393,7 +398,7 @@ def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float)
     The choice does not use the test split, on which the chosen setting is reported.
     """
     # Tolerance for rounding of a loss that equals the threshold.
-    within = [s for s in settings if validation_loss(s, reference) <= loss + 1e-12]
+    within = [s for s in settings if loss_on_validation(s, reference) <= loss + 1e-12]
     return max(within, key=lambda s: (s.reduction, s.validation, s.key), default=None)
 
 

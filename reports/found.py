@@ -27,11 +27,11 @@ HEADLINES = {
     ),
     "adafest_ahead_of_fest": (
         "at one or more of the losses compared, DP-AdaFEST cuts the gradient more than DP-FEST",
-        "at one or more of the losses compared, DP-FEST cuts the gradient more than DP-AdaFEST",
+        "at one or more of the losses compared, DP-AdaFEST cuts the gradient no more than DP-FEST",
     ),
     "combined_ahead_of_both": (
         "at one or more of the losses compared, DP-AdaFEST+ cuts the gradient more than DP-FEST and DP-AdaFEST",
-        "at one or more of the losses compared, DP-FEST or DP-AdaFEST cuts the gradient more than DP-AdaFEST+",
+        "at one or more of the losses compared, DP-AdaFEST+ cuts the gradient no more than DP-FEST or DP-AdaFEST",
     ),
     "exponential_fails": (
         "exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose)",
@@ -97,7 +97,7 @@ class Found:
 
     @property
     def findings(self) -> list[str]:
-        """A sentence for each claim of `HEADLINES` that is decided: on which data it holds, and on which it does not."""
+        """A sentence on each decided claim of `HEADLINES`: on which data it holds, and on which it does not."""
         return [f"{_capitalized(part)}." for part in self._clauses]
 
     @property

@@ -16,7 +16,17 @@ from matplotlib.patches import Patch
 
 from reports.algorithms import algorithm, label
 from reports.claims.streams import SOURCES, nonprivate_below
-from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, pareto
+from reports.comparison import (
+    Panel,
+    Population,
+    Setting,
+    best_reduction,
+    by_epsilon,
+    by_period,
+    loss_on_test,
+    loss_on_validation,
+    pareto,
+)
 from reports.entry import Content, Inputs
 from reports.style import SHADE, WIDTH, Drawing, dashed, hover, key, log_axis
 from reports.tables import Column, Table
@@ -152,7 +162,7 @@ def _loss_of(population: Population, setting: Setting) -> float:
     """Return the validation loss against the best DP-SGD at the same ε, at least 0."""
     reference = population.best("dpsgd", setting.epsilon)
     assert reference is not None
-    return max(reference.validation - setting.validation, 0.0)
+    return max(loss_on_validation(setting, reference), 0.0)
 
 
 def _curve(axes: Axes, population: Population, name: str, epsilon: float, right: float) -> None:
@@ -268,8 +278,8 @@ def _row(panel: Panel, threshold: float, name: str, reference: Setting, chosen: 
         threshold,
         name,
         chosen.reduction,
-        reference.validation - chosen.validation,
-        reference.test - chosen.test,
+        loss_on_validation(chosen, reference),
+        loss_on_test(chosen, reference),
         chosen.test,
         chosen.spread,
         len(chosen.by_seed),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from reports.algorithms import label, ordered
-from reports.comparison import Population, Setting, pareto
+from reports.comparison import Population, Setting, loss_on_test, loss_on_validation, pareto
 from reports.entry import Content, Inputs
 from reports.tables import Column, Table
 from reports.wording import delta, epsilon, flag, generated, metric, multiple, number, settings_text, signed, utility
@@ -74,8 +74,8 @@ def _row(population: Population, setting: Setting) -> Sequence[Any]:
         setting.spread,
         len(setting.by_seed),
         setting.reduction,
-        None if reference is None else reference.validation - setting.validation,
-        None if reference is None else reference.test - setting.test,
+        None if reference is None else loss_on_validation(setting, reference),
+        None if reference is None else loss_on_test(setting, reference),
         population.worse_than_frozen(setting) if controlled else None,
         max((run.epsilon for run in setting.runs if run.epsilon is not None), default=None),
         first.delta,

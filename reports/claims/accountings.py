@@ -55,7 +55,8 @@ def _both_ways(one: Population, other: Population) -> Finding | None:
     findings, contrasts = zip(*compared, strict=True)
     of = max(len(contrast.sample.settings) for contrast in contrasts)
     outcome = verdict(All([Above(contrast, -NEARLY) for contrast in contrasts]), chosen=True, of=of)
-    return finding(outcome, "side_by_side", findings[0].interval, findings=findings)
+    weakest = min(range(len(contrasts)), key=lambda place: contrasts[place].seems)
+    return finding(outcome, "side_by_side", findings[weakest].interval, findings=findings)
 
 
 def _alike(ours: Sequence[Setting], theirs: Sequence[Setting]) -> tuple[list[Setting], list[Setting]]:

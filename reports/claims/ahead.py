@@ -72,7 +72,7 @@ class Compared:
 
     def tried(self, name: str) -> Tried:
         assert self.reference is not None
-        return Tried(name, self.panel.of(name), self.reference, self.sample, self.control)
+        return Tried(name, self.panel.of(name), self.reference, self.sample, self.control, references=len(self.rivals))
 
     def frozen_loss(self) -> Difference | None:
         """Return the loss of frozen embeddings, a reduction with the same loss being worth nothing; None without such
@@ -101,6 +101,7 @@ class Tried:
         control: contrast of the loss of frozen embeddings, if a reduction is worth something only at smaller losses.
         every: whether the claim is about these settings only, so that sparser ones do not matter.
         between: whether untried settings between two tried ones matter.
+        references: number of settings among which the reference was chosen.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Tried:
     control: Contrast | None = None
     every: bool = False
     between: bool = False
+    references: int = 1
 
     @cached_property
     def lost(self) -> Mapping[str, Contrast]:
@@ -154,11 +156,11 @@ class Tried:
         """Return the best reduction of these settings within a loss. The lower bound is the reduction of the sparsest
         setting that seems within the loss on the choosing seeds, if the confirming seeds confirm it."""
         by_size = sorted(self.settings, key=lambda s: (s.reduction, s.key), reverse=True)
-        lost, of = self.lost, len(self.settings)
+        lost, of = self.lost, len(self.settings) * self.references
         promising = (s for s in by_size if lost[s.key].seems + lost[s.key].at(of).half <= loss)
         first = next(promising, None)
         surely = first.reduction if first and lost[first.key].at(of).high <= loss else 1.0
-        at_most = next((s.reduction for s in by_size if lost[s.key].at().low <= loss), 1.0)
+        at_most = next((s.reduction for s in by_size if lost[s.key].at(self.references).low <= loss), 1.0)
         chosen = best_reduction(self.settings, self.reference, loss)
         ended = at_most >= self.sparsest.reduction and not self._closed
         return Reach(1.0 if chosen is None else chosen.reduction, max(1.0, surely), max(1.0, at_most), ended)

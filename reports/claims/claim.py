@@ -199,10 +199,11 @@ def nowhere(test: Callable[[Inputs], Finding]) -> Test:
 
 
 def all_of(findings: Sequence[Finding], template: str = "all_of", **numbers: Any) -> Finding:
-    """Combine findings of a claim that must hold everywhere: one failure makes it fail, one open one keeps it open."""
+    """Combine findings of a claim that must hold everywhere: one failure makes it fail, one open one keeps it open
+    (more seeds may show that it fails there), and one inconclusive one keeps it from holding."""
     verdicts = {finding.verdict for finding in findings}
     verdict = next(
-        (verdict for verdict in (FAILS, INCONCLUSIVE, OPEN) if verdict in verdicts), HOLDS if verdicts else OPEN
+        (verdict for verdict in (FAILS, OPEN, INCONCLUSIVE) if verdict in verdicts), HOLDS if verdicts else OPEN
     )
     interval = next((result.interval for result in findings if result.verdict == verdict), None)
     return finding(verdict, template, interval, findings=findings, **numbers)

@@ -9,11 +9,11 @@ settings that it was made among (Bonferroni).
 
 **Scatter.** Settings are paired by seed. The scatter is the residual of an additive model of setting and seed, pooled
 over the claim's settings of the algorithms in the contrast (on some data frozen embeddings scatter ten times as much as
-DP-SGD). A contrast that scatters more over its own seeds, by an F-test at UNLIKE, keeps its own scatter. With fewer
-than ENOUGH seeds, or no common seed, the scatter cannot be estimated: retraining is then assumed to change a utility
-with standard deviation TRAINING, or that of these runs if it is larger, in quadrature with the standard error of the
-test rows. One seed can thus decide a large difference but never a small one, and nothing for a metric without TRAINING.
-The same holds for means and trends.
+DP-SGD). A contrast that scatters more over its own seeds, by an F-test at UNLIKE, keeps its own scatter. With no
+common seed, or an algorithm without a setting of ENOUGH seeds, the scatter cannot be estimated: retraining is then
+assumed to change a utility with standard deviation TRAINING, or that of these runs if it is larger, in quadrature with
+the standard error of the test rows. One seed can thus decide a large difference but never a small one, and nothing for
+a metric without TRAINING. The same holds for means and trends.
 
 **Bounds** are one-sided: each of `low` and `high` is wrong in about 5% of cases; in up to 10% of simulated cases with
 three seeds and one algorithm of a contrast scattering several times as much as the other.
@@ -56,7 +56,7 @@ UNLIKE = 0.25
 that it misses widens no bound."""
 
 Weights = Sequence[tuple[float, Setting]]
-"""A contrast: factors, which add up to zero, of the utilities of distinct settings."""
+"""A contrast: factors, which add up to zero, of the utilities of settings."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,12 @@ class Sample:
             of: number of contrasts among which it was chosen; counts if there are no confirming seeds.
             chosen: whether the choosing seeds influenced the choice of the contrast.
         """
+        weights = merged(weights)
+        if not weights:
+            return Difference(0.0, 0.0)
         of *= self.panels
         shared = set.intersection(*(set(setting.by_seed) for _, setting in weights))
-        scatter = None if self.few else self._scatter(frozenset(setting.algorithm for _, setting in weights))
+        scatter = self._scatter(frozenset(setting.algorithm for _, setting in weights))
         if scatter is None or not shared:
             errors = (factor * _error(setting) for factor, setting in weights)
             value = math.fsum(factor * setting.test for factor, setting in weights)
@@ -167,8 +170,17 @@ class Sample:
     def _scatter(self, algorithms: frozenset[str]) -> tuple[float, int] | None:
         if algorithms not in self._scatters:
             pooled = [s for s in (*self.settings, *self._controls) if s.algorithm in algorithms]
-            self._scatters[algorithms] = _residual(pooled)
+            known = {setting.algorithm for setting in pooled if len(setting.by_seed) >= ENOUGH}
+            self._scatters[algorithms] = _residual(pooled) if known == algorithms else None
         return self._scatters[algorithms]
+
+
+def merged(weights: Weights) -> Weights:
+    """Return the same contrast with each setting once, and without those whose factors add up to zero."""
+    by_key: dict[str, tuple[float, Setting]] = {}
+    for factor, setting in weights:
+        by_key[setting.key] = (by_key.get(setting.key, (0.0, setting))[0] + factor, setting)
+    return [(factor, setting) for factor, setting in by_key.values() if factor]
 
 
 def _residual(settings: Sequence[Setting]) -> tuple[float, int] | None:

@@ -133,13 +133,18 @@ def _times_as_many(grown: Difference) -> tuple[str, float, float]:
 
 def _denser(one: Setting, other: Setting, of: int) -> Difference:
     """Return the logarithm of the ratio of the coordinates of `other` to those of `one`, for one of `of` comparisons.
-    Its interval follows from the number of rows counted over all steps: the standard deviation of a count of
-    independently surviving rows is at most its square root."""
+    Its interval follows from the numbers of rows counted over all steps: the standard deviation of a count of
+    independently surviving rows is at most its square root, and a row of a table has as many coordinates as the table's
+    dimension."""
     value = math.log(other.coordinates / one.coordinates)
-    counted = [sum(run.steps * table.rows_mean for run in s.runs for table in run.tables) for s in (one, other)]
-    if min(counted) <= 0:
-        return Difference(value, math.inf)
-    return Difference(value, normal(of) * math.sqrt(sum(1 / count for count in counted)))
+    return Difference(value, normal(of) * math.hypot(_counting_error(one), _counting_error(other)))
+
+
+def _counting_error(setting: Setting) -> float:
+    """Return an upper bound on the relative standard error of a setting's mean number of coordinates."""
+    rows = [(run.steps * table.rows_mean, table.dimension) for run in setting.runs for table in run.tables]
+    counted = math.fsum(count * dimension for count, dimension in rows)
+    return math.sqrt(math.fsum(count * dimension**2 for count, dimension in rows)) / counted if counted else math.inf
 
 
 def small_threshold_harmless(population: Population, grid: Grid) -> Finding:

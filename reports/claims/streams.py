@@ -64,7 +64,8 @@ def private_moved_more(population: Population) -> Finding:
     sample = Sample(setting for settings in tried for setting in settings)
     private, public, later, later_public = map(sample.best, tried)
     if epsilon is None or ends[0] == ends[1] or not (private and public and later and later_public):
-        return finding(OPEN, "few_periods", name="nonprivate", epsilon=None)
+        name, at = ("nonprivate", None) if private and later else ("dpsgd", epsilon)
+        return finding(OPEN, "few_periods", name=name, epsilon=at)
     of = len(sample.settings) - 3  # with four settings there was no choice
     more = Contrast(sample, [(-1, private), (1, later), (1, public), (-1, later_public)])
     moved = more.at(of, of > 1)

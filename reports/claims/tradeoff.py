@@ -82,7 +82,7 @@ def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], outcome: str)
     bounds = []
     for loss, mine, others in reached:
         rival = max(others, key=lambda other: other.at_most)
-        least = 0.0 if rival.ended else mine.surely / rival.at_most
+        least = 0.0 if any(other.ended for other in others) else mine.surely / rival.at_most
         most = None if mine.ended else mine.at_most / max(other.surely for other in others)
         bounds.append((f"times the reduction, within {loss:g}", least, most))
     if outcome == FAILS:
@@ -127,7 +127,7 @@ def reaches(
         searched = [name for name in knobs if len({setting.parameter(name) for setting in tried.settings}) > 1]
         unable = population.dataset not in of_paper or len(searched) < len(knobs)
         best = min(far, key=lambda s: (tried.lost[s.key].seems, s.key))
-        lost = tried.lost[best.key].at(len(far))
+        lost = tried.lost[best.key].at(len(far) * len(compared.rivals))
         return finding(
             INCONCLUSIVE if outcome == FAILS and unable else outcome,
             "sparse_enough",
@@ -155,14 +155,18 @@ def significant_reduction(population: Population) -> Finding:
     tried = compared.tried("frozen")
     frozen = compared.sample.best(tried.settings)
     assert frozen is not None
-    far = [s for name in names for s in panel.of(name) if s.reduction > MUCH]
+    offered = [s for name in names for s in panel.of(name)]
+    far = [s for s in offered if s.reduction > MUCH]
     if not far:
-        return finding(INCONCLUSIVE, "none_sparse", count=len(compared.sample.settings), most=MUCH, name=names[0])
+        sparsest = max(offered, key=lambda s: (s.reduction, s.key))
+        most, name = sparsest.reduction, sparsest.algorithm
+        return finding(INCONCLUSIVE, "none_sparse", count=len(offered), most=most, name=name)
     every = Tried("", far, tried.reference, compared.sample)
     gains = {setting.key: between(compared.sample, setting, frozen) for setting in far}
     each = [All([every.within(setting, NEARLY), Above(gains[setting.key])]) for setting in far]
     best = far[max(range(len(far)), key=lambda place: each[place].seems)]
-    lost, gained = every.lost[best.key].at(len(far)), gains[best.key].at(len(far))
+    of = len(far) * len(tried.settings) * len(compared.rivals)
+    lost, gained = every.lost[best.key].at(of), gains[best.key].at(of)
     outcome, least = compared.verdict(Any(each), len(tried.settings)), min(setting.reduction for setting in far)
     too_sparse = outcome == FAILS and least >= LITTLE
     return finding(
@@ -241,7 +245,8 @@ def beats_dpsgd(population: Population) -> Finding:
     best = min(dense, key=lambda s: (tried.lost[s.key].seems, s.key))
     outcome = compared.verdict(Any([tried.within(setting, 0) for setting in dense]))
     # "Any" is refuted if each setting is, at its own level, and holds only at that of all of them.
-    gained = tried.lost[best.key].at(1 if outcome == FAILS else len(dense)).times(-1)
+    of = len(compared.rivals) * (1 if outcome == FAILS else len(dense))
+    gained = tried.lost[best.key].at(of).times(-1)
     minimal = min(setting.reduction for setting in dense)
     return finding(
         INCONCLUSIVE if outcome == FAILS and minimal > MINIMAL else outcome,

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
-from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Difference, Sample, normal
+from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Difference, Sample, merged, normal
 from reports.claims.logic import Above, All, Contrast, equivalent, verdict
 from reports.comparison import Setting
 
@@ -25,7 +26,7 @@ Line = Mapping[float, Setting]
 
 @dataclass(frozen=True)
 class Trend:
-    """Changes between neighbouring values, and from the first to the last, each a mean over parallel lines.
+    """Changes between a line's neighbouring values, and from its first to its last, each a mean over parallel lines.
 
     Attributes:
         of: number of settings among which the choosing seeds chose those of the lines; 1 without a choice.
@@ -38,17 +39,23 @@ class Trend:
     @property
     def verdict(self) -> str:
         """Verdict on the claim that the utility rises."""
-        steps = self.steps.values()
-        falls = All([Above(self.whole), *map(Above, steps)]).fails(self.of, self.of > 1)
-        small = [part for step in steps for part in (Above(step, -NEARLY), Above(_sum(step, self.whole, 0.5)))]
+        falls = All(list(map(Above, self._changes))).fails(self.of, self.of > 1)
+        small = [
+            part for step in self.steps.values() for part in (Above(step, -NEARLY), Above(_sum(step, self.whole, 0.5)))
+        ]
         rises = All([Above(self.whole), *small]).holds(self.of, self.of > 1)
         return FAILS if falls else HOLDS if rises else OPEN
 
     @property
     def unmoved(self) -> str:
         """Verdict on the claim that all values are equally good."""
-        same = All([equivalent(self.whole), *map(equivalent, self.steps.values())])
+        same = All(list(map(equivalent, self._changes)))
         return verdict(same, self.of > 1, self.of)
+
+    @cached_property
+    def _changes(self) -> list[Contrast]:
+        """The whole change and the steps, which are the same if there is one step."""
+        return [self.whole, *(self.steps.values() if len(self.steps) > 1 else ())]
 
     @property
     def moved(self) -> Difference:
@@ -67,12 +74,11 @@ def trend(sample: Sample, lines: Sequence[Line], of: int = 1) -> Trend | None:
     lines = [line for line in lines if len(line) > 1]
     if not lines:
         return None
-    values = sorted({value for line in lines for value in line})
-    steps = {}
-    for low, high in pairwise(values):
-        both = [(line[low], line[high]) for line in lines if low in line and high in line]
-        if both:
-            steps[low, high] = mean_gain(sample, both)
+    pairs: dict[tuple[float, float], list[tuple[Setting, Setting]]] = {}
+    for line in lines:
+        for low, high in pairwise(sorted(line)):
+            pairs.setdefault((low, high), []).append((line[low], line[high]))
+    steps = {of_step: mean_gain(sample, both) for of_step, both in sorted(pairs.items())}
     return Trend(steps, mean_gain(sample, [(line[min(line)], line[max(line)]) for line in lines]), of)
 
 
@@ -84,11 +90,7 @@ def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contr
 
 def _sum(one: Contrast, other: Contrast, factor: float) -> Contrast:
     """Return the sum of a contrast and another one times a factor."""
-    weights: dict[str, tuple[float, Setting]] = {}
-    for times, contrast in ((1.0, one), (factor, other)):
-        for weight, setting in contrast.weights:
-            weights[setting.key] = (weights.get(setting.key, (0.0, setting))[0] + times * weight, setting)
-    return Contrast(one.sample, [(weight, setting) for weight, setting in weights.values() if weight])
+    return Contrast(one.sample, merged([*one.weights, *((factor * weight, s) for weight, s in other.weights)]))
 
 
 def seeds_needed(effect: float, scatter: float = SCATTER) -> int:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN, Sample
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN, Difference, Sample
 from reports.claims.logic import Above, All, Any, between, equivalent, verdict
 from reports.claims.streams import rises_with_period
 from reports.claims.tradeoff import beats_dpsgd, cuts_more, exponential_loses, leads, reaches, significant_reduction
@@ -118,17 +118,39 @@ def test_the_best_of_many_equal_settings_is_above_the_reference_in_five_percent(
 ) -> None:
     """Twenty settings equal to a reference, whose scatter is theirs or three times theirs. That the one that seems best
     is above it is shown in 3.7%, 5.3% and 7.0% of 300 cases (among twelve in 4.0%, 5.3% and 6.3% of 1,000): where the
-    scatter differs so much and no F-test sees it, in somewhat more than 5%. That all are better and worse by less than
-    nothing, in none."""
+    scatter differs so much and no F-test sees it, in somewhat more than 5%."""
     make = maker(run, random.Random(seeds), 0.004, seeds)
-    better = same = 0
+    better = 0
     for _ in range(300):
         reference, *settings = make("dpsgd", 0, 1, times=times), *(make("adafest", 0, 10) for _ in range(20))
         sample = Sample([reference, *settings])
         contrasts = [between(sample, setting, reference) for setting in settings]
         better += verdict(Any([Above(contrast) for contrast in contrasts])) == HOLDS
-        same += verdict(All([equivalent(contrast, 0.0) for contrast in contrasts])) == HOLDS
-    assert better <= MOST and same == 0
+    assert better <= MOST
+
+
+def test_settings_at_the_margin_are_equivalent_in_at_most_five_percent(run: Run) -> None:
+    """The first of three is worse by the margin exactly, which is missed in 4.3% of 300 cases (of 2,000: 4.0%)."""
+    make = maker(run, random.Random(0), 0.001, seeds=5)
+    same = 0
+    for _ in range(300):
+        reference, *settings = make("dpsgd", 0, 1), *(make("adafest", loss, 10) for loss in (0.005, 0, 0))
+        sample = Sample([reference, *settings])
+        same += verdict(All([equivalent(between(sample, s, reference), 0.005) for s in settings])) == HOLDS
+    assert 0 < same <= MOST
+
+
+def test_one_run_is_not_judged_by_the_scatter_of_another_algorithm(run: Run) -> None:
+    """Three DP-SGD settings of five seeds that hardly scatter, one run of DP-AdaFEST that does: a difference, up
+    or down, is shown in 6.7% of 300 cases without any (of 2,000: 7.0%; by DP-SGD's scatter in 70%)."""
+    make = maker(run, random.Random(0), 0.005, seeds=5)
+    shown = 0
+    for _ in range(300):
+        rivals, one = [make("dpsgd", 0, 1, times=0.1) for _ in range(3)], make("adafest", 0, 10, seeds=1)
+        contrast = between(Sample([*rivals, one]), one, rivals[0])
+        shown += verdict(Above(contrast)) != OPEN
+    assert shown <= 2 * MOST
+    assert between(Sample(rivals), rivals[0], rivals[0]).at() == Difference(0.0, 0.0)
 
 
 def test_a_rise_is_missed_or_made_up_in_at_most_five_percent(run: Run) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.comparison import Population, best_reduction, pareto, populations
+from reports.artifacts.best_reduction import threshold_table
+from reports.comparison import Population, best_reduction, by_epsilon, loss_on_validation, pareto, populations
 from reports.runs import load_runs
 from tests.reports.synthetic import EXAMPLES, PARAMETERS, write_run
 from tests.reports.synthetic_texts import write_text_run
@@ -57,7 +58,12 @@ def test_best_reduction_compares_the_seeds_that_both_have(tmp_path: Path) -> Non
     reference = population.best("dpsgd", 1.0)
     assert reference is not None
     assert best_reduction(population.of("adafest", 1.0), reference, 0.001) is None
-    assert best_reduction(population.of("adafest", 1.0), reference, 0.005) is not None
+    (setting,) = population.of("adafest", 1.0)
+    assert best_reduction([setting], reference, 0.005) is setting
+    assert loss_on_validation(setting, reference) == pytest.approx(0.002)
+    table = threshold_table(by_epsilon(population, [1.0]), ["adafest"], "AUC")
+    (row,) = [row for row in table.rows if row[1] == 0.005]
+    assert row[4] == pytest.approx(0.002) and row[5] == pytest.approx(0.0)
 
 
 def test_runs_of_one_configuration_are_pooled_over_seeds(tmp_path: Path) -> None:

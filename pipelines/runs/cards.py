@@ -18,7 +18,7 @@ from typing import Any
 
 from dpfest.errors import UserError
 from pipelines.config.settings import Config
-from pipelines.runs.identity import WITHOUT_EFFECT, settings_of, weights_digest
+from pipelines.runs.identity import settings_of, weights_digest, with_effect
 from pipelines.runs.release import CONFIG, LEDGER, SUMMARY, Release, config_text, released_settings
 from pipelines.system.files import json_text, locked, write_atomically
 
@@ -87,8 +87,7 @@ def key_of(config: Config) -> str:
 
 
 def _key(dataset: str, algorithm: str, released: Mapping[str, Any], weights: str | None) -> str:
-    settings = {name: value for name, value in released.items() if name not in ("device", "profile")}
-    settings["train"] = {k: v for k, v in (settings.get("train") or {}).items() if k not in WITHOUT_EFFECT}
+    settings = {name: value for name, value in with_effect(released).items() if name not in ("device", "profile")}
     return json.dumps([dataset, algorithm, without_nulls(settings), weights], sort_keys=True)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from dpfest.fidelity import sampling_of
+from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
 from dpfest.topk import SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
@@ -33,20 +33,12 @@ def run_hash(config: Config) -> str:
     Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
     weights may be moved.
     """
-    train = dataclasses.asdict(config.train)
-    for name in WITHOUT_EFFECT:
-        if not (config.algorithm.lazy and name == "evaluate_every"):
-            train.pop(name)
-    settings = {
+    sections = ("algorithm", "privacy", "optimizer", "train")
+    settings = with_effect({name: dataclasses.asdict(getattr(config, name)) for name in sections}) | {
         "data": data_hash(config.data),
-        "train": train,
         "seed": config.seed,
         "model": config.model.identity(),
-        **{name: dataclasses.asdict(getattr(config, name)) for name in ("algorithm", "privacy", "optimizer")},
     }
-    for name, default in (("sampling", sampling_of(config.privacy.fidelity, None)), ("max_batch_size", None)):
-        if settings["privacy"][name] in (None, default):  # a run of an earlier version keeps its name
-            del settings["privacy"][name]
     if config.optimizer.schedule is None:
         del settings["optimizer"]["schedule"]  # as before there was one
     if config.privacy.unit == EXAMPLE:
@@ -66,15 +58,39 @@ def run_hash(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def with_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's settings without those of `train`, `privacy` and the selection that cannot change its result, or
+    that are as by default: a run of an earlier version lacks these, and keeps its name.
+
+    Under lazy noise train.evaluate_every is kept: an evaluation draws the pending noise.
+    """
+    algorithm, privacy, train = (dict(settings.get(name) or {}) for name in ("algorithm", "privacy", "train"))
+    for name in WITHOUT_EFFECT:
+        if not (algorithm.get("noise") == "lazy" and name == "evaluate_every"):
+            train.pop(name, None)
+    fidelity = FIDELITIES.get(privacy.get("fidelity", ""))  # none in the card of another version, perhaps
+    for name, default in (("sampling", fidelity and fidelity.samplings[0]), ("max_batch_size", None)):
+        if privacy.get(name) in (None, default):
+            privacy.pop(name, None)
+    if algorithm.get("selection") is not None:
+        algorithm["selection"] = _selection_with_effect(algorithm["selection"])
+    return {**settings, "algorithm": algorithm, "privacy": privacy, "train": train}
+
+
+def _selection_with_effect(selection: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a selection without its source, if that is unset, the default of a stream, or without effect because of a
+    public prior."""
+    has_effect = selection.get("source") not in (None, "streaming") and selection.get("prior") is None
+    return {name: value for name, value in selection.items() if name != "source" or has_effect}
+
+
 def selection_settings(selection: SelectionConfig) -> dict[str, Any]:
     """Return what determines a selection: its settings, and the content of a public prior, wherever it is.
 
     Raises:
         UserError: the prior cannot be read.
     """
-    settings = dataclasses.asdict(selection)
-    if selection.source in (None, "streaming") or selection.prior is not None:
-        del settings["source"]  # unset, the default of a stream, or without effect because of a public prior
+    settings = _selection_with_effect(dataclasses.asdict(selection))
     if selection.prior is not None and selection.prior != TOKENIZER_PRIOR:
         try:
             settings["prior"] = hashlib.sha256(Path(selection.prior).read_bytes()).hexdigest()

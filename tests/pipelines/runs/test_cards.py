@@ -12,8 +12,10 @@ import pytest
 
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer
+from pipelines.config.settings import typed
 from pipelines.runs.cards import Card, Maker, card_files, key_of, keys_in, read_cards, write_cards
 from pipelines.runs.grid import plan
+from pipelines.runs.identity import run_hash
 
 DOCS = Path(__file__).parents[3] / "docs"
 MAKER = Maker("0.1.0", "51c0a5d", "dpfest sweep experiment=comparison")
@@ -23,7 +25,7 @@ def one(seed: int = 0, value: float = 0.7, maker: Maker = MAKER, **settings: Any
     train = {"batch_size": 8, "log_every": 20, "save_model": False} | settings.pop("train", {})
     config = {
         "data": {"name": "journey"},
-        "privacy": {},
+        "privacy": {"fidelity": "rigorous"},
         "train": train,
         "seed": seed,
         "device": "cpu",
@@ -63,8 +65,8 @@ def test_what_is_written_is_read_and_the_order_of_writing_does_not_matter(tmp_pa
         (one(0, 0.9), True),
         (one(0, 0.9, device="cuda", profile="paper", train={"log_every": 1}), True),  # none of them changes a run
         # As settings added later are by default.
-        (one(0, 0.9, privacy={"sampling": None}, train={"steps": None}), True),
-        (one(0, 0.9, privacy={"sampling": "balls_in_bins"}), False),
+        (one(0, 0.9, privacy={"fidelity": "rigorous", "sampling": None}, train={"steps": None}), True),
+        (one(0, 0.9, privacy={"fidelity": "rigorous", "sampling": "balls_in_bins"}), False),
         (one(1, 0.9), False),
         (one(0, 0.9, train={"batch_size": 16}), False),
         (one(0, 0.9, data={"name": "journey", "split": 1}), False),
@@ -77,6 +79,24 @@ def test_a_run_made_anew_replaces_its_card_and_another_stands_beside_it(
     write_cards(path, [one(0, 0.7)])
     assert write_cards(path, [again]) == ((1, 1) if replaces else (2, 0))
     assert sorted(values(path)) == ([0.9] if replaces else [0.7, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "others", "same"),
+    [
+        (["algorithm=dpsgd", "algorithm.noise=lazy"], ["train.evaluate_every=5"], False),
+        (["algorithm=dpsgd"], ["train.evaluate_every=5"], True),
+        ([], ["privacy.sampling=poisson"], True),
+        (["privacy=paper"], ["privacy.sampling=shuffled"], True),
+        (["data=names_stream", "algorithm=fest"], ["algorithm.selection.source=streaming"], True),
+        (["data=names_stream", "algorithm=fest"], ["algorithm.selection.source=all_days"], False),
+    ],
+)
+def test_two_runs_have_one_card_exactly_if_they_have_one_folder(
+    overrides: list[str], others: list[str], same: bool
+) -> None:
+    runs = [typed(Composer().compose(asked)) for asked in (overrides, [*overrides, *others])]
+    assert len({run_hash(run) for run in runs}) == len({key_of(run) for run in runs}) == (1 if same else 2)
 
 
 @pytest.mark.parametrize(

@@ -179,10 +179,20 @@ def test_a_damaged_line_is_named_and_the_others_are_read(
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("harm", [lambda b: b[:-9], lambda b: b[:40] + b"\0\0\0\0" + b[44:], lambda b: b"plain"])
-def test_a_compressed_file_that_was_cut_short_is_named(tmp_path: Path, harm: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    ("harm", "line", "left"),
+    [
+        (lambda b: b[:-9], 5, 3),  # all lines are whole, and the end of the file is missing
+        (lambda b: b[:40] + b"\0\0\0\0" + b[44:], 1, 0),
+        (lambda b: b"plain", 1, 0),
+    ],
+)
+def test_a_compressed_file_that_was_cut_short_is_named(
+    tmp_path: Path, harm: Callable[[bytes], bytes], line: int, left: int
+) -> None:
     path = tmp_path / "cards.jsonl.gz"
     write_cards(path, [one(seed) for seed in range(3)])
     path.write_bytes(harm(path.read_bytes()))
     cards, damaged = read_cards(path)
-    assert len(damaged) == 1 and "cannot be read" in damaged[0].reason and len(cards) < 4
+    assert [bad.line for bad in damaged] == [line] and "cannot be read" in damaged[0].reason
+    assert len(cards) == left

@@ -228,8 +228,9 @@ def _card(value: Any, makers: Sequence[Maker], line: int) -> Card:
         raise ValueError(f"is not a card: it lacks one of {', '.join(_PARTS)}")
     if value.get("sha256") != _checksum(value):
         raise ValueError("is damaged: its checksum does not match")
-    if value.get("made") not in range(len(makers)):
+    made = value.get("made")
+    if type(made) is not int or made not in range(len(makers)):  # 0.0 is in the range, too, but no index
         raise ValueError("refers to an origin that the header does not list")
     if not value["summary"].keys() >= {"dataset", "algorithm"}:
         raise ValueError("is not a card: its summary lacks the dataset or the algorithm")
-    return Card(value["config"], value["ledger"], value["summary"], makers[value["made"]], line)
+    return Card(value["config"], value["ledger"], value["summary"], makers[made], line)

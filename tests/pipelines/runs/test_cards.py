@@ -154,6 +154,12 @@ def changed(place: int, change: Callable[[str], str]) -> Callable[[list[str]], N
             "origin that the header does not list",
             [0.7, 0.72],
         ),
+        (
+            changed(2, lambda text: text.replace('"made":0', '"made":0.0')),
+            3,
+            "origin that the header does not list",
+            [0.7, 0.72],
+        ),
         (changed(2, lambda text: text.replace("0.71", "NaN")), 3, "contains NaN", [0.7, 0.72]),
         (changed(2, lambda text: "[" * 100_000), 3, "is not JSON", [0.7, 0.72]),
         (changed(0, lambda text: text.replace('"cards":1', '"cards":9')), 1, "schema 9, and this version reads 1", []),

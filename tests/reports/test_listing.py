@@ -47,7 +47,8 @@ def test_the_rest_takes_as_long_as_what_is_done_took(tmp_path: Path) -> None:
     planned = comparison(dpsgd=8, frozen=3)
     found = lines(tmp_path, planned)
     assert found["experiment=comparison"].left == pytest.approx(6 * 20 + 2 * 10)
-    assert found["fig7"].left is None or found["fig7"].needed == 11
+    assert (found["fig7"].left, found["fig7"].needed) == (pytest.approx(140), 11)
+    assert (found["fig9"].left, found["fig9"].needed) == (pytest.approx(20), 3)  # of frozen embeddings alone
     assert lines(tmp_path, planned, jobs=2)["experiment=comparison"].left == pytest.approx(70)
     # Twice as many steps take twice as long; an algorithm that never ran, nobody knows how long.
     long = {"comparison": [run("dpsgd", 256)] * 3}

@@ -49,10 +49,10 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
             f"there is no folder {runs} of runs (paths.runs): make runs with `dpfest sweep experiment=comparison`, or "
             "set paths.runs to a folder of runs or to run cards."
         )
-    planned = planned_runs(composer, line.overrides)
     if listing:
         from reports.listing import listing as list_artifacts
 
+        planned = planned_runs(composer, line.overrides)
         report, jobs = Path(cfg.paths.report), int(cfg.sweep.jobs)
         print(list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None))
         return
@@ -64,6 +64,8 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     if of_cards(runs):  # new runs do not belong beside cards, and what was published is no sweep to be completed
         moved.pop("paths.runs", None)
         planned = {}
+    else:
+        planned = planned_runs(composer, line.overrides)
     # An artifact shows one dataset; the experiment's first dataset gets the plain file names.
     counts = {
         name: Counter(run.algorithm for run in lengths if run.data == lengths[0].data)

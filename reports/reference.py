@@ -170,12 +170,13 @@ def _agreement(entry: Entry, groups: Sequence[Population], theirs: Mapping[Key, 
     own = {key: (group, s) for key, group, s in _settings(shown) if s.algorithm in entry.algorithms}
     pairs = [Pair(group, setting, theirs[key]) for key, (group, setting) in own.items() if key in theirs]
     comparisons = [c for measure in MEASURES for c in compare(pairs, measure, of=len(MEASURES) * len(pairs))]
-    if not comparisons:
-        why = "no runs yet" if not own else "no such runs in the reference" if not pairs else "too few seeds to tell"
-        return Agreement(entry.id, NONE, len(own), 0, 0, f"{why}.")
     differing = sorted((c for c in comparisons if c.share > 1), key=lambda c: -c.share)
     compared, differ = len({id(c.pair) for c in comparisons}), len({id(c.pair) for c in differing})
-    counted = plural(compared, "setting") + (f" of {len(own)} (the reference lacks the others)" * (compared < len(own)))
+    omitted = _omitted(len(own) - len(pairs), len(pairs) - compared)
+    if not comparisons:
+        why = "no runs yet" if not own else "no such runs in the reference" if not pairs else omitted
+        return Agreement(entry.id, NONE, len(own), 0, 0, f"{why}.")
+    counted = plural(compared, "setting") + (f" of {len(own)} ({omitted})" if omitted else "")
     if not differing:
         worst = max(comparisons, key=lambda c: c.share)
         words = f"{counted} within the scatter over seeds. Largest relative to the allowed difference: {worst}."
@@ -188,6 +189,12 @@ def _agreement(entry: Entry, groups: Sequence[Population], theirs: Mapping[Key, 
         + "."
     )
     return Agreement(entry.id, DIFFERS, len(own), compared, differ, words)
+
+
+def _omitted(lacking: int, undecided: int) -> str:
+    """Say how many settings are not compared, and why."""
+    reasons = (lacking, f"the reference lacks {lacking}"), (undecided, f"too few seeds to tell for {undecided}")
+    return "; ".join(words for count, words in reasons if count)
 
 
 def compare(pairs: Sequence[Pair], measure: Measure, of: int) -> list[Comparison]:
@@ -227,7 +234,7 @@ def table(found: Sequence[Agreement]) -> Table:
         Column("artifact", "Artifact"),
         Column("verdict", "These runs"),
         Column("own", "Settings"),
-        Column("compared", "In the reference"),
+        Column("compared", "Compared"),
         Column("differ", "Differ"),
         Column("evidence", "Evidence"),
     ]

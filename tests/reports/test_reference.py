@@ -109,10 +109,10 @@ def test_runs_with_other_seeds_agree_and_settings_that_the_reference_lacks_are_c
     assert found["fig1b"] == ("not compared", 0, 0, 0)  # of non-private runs
     assert "audit" not in found
     (line,) = [line for line in str(built).splitlines() if line.startswith("reference: fig8 ")]
-    assert line.endswith("agrees: 1 setting of 2 (the reference lacks the others) within the scatter over seeds")
+    assert line.endswith("agrees: 1 setting of 2 (the reference lacks 1) within the scatter over seeds")
     page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-    assert 'id="reference"' in page and "lacks the others) within the scatter over seeds. Largest relative to" in page
-    assert "lacks the others) within the scatter" in (tmp_path / "report" / "index.md").read_text(encoding="utf-8")
+    assert 'id="reference"' in page and "lacks 1) within the scatter over seeds. Largest relative to" in page
+    assert "the reference lacks 1) within the scatter" in (tmp_path / "report" / "index.md").read_text(encoding="utf-8")
     # Without a reference the page has no such section, and nothing of it is left.
     again = build(tmp_path / "runs", tmp_path / "report", only=["frontier"])
     assert "reference: no reference to compare with" in str(again).splitlines()
@@ -149,7 +149,21 @@ def test_other_data_other_lengths_and_single_seeds_are_not_compared(tmp_path: Pa
     write_setting(tmp_path / "again", 5.0, [0.1], [1000.0], seed=1)
     build(tmp_path / "again", tmp_path / "report", only=["frontier"], reference=one)
     said = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["reference"]["artifacts"]
-    assert {one["evidence"] for one in said if one["own"]} == {"too few seeds to tell."}
+    assert {one["evidence"] for one in said if one["own"]} == {"too few seeds to tell for 1."}
+
+
+def test_settings_of_too_few_seeds_are_told_from_those_that_the_reference_lacks(tmp_path: Path) -> None:
+    """One seed of DP-SGD on both sides: however large, its difference has no scatter to be compared with."""
+    write_setting(tmp_path / "theirs", 5.0, SCATTER, SIZES)
+    write_run(tmp_path / "theirs", "dpsgd", test=0.72)
+    theirs = write_cards_of(tmp_path / "theirs", tmp_path / "reference" / "all.jsonl")
+    write_setting(tmp_path / "runs", 5.0, [0.711], [1000.0])
+    write_run(tmp_path / "runs", "dpsgd", test=0.50)
+    for threshold in (6.0, 7.0):
+        write_setting(tmp_path / "runs", threshold, [0.7], [1000.0])
+    built = build(tmp_path / "runs", tmp_path / "report", only=["frontier"], reference=theirs)
+    (line,) = [line for line in str(built).splitlines() if line.startswith("reference: fig8 ")]
+    assert "1 setting of 4 (the reference lacks 2; too few seeds to tell for 1) within the scatter" in line
 
 
 def test_the_reference_is_not_compared_with_itself(tmp_path: Path, reference: Path) -> None:

@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
+from reports.checked import Unusable, count, finite, json_file, optional, settings_file, share, size
 
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
@@ -30,12 +29,6 @@ INCIDENTAL = frozenset(
     {"seed", "noise_seed", "noise", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
     | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model"}
 )
-
-_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast, where PyYAML has it
-
-
-class Unusable(Exception):
-    """A run that a report must leave out; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +183,8 @@ def measured_in(runs: Path, report: Path) -> Path:
 def read_run(folder: Path) -> Run:
     """Read one run folder; raises `Unusable` with the reason if it is not done, complete and finite."""
     _require_done(folder)
-    summary = _json(folder / "release" / "summary.json")
-    config, asked = (_config(folder / part / "config.yaml") for part in ("release", "private"))
+    summary = json_file(folder / "release" / "summary.json")
+    config, asked = (settings_file(folder / part / "config.yaml") for part in ("release", "private"))
     run = _whole(folder, summary, config, asked)
     return replace(run, timings=_timings(folder / "private" / "timings.json"))
 
@@ -215,8 +208,8 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
     utility, gradient = summary["utility"], summary["embedding_gradient"]
     privacy = summary.get("privacy") or {}
     # A run without epsilon counts as non-private; one with an infinite epsilon must not.
-    epsilon = None if privacy.get("epsilon") is None else _finite(privacy["epsilon"], "privacy.epsilon")
-    target = _optional((config.get("privacy") or {}).get("epsilon"))
+    epsilon = None if privacy.get("epsilon") is None else finite(privacy["epsilon"], "privacy.epsilon")
+    target = optional((config.get("privacy") or {}).get("epsilon"))
     return Run(
         path=path,
         id=_digest([config, summary]),
@@ -225,29 +218,29 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         algorithm=str(summary["algorithm"]),
         seed=int(summary["seed"]),
         profile=_profile(summary, config),
-        examples=_count(summary["examples"], "examples"),
-        batch_size=_count(summary["batch_size"], "batch_size"),
-        steps=_count(summary["steps"], "steps"),
+        examples=count(summary["examples"], "examples"),
+        batch_size=count(summary["batch_size"], "batch_size"),
+        steps=count(summary["steps"], "steps"),
         metric=str(utility["metric"]),
-        test=_share(utility["value"], "utility.value"),
-        validation=_share(utility["validation"], "utility.validation"),
-        test_error=_optional(utility.get("standard_error")),
-        validation_error=_optional(utility.get("validation_standard_error")),
-        parameters=_count(gradient["parameters"], "embedding_gradient.parameters"),
-        coordinates=_size(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
+        test=share(utility["value"], "utility.value"),
+        validation=share(utility["validation"], "utility.validation"),
+        test_error=optional(utility.get("standard_error")),
+        validation_error=optional(utility.get("validation_standard_error")),
+        parameters=count(gradient["parameters"], "embedding_gradient.parameters"),
+        coordinates=size(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
         tables=tuple(
             TableGradient(
-                str(t["name"]), _count(t["rows"], "rows"), _count(t["dim"], "dim"), _size(t["rows_mean"], "rows_mean")
+                str(t["name"]), count(t["rows"], "rows"), count(t["dim"], "dim"), size(t["rows_mean"], "rows_mean")
             )
             for t in gradient.get("tables") or ()
         ),
         target_epsilon=None if epsilon is None else target or epsilon,
         epsilon=epsilon,
-        delta=_optional(privacy.get("delta")),
+        delta=optional(privacy.get("delta")),
         fidelity=str(privacy.get("fidelity") or ""),
         sampling=str(privacy.get("sampling") or ""),
-        noise_multiplier=_optional(privacy.get("gradient_noise_multiplier")),
-        map_noise_multiplier=_optional(privacy.get("map_noise_multiplier")),
+        noise_multiplier=optional(privacy.get("gradient_noise_multiplier")),
+        map_noise_multiplier=optional(privacy.get("map_noise_multiplier")),
         search=privacy.get("search"),
         hyperparameters=_hyperparameters(summary, config),
         data=config.get("data") or {},
@@ -266,11 +259,11 @@ def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) ->
 
 def _timings(file: Path) -> Timings | None:
     try:
-        found = _json(file)
+        found = json_file(file)
     except Unusable:
         return None
     names = ("wall_seconds", "evaluation_seconds", "evaluated_examples")
-    training, evaluation, evaluated = (_optional(found.get(name)) for name in names)
+    training, evaluation, evaluated = (optional(found.get(name)) for name in names)
     return None if training is None else Timings(training, evaluation, evaluated)
 
 
@@ -341,59 +334,8 @@ def _require_done(folder: Path) -> None:
         raise Unusable(
             "an earlier version of dpfest with another file layout made it: delete it, and give the same command again"
         )
-    status = _json(folder / "status.json")
+    status = json_file(folder / "status.json")
     state = status.get("status", status.get("state"))
     if state != "done":
         why = status.get("reason") or status.get("error")
         raise Unusable(f"its status is {state}" + (f": {why}" if why else ""))
-
-
-def _json(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise Unusable(f"it has no {path.name}") from error
-    except (OSError, ValueError) as error:
-        raise Unusable(f"{path.name} cannot be read ({error})") from error
-    if not isinstance(value, Mapping):
-        raise Unusable(f"{path.name} is not a JSON object")
-    return value
-
-
-def _config(path: Path) -> Mapping[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_YAML)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise Unusable(f"config.yaml cannot be read ({' '.join(str(error).split())})") from error
-    return value if isinstance(value, Mapping) else {}
-
-
-def _finite(value: Any, name: str) -> float:
-    if value is None or not math.isfinite(float(value)):
-        raise Unusable(f"{name} in summary.json is {value}, not a finite number")
-    return float(value)
-
-
-def _share(value: Any, name: str) -> float:
-    """Check an AUC or an accuracy."""
-    if not 0 <= (number := _finite(value, name)) <= 1:
-        raise Unusable(f"{name} in summary.json is {value}, not between 0 and 1")
-    return number
-
-
-def _size(value: Any, name: str) -> float:
-    if (number := _finite(value, name)) < 0:
-        raise Unusable(f"{name} in summary.json is {value}, below 0")
-    return number
-
-
-def _count(value: Any, name: str) -> int:
-    if isinstance(value, bool) or int(value) != value or value < 1:
-        raise Unusable(f"{name} in summary.json is {value}, not a whole number above 0")
-    return int(value)
-
-
-def _optional(value: Any) -> float | None:
-    return None if value is None or not math.isfinite(float(value)) else float(value)

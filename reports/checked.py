@@ -1,0 +1,74 @@
+"""Files of a run, and the values in them, checked: what a report cannot use raises `Unusable`, with the reason."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast, where PyYAML has it
+
+
+class Unusable(Exception):
+    """A run that a report must leave out; the text is the reason."""
+
+
+def json_file(path: Path) -> Mapping[str, Any]:
+    """Return the JSON object in a file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise Unusable(f"it has no {path.name}") from error
+    except (OSError, ValueError) as error:
+        raise Unusable(f"{path.name} cannot be read ({error})") from error
+    if not isinstance(value, Mapping):
+        raise Unusable(f"{path.name} is not a JSON object")
+    return value
+
+
+def settings_file(path: Path) -> Mapping[str, Any]:
+    """Return the settings in a config.yaml; none if there is no such file."""
+    if not path.exists():
+        return {}
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_YAML)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise Unusable(f"config.yaml cannot be read ({' '.join(str(error).split())})") from error
+    return value if isinstance(value, Mapping) else {}
+
+
+def finite(value: Any, name: str) -> float:
+    """Check a finite number."""
+    if value is None or not math.isfinite(float(value)):
+        raise Unusable(f"{name} in summary.json is {value}, not a finite number")
+    return float(value)
+
+
+def share(value: Any, name: str) -> float:
+    """Check an AUC or an accuracy."""
+    if not 0 <= (number := finite(value, name)) <= 1:
+        raise Unusable(f"{name} in summary.json is {value}, not between 0 and 1")
+    return number
+
+
+def size(value: Any, name: str) -> float:
+    """Check a number that is not below 0."""
+    if (number := finite(value, name)) < 0:
+        raise Unusable(f"{name} in summary.json is {value}, below 0")
+    return number
+
+
+def count(value: Any, name: str) -> int:
+    """Check a whole number above 0."""
+    if isinstance(value, bool) or int(value) != value or value < 1:
+        raise Unusable(f"{name} in summary.json is {value}, not a whole number above 0")
+    return int(value)
+
+
+def optional(value: Any) -> float | None:
+    """Return a number; None if there is none, or if it is not finite."""
+    return None if value is None or not math.isfinite(float(value)) else float(value)

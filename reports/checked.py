@@ -23,7 +23,7 @@ def json_file(path: Path) -> Mapping[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise Unusable(f"it has no {path.name}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Unusable(f"{path.name} cannot be read ({error})") from error
     if not isinstance(value, Mapping):
         raise Unusable(f"{path.name} is not a JSON object")
@@ -43,7 +43,7 @@ def settings_file(path: Path) -> Mapping[str, Any]:
 
 def finite(value: Any, name: str) -> float:
     """Check a finite number."""
-    if value is None or not math.isfinite(float(value)):
+    if value is None or not _is_finite(value):
         raise Unusable(f"{name} in summary.json is {value}, not a finite number")
     return float(value)
 
@@ -64,11 +64,18 @@ def size(value: Any, name: str) -> float:
 
 def count(value: Any, name: str) -> int:
     """Check a whole number above 0."""
-    if isinstance(value, bool) or int(value) != value or value < 1:
+    if isinstance(value, bool) or not finite(value, name).is_integer() or value < 1:
         raise Unusable(f"{name} in summary.json is {value}, not a whole number above 0")
     return int(value)
 
 
 def optional(value: Any) -> float | None:
     """Return a number; None if there is none, or if it is not finite."""
-    return None if value is None or not math.isfinite(float(value)) else float(value)
+    return None if value is None or not _is_finite(value) else float(value)
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # a whole number beyond the floats
+        return False

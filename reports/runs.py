@@ -197,7 +197,7 @@ def _whole(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], as
     """Return the run if its summary is complete and finite."""
     try:
         return _run(path, summary, config, asked)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"has no key {error}" if isinstance(error, KeyError) else f"is malformed ({error})"
         raise Unusable(f"summary.json {what}") from error
 
@@ -258,12 +258,13 @@ def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) ->
 
 
 def _timings(file: Path) -> Timings | None:
+    """Return a run's times; None if the file lacks them or is damaged, since no result depends on them."""
+    names = ("wall_seconds", "evaluation_seconds", "evaluated_examples")
     try:
         found = json_file(file)
-    except Unusable:
+        training, evaluation, evaluated = (optional(found.get(name)) for name in names)
+    except (Unusable, TypeError, ValueError):
         return None
-    names = ("wall_seconds", "evaluation_seconds", "evaluated_examples")
-    training, evaluation, evaluated = (optional(found.get(name)) for name in names)
     return None if training is None else Timings(training, evaluation, evaluated)
 
 

@@ -31,6 +31,7 @@ def earlier_version(folder: Path) -> None:
         (lambda f: (f / "release" / "summary.json").write_text('{"schema": 1, "data'), "summary.json cannot be read"),
         (lambda f: (f / "release" / "summary.json").write_bytes(b"\xff\xfe"), "summary.json cannot be read"),
         (lambda f: (f / "release" / "summary.json").write_text("[]"), "not a JSON object"),
+        (lambda f: (f / "release" / "summary.json").write_text("[" * 100_000), "summary.json cannot be read"),
         (lambda f: (f / "release" / "summary.json").unlink(), "no summary.json"),
         (lambda f: (f / "status.json").unlink(), "no status.json"),
         (earlier_version, "an earlier version of dpfest with another file layout made it"),
@@ -57,6 +58,12 @@ def earlier_version(folder: Path) -> None:
         (lambda f: damage(f, embedding_gradient={"parameters": 3, "coordinates_mean": -5}), "is -5, below 0"),
         (lambda f: damage(f, examples=0), "examples in summary.json is 0, not a whole number above 0"),
         (lambda f: damage(f, steps=1.5), "steps in summary.json is 1.5"),
+        (lambda f: damage(f, examples=float("inf")), "examples in summary.json is inf, not a finite number"),
+        (lambda f: damage(f, seed=float("inf")), "summary.json is malformed"),
+        (
+            lambda f: damage(f, utility={"metric": "auc", "value": 10**400, "validation": 0.7}),
+            "utility.value in summary.json is 1000",
+        ),
         (lambda f: damage(f, privacy={"epsilon": float("inf")}), "privacy.epsilon"),
         (lambda f: damage(f, hyperparameters={"algorithm": 3}), "malformed"),
         (
@@ -115,6 +122,14 @@ def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they
     runs, _ = load_runs(tmp_path)
     here, moved, other = (run.material for run in sorted(runs, key=lambda run: run.seed))
     assert here == moved != other
+
+
+@pytest.mark.parametrize("seconds", ["n/a", [20.0], float("nan")])
+def test_a_run_whose_times_are_damaged_has_none(tmp_path: Path, seconds: object) -> None:
+    folder = write_run(tmp_path, "dpsgd", test=0.72)
+    (folder / "private" / "timings.json").write_text(json.dumps({"wall_seconds": seconds}))
+    ((run,), skipped) = load_runs(tmp_path)
+    assert run.timings is None and skipped == []
 
 
 def test_the_place_of_the_data_is_private_and_times_too(tmp_path: Path) -> None:

@@ -31,14 +31,25 @@ def json_file(path: Path) -> Mapping[str, Any]:
 
 
 def settings_file(path: Path) -> Mapping[str, Any]:
-    """Return the settings in a config.yaml; none if there is no such file."""
-    if not path.exists():
-        return {}
+    """Return the settings in a run's config.yaml."""
+    name = "/".join(path.parts[-2:])
     try:
         value = yaml.load(path.read_text(encoding="utf-8"), Loader=_YAML)
+    except FileNotFoundError as error:
+        raise Unusable(f"it has no {name}") from error
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise Unusable(f"config.yaml cannot be read ({' '.join(str(error).split())})") from error
-    return value if isinstance(value, Mapping) else {}
+        raise Unusable(f"{name} cannot be read ({' '.join(str(error).split())})") from error
+    return settings(value, name)
+
+
+def settings(value: Any, name: str) -> Mapping[str, Any]:
+    """Check settings, and the sections of them that reports read."""
+    if not isinstance(value, Mapping):
+        raise Unusable(f"{name} holds no settings")
+    for section in ("data", "model", "privacy"):
+        if not isinstance(value.get(section) or {}, Mapping):
+            raise Unusable(f"{name} has {value[section]!r} as its settings of {section}, not settings by name")
+    return value
 
 
 def finite(value: Any, name: str) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
-from reports.checked import Unusable, count, finite, json_file, optional, settings_file, share, size
+from reports.checked import Unusable, count, finite, json_file, optional, settings, settings_file, share, size
 
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
@@ -184,13 +185,14 @@ def read_run(folder: Path) -> Run:
     """Read one run folder; raises `Unusable` with the reason if it is not done, complete and finite."""
     _require_done(folder)
     summary = json_file(folder / "release" / "summary.json")
-    config, asked = (settings_file(folder / part / "config.yaml") for part in ("release", "private"))
+    config, private = settings_file(folder / "release" / "config.yaml"), folder / "private" / "config.yaml"
+    asked = settings_file(private) if os.access(private, os.R_OK) else {}  # it is missing, or its owner's alone
     run = _whole(folder, summary, config, asked)
     return replace(run, timings=_timings(folder / "private" / "timings.json"))
 
 
 def _of_card(file: Path, card: Card) -> Run:
-    return replace(_whole(file, card.summary, card.config, {}), card=card)
+    return replace(_whole(file, card.summary, settings(card.config, "config.yaml"), {}), card=card)
 
 
 def _whole(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:
@@ -209,7 +211,6 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
     privacy = summary.get("privacy") or {}
     # A run without epsilon counts as non-private; one with an infinite epsilon must not.
     epsilon = None if privacy.get("epsilon") is None else finite(privacy["epsilon"], "privacy.epsilon")
-    target = optional((config.get("privacy") or {}).get("epsilon"))
     return Run(
         path=path,
         id=_digest([config, summary]),
@@ -234,7 +235,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
             )
             for t in gradient.get("tables") or ()
         ),
-        target_epsilon=None if epsilon is None else target or epsilon,
+        target_epsilon=None if epsilon is None else _target(config) or epsilon,
         epsilon=epsilon,
         delta=optional(privacy.get("delta")),
         fidelity=str(privacy.get("fidelity") or ""),
@@ -250,6 +251,14 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         unit=_unit(config),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
     )
+
+
+def _target(config: Mapping[str, Any]) -> float | None:
+    """Return the configured ε; None if there is no finite one."""
+    try:
+        return optional((config.get("privacy") or {}).get("epsilon"))
+    except (TypeError, ValueError) as error:
+        raise Unusable(f"config.yaml is malformed (privacy.epsilon: {error})") from error
 
 
 def _place(config: Mapping[str, Any], asked: Mapping[str, Any], section: str) -> str | None:

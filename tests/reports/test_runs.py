@@ -10,7 +10,7 @@ import pytest
 
 from reports.comparison import Setting, but_for_selection
 from reports.runs import Timings, load_runs, setting_key
-from tests.reports.synthetic import write_run
+from tests.reports.synthetic import write_cards_of, write_run
 
 
 def damage(folder: Path, **changes: object) -> None:
@@ -35,7 +35,18 @@ def earlier_version(folder: Path) -> None:
         (lambda f: (f / "release" / "summary.json").unlink(), "no summary.json"),
         (lambda f: (f / "status.json").unlink(), "no status.json"),
         (earlier_version, "an earlier version of dpfest with another file layout made it"),
-        (lambda f: (f / "release" / "config.yaml").write_text("a: [1"), "config.yaml cannot be read"),
+        (lambda f: (f / "release" / "config.yaml").unlink(), "it has no release/config.yaml"),
+        (lambda f: (f / "release" / "config.yaml").write_text("a: [1"), "release/config.yaml cannot be read"),
+        (lambda f: (f / "private" / "config.yaml").write_text("a: [1"), "private/config.yaml cannot be read"),
+        (lambda f: (f / "release" / "config.yaml").write_text(""), "release/config.yaml holds no settings"),
+        (
+            lambda f: (f / "release" / "config.yaml").write_text("data: [1, 2]"),
+            "release/config.yaml has [1, 2] as its settings of data",
+        ),
+        (
+            lambda f: (f / "release" / "config.yaml").write_text("privacy: {epsilon: one}"),
+            "config.yaml is malformed (privacy.epsilon",
+        ),
         (lambda f: (f / "status.json").write_text('{"status": "running"}'), "its status is running"),
         (
             lambda f: (f / "status.json").write_text('{"status": "failed", "reason": "out of memory"}'),
@@ -122,6 +133,15 @@ def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they
     runs, _ = load_runs(tmp_path)
     here, moved, other = (run.material for run in sorted(runs, key=lambda run: run.seed))
     assert here == moved != other
+
+
+def test_a_card_with_malformed_settings_is_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "runs", "dpsgd", test=0.72)
+    (folder / "release" / "config.yaml").write_text("data: [1, 2]")
+    cards = write_cards_of(tmp_path / "runs", tmp_path / "cards" / "all.jsonl")
+    runs, (left_out,) = load_runs(cards)
+    assert runs == [] and left_out.path == "all.jsonl, line 2"
+    assert left_out.reason == "config.yaml has [1, 2] as its settings of data, not settings by name"
 
 
 @pytest.mark.parametrize("seconds", ["n/a", [20.0], float("nan")])

@@ -20,16 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
+from pipelines.runs.identity import WITHOUT_EFFECT
 from reports.checked import Unusable, count, finite, json_file, optional, settings, settings_file, share, size
 
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
 
-# Settings that do not affect the law of what a run computes, and do not distinguish settings (`noise`: dense or lazy).
-INCIDENTAL = frozenset(
-    {"seed", "noise_seed", "noise", "device", "paths", "path", "profile", "experiment", "budget", "on_bad_row"}
-    | {"micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model"}
-)
+INCIDENTAL = frozenset({"noise", *WITHOUT_EFFECT})
+"""Hyper-parameters that do not affect the law of what a run computes, and distinguish no settings (`noise`: dense or
+lazy)."""
 
 
 @dataclass(frozen=True)
@@ -301,7 +300,7 @@ def _profile(summary: Mapping[str, Any], config: Mapping[str, Any]) -> str:
 
 
 def essential(value: Any) -> Any:
-    """Return settings without those that never distinguish two settings."""
+    """Return hyper-parameters without those that never distinguish two settings."""
     if isinstance(value, Mapping):
         return {key: essential(item) for key, item in value.items() if key not in INCIDENTAL}
     return value
@@ -317,13 +316,15 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _material(config: Mapping[str, Any], weights: str | None) -> str:
-    """Return a digest of what comparable runs share: data and model (of a pretrained one the content, not its path)."""
-    data = dict(config.get("data") or {})
+    """Return a digest of what comparable runs share: data, with the seeds of their draw and of their split, and model;
+    of files and of pretrained weights not where they lie."""
+    value: dict[str, Any] = {name: dict(config.get(name) or {}) for name in ("data", "model")} | {"weights": weights}
+    for section, name in (("data", "path"), ("data", "on_bad_row"), ("model", "path")):
+        value[section].pop(name, None)
     if weights is not None:
-        data.pop("tokenizer", None)  # determined by the weights
-    value = {"data": data, "model": config.get("model"), "weights": weights}
+        value["data"].pop("tokenizer", None)  # determined by the weights
     value |= {"unit": unit} if (unit := _unit(config)) else {}
-    return _digest(without_nulls(essential(value)))[:8]
+    return _digest(without_nulls(value))[:8]
 
 
 def _unit(config: Mapping[str, Any]) -> str | None:

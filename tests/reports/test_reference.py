@@ -140,10 +140,11 @@ def test_a_difference_of_utility_or_of_gradient_size_is_named(
 
 
 def test_other_data_other_lengths_and_single_seeds_are_not_compared(tmp_path: Path, reference: Path) -> None:
-    for change in ({"examples": 9}, {"steps": 64}, {"epsilon": 3.0}, {"model": "other"}, {"dataset": "journey"}):
+    data, draw = {"dataset": "journey"}, {"data": {"seed": 1}}
+    for change in ({"examples": 9}, {"steps": 64}, {"epsilon": 3.0}, {"model": "other"}, data, draw):
         write_run(tmp_path / "runs", "adafest", test=0.1, coordinates=1.0, settings={"threshold": 5.0}, **change)
     build(tmp_path / "runs", tmp_path / "report", only=["frontier"], reference=reference)
-    assert verdicts(tmp_path / "report")["fig8"] == ("not compared", 5, 0, 0)
+    assert verdicts(tmp_path / "report")["fig8"] == ("not compared", 6, 0, 0)
     write_setting(tmp_path / "once", 5.0, [0.7], [1000.0])
     one = write_cards_of(tmp_path / "once", tmp_path / "one_seed" / "all.jsonl")
     write_setting(tmp_path / "again", 5.0, [0.1], [1000.0], seed=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.comparison import Setting, but_for_selection
+from reports.comparison import Setting, but_for_selection, populations
 from reports.runs import Timings, load_runs, setting_key
 from tests.reports.synthetic import write_cards_of, write_run
 
@@ -122,6 +122,16 @@ def test_a_setting_that_is_null_is_the_same_as_one_that_an_earlier_version_lacks
     assert runs[0].material == runs[1].material != runs[2].material
     earlier, null, other = (but_for_selection(Setting("", (run,))) for run in runs)
     assert earlier == null != other
+
+
+def test_data_are_told_apart_by_their_seeds_and_not_by_where_they_lie(tmp_path: Path) -> None:
+    changes = {}, {"path": "moved", "on_bad_row": "skip"}, {"seed": 1}, {"split": {"seed": 1}}
+    for run, change in enumerate(changes):
+        write_run(tmp_path, "dpsgd", test=0.72, seed=run, data={"seed": 0, "split": {"seed": 0}, **change})
+    runs = sorted(load_runs(tmp_path)[0], key=lambda run: run.seed)
+    here, moved, drawn, split = (run.material for run in runs)
+    assert here == moved and len({here, drawn, split}) == 3
+    assert sorted(len(group.runs) for group in populations(runs)) == [1, 1, 2]
 
 
 def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they_lie(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import statistics
@@ -19,8 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from pipelines.runs.cards import without_nulls
-from reports.runs import Run, essential, flat, setting_key
+from reports.runs import Run, distinctive, essential, flat, setting_key
 
 LARGE_VOCABULARY = 200_000
 """Rows of a word embedding from which it counts as large, like XLM-R's 250,002 and unlike RoBERTa's 50,265."""
@@ -404,7 +402,7 @@ def best_reduction(settings: Iterable[Setting], reference: Setting, loss: float)
 
 def but_for_selection(setting: Setting, *names: str) -> str:
     """Return all settings but these of the selection, a key for settings that differ only in them."""
-    settings = copy.deepcopy(essential(setting.runs[0].hyperparameters))
+    settings = distinctive(setting.runs[0])
     for name in names:
-        (settings["algorithm"].get("selection") or {}).pop(name, None)
-    return json.dumps([without_nulls(settings), setting.epsilon], sort_keys=True, default=str)
+        settings.get("algorithm", {}).get("selection", {}).pop(name, None)
+    return json.dumps([settings, setting.epsilon], sort_keys=True, default=str)

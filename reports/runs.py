@@ -277,10 +277,14 @@ def _timings(file: Path) -> Timings | None:
 
 
 def setting_key(run: Run) -> str:
-    """Return the key of a run's setting: everything but the seed. A run without hyper-parameters has its own."""
-    settings = without_nulls(essential(run.hyperparameters)) or {"run": run.id}
+    """Return the key of a run's setting: everything but the seed."""
     rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
-    return json.dumps([settings, rest], sort_keys=True, default=str)
+    return json.dumps([distinctive(run), rest], sort_keys=True, default=str)
+
+
+def distinctive(run: Run) -> dict[str, Any]:
+    """Return a copy of the hyper-parameters that distinguish settings; a run without any is distinguished by its id."""
+    return without_nulls(essential(run.hyperparameters)) or {"run": run.id}
 
 
 def _hyperparameters(summary: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -124,6 +124,14 @@ def test_a_setting_that_is_null_is_the_same_as_one_that_an_earlier_version_lacks
     assert earlier == null != other
 
 
+def test_a_run_without_hyperparameters_has_a_setting_of_its_own(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, "dpsgd", test=0.72, seed=seed, hyperparameters={})
+    runs, _ = load_runs(tmp_path)
+    for key in (setting_key, lambda run: but_for_selection(Setting("", (run,)), "source", "noise_multiplier")):
+        assert len({key(run) for run in runs}) == 2
+
+
 def test_data_are_told_apart_by_their_seeds_and_not_by_where_they_lie(tmp_path: Path) -> None:
     changes = {}, {"path": "moved", "on_bad_row": "skip"}, {"seed": 1}, {"split": {"seed": 1}}
     for run, change in enumerate(changes):

@@ -90,6 +90,7 @@ def build(
     chosen, commands = _chosen(only), commands or Commands()
     usable, skipped = load_runs(runs)
     groups = _main_first(populations(usable), dataset, commands.profile)
+    skipped += _alone(usable, groups)
     entries = _earlier(report) if only else {}
     draft = Draft(report)
     measured = measured_in(runs, report)
@@ -148,6 +149,13 @@ def _main_first(groups: list[Population], dataset: str | None, profile: str) -> 
         there = ", ".join(sorted({group.dataset for group in groups})) or "none"
         raise UserError(f"There are no finished runs on {dataset}; there are runs on: {there}.")
     return sorted(groups, key=lambda group: (dataset not in (None, group.dataset), group.profile != profile))
+
+
+def _alone(runs: Sequence[Run], groups: Sequence[Population]) -> list[Skipped]:
+    """Return the releases of private searches that no population includes."""
+    shown = {run.id for group in groups for run in group.searched}
+    why = "a private search released it, and there are no other private runs on the same data to show it beside"
+    return [Skipped(run.place, why) for run in runs if run.search is not None and run.id not in shown]
 
 
 @dataclass(frozen=True)

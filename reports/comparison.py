@@ -302,7 +302,8 @@ def populations(runs: Iterable[Run]) -> list[Population]:
 
     Clicks come first, then streams, then texts; within each, real data before generated ones, and rigorous before the
     paper's fidelity. A run without privacy has no fidelity: it joins the private runs of every fidelity on its data.
-    Releases of private searches are kept apart (`Population.searched`).
+    Releases of private searches are kept apart (`Population.searched`); without other private runs on their data they
+    are in no population.
     """
     private: dict[tuple, list[Run]] = {}
     public: dict[tuple, list[Run]] = {}

@@ -16,7 +16,7 @@ from pipelines.data.provenance import Provenance
 from reports.artifacts.frontier import in_order
 from reports.claims.claim import DIFFERS
 from reports.claims.estimate import ENOUGH, FAILS, HOLDS, INCONCLUSIVE, OPEN, TRAINING
-from reports.comparison import Population, heading
+from reports.comparison import Population, Setting, heading
 from reports.found import Found
 from reports.reference import ALARM, Agreement
 from reports.runs import Run
@@ -176,11 +176,13 @@ def _filters(entries: Sequence[Mapping[str, Any]], groups: Sequence[Population])
 
 
 def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield all runs by population; a run without privacy that belongs to two populations is listed once."""
+    """Yield all runs by population, at its end those that private searches released; a run without privacy that belongs
+    to two populations is listed once."""
     seen, room = set[str](), EMBEDDED
     for group in groups:
         items = []
-        for setting, run in ((of, run) for of in in_order(group) for run in of.runs):
+        searched = [Setting("", (run,)) for run in group.searched]
+        for setting, run in ((of, run) for of in (*in_order(group), *searched) for run in of.runs):
             if run.id in seen:
                 continue
             seen.add(run.id)
@@ -190,7 +192,7 @@ def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, l
                 {
                     "run": run,
                     "variant": setting.variant,
-                    "settings": settings_text(setting, group),
+                    "settings": settings_text(setting, group) + ("; released by a private search" * bool(run.search)),
                     "metric": metric(group),
                     "files": files,
                 }

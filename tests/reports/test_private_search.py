@@ -12,12 +12,18 @@ from dpfest import accounting
 from dpfest.accounting import Event, to_record
 from dpfest.search_law import Search
 from reports.artifacts.private_search import content
+from reports.build import build
 from reports.comparison import populations
 from reports.entry import Inputs
 from reports.runs import load_runs
 from tests.reports.synthetic import EXAMPLES, write_run
 
 PAID = Event(kind="gaussian", what="training step", noise_multiplier=3.0, gradient_noise_multiplier=3.0)
+
+WON = {
+    **{"epsilon": 0.999, "delta": 1 / EXAMPLES, "fidelity": "rigorous", "sampling": "poisson"},
+    "search": {"distribution": "negative_binomial", "mean": 10, "epsilon_of_run": 0.7},
+}
 
 
 def rows(runs: Path, **paid: Event) -> tuple[list[dict[str, float | None]], int]:
@@ -37,10 +43,8 @@ def test_the_price_is_that_of_all_runs_and_of_a_search_among_them(tmp_path: Path
         write_run(tmp_path, "frozen", test=0.70, seed=seed)
     write_run(tmp_path, "fest", test=0.74, validation=0.73)
     write_run(tmp_path, "dpsgd", test=0.80, epsilon=3.0)
-    privacy = {"epsilon": 0.999, "delta": 1 / EXAMPLES, "fidelity": "rigorous", "sampling": "poisson"}
-    won = {"distribution": "negative_binomial", "mean": 10, "epsilon_of_run": 0.7}
     for seed, test in ((5, 0.71), (6, 0.73)):
-        write_run(tmp_path, "fest", test=test, validation=0.99, seed=seed, privacy=privacy | {"search": won})
+        write_run(tmp_path, "fest", test=test, validation=0.99, seed=seed, privacy=WON)
     (one, three), seen = rows(tmp_path, dpsgd=PAID, frozen=PAID, fest=PAID)
     assert seen == 6, "what a search released is not compared with runs of settings"
     assert (one["epsilon"], one["runs"], one["test"]) == (1.0, 5, 0.75)
@@ -50,6 +54,19 @@ def test_the_price_is_that_of_all_runs_and_of_a_search_among_them(tmp_path: Path
     assert (one["searches"], one["run_epsilon"]) == (2, 0.7)
     assert (three["runs"], three["searches"], three["search_test"]) == (1, 0, None)
     assert three["searched"] == pytest.approx(three["composed"], rel=0.01), "one run is no choice"
+
+
+def test_what_a_search_released_is_listed_among_the_runs_or_left_out_by_name(tmp_path: Path) -> None:
+    """The page lists it beside other runs on the same data; without them there is nothing to show it in."""
+    beside = write_run(tmp_path / "runs", "fest", test=0.71, privacy=WON)
+    alone = write_run(tmp_path / "runs", "fest", test=0.71, privacy=WON, dataset="journey")
+    write_run(tmp_path / "runs", "dpsgd", test=0.75)
+    built = build(tmp_path / "runs", tmp_path / "report", only=["frontier"])
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    (left_out,) = built.skipped
+    assert left_out.path == f"journey/fest/{alone.name}" and "a private search released it" in left_out.reason
+    assert f"nycflights/fest/{beside.name}" in page and page.count("; released by a private search") == 1
+    assert f"{left_out.path}</code>: {left_out.reason}" in page
 
 
 def test_a_price_that_is_not_known_is_left_open(tmp_path: Path) -> None:

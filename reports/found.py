@@ -33,6 +33,10 @@ HEADLINES = {
         "at one or more of the losses compared, DP-AdaFEST+ cuts the gradient more than DP-FEST and DP-AdaFEST",
         "at one or more of the losses compared, DP-AdaFEST+ cuts the gradient no more than DP-FEST or DP-AdaFEST",
     ),
+    "lora_behind": (
+        "at one or more of the losses compared, DP-AdaFEST cuts the gradient of word embeddings more than LoRA",
+        "at one or more of the losses compared, DP-AdaFEST cuts the gradient of word embeddings no more than LoRA",
+    ),
     "exponential_fails": (
         "exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose)",
         "exponential selection loses no more utility than is tolerable (0.01, or what frozen embeddings lose)",

@@ -15,36 +15,56 @@ from reports.style import WIDTH, Drawing, hover, key
 from reports.wording import number, plural
 
 DECIDED = (HOLDS, FAILS)
-# What readers ask first: claims, in words where they hold, and where they do not.
+_LEADS = "at one or more of the losses compared, {} cuts the gradient{} more than {}"
+_LAGS = "at one or more of the losses compared, {} cuts the gradient{} no more than {} (at others it may)"
+_BUT = "at one or more of them no more"
+_TOLERABLE = "tolerable (0.01, or what frozen embeddings lose if that is less)"
+
 HEADLINES = {
     "training_embeddings_helps_clicks": (
         "training the embeddings privately beats freezing them",
         "training the embeddings privately does not always beat freezing them",
+        "not",
+    ),
+    "training_embeddings_helps": (
+        "training word embeddings privately beats freezing them",
+        "training word embeddings privately does not always beat freezing them",
+        "not",
     ),
     "significant_reduction": (
         "the gradient can be made more than 10 times smaller at a loss of utility below 0.005{at}",
         "the gradient cannot be made more than 10 times smaller at a loss of utility below 0.005{at}",
+        "not",
     ),
     "adafest_ahead_of_fest": (
-        "at one or more of the losses compared, DP-AdaFEST cuts the gradient more than DP-FEST",
-        "at one or more of the losses compared, DP-AdaFEST cuts the gradient no more than DP-FEST",
+        _LEADS.format("DP-AdaFEST", "", "DP-FEST"),
+        _LAGS.format("DP-AdaFEST", "", "DP-FEST"),
+        _BUT,
     ),
     "combined_ahead_of_both": (
-        "at one or more of the losses compared, DP-AdaFEST+ cuts the gradient more than DP-FEST and DP-AdaFEST",
-        "at one or more of the losses compared, DP-AdaFEST+ cuts the gradient no more than DP-FEST or DP-AdaFEST",
+        _LEADS.format("DP-AdaFEST+", "", "DP-FEST and DP-AdaFEST"),
+        _LAGS.format("DP-AdaFEST+", "", "DP-FEST or DP-AdaFEST"),
+        f"{_BUT} than one of these",
     ),
     "lora_behind": (
-        "at one or more of the losses compared, DP-AdaFEST cuts the gradient of word embeddings more than LoRA",
-        "at one or more of the losses compared, DP-AdaFEST cuts the gradient of word embeddings no more than LoRA",
+        _LEADS.format("DP-AdaFEST", " of word embeddings", "LoRA"),
+        _LAGS.format("DP-AdaFEST", " of word embeddings", "LoRA"),
+        _BUT,
     ),
     "exponential_fails": (
-        "exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose)",
-        "exponential selection loses no more utility than is tolerable (0.01, or what frozen embeddings lose)",
+        f"exponential selection loses more utility than is {_TOLERABLE}",
+        f"exponential selection loses no more utility than is {_TOLERABLE}",
+        "not",
     ),
 }
+"""What readers ask first: claims, in words where they hold, where they do not, and where they do not beside data on
+which they hold."""
 
 NOT_IN_PAPER = "not in the paper"
 """Beginning of where a claim is made, of claims that are our own."""
+
+AS_TRIED = "*"
+"""Mark of data on which untried settings could change a verdict."""
 
 BENCHMARKS = "benchmarks"
 """Column of claims that concern no dataset, such as those about time."""
@@ -63,14 +83,14 @@ class Found:
     """The verdicts of each claim by id and dataset, the datasets in order, and the main ε of each that has one.
 
     Attributes:
-        as_tried: number of verdicts that untried settings, between two tried ones, could change.
+        as_tried: claims and datasets whose verdicts untried settings, between two tried ones, could change.
         own: ids of claims that are not the paper's.
     """
 
     verdicts: Mapping[str, Mapping[str, str]]
     datasets: Sequence[str]
     epsilons: Mapping[str, float]
-    as_tried: int
+    as_tried: Collection[tuple[str, str]]
     own: Collection[str]
 
     @classmethod
@@ -85,7 +105,12 @@ class Found:
             verdicts[claim["id"]] = {name: judged[name] for name in (*tested, BENCHMARKS) if name in judged}
         there = {name for by_dataset in verdicts.values() for name in by_dataset}
         epsilons = {group.dataset: group.main_epsilon for group in reversed(groups) if group.main_epsilon is not None}
-        as_tried = sum(one["as_tried"] for claim in claims for name, one in claim["datasets"].items() if name in tested)
+        as_tried = {
+            (claim["id"], name)
+            for claim in claims
+            for name, one in claim["datasets"].items()
+            if one["as_tried"] and name in tested
+        }
         own = {claim["id"] for claim in claims if claim["where"].startswith(NOT_IN_PAPER)}
         return cls(verdicts, [name for name in (*tested, BENCHMARKS) if name in there], epsilons, as_tried, own)
 
@@ -107,11 +132,12 @@ class Found:
     @property
     def _clauses(self) -> list[str]:
         parts = []
-        for claim, (holds, fails) in HEADLINES.items():
+        for claim, (holds, fails, but) in HEADLINES.items():
             verdicts = self.verdicts.get(claim, {})
-            on = {verdict: ", ".join(name for name, own in verdicts.items() if own == verdict) for verdict in DECIDED}
+            marked = {name: name + AS_TRIED * ((claim, name) in self.as_tried) for name in verdicts}
+            on = {of: ", ".join(marked[name] for name, own in verdicts.items() if own == of) for of in DECIDED}
             if on[HOLDS]:
-                part = f"{holds} on {on[HOLDS]}" + (f" (not on {on[FAILS]})" if on[FAILS] else "")
+                part = f"{holds} on {on[HOLDS]}" + (f" ({but} on {on[FAILS]})" if on[FAILS] else "")
             elif on[FAILS]:
                 part = f"{fails} on {on[FAILS]}"
             else:
@@ -145,7 +171,8 @@ class Found:
         if undecided:
             said.append(f"None is decided on {', '.join(undecided)}.")
         if self.as_tried:
-            said.append(f"{plural(self.as_tried, 'verdict')} could change with settings between those that were tried.")
+            count = plural(len(self.as_tried), "verdict")
+            said.append(f"{AS_TRIED} {count} could change with settings between those that were tried.")
         return " ".join(said)
 
     def picture(self) -> Drawing:

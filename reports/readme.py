@@ -300,11 +300,9 @@ def _reduced(panel: Panel, name: str) -> str:
     if not settings or best is None:
         return "—"
     chosen = best_reduction(settings, best, LOSS)
-    if chosen is None:
-        highest = max(settings, key=lambda setting: (setting.validation, setting.key))
-        return f"none ({utility(highest.test, highest.spread)} at best)"
-    mark = WORTHLESS if panel.population.worse_than_frozen(chosen) else ""
-    return f"{utility(chosen.test, chosen.spread)}{mark} at {multiple(chosen.reduction)}"
+    shown = chosen or max(settings, key=lambda setting: (setting.validation, setting.key))
+    said = utility(shown.test, shown.spread) + WORTHLESS * panel.population.worse_than_frozen(shown)
+    return f"none ({said} at best)" if chosen is None else f"{said} at {multiple(chosen.reduction)}"
 
 
 def main() -> None:

@@ -52,13 +52,13 @@ def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Populatio
     assert found.datasets == ["journey", "nycflights", "benchmarks"]
     tally = (
         "Of 6 claims about sparsity-preserving private training, 4 are decided on at least one data set (3 of the "
-        "paper's 5). Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0. 1 verdict could change "
+        "paper's 5). Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0. * 1 verdict could change "
         "with settings between those that were tried."
     )
     assert found.findings == [
         "At one or more of the losses compared, DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights.",
-        "Exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose) on journey "
-        "(not on nycflights).",
+        "Exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose if that is "
+        "less) on journey (not on nycflights*).",
     ]
     assert found.sentence == f"{found.findings[0][:-1]}; e{found.findings[1][1:]} {tally}"
     reduced = Found.of([claim("significant_reduction", "holds", journey="holds")], groups).findings

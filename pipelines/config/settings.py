@@ -321,6 +321,11 @@ class Config:
                 f"algorithm=smaller_tables makes the tables of click data smaller, and data={self.data.name} holds "
                 "texts: choose algorithm=lora_embedding, or click data."
             )
+        if self.optimizer.average is not None and self.algorithm.lazy:
+            raise ValueError(
+                "optimizer.average takes the mean of weights that under algorithm.noise=lazy still lack noise: choose "
+                "algorithm.noise=dense, or leave it null."
+            )
         selection = self.algorithm.selection
         if selection is not None and selection.source is not None and not self.data.is_stream:
             raise ValueError(

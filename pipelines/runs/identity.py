@@ -39,8 +39,9 @@ def run_hash(config: Config) -> str:
         "seed": config.seed,
         "model": config.model.identity(),
     }
-    if config.optimizer.schedule is None:
-        del settings["optimizer"]["schedule"]  # as before there was one
+    for name in ("schedule", "average"):
+        if getattr(config.optimizer, name) is None:
+            del settings["optimizer"][name]  # as before there was one
     if config.privacy.unit == EXAMPLE:
         del settings["privacy"]["unit"]  # as before there were others
     if config.unit_matters:

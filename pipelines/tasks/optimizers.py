@@ -61,11 +61,15 @@ class OptimizerConfig:
     Attributes:
         schedule: null for constant learning rates; linear for rates that fall from their value to zero over all steps
             of the run (of all days of a stream), which reduces what the noise of the last steps adds to the weights.
+        average: share of each period's steps, the last ones, whose weights are averaged; the mean replaces the weights
+            before they are evaluated and released, and the next period of a stream starts from it. null for the last
+            step's weights. Costs O(all rows) in each averaged step, and is refused under lazy noise and over ranks.
     """
 
     dense: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)
     tables: TableOptimizerConfig = field(default_factory=TableOptimizerConfig)
     schedule: str | None = None
+    average: Annotated[float, Within(0, 1, above=True)] | None = None
 
     def __post_init__(self) -> None:
         if self.schedule not in (None, "linear"):

@@ -40,6 +40,7 @@ from pipelines.select import Selection
 from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
+from pipelines.tasks.averaging import TailAverage
 from pipelines.tasks.diverged import Diverged
 from pipelines.tasks.optimizers import optimizers, set_learning_rates
 from pipelines.tasks.task import Task, TaskReader, device_of, task_of
@@ -151,6 +152,7 @@ class Run:
         self.key = self._new_key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
         self.period = 0 if saved is None else saved["period"]
         self.training = self._begin()
+        self.average = self._averaging()
         self.layout = self.training.engine.layout
         self.size = self.task.embedding_size(self.layout)
         self.rows = torch.zeros(len(self.layout.names), dtype=torch.float64)
@@ -175,6 +177,7 @@ class Run:
             return False
         self.period += 1
         self.training = self._begin(after=self.training)
+        self.average = self._averaging()
         if stop.requested or self.step - self._saved >= self.config.train.checkpoint_every:
             self._save()
         return True
@@ -194,6 +197,10 @@ class Run:
             after=after,
         )
 
+    def _averaging(self) -> TailAverage | None:
+        share = self.config.optimizer.average
+        return None if share is None else TailAverage(self.task.model, self.training.period.steps, share)
+
     def train_period(self, stop: StopRequest, report: Reporter, reader: Executor) -> None:
         """Take the remaining steps of the current period, reading each batch during the step before."""
         every, end = self.config.train, self._ends[self.period]
@@ -206,6 +213,8 @@ class Run:
                 upcoming = reader.submit(self._read, self.training.steps_done + 1)
             set_learning_rates(self.optimizers, self.config.optimizer, self.step / self.steps)
             taken = self.training.step(batch)
+            if self.average:
+                self.average.add(self.training.steps_done)
             self.rows += torch.tensor(taken.release.rows_per_table, dtype=torch.float64)
             self.seconds += time.perf_counter() - started
             self._log(taken, report)
@@ -280,6 +289,8 @@ class Run:
     def evaluate_period(self) -> None:
         """Evaluate the model at a period's end: on validation rows, and on held-out rows of the next period's days or,
         after the last period, on test rows."""
+        if self.average:
+            self.average.replace_weights()
         following = self.schedule.following(self.period)
         last = {"test": self.schedule.test} if following is None else {"following": following}
         splits = {"validation": self.schedule.validation, **last}
@@ -358,7 +369,8 @@ class Run:
         own |= {"evaluating": self.evaluating, "evaluated": self.evaluated}
         place = {"period": self.period, "evaluations": self.evaluations}
         key = torch.tensor(list(self.key.secret), dtype=torch.uint8)
-        return {"key": key, **place, **own}
+        average = {"average": self.average.state_dict()} if self.average else {}
+        return {"key": key, **place, **own, **average}
 
     def _restore(self, saved: dict[str, Any]) -> None:
         if missing := sorted(self._progress().keys() - saved.keys()):
@@ -371,6 +383,8 @@ class Run:
         self.evaluating, self.evaluated = saved["evaluating"], saved["evaluated"]
         self.evaluations = saved["evaluations"]
         self.rows.copy_(saved["rows"])
+        if self.average:
+            self.average.load_state_dict(saved["average"])
         # A step that is taken again must round as it did: sums follow the number of threads.
         torch.set_num_threads(int(saved["training"]["bound_to"]["threads"]))
         try:

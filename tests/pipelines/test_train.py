@@ -69,6 +69,7 @@ LONG = ("train.steps=12", "train.checkpoint_every=3", "train.log_every=1")
         "algorithm=adafest_plus",
         "algorithm=dpsgd optimizer.tables.name=adam",
         "algorithm=dpsgd optimizer.schedule=linear",
+        "algorithm=dpsgd optimizer.average=0.75",  # saved before, and within, the steps that are averaged
         "algorithm=nonprivate",
     ],
 )
@@ -105,9 +106,36 @@ def test_a_linear_schedule_sets_the_rates_of_each_step(tmp_path: Path, monkeypat
 
 
 def test_a_constant_schedule_keeps_the_names_of_earlier_runs(tmp_path: Path) -> None:
-    """The literal is the hash of a version without schedules; another one would train finished runs again."""
-    runs = [run_hash(config(tmp_path, f"optimizer.schedule={name}")) for name in ("null", "linear")]
-    assert runs[0] == "c7c151c039af" != runs[1]
+    """The literal is the hash of a version without schedules and averages; another would train finished runs again."""
+    more = ["schedule=null", "average=null", "schedule=linear", "average=0.5"]
+    runs = [run_hash(config(tmp_path, f"optimizer.{text}")) for text in more]
+    assert runs[:2] == ["c7c151c039af"] * 2 and len(set(runs)) == 3
+
+
+def test_averaged_weights_are_released_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    after: list[dict[str, torch.Tensor]] = []
+    step = PrivateTraining.step
+
+    def recorded(training: PrivateTraining, batch: Any) -> Any:
+        taken = step(training, batch)
+        after.append({name: value.double() for name, value in training.model.state_dict().items()})
+        return taken
+
+    monkeypatch.setattr(PrivateTraining, "step", recorded)
+    made = make_run(config(tmp_path, "train.steps=8", "optimizer.average=0.5"))
+    released = load_file(made.path / "release" / "model.safetensors")
+    assert len(after) == 8 and released.keys() == after[0].keys()
+    for name, value in released.items():
+        mean = torch.stack([weights[name] for weights in after[4:]]).mean(0)
+        torch.testing.assert_close(value.double(), mean, rtol=0, atol=1e-6)
+    last = make_run(config(tmp_path, "train.steps=8"))
+    assert made.summary["utility"]["loss"] != last.summary["utility"]["loss"]
+    assert made.summary["privacy"] == last.summary["privacy"]
+
+
+def test_weights_that_lack_noise_are_not_averaged(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"optimizer\.average takes .*algorithm\.noise=lazy still lack noise"):
+        config(tmp_path, "algorithm=dpsgd", "algorithm.noise=lazy", "optimizer.average=0.5")
 
 
 def stopped(monkeypatch: pytest.MonkeyPatch, settings: Config) -> Path:

@@ -14,6 +14,7 @@ import torch
 
 from dpfest.errors import UserError
 from dpfest.topk import most_frequent, rows_per_feature
+from dpfest.training import PrivateTraining
 from pipelines.budget import budget
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
@@ -77,13 +78,16 @@ def opened(settings: Config) -> Stream:
     return Stream.open(preprocess(settings))
 
 
-@pytest.mark.parametrize(("algorithm", "every"), [("adafest_plus", 3), ("adafest_plus", 100), ("nonprivate", 3)])
+@pytest.mark.parametrize(
+    ("algorithm", "every"),
+    [("adafest_plus", 3), ("adafest_plus optimizer.average=0.5", 3), ("adafest_plus", 100), ("nonprivate", 3)],
+)
 def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
     overrides: Any, config: Any, algorithm: str, every: int
 ) -> None:
     """Also where the last checkpoint is of the first period."""
     more = [*f"algorithm={algorithm}".split(), "train.steps=6", f"train.checkpoint_every={every}", "train.log_every=1"]
-    more += ["algorithm.threshold=1", "algorithm.selection.rows=260"] if algorithm == "adafest_plus" else []
+    more += ["algorithm.threshold=1", "algorithm.selection.rows=260"] if "adafest_plus" in algorithm else []
     expected = make_run(config(*more, name="quiet"))
     folder = run_folder(config(*more, name="killed"))
     train_until_killed(overrides("killed", *more), steps=6 + 4)
@@ -97,6 +101,29 @@ def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
     if algorithm != "nonprivate":
         ledgers = [json.loads((run.path / "release" / "ledger.json").read_text()) for run in (expected, resumed)]
         assert ledgers[0] == ledgers[1] and ledgers[0]["epsilon"] <= 1
+
+
+def test_a_period_starts_from_the_averaged_weights_of_the_one_before(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, after = list[torch.Tensor](), list[torch.Tensor]()
+    step = PrivateTraining.step
+
+    def recorded(training: PrivateTraining, batch: Any) -> Any:
+        before.append(weights(training.model))
+        taken = step(training, batch)
+        after.append(weights(training.model))
+        return taken
+
+    def weights(model: torch.nn.Module) -> torch.Tensor:
+        return torch.cat([value.double().flatten() for value in model.state_dict().values()])
+
+    monkeypatch.setattr(PrivateTraining, "step", recorded)
+    make_run(config("algorithm=dpsgd", "train.steps=6", "optimizer.average=0.5"))
+    assert len(before) == 12
+    assert all(torch.equal(before[n], after[n - 1]) for n in range(1, 12) if n != 6)
+    torch.testing.assert_close(before[6], torch.stack(after[3:6]).mean(0), rtol=0, atol=1e-6)
+    assert not torch.equal(before[6], after[5])
 
 
 @pytest.mark.parametrize(

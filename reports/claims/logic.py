@@ -149,6 +149,44 @@ class Any(All):
         return all(part.fails(of, chosen) for part in self.parts)
 
 
+@dataclass(frozen=True)
+class Ground:
+    """A contrast on which a verdict rests.
+
+    Attributes:
+        contrast: the contrast.
+        least: what it is shown to be above, or below.
+        bounds: its estimate, at the level of the verdict.
+    """
+
+    contrast: Contrast
+    least: float
+    bounds: Difference
+
+    @property
+    def above(self) -> bool:
+        return self.bounds.value > self.least
+
+    @property
+    def margin(self) -> float:
+        """How far the nearer bound is from `least`."""
+        return abs(self.bounds.value - self.least) - self.bounds.half
+
+
+def grounds(statement: Statement, of: int = 1, chosen: bool = False, true: bool = True) -> list[Ground]:
+    """Return the contrasts that show a statement which holds or, if not `true`, that refute one which fails."""
+    if isinstance(statement, Above):
+        return [Ground(statement.contrast, statement.least, statement.contrast.at(of, chosen))]
+    if isinstance(statement, Not):
+        return grounds(statement.part, of, chosen, not true)
+    assert isinstance(statement, All)
+    parts = statement.parts
+    if isinstance(statement, Any) == true and len(parts) > 1:  # one part decides
+        pick = max if true else min
+        return grounds(pick(parts, key=lambda part: part.seems), of * len(parts), True, true)
+    return [ground for part in parts for ground in grounds(part, of, chosen, true)]
+
+
 def below(contrast: Contrast, most: float) -> Statement:
     """Return the statement that a contrast is below `most`."""
     return Not(Above(contrast, most))

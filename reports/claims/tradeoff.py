@@ -9,7 +9,7 @@ from dataclasses import replace
 from reports.claims.ahead import LOSSES, Compared, Reach, Tried, ahead, behind, comparable
 from reports.claims.claim import NOWHERE, Finding, Findings, at_every, finding, in_each
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN
-from reports.claims.logic import Above, All, Any, Statement, between
+from reports.claims.logic import Above, All, Any, Statement, between, grounds
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
 from reports.published import TAB_FROZEN
@@ -59,6 +59,7 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     verdict = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
     if verdict == OPEN and (lost := compared.worthless()):
         return finding(INCONCLUSIVE, "nothing_to_lose", where=panel.where, lost=lost, metric=metric(panel.population))
+    shown = so if verdict == HOLDS else not_so
     decisive, untried = (ahead if verdict == HOLDS else behind), [replace(one, between=True) for one in (mine, *others)]
     inconclusive = verdict == OPEN and max(so.value, not_so.value) < 0 and not compared.unsure(losses)
     reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in losses]
@@ -72,8 +73,23 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
         reached=reached,
         ends=_ends([mine, *others], reached) if inconclusive else None,
         frozen=compared.frozen_loss(),
+        narrowest=None if verdict == OPEN else _narrowest(shown, of),
         as_tried=verdict != OPEN and not decisive(untried[0], untried[1:], factor, losses).holds(of, True),
     )
+
+
+def _narrowest(shown: Statement, of: int) -> Mapping[str, object]:
+    """Return the loss on which a lead rests with the narrowest margin: whose it is, its bounds, and what it is compared
+    with."""
+    ground = min(grounds(shown, of, True), key=lambda ground: ground.margin)
+    (setting,) = (setting for factor, setting in ground.contrast.weights if factor < 0)
+    return {
+        "name": setting.algorithm,
+        "reduction": setting.reduction,
+        "lost": ground.bounds,
+        "above": ground.above,
+        "loss": ground.least,
+    }
 
 
 def _lead(reached: Sequence[tuple[float, Reach, Sequence[Reach]]], outcome: str) -> tuple[str, float, float | None]:

@@ -106,6 +106,22 @@ def test_a_claim_of_click_data_holds_where_it_is_so_and_fails_where_it_is_not(cl
         assert found(tmp_path / verdict, claim)["verdict"] == verdict
 
 
+@pytest.mark.parametrize(
+    ("loss", "narrowest"),
+    [
+        (0.002, "the loss of DP-AdaFEST at 5,000×, +0.0020 ± 0.0000, is below 0.005."),
+        (-0.004, "the loss of DP-FEST at 6,000×, +0.0120 ± 0.0000, is above 0.005."),
+    ],
+)
+def test_a_lead_names_the_loss_on_which_it_rests_most_narrowly(loss: float, narrowest: str, tmp_path: Path) -> None:
+    write(
+        tmp_path, [*BASE, fest(300, 0.012, 6e3), fest(3000, 0.002, 90.0), adafest(50, 0.03, 5e4), adafest(5, loss, 5e3)]
+    )
+    claim = found(tmp_path, "adafest_ahead_of_fest")
+    assert claim["verdict"] == HOLDS
+    assert f"The narrowest margin that decides this: {narrowest}" in claim["evidence"]
+
+
 SIZES = ("gradient_sparse", "larger_ratio_denser", "larger_threshold_sparser")
 """Claims of sizes, which are counted over all steps."""
 

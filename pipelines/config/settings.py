@@ -45,6 +45,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "journey_text": "pipelines.data.text.journey:JourneyTextConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
         "sst2_phrases": "pipelines.data.text.glue:Sst2PhrasesConfig",
+        "sst2_halves": "pipelines.data.text.glue:Sst2HalvesConfig",
         "qnli": "pipelines.data.text.glue:QnliConfig",
         "qqp": "pipelines.data.text.glue:QqpConfig",
         "xnli": "pipelines.data.text.glue:XnliConfig",

@@ -307,7 +307,7 @@ def embeddings_help(population: Population) -> Finding:
 def least_gain_of_training(dataset: str) -> float | None:
     """Return the smallest gain of accuracy from training the word embeddings in the paper's table; None if the dataset
     is not of its tasks."""
-    task = next((task for task in TAB_FROZEN.columns if dataset in (task, f"{task}_phrases")), None)
+    task = next((task for task in TAB_FROZEN.columns if dataset.partition("_")[0] == task), None)
     if task is None:
         return None
     column = TAB_FROZEN.columns.index(task)

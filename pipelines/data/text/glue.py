@@ -14,7 +14,7 @@ from pipelines.data.source import OnBadRow
 from pipelines.data.text.config import PretrainedTextConfig
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.parquet import ParquetFile
-from pipelines.data.text.sentences import FILES as PHRASES
+from pipelines.data.text.sentences import files
 from pipelines.data.text.tsv import TsvFile
 from pipelines.system.checksum import fingerprint
 from pipelines.system.hub import Wanted, local_folder
@@ -109,11 +109,12 @@ class Sst2PhrasesConfig(Sst2Config):
     """SST-2 split by sentence: the files that :mod:`pipelines.data.text.sentences` writes to the folder ``path``."""
 
     training_examples: ClassVar[int] = 55_771
+    split: ClassVar[str] = "phrases"
 
     name: str = "sst2_phrases"
 
     def _found(self) -> dict[str, tuple[Path, TextColumns]]:
-        paths = {part: Path(self.path) / name for part, name in PHRASES.items()}
+        paths = {part: Path(self.path) / name for part, name in files(self.split).items()}
         for path in paths.values():
             if not path.is_file():
                 raise UserError(
@@ -121,6 +122,16 @@ class Sst2PhrasesConfig(Sst2Config):
                     "where SST-2 is the folder of the official train.tsv, and set data.path to FOLDER."
                 )
         return {part: (path, self.columns) for part, path in paths.items()}
+
+
+@dataclass
+class Sst2HalvesConfig(Sst2PhrasesConfig):
+    """The same with half of the sentences held out: fewer rows to train on, and more to test on."""
+
+    training_examples: ClassVar[int] = 31_812
+    split: ClassVar[str] = "halves"
+
+    name: str = "sst2_halves"
 
 
 @dataclass

@@ -14,7 +14,7 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
 from pipelines.data.text.glue import Sst2Config
-from pipelines.data.text.sentences import split, write
+from pipelines.data.text.sentences import HELD_OUT, split, write
 
 
 def treebank(sentences: int = 60) -> list[str]:
@@ -34,28 +34,35 @@ def part_of(row: str, other: str) -> bool:
     return phrase in text
 
 
-def test_no_test_row_shares_its_words_with_a_training_row() -> None:
-    training, test = split(treebank())
-    assert len(training) > 300 and len(test) > 20
+@pytest.mark.parametrize("share", HELD_OUT.values())
+def test_no_test_row_shares_its_words_with_a_training_row(share: float) -> None:
+    training, test = split(treebank(), share)
+    assert len(training) > 200 and len(test) > 20
     assert not any(part_of(row, other) for row in test for other in training)
     assert not any(part_of(row, other) for row in training for other in test)
 
 
 def test_rows_are_kept_as_they_are_and_in_order() -> None:
     rows = treebank()
-    for part in split(rows):
+    for part in split(rows, 0.15):
         left = iter(rows)
         assert all(row in left for row in part)
 
 
 def test_the_split_does_not_depend_on_the_order() -> None:
     rows = treebank()
-    assert [sorted(part) for part in split(rows)] == [sorted(part) for part in split(rows[::-1])]
+    assert [sorted(part) for part in split(rows, 0.15)] == [sorted(part) for part in split(rows[::-1], 0.15)]
+
+
+def test_a_larger_share_holds_out_more_sentences_and_the_same() -> None:
+    few, many = (set(split(treebank(), share)[1]) for share in (0.15, 0.5))
+    sentences = [{row for row in rows if len(row.split()) == 13} for rows in (few, many)]
+    assert sentences[0] < sentences[1]
 
 
 def test_rows_of_training_and_of_held_out_sentences_are_left_out() -> None:
     rows = treebank()
-    training, test = split(rows)
+    training, test = split(rows, 0.15)
     left_out = {row for row in rows if row not in {*training, *test}}
     sentences = [row for row in rows if len(row.split()) == 13]
     held_out = [row for row in sentences if row in test]
@@ -77,11 +84,14 @@ def sst2(folder: Path, content: bytes | None = None) -> Path:
     return folder
 
 
-def test_the_command_writes_both_files_and_says_if_rows_are_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "share"), HELD_OUT.items())
+def test_the_command_writes_both_files_and_says_if_rows_are_missing(name: str, share: float, tmp_path: Path) -> None:
     done = run(sst2(tmp_path / "SST-2"), tmp_path / "phrases")
     assert done.returncode == 0, done.stderr
-    parts = [(tmp_path / "phrases" / f"phrases_{part}.tsv").read_text() for part in ("train", "test")]
-    assert [tuple(part.splitlines()) for part in parts] == [("sentence\tlabel", *part) for part in split(treebank())]
+    parts = [(tmp_path / "phrases" / f"{name}_{part}.tsv").read_text() for part in ("train", "test")]
+    assert [tuple(part.splitlines()) for part in parts] == [
+        ("sentence\tlabel", *part) for part in split(treebank(), share)
+    ]
     assert [f"{len(part.splitlines()) - 1:,} rows" in done.stdout for part in parts] == [True, True]
     assert "train.tsv has 540 rows, SST-2's 67,349" in done.stderr
 
@@ -128,14 +138,15 @@ def test_wrong_paths_are_named_and_nothing_is_replaced(tmp_path: Path) -> None:
     assert done.returncode and f"{source / 'dev.tsv' / 'phrases_train.tsv'} cannot be written" in done.stderr
 
 
-@pytest.mark.parametrize("data", ["sst2", "sst2_phrases"])
+@pytest.mark.parametrize("data", ["sst2", "sst2_phrases", "sst2_halves"])
 def test_neither_kind_of_folder_passes_for_the_other(tmp_path: Path, data: str) -> None:
-    folders = {"sst2_phrases": sst2(tmp_path / "SST-2"), "sst2": tmp_path / "phrases"}
-    (folders["sst2_phrases"] / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
-    write(folders["sst2_phrases"], folders["sst2"])
+    official, written = sst2(tmp_path / "SST-2"), tmp_path / "phrases"
+    folders = {"sst2_phrases": official, "sst2_halves": official, "sst2": written}
+    (official / "dev.tsv").write_text("sentence\tlabel\na\t1\n")
+    write(official, written)
     config = typed(Composer().compose([f"data={data}", f"data.path={folders[data]}", f"model.path={tmp_path}"])).data
     assert isinstance(config, Sst2Config)
     with pytest.raises(
-        UserError, match="phrases_train.tsv: write it with" if data != "sst2" else "no file .*train.tsv"
+        UserError, match="(phrases|halves)_train.tsv: write it with" if data != "sst2" else "no file .*train.tsv"
     ):
         config.files(tmp_path)

@@ -3,9 +3,9 @@ SST-2 FOLDER`` writes the files of ``data=sst2_phrases`` and ``data=sst2_halves`
 
 SST-2's train.tsv holds sentences of film reviews and phrases of these sentences, in no order; its dev.tsv holds 872
 whole sentences. Here 15% or, for sst2_halves, half of the sentences of train.tsv are held out with all their phrases:
-9,518 test rows of 1,067 sentences, or 32,364 of 3,493. They differ from the training rows: rows that occur in both kinds of
-sentences are left out (2,060 or 3,173, mostly single words), and a held-out sentence may have words that no training
-row has.
+9,518 test rows of 1,067 sentences, or 32,364 of 3,493. They differ from the training rows: rows that occur in both
+kinds of sentences are left out (2,060 or 3,173, mostly single words), and a held-out sentence may have words that no
+training row has.
 
 Which rows are sentences depends on other rows, so this runs before dpfest reads the data, and no guarantee covers it.
 As with GLUE's own dev.tsv, the test rows count as public. The guarantee is for the rows of the training file that

@@ -99,7 +99,8 @@ def settings_text(setting: Setting, population: Population) -> str:
         if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
             continue
         own = key.startswith("algorithm.") and key != "algorithm.name"
-        varies = any(key in other and other[key] != value for other in others) and key != "algorithm.name"
+        # A setting that a card lacks is null: it was made before there was one.
+        varies = not key.startswith("algorithm.") and any(other.get(key) != value for other in others)
         if value is not None and (own or varies):
             shown.append(f"{_symbol(setting.algorithm, key)}={number(value)}")
     return ", ".join(shown) or "—"

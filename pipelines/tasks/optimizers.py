@@ -61,9 +61,11 @@ class OptimizerConfig:
     Attributes:
         schedule: null for constant learning rates; linear for rates that fall from their value to zero over all steps
             of the run (of all days of a stream), which reduces what the noise of the last steps adds to the weights.
-        average: share of each period's steps, the last ones, whose weights are averaged; the mean replaces the weights
-            before they are evaluated and released, and the next period of a stream starts from it. null for the last
-            step's weights. Costs O(all rows) in each averaged step, and is refused under lazy noise and over ranks.
+        average: share of each period's steps, the last ones (at least one), whose weights are averaged. At the period's
+            end the mean replaces the weights: it is evaluated, released, and what the next period of a stream starts
+            from; ``train.evaluate_every`` evaluates the current weights. null for the last step's weights. Takes
+            time in all rows in each averaged step, and a copy of the trained weights. Not under lazy noise or over
+            ranks.
     """
 
     dense: DenseOptimizerConfig = field(default_factory=DenseOptimizerConfig)

@@ -383,8 +383,6 @@ class Run:
         self.evaluating, self.evaluated = saved["evaluating"], saved["evaluated"]
         self.evaluations = saved["evaluations"]
         self.rows.copy_(saved["rows"])
-        if self.average:
-            self.average.load_state_dict(saved["average"])
         # A step that is taken again must round as it did: sums follow the number of threads.
         torch.set_num_threads(int(saved["training"]["bound_to"]["threads"]))
         try:
@@ -395,6 +393,8 @@ class Run:
                 "train.micro_batch_size, device and installation as before, or delete that folder and start again, "
                 "which spends the budget a second time."
             ) from error
+        if self.average:
+            self.average.load_state_dict(saved["average"])
         self._saved = self.step
 
     def _resume(self, saved: dict[str, Any]) -> None:

@@ -112,7 +112,10 @@ def _refuse(config: Config) -> None:
     if config.train.micro_batch_size is not None:
         raise UserError("Over ranks a batch is cut by ranks.parts: leave train.micro_batch_size null.")
     if config.optimizer.average is not None:
-        raise UserError("Over ranks no process holds all weights to average: leave optimizer.average null.")
+        raise UserError(
+            f"optimizer.average={config.optimizer.average} is not implemented over ranks: leave it null, or start "
+            "`dpfest train` without torchrun, or with distributed=off."
+        )
     if config.search.asked:
         raise UserError(
             f"search.distribution={config.search.distribution} is for dpfest sweep, whose runs have no ranks."

@@ -169,22 +169,22 @@ class Ground:
 
     @property
     def margin(self) -> float:
-        """How far the nearer bound is from `least`."""
-        return abs(self.bounds.value - self.least) - self.bounds.half
+        """Distance of the estimate from `least`, in distances of its bounds; more than 1."""
+        distance = abs(self.bounds.value - self.least)
+        return distance / self.bounds.half if self.bounds.half else math.inf
 
 
-def grounds(statement: Statement, of: int = 1, chosen: bool = False, true: bool = True) -> list[Ground]:
-    """Return the contrasts that show a statement which holds or, if not `true`, that refute one which fails."""
+def grounds(statement: Statement, of: int = 1, chosen: bool = False) -> list[Ground]:
+    """Return the contrasts that show a statement which holds; of negations, only those of a single contrast."""
+    if isinstance(statement, Not):
+        statement = statement.part  # bounds are on both sides
     if isinstance(statement, Above):
         return [Ground(statement.contrast, statement.least, statement.contrast.at(of, chosen))]
-    if isinstance(statement, Not):
-        return grounds(statement.part, of, chosen, not true)
     assert isinstance(statement, All)
     parts = statement.parts
-    if isinstance(statement, Any) == true and len(parts) > 1:  # one part decides
-        pick = max if true else min
-        return grounds(pick(parts, key=lambda part: part.seems), of * len(parts), True, true)
-    return [ground for part in parts for ground in grounds(part, of, chosen, true)]
+    if isinstance(statement, Any) and len(parts) > 1:
+        return grounds(max(parts, key=lambda part: part.seems), of * len(parts), True)
+    return [ground for part in parts for ground in grounds(part, of, chosen)]
 
 
 def below(contrast: Contrast, most: float) -> Statement:

@@ -70,22 +70,25 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
         where=panel.where,
         leader=leader,
         rivals=rivals,
+        factor=factor,
         reached=reached,
         ends=_ends([mine, *others], reached) if inconclusive else None,
         frozen=compared.frozen_loss(),
-        narrowest=None if verdict == OPEN else _narrowest(shown, of),
+        ahead=verdict == HOLDS,
+        narrowest=None if verdict == OPEN else _narrowest(shown, of, panel.population),
         as_tried=verdict != OPEN and not decisive(untried[0], untried[1:], factor, losses).holds(of, True),
     )
 
 
-def _narrowest(shown: Statement, of: int) -> Mapping[str, object]:
-    """Return the loss on which a lead rests with the narrowest margin: whose it is, its bounds, and what it is compared
-    with."""
+def _narrowest(shown: Statement, of: int, population: Population) -> Mapping[str, object]:
+    """Return the loss on which a verdict rests with the narrowest margin: whose it is, its bounds, and what it is
+    compared with."""
     ground = min(grounds(shown, of, True), key=lambda ground: ground.margin)
     (setting,) = (setting for factor, setting in ground.contrast.weights if factor < 0)
     return {
-        "name": setting.algorithm,
+        "name": setting.variant,
         "reduction": setting.reduction,
+        "settings": settings_text(setting, population),
         "lost": ground.bounds,
         "above": ground.above,
         "loss": ground.least,

@@ -133,6 +133,29 @@ def test_averaged_weights_are_released_and_evaluated(tmp_path: Path, monkeypatch
     assert made.summary["privacy"] == last.summary["privacy"]
 
 
+def test_a_run_stopped_before_its_evaluation_goes_on_with_the_averaged_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = ["train.steps=8", "optimizer.average=0.5"]
+    expected = make_run(config(tmp_path / "whole", *more))
+    settings = config(tmp_path / "cut", *more)
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        signal_at(patch, 7, signal.SIGTERM)  # in the last step
+        make_run(settings)
+    state = RunDirectory(run_folder(settings)).load_state()
+    assert state["training"]["steps_done"] == 8 and not state["evaluations"]
+    resumed = make_run(settings)
+    want, got = outcome(expected.path), outcome(resumed.path)
+    assert got[0] == want[0]
+    assert all(bool((got[2][name] == value).all()) for name, value in want[2].items())
+
+
+@pytest.mark.parametrize("share", [0, 1.5])
+def test_a_share_beyond_its_range_is_refused(share: float, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"optimizer\.average must be a number"):
+        config(tmp_path, f"optimizer.average={share}")
+
+
 def test_weights_that_lack_noise_are_not_averaged(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"optimizer\.average takes .*algorithm\.noise=lazy still lack noise"):
         config(tmp_path, "algorithm=dpsgd", "algorithm.noise=lazy", "optimizer.average=0.5")

@@ -80,7 +80,7 @@ def opened(settings: Config) -> Stream:
 
 @pytest.mark.parametrize(
     ("algorithm", "every"),
-    [("adafest_plus", 3), ("adafest_plus optimizer.average=0.5", 3), ("adafest_plus", 100), ("nonprivate", 3)],
+    [("adafest_plus", 3), ("adafest_plus optimizer.average=0.5", 1), ("adafest_plus", 100), ("nonprivate", 3)],
 )
 def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
     overrides: Any, config: Any, algorithm: str, every: int

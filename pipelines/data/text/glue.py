@@ -14,7 +14,7 @@ from pipelines.data.source import OnBadRow
 from pipelines.data.text.config import PretrainedTextConfig
 from pipelines.data.text.file import TextColumns, TextFile
 from pipelines.data.text.parquet import ParquetFile
-from pipelines.data.text.sentences import files
+from pipelines.data.text.sentences import split_files
 from pipelines.data.text.tsv import TsvFile
 from pipelines.system.checksum import fingerprint
 from pipelines.system.hub import Wanted, local_folder
@@ -106,7 +106,7 @@ class Sst2Config(GlueConfig):
 
 @dataclass
 class Sst2PhrasesConfig(Sst2Config):
-    """SST-2 split by sentence: the files that :mod:`pipelines.data.text.sentences` writes to the folder ``path``."""
+    """SST-2 split by sentence: files of the folder ``path``, which :mod:`pipelines.data.text.sentences` writes."""
 
     training_examples: ClassVar[int] = 55_771
     split: ClassVar[str] = "phrases"
@@ -114,7 +114,7 @@ class Sst2PhrasesConfig(Sst2Config):
     name: str = "sst2_phrases"
 
     def _found(self) -> dict[str, tuple[Path, TextColumns]]:
-        paths = {part: Path(self.path) / name for part, name in files(self.split).items()}
+        paths = {part: Path(self.path) / name for part, name in split_files(self.split).items()}
         for path in paths.values():
             if not path.is_file():
                 raise UserError(

@@ -36,7 +36,7 @@ _HEADER = "sentence\tlabel"
 _SEED = 0
 
 
-def files(name: str) -> dict[str, str]:
+def split_files(name: str) -> dict[str, str]:
     """Return the names of a split's files. No official file has these: neither kind of folder passes for the other."""
     return {part: f"{name}_{part}.tsv" for part in ("train", "test")}
 
@@ -85,7 +85,7 @@ def write(source: Path, folder: Path) -> None:
         parts = dict(zip(("train", "test"), split(rows, share), strict=True))
         if empty := [part for part, chosen in parts.items() if not chosen]:
             raise UserError(f"{path} has too few sentences to split: no row would be left to {empty[0]} on.")
-        written |= {file: parts[part] for part, file in files(name).items()}
+        written |= {file: parts[part] for part, file in split_files(name).items()}
     for file, chosen in written.items():
         text = "\n".join([_HEADER, *chosen, ""])
         try:

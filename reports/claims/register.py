@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from reports.claims import knobs, streams, tradeoff
+from reports.claims import knobs, leads, streams, tradeoff
 from reports.claims.accountings import as_good
 from reports.claims.claim import Claim, Test, main_epsilon, nowhere, on
 from reports.claims.knobs import on_grid
@@ -27,7 +27,7 @@ without_privacy = partial(on, epsilons=lambda population: [])
 
 def _leads_at_1(kinds: Sequence[str], leader: str, rival: str) -> Test:
     """At ε = 1 and at the same loss, the leader has a larger reduction than the rival."""
-    return on(kinds, tradeoff.leads_at(leader, rival, epsilons=[1.0]), lambda population: [1.0])
+    return on(kinds, leads.leads_at(leader, rival, epsilons=[1.0]), lambda population: [1.0])
 
 
 def _within(table: PublishedTable[float], one: str, other: str) -> str:
@@ -64,7 +64,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST cuts the gradient more than DP-FEST at the same level of utility.",
         "§4.2, figure 3",
         ("fig3", "fig8", "frontier"),
-        on(STATIC, tradeoff.leads_at("adafest", "fest")),
+        on(STATIC, leads.leads_at("adafest", "fest")),
     ),
     Claim(
         "adafest_half_a_million",
@@ -87,7 +87,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-AdaFEST+ outperforms DP-FEST and DP-AdaFEST alone in the trade-off, for different values of ε.",
         "§4.2, figure 4",
         ("fig4", "frontier"),
-        on(STATIC, tradeoff.leads_at_every_epsilon("adafest_plus", "fest", "adafest")),
+        on(STATIC, leads.leads_at_every_epsilon("adafest_plus", "fest", "adafest")),
     ),
     Claim(
         "exponential_fails",
@@ -101,14 +101,14 @@ CLAIMS: tuple[Claim, ...] = (
         "DP-FEST has a better trade-off than DP-SGD with exponential selection.",
         "§4.2, appendix D.2.2, figure 8",
         ("fig3", "fig8", "frontier"),
-        on(STATIC, tradeoff.leads_at("fest", "exponential")),
+        on(STATIC, leads.leads_at("fest", "exponential")),
     ),
     Claim(
         "adafest_ahead_of_exponential",
         "DP-AdaFEST has a better trade-off than DP-SGD with exponential selection.",
         "§4.2, appendix D.2.2, figure 8",
         ("fig3", "fig8", "frontier"),
-        on(STATIC, tradeoff.leads_at("adafest", "exponential")),
+        on(STATIC, leads.leads_at("adafest", "exponential")),
     ),
     Claim(
         "texts_cut_less",

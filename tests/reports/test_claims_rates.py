@@ -15,9 +15,10 @@ import pytest
 from scipy import stats
 
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN, Difference, Sample
+from reports.claims.leads import leads
 from reports.claims.logic import Above, All, Any, between, equivalent, verdict
 from reports.claims.streams import rises_with_period
-from reports.claims.tradeoff import beats_dpsgd, cuts_more, exponential_loses, leads, reaches, significant_reduction
+from reports.claims.tradeoff import beats_dpsgd, cuts_more, exponential_loses, reaches, significant_reduction
 from reports.claims.trend import trend
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.runs import Run, load_runs

@@ -113,7 +113,7 @@ class Results:
             population = group.at(group.periods[0]) if group.periods else group
             for panel in by_epsilon(population, group.epsilons):
                 tried = {name: _settings_of(panel, name) for name in self._sparse}
-                if panel.reference is None or not _has_any(panel, self._sparse):
+                if panel.reference is None or not any(tried.values()):
                     continue
                 cells = {label(name): _within(settings, panel.reference) for name, settings in tried.items()}
                 rows.append({"data": group.dataset, "ε": number(panel.epsilon), **cells})
@@ -129,7 +129,7 @@ class Results:
     def text(self) -> str:
         """Text of the block in README."""
         found = Found.of(self.judged, self.everything)
-        central, panels = self.central, _panels(self.groups)
+        central, panels, tried = self.central, _panels(self.groups), self._sparse
         caption = (
             f"Test {metric(central)} on {central.dataset} against the gradient size reduction at "
             f"ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard deviations over seeds."
@@ -165,7 +165,7 @@ class Results:
                 "",
                 _wrapped(sparse),
                 "",
-                *_table([_sparse_row(one, self._sparse) for one in panels if _has_any(one, self._sparse)]),
+                *_table([_sparse_row(one, tried) for one in panels if any(_settings_of(one, name) for name in tried)]),
             ]
         )
 
@@ -280,10 +280,6 @@ def _reference_row(panel: Panel) -> dict[str, str]:
 
 def _sparse_row(panel: Panel, names: Sequence[str]) -> dict[str, str]:
     return {**_where(panel), **{label(name): _reduced(panel, name) for name in names}}
-
-
-def _has_any(panel: Panel, names: Sequence[str]) -> bool:
-    return any(_settings_of(panel, name) for name in names)
 
 
 def _settings_of(panel: Panel, name: str) -> Sequence[Setting]:

@@ -26,9 +26,8 @@ class TailAverage:
 
     def __init__(self, model: nn.Module, steps: int, share: float) -> None:
         self._weights = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        self._after = steps - math.ceil(
-            steps * Fraction(str(share))
-        )  # of the decimal that was written: 0.07 of 100 is 7
+        written = Fraction(str(share))  # in binary, 0.07 of 100 steps would be 8
+        self._after = steps - math.ceil(steps * written)
         self._mean: dict[str, Tensor] = {}
         self._averaged = 0
 

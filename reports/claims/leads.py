@@ -42,8 +42,8 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
     verdict = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
     if verdict == OPEN and (lost := compared.worthless()):
         return finding(INCONCLUSIVE, "nothing_to_lose", where=panel.where, lost=lost, metric=metric(panel.population))
-    shown = so if verdict == HOLDS else not_so
-    decisive, untried = (ahead if verdict == HOLDS else behind), [replace(one, between=True) for one in (mine, *others)]
+    decisive, shown = (ahead, so) if verdict == HOLDS else (behind, not_so)
+    untried = [replace(one, between=True) for one in (mine, *others)]
     inconclusive = verdict == OPEN and max(so.value, not_so.value) < 0 and not compared.unsure(losses)
     reached = [(loss, mine.reach(loss), [other.reach(loss) for other in others]) for loss in losses]
     return finding(

@@ -177,7 +177,8 @@ class Ground:
 def grounds(statement: Statement, of: int = 1, chosen: bool = False) -> list[Ground]:
     """Return the contrasts that show a statement which holds; of negations, only those of a single contrast."""
     if isinstance(statement, Not):
-        statement = statement.part  # bounds are on both sides
+        statement = statement.part
+        assert isinstance(statement, Above)  # whose bounds are on both sides
     if isinstance(statement, Above):
         return [Ground(statement.contrast, statement.least, statement.contrast.at(of, chosen))]
     assert isinstance(statement, All)

@@ -12,7 +12,14 @@ WIDTH = 768
 
 
 def write_text_run(
-    runs: Path, algorithm: str, *, test: float, reduction: float | None, rows: int = 50_265, **more: Any
+    runs: Path,
+    algorithm: str,
+    *,
+    test: float,
+    validation: float | None = None,
+    reduction: float | None,
+    rows: int = 50_265,
+    **more: Any,
 ) -> None:
     """One run of a word embedding of so many rows; a reduction of None is one without an embedding gradient."""
     parameters = rows * WIDTH
@@ -20,7 +27,8 @@ def write_text_run(
         reduction = None  # as a summary has it
     coordinates = 0.0 if reduction is None else parameters / reduction
     table = {"name": "word_embeddings", "rows": rows, "dim": WIDTH, "rows_mean": coordinates / WIDTH}
-    values = {"value": test, "validation": test, "standard_error": 0.01, "validation_standard_error": 0.01}
+    validation = test if validation is None else validation
+    values = {"value": test, "validation": validation, "standard_error": 0.01, "validation_standard_error": 0.01}
     write_run(
         runs,
         algorithm,

@@ -7,6 +7,7 @@ import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ from tests.reports.judged import (
     write_texts,
 )
 from tests.reports.synthetic import PARAMETERS, write_bench, write_comparison, write_run
+from tests.reports.synthetic_texts import write_text_run
 
 CLICKS: dict[str, tuple[list[Spec], list[Spec]]] = {
     "adafest_ahead_of_fest": (
@@ -550,6 +552,23 @@ def test_training_the_word_embeddings_helps_or_not(dataset: str, lost: float, ve
     claim = found(tmp_path, "training_embeddings_helps")
     assert claim["verdict"] == verdict
     assert ("less than the least gain that the paper reports" in claim["evidence"]) == (verdict == FAILS)
+
+
+@pytest.mark.parametrize(("gain", "verdict"), [(0.01, HOLDS), (-0.004, FAILS)])
+def test_settings_with_too_few_common_seeds_to_choose_by_are_all_judged(
+    gain: float, verdict: str, tmp_path: Path
+) -> None:
+    """A rate that loses, which validation prefers, has two seeds: the other rate decides."""
+    for epsilon, (seed, moved) in itertools.product((1.0, 3.0, 8.0), enumerate((0.0, 0.002, -0.001, 0.001))):
+        shared: dict[str, Any] = {"dataset": "sst2_halves", "epsilon": epsilon, "seed": seed}
+        write_text_run(tmp_path, "frozen", test=0.8 + moved, reduction=None, **shared)
+        shared |= {"reduction": 1.0}
+        rate = {"learning_rate": 1.5}
+        write_text_run(tmp_path, "dpsgd", test=0.8 + gain + 0.5 * moved, settings=rate, **shared)
+        if seed < 2:
+            write_text_run(tmp_path, "dpsgd", test=0.79 + 0.5 * moved, validation=0.9, **shared)
+    claim = found(tmp_path, "training_embeddings_helps")
+    assert claim["verdict"] == verdict and "with the best of 2 settings" in claim["evidence"]
 
 
 def test_less_than_an_epoch_refutes_no_gain_of_the_word_embeddings(tmp_path: Path) -> None:

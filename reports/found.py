@@ -83,7 +83,7 @@ class Found:
     """The verdicts of each claim by id and dataset, the datasets in order, and the main ε of each that has one.
 
     Attributes:
-        as_tried: claims and datasets whose verdicts untried settings, between two tried ones, could change.
+        as_tried: claims and datasets whose verdicts untried settings could change.
         own: ids of claims that are not the paper's.
     """
 
@@ -172,7 +172,7 @@ class Found:
             said.append(f"None is decided on {', '.join(undecided)}.")
         if self.as_tried:
             count = plural(len(self.as_tried), "verdict")
-            said.append(f"{AS_TRIED} {count} could change with settings between those that were tried.")
+            said.append(f"{AS_TRIED} {count} could change with settings that were not tried.")
         return " ".join(said)
 
     def picture(self) -> Drawing:

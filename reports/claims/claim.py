@@ -59,7 +59,7 @@ class Finding:
 
     @property
     def as_tried(self) -> bool:
-        """Whether untried settings, between two tried ones, could change the verdict (:mod:`reports.claims.ahead`)."""
+        """Whether untried settings could change the verdict."""
         if not self._parts:
             return bool(self.numbers.get("as_tried"))
         decisive = [part.as_tried for part in self._parts if part.verdict == self.verdict]

@@ -552,6 +552,7 @@ def test_training_the_word_embeddings_helps_or_not(dataset: str, lost: float, ve
     claim = found(tmp_path, "training_embeddings_helps")
     assert claim["verdict"] == verdict
     assert ("less than the least gain that the paper reports" in claim["evidence"]) == (verdict == FAILS)
+    assert claim["datasets"][dataset]["as_tried"] == (verdict == FAILS)
 
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.01, HOLDS), (-0.004, FAILS)])

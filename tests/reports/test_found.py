@@ -53,7 +53,7 @@ def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Populatio
     tally = (
         "Of 6 claims about sparsity-preserving private training, 4 are decided on at least one data set (3 of the "
         "paper's 5). Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0. * 1 verdict could change "
-        "with settings between those that were tried."
+        "with settings that were not tried."
     )
     assert found.findings == [
         "At one or more of the losses compared, DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights.",

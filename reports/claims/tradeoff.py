@@ -243,16 +243,17 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
     limits = [gain.at(controls, controls > 1) for gain in gains.values()]
     small = all(limit.above(least or 0.0) == FAILS for limit in limits)
     of = controls * len(rivals)
-    if small:
-        gained = max(limits, key=lambda gain: gain.high)
-    elif sample.confirms:
+    if sample.confirms:
         gained = gains[compared.reference.key].at(of, of > 1)
     else:
         gained = max((gain.at(of, False) for gain in gains.values()), key=lambda gain: (gain.low, gain.value))
+    holds = gained.above(0.0) == HOLDS
+    if small or (sample.confirms and not holds):
+        gained = max(limits, key=lambda gain: gain.high)  # the last setting to refute
     seen = min(_examples_seen(frozen), max(map(_examples_seen, rivals)))
     brief = small and gained.high >= 0 and seen < panel.population.examples
     return finding(
-        INCONCLUSIVE if brief else FAILS if small else HOLDS if gained.low > 0 else OPEN,
+        INCONCLUSIVE if brief else FAILS if small else HOLDS if holds else OPEN,
         "trained",
         interval=(f"gain of {metric(panel.population)}", gained.low, gained.high),
         where=panel.where,
@@ -261,7 +262,7 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
         least=least,
         small=small,
         brief=brief,
-        count=1 if sample.confirms and not small else len(rivals),
+        count=1 if sample.confirms and holds else len(rivals),
         as_tried=small and bool(least),
     )
 

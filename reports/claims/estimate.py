@@ -115,15 +115,14 @@ class Sample:
         panels: number of panels (ε, periods) that share the error of all bounds (`claim.in_each`).
         choosing: the choosing seeds; all seeds if there are too few to confirm.
         few: whether there are fewer than ENOUGH seeds.
-        confirms: whether all settings share ENOUGH seeds, so that some choose and others confirm every choice.
     """
 
     def __init__(self, settings: Iterable[Setting], panels: int = 1, controls: Iterable[Setting] = ()) -> None:
         self.settings, self.panels, self._controls = tuple(settings), panels, tuple(controls)
         seeds = sorted({seed for setting in self.settings for seed in setting.by_seed})
         shared = [seed for seed in seeds if all(seed in setting.by_seed for setting in self.settings)]
-        self.few, self.confirms = len(seeds) < ENOUGH, len(shared) >= ENOUGH
-        half = len(shared if self.confirms else seeds) // 2
+        self.few = len(seeds) < ENOUGH
+        half = len(shared if len(shared) >= ENOUGH else seeds) // 2
         self.choosing = frozenset(seeds if self.few or not shared else shared[:half])
         self._scatters: dict[frozenset[str], tuple[float, int] | None] = {}
 

@@ -556,25 +556,24 @@ def test_training_the_word_embeddings_helps_or_not(dataset: str, lost: float, ve
 
 
 @pytest.mark.parametrize(
-    ("gain", "seeds", "verdict"),
-    [(0.01, 2, HOLDS), (-0.004, 2, FAILS), (0.01, 4, OPEN), (-0.004, 4, FAILS)],
+    ("gain", "validation", "verdict"),
+    [(0.01, 0.9, OPEN), (0.01, 0.7, HOLDS), (-0.004, 0.9, FAILS), (-0.004, 0.7, FAILS)],
 )
-def test_of_several_settings_each_must_be_refuted_and_one_be_shown(
-    gain: float, seeds: int, verdict: str, tmp_path: Path
+def test_of_several_settings_the_chosen_one_must_be_shown_or_each_refuted(
+    gain: float, validation: float, verdict: str, tmp_path: Path
 ) -> None:
-    """One rate loses, which validation prefers: with two seeds it cannot be chosen, and the other one decides; with
-    four it is, but does not refute the claim alone."""
+    """One rate loses: if validation prefers it, it does not refute what another rate shows."""
     for epsilon, (seed, moved) in itertools.product((1.0, 3.0, 8.0), enumerate((0.0, 0.002, -0.001, -0.001))):
         shared: dict[str, Any] = {"dataset": "sst2_halves", "epsilon": epsilon, "seed": seed}
         write_text_run(tmp_path, "frozen", test=0.8 + moved, reduction=None, **shared)
         shared |= {"reduction": 1.0}
+        write_text_run(tmp_path, "dpsgd", test=0.79 + 0.5 * moved, validation=validation, **shared)
         rate = {"learning_rate": 1.5}
         write_text_run(tmp_path, "dpsgd", test=0.8 + gain + 0.5 * moved, settings=rate, **shared)
-        if seed < seeds:
-            write_text_run(tmp_path, "dpsgd", test=0.79 + 0.5 * moved, validation=0.9, **shared)
     claim = found(tmp_path, "training_embeddings_helps")
     assert claim["verdict"] == verdict
-    assert f"{abs(gain):.4f} ± " in claim["evidence"] and "with the best of 2 settings" in claim["evidence"]
+    of_all = f"{abs(gain):.4f} ± " in claim["evidence"] and "of 2 settings, that with" in claim["evidence"]
+    assert of_all == (verdict != HOLDS)
 
 
 def test_less_than_an_epoch_refutes_no_gain_of_the_word_embeddings(tmp_path: Path) -> None:

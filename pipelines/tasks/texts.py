@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import torch
@@ -44,6 +45,13 @@ class TextTask:
         self.model = text_classifier(config, data, seed, table_rank).to(device)
         if self._half and device.type == "cpu":  # fused attention's backward pass is a slow loop there: half of a step
             self.model.set_attn_implementation("eager")  # type: ignore[operator]
+            if emulates_bfloat16():
+                print(
+                    "model.precision=bfloat16: this CPU has no bfloat16 instructions (AMX or AVX512-BF16) and emulates "
+                    "them. float32, the default, is several times faster here; it is another run.",
+                    file=sys.stderr,
+                    flush=True,
+                )
         self.table_names = data.categorical_names
         self._separator = data.description["text"].get("separator")
 
@@ -103,3 +111,9 @@ class TextTask:
         labels = rows.labels[chosen].astype(np.int64)
         tensors = [torch.from_numpy(part).to(self.device) for part in (ids, mask, labels)]
         return tensors[0], tensors[1], tensors[2]
+
+
+def emulates_bfloat16() -> bool:
+    """Return whether this CPU is known to have no bfloat16 instructions."""
+    able = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch lack it
+    return able.get("architecture") == "x86_64" and not (able.get("amx_bf16") or able.get("avx512_bf16"))

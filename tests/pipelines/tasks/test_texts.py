@@ -182,6 +182,29 @@ def test_attention_is_eager_in_half_precision_alone_and_a_state_is_bound_to_it(t
     assert describe(models[1]) == fused
 
 
+@pytest.mark.parametrize(
+    ("able", "slow"),
+    [
+        ({"architecture": "x86_64", "amx_bf16": False, "avx512_bf16": False}, True),
+        ({"architecture": "x86_64", "amx_bf16": True, "avx512_bf16": False}, False),
+        ({"architecture": "x86_64", "amx_bf16": False, "avx512_bf16": True}, False),
+        ({"architecture": "aarch64"}, False),
+    ],
+)
+def test_a_cpu_that_emulates_half_precision_is_named(
+    able: dict[str, Any], slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    for precision in ("float32", "bfloat16"):
+        settings = config(tmp_path, f"model.precision={precision}")
+        data = Dataset.open(preprocess(settings))
+        capfd.readouterr()
+        task_of(settings, data, torch.device("cpu"))
+        assert ("float32, the default, is several times faster" in capfd.readouterr().err) == (
+            slow and precision == "bfloat16"
+        )
+
+
 def test_half_precision_is_another_run_of_nearly_the_same_losses(tmp_path: Path) -> None:
     settings = {name: config(tmp_path, f"model.precision={name}") for name in ("float32", "bfloat16")}
     assert run_hash(settings["float32"]) != run_hash(settings["bfloat16"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,5 +117,5 @@ class TextTask:
 
 def emulates_bfloat16() -> bool:
     """Return whether this CPU is known to have no bfloat16 instructions."""
-    able = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch lack it
+    able: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch lack it
     return able.get("architecture") == "x86_64" and not (able.get("amx_bf16") or able.get("avx512_bf16"))

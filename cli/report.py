@@ -101,7 +101,7 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
 
 
 def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list[RunLength]]:
-    """Return the planned runs of the named experiment, or of every experiment, under the chosen profile.
+    """Return the planned runs of the named experiment, or of each that an artifact shows, under the chosen profile.
 
     Experiments that do not support these data, or whose data are missing, are omitted: the report then shows no number
     of missing runs.
@@ -111,11 +111,13 @@ def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list
     """
     from pipelines.runs.grid import evaluated, plan, steps
     from reports.pace import RunLength
+    from reports.registry import ENTRIES
 
+    shown = {entry.experiment for entry in ENTRIES}
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
     named = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
     planned = {}
-    for name in named or composer.choices("experiment"):
+    for name in named or [name for name in composer.choices("experiment") if name in shown]:
         with nullcontext() if named else suppress(UserError):
             runs = [run.config for run in plan(composer, [*own, f"experiment={name}"]).runs]
             planned[name] = [

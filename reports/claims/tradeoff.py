@@ -109,6 +109,7 @@ def significant_reduction(population: Population) -> Finding:
         gained=gained,
         metric=metric(population),
         least=least if too_sparse else None,
+        as_tried=outcome == FAILS and not too_sparse,
     )
 
 
@@ -144,9 +145,9 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
     statement = All([lost(setting) for setting in tried.settings])
     of = len(compared.rivals) * max(1, len(panel.of("frozen")))
     least = min(tried.lost.values(), key=lambda contrast: contrast.seems).at(len(tried.settings))
-    failed = statement.fails(of, True)
+    outcome = FAILS if statement.fails(of, True) else HOLDS if statement.holds(of, True) else OPEN
     return finding(
-        FAILS if failed else HOLDS if statement.holds(of, True) else OPEN,
+        outcome,
         "least_loss",
         interval=(f"least loss of {metric(panel.population)}", least.low, least.high),
         where=panel.where,
@@ -155,12 +156,13 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
         tolerable=TOLERABLE,
         metric=metric(panel.population),
         frozen=compared.frozen_loss(),
+        as_tried=outcome == HOLDS,
     )
 
 
 def beats_dpsgd(population: Population) -> Finding:
     """One of the DP-AdaFEST settings with a small reduction exceeds DP-SGD. Refuted only if a reduction below MINIMAL
-    was tried."""
+    was tried, and then for the settings tried."""
     panel = main_panel(population)
     compared = Compared(panel, "adafest") if panel else None
     if panel is None or compared is None or compared.lacking:
@@ -187,6 +189,7 @@ def beats_dpsgd(population: Population) -> Finding:
         rivals=len(compared.rivals),
         metric=metric(population),
         minimal=minimal if minimal > MINIMAL and outcome != HOLDS else None,
+        as_tried=outcome == FAILS and minimal <= MINIMAL,
     )
 
 
@@ -259,7 +262,7 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
         small=small,
         brief=brief,
         count=1 if holds and not small else len(gains),
-        as_tried=small and bool(least),
+        as_tried=bool(least) if small else holds and len(panel.of("frozen")) == 1,  # frozen embeddings were not tuned
     )
 
 

@@ -113,11 +113,11 @@ def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list
     from reports.pace import RunLength
     from reports.registry import ENTRIES
 
-    shown = {entry.experiment for entry in ENTRIES}
+    shown = sorted({entry.experiment for entry in ENTRIES if entry.experiment})
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
     named = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
     planned = {}
-    for name in named or [name for name in composer.choices("experiment") if name in shown]:
+    for name in named or shown:
         with nullcontext() if named else suppress(UserError):
             runs = [run.config for run in plan(composer, [*own, f"experiment={name}"]).runs]
             planned[name] = [

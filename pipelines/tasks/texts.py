@@ -47,7 +47,7 @@ class TextTask:
         self.model = text_classifier(config, data, seed, table_rank).to(device)
         if self._half and device.type == "cpu":  # fused attention's backward pass is a slow loop there: half of a step
             self.model.set_attn_implementation("eager")  # type: ignore[operator]
-            if emulates_bfloat16():
+            if _emulates_bfloat16():
                 print(
                     "model.precision=bfloat16: this CPU has no bfloat16 instructions (AMX or AVX512-BF16) and emulates "
                     "them. float32, the default, is several times faster here; it is another run.",
@@ -115,7 +115,7 @@ class TextTask:
         return tensors[0], tensors[1], tensors[2]
 
 
-def emulates_bfloat16() -> bool:
+def _emulates_bfloat16() -> bool:
     """Return whether this CPU is known to have no bfloat16 instructions."""
     able: Mapping[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch lack it
     return able.get("architecture") == "x86_64" and not (able.get("amx_bf16") or able.get("avx512_bf16"))

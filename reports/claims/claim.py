@@ -39,12 +39,14 @@ class Finding:
     Attributes:
         template: macro of `evidence.md.jinja` that words the numbers.
         interval: interval of the decisive quantity, if there is one.
+        untried: whether untried settings could change the verdict; for one of parts, they say it.
     """
 
     verdict: str
     template: str
     numbers: Mapping[str, Any]
     interval: Interval | None = None
+    untried: bool = False
 
     @property
     def evidence(self) -> str:
@@ -61,7 +63,7 @@ class Finding:
     def as_tried(self) -> bool:
         """Whether untried settings could change the verdict."""
         if not self._parts:
-            return bool(self.numbers.get("as_tried"))
+            return self.untried
         decisive = [part.as_tried for part in self._parts if part.verdict == self.verdict]
         return bool(decisive) and (all(decisive) if self.verdict == FAILS else any(decisive))
 
@@ -79,8 +81,10 @@ class Finding:
         return said | {"without_runs": self.without_runs, "as_tried": self.as_tried}
 
 
-def finding(verdict: str, template: str, interval: Interval | None = None, **numbers: Any) -> Finding:
-    return Finding(verdict, template, numbers, interval)
+def finding(
+    verdict: str, template: str, interval: Interval | None = None, untried: bool = False, **numbers: Any
+) -> Finding:
+    return Finding(verdict, template, numbers, interval, untried)
 
 
 Findings = Mapping[str, Finding]

@@ -76,7 +76,7 @@ def five_or_ten_best(population: Population, grid: Grid) -> Finding:
         of=len(grid.cells),
         lacking=lacking,
         metric=metric(population),
-        as_tried=not lacking and outcome in (HOLDS, FAILS),
+        untried=not lacking and outcome in (HOLDS, FAILS),
     )
 
 

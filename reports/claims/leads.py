@@ -59,7 +59,7 @@ def _leads(panel: Panel, leader: str, rivals: Sequence[str], factor: float, pane
         frozen=compared.frozen_loss(),
         ahead=verdict == HOLDS,
         narrowest=None if verdict == OPEN else _narrowest(shown, of, panel.population),
-        as_tried=verdict != OPEN and not decisive(untried[0], untried[1:], factor, losses).holds(of, True),
+        untried=verdict != OPEN and not decisive(untried[0], untried[1:], factor, losses).holds(of, True),
     )
 
 

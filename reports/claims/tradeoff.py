@@ -109,7 +109,7 @@ def significant_reduction(population: Population) -> Finding:
         gained=gained,
         metric=metric(population),
         least=least if too_sparse else None,
-        as_tried=outcome == FAILS and not too_sparse,
+        untried=outcome == FAILS and not too_sparse,
     )
 
 
@@ -156,7 +156,7 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
         tolerable=TOLERABLE,
         metric=metric(panel.population),
         frozen=compared.frozen_loss(),
-        as_tried=outcome == HOLDS,
+        untried=outcome == HOLDS,
     )
 
 
@@ -189,7 +189,7 @@ def beats_dpsgd(population: Population) -> Finding:
         rivals=len(compared.rivals),
         metric=metric(population),
         minimal=minimal if minimal > MINIMAL and outcome != HOLDS else None,
-        as_tried=outcome == FAILS and minimal <= MINIMAL,
+        untried=outcome == FAILS and minimal <= MINIMAL,
     )
 
 
@@ -241,14 +241,15 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
     frozen = compared.sample.best(panel.of("frozen"))
     assert frozen is not None
     gains = [between(compared.sample, setting, frozen) for setting in compared.rivals]
-    of = len(panel.of("frozen"))
-    holds = Any([Above(gain) for gain in gains]).holds(of, of > 1)
-    small = Any([Above(gain, least or 0.0) for gain in gains]).fails(of, of > 1)
+    controls = len(panel.of("frozen"))
+    holds = Any([Above(gain) for gain in gains]).holds(controls, controls > 1)
+    small = Any([Above(gain, least or 0.0) for gain in gains]).fails(controls, controls > 1)
     if holds and not small:
-        of *= len(gains)
+        of = controls * len(gains)
         gained = max(gains, key=lambda gain: gain.seems).at(of, of > 1)
     else:
-        gained = max((gain.at(of, of > 1) for gain in gains), key=lambda gain: gain.high)  # the last one to refute
+        # The last one to refute.
+        gained = max((gain.at(controls, controls > 1) for gain in gains), key=lambda gain: gain.high)
     seen = min(_examples_seen(frozen), max(map(_examples_seen, compared.rivals)))
     brief = small and gained.high >= 0 and seen < panel.population.examples
     return finding(
@@ -262,7 +263,7 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
         small=small,
         brief=brief,
         count=1 if holds and not small else len(gains),
-        as_tried=bool(least) if small else holds and len(panel.of("frozen")) == 1,  # frozen embeddings were not tuned
+        untried=bool(least) if small else holds and controls == 1,  # one setting: frozen embeddings were not tuned
     )
 
 

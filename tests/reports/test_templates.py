@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
 
 from reports import claims
+from reports.claims.claim import Finding
 from reports.templates import ENVIRONMENT, render, sentences
 
 PLACE_OF_NAME = {"finding": 1, "all_of": 1, "sentences": 0}
+NOT_WORDED = {field.name for field in fields(Finding)}
+"""Numbers of a finding that stand beside its words: its interval, and whether untried settings matter."""
 
 
 def worded() -> list[tuple[str, str, frozenset[str]]]:
@@ -25,7 +29,7 @@ def worded() -> list[tuple[str, str, frozenset[str]]]:
             if name is not None and not isinstance(name, ast.Constant):
                 continue  # the functions that pass a macro's name on
             macro = "all_of" if name is None else str(name.value)
-            numbers = {keyword.arg for keyword in call.keywords if keyword.arg and keyword.arg != "interval"}
+            numbers = {keyword.arg for keyword in call.keywords if keyword.arg} - NOT_WORDED
             found.append((path.name, macro, frozenset(numbers | ({"findings"} if call.func.id == "all_of" else set()))))
     return found
 

@@ -115,7 +115,8 @@ def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list
 
     shown = sorted({entry.experiment for entry in ENTRIES if entry.experiment})
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
-    named = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
+    asked = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
+    named = [name for names in asked for name in names.split(",")]
     planned = {}
     for name in named or shown:
         with nullcontext() if named else suppress(UserError):

@@ -109,7 +109,7 @@ def _started(runs: Sequence[PlannedRun], stages: Stages) -> Jobs[PlannedRun]:
     if settings.engine != "local":
         return cluster_jobs(settings, runs, lambda run: _call(run, stages))
     threads = settings.cores or max(1, cores() // settings.jobs)
-    return Pool(runs, settings.jobs, lambda run: _child(_call(run, stages), threads))
+    return Pool(runs, settings.jobs, lambda run: _child(_call(run, stages), threads, _preloaded(runs)))
 
 
 def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:
@@ -150,11 +150,16 @@ def _call(run: PlannedRun, stages: Stages) -> Call:
     return Call(stages.train, config, record)
 
 
-def _child(call: Call, threads: int) -> Child:
+def _preloaded(runs: Sequence[PlannedRun]) -> list[str]:
+    """Return the modules of all runs: the first child's decide, since all are forked from one server."""
+    tasks = dict.fromkeys(run.config.data.task for run in runs)
+    return [*_PRELOADED, *(module for task in tasks for module in _OF_TASK[task])]
+
+
+def _child(call: Call, threads: int, preload: Sequence[str]) -> Child:
     assert call.record is not None
     call.record.unlink(missing_ok=True)
     log = call.record.with_suffix(".log")
-    preload = (*_PRELOADED, *_OF_TASK[call.config.data.task])
     # No daemon: preprocessing may start processes of its own.
     return Child(_in_child, call, log=log, threads=threads, preload=preload, daemon=False)
 
@@ -180,7 +185,7 @@ def _make_datasets(runs: Sequence[PlannedRun], stages: Stages) -> dict[str, str]
     def call(run: PlannedRun) -> Call:
         return Call(stages.preprocess, run.config, records_folder(run.config) / "preprocess.json")
 
-    with Pool(one_each, 1, lambda run: _child(call(run), threads=cores())) as pool:
+    with Pool(one_each, 1, lambda run: _child(call(run), cores(), _preloaded(runs))) as pool:
         for run, child in pool:
             place = records_folder(run.config) / "preprocess.json"
             record = Record.read(place)

@@ -47,7 +47,7 @@ class Plan:
 
 
 def plan(composer: Composer, overrides: Sequence[str]) -> Plan:
-    """Return the runs that `overrides` request: an experiment's grid for the profile, or Hydra's multirun syntax.
+    """Return the runs that `overrides` request: experiments' grids for the profile, or Hydra's multirun syntax.
 
     The command line takes precedence over the grid: a choice of a group that the grid sweeps (algorithm=adafest)
     selects that part of the grid, a value of any other key (privacy.epsilon=3) replaces the grid's values, and a key
@@ -72,12 +72,15 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
         sweeps = override.is_sweep_override() and override.is_discrete_sweep()
         values = composer.values(override) if sweeps else [override.get_value_element_as_str()]
         asked_for[override.get_key_element()] = str(override.input_line), values
-    first = [f"{key}={values[0]}" if not key.startswith("~") else text for key, (text, values) in asked_for.items()]
-    composed = typed(composer.compose([text for text in first if not text.startswith("hydra")]))
-    if composed.experiment is None:
+    first = {key: text if key.startswith("~") else f"{key}={values[0]}" for key, (text, values) in asked_for.items()}
+    fixed = [text for key, text in first.items() if key != "experiment" and not text.startswith("hydra")]
+    experiments = [[f"experiment={name}"] for name in asked_for["experiment"][1]] if "experiment" in first else [[]]
+    composed = [typed(composer.compose([*fixed, *one])) for one in experiments]
+    if composed[0].experiment is None:
         return [[text for text, _ in asked_for.values()]]
+    grid = [product for config in composed for product in products(config)]
     lines = []
-    for product in products(composed):
+    for product in grid:
         chosen = {key: [override_text(value) for value in values] for key, values in product.items()}
         for key in chosen.keys() & asked_for.keys():
             asked = asked_for[key][1]
@@ -88,13 +91,14 @@ def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
             lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
     if not lines:
         axes: dict[str, dict[str, None]] = {}
-        for product in products(composed):
+        for product in grid:
             for key in product.keys() & asked_for.keys():
                 axes.setdefault(key, {}).update(dict.fromkeys(map(override_text, product[key])))
         has = "; ".join(f"{key}={','.join(values)}" for key, values in sorted(axes.items()))
+        names = ",".join(config.experiment.name for config in composed if config.experiment)
         raise UserError(
-            f"experiment={composed.experiment.name} has no run with {' '.join(overrides)}: under profile="
-            f"{composed.profile} its grid has only {has}."
+            f"experiment={names} has no run with {' '.join(overrides)}: under profile={composed[0].profile} its grid "
+            f"has only {has}."
         )
     return lines
 

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
 from pipelines.runs.grid import evaluated, outline, plan, steps
@@ -58,3 +59,13 @@ def test_an_outline_has_the_runs_of_the_plan(named: list[str]) -> None:
     assert Counter((run.algorithm.name, steps(run)) for run in outlined) == Counter(
         (run.algorithm.name, steps(run)) for run in planned
     )
+
+
+def test_experiments_named_together_are_planned_together() -> None:
+    """Hydra would read `experiment=a,b` as a choice of each in turn; a sweep makes the runs of both."""
+    composer = Composer(None)
+    alone = [{run.folder for run in plan(composer, [f"experiment={name}"]).runs} for name in ("map", "units")]
+    together = [run.folder for run in plan(composer, ["experiment=map,units", "seed=0"]).runs]
+    assert len(together) == len(set(together)) and set(together) == alone[0] | alone[1]
+    with pytest.raises(UserError, match=r"experiment=map,units has no run with .* its grid has only algorithm="):
+        plan(composer, ["experiment=map,units", "algorithm=nonprivate"])

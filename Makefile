@@ -59,6 +59,8 @@ quoted = '$(1)="$(subst ','\'',$(subst ",\",$(2)))"'
 # Each piece of work: its experiment and what that is given. In the paper's profile, those whose data are named.
 clicks     := $(if $(CRITEO),$(call quoted,data.path,$(CRITEO))) $(ARGS)
 comparison := experiment=comparison $(clicks)
+units      := experiment=units
+map        := experiment=map
 streaming  := experiment=streaming $(if $(CRITEO_1TB),$(call quoted,data.path,$(CRITEO_1TB))) $(STREAM_ARGS)
 text       := experiment=text $(TEXT_ARGS)
 glue        = experiment=text data=$(1) $(call quoted,data.path,$(GLUE)/$(2)) $(call quoted,model.path,$(ROBERTA)) $(TEXT_ARGS)
@@ -70,7 +72,7 @@ text_large_vocabulary := experiment=text_large_vocabulary $(XNLI_ARGS)
 ifeq ($(PROFILE),paper)
 WORK  := $(if $(CRITEO)$(ARGS),comparison) $(if $(CRITEO_1TB)$(STREAM_ARGS),streaming) $(if $(GLUE),sst2 qnli qqp) $(if $(XNLI),xnli)
 else
-WORK  := comparison streaming $(patsubst conf/experiment/%.yaml,%,$(wildcard conf/experiment/text*.yaml))
+WORK  := comparison streaming units map $(patsubst conf/experiment/%.yaml,%,$(wildcard conf/experiment/text*.yaml))
 # A short benchmark: two and a half minutes for the paper's table of times, whose largest steps need nine turns to be decided,
 # half a minute for whole steps.
 QUICK := profile=$(PROFILE)
@@ -98,15 +100,19 @@ estimate: $(READY)  ## how many runs `make reproduce` makes with the same variab
 		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
 	$(foreach name,$(WORK),$(call estimated,$(name)))
 
-# The first figures are drawn as soon as there are runs for them: in the demo those of journey, whose comparison gets two
-# seeds more when all else has run, but for exponential selection: its runs are the longest, and its losses need no more.
+# The first figures are drawn as soon as there are runs for them: in the demo those of journey. The rest is one sweep, whose
+# processes start once, unless an experiment has arguments of its own. At last, the algorithms of journey's comparison that
+# most claims are about get two seeds more.
+OWN      := $(strip $(ARGS) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
+comma    := ,
+all      := experiment=$(subst $() $(),$(comma),$(WORK))
 DEMO     := $(filter demo,$(PROFILE))
-MORE     := "seed=range(3)" algorithm=nonprivate,dpsgd,frozen,threshold,fest,adafest,adafest_plus
+MORE     := "seed=range(3)" algorithm=dpsgd,frozen,fest,adafest
 journey   = $(subst $(SEEDED),$(1) data=journey,$(call swept,comparison))
-reproduce: estimate  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
+reproduce: $(if $(DEMO),$(READY),estimate)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
 	$(if $(DEMO),$(call journey,$(SEEDED)),$(call swept,$(firstword $(WORK))))
 	$(REPORT)
-	$(foreach name,$(if $(DEMO),$(WORK),$(wordlist 2,9,$(WORK))),$(call swept,$(name)))
+	$(foreach name,$(if $(DEMO),$(if $(OWN),$(WORK),all),$(wordlist 2,9,$(WORK))),$(call swept,$(name)))
 	$(if $(DEMO),$(call journey,$(MORE)))
 	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 9 bench.seconds=20,$(BENCH))
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)

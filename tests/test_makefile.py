@@ -1,4 +1,4 @@
-"""`make reproduce`: what it calls, in which order, and that it estimates its work before it starts."""
+"""`make reproduce`: what it calls, in which order, and that it estimates the paper's work before it starts."""
 
 from __future__ import annotations
 
@@ -48,19 +48,25 @@ def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
     ended, calls = reproduce(tmp_path, "SEEDS=2")
     assert ended.returncode == 0, ended.stderr
     names = started(calls)
-    first = names.index("sweep experiment=comparison")
-    assert set(names[:first]) == {"report"} and all("--list" in call for call in calls[:first])
-    assert "0 of 9 runs; the rest takes 5 h" in ended.stdout
     sections = ["embedding", "step", "corrections", "bias", "contribution"]
     assert names[-7:] == [*(f"bench {section}" for section in sections), "audit", "report"]
     # The first figures come early: those of journey.
-    assert names[first + 1 : first + 4] == ["report", "sweep experiment=comparison", "sweep experiment=streaming"]
-    assert "data=journey" in calls[first] and "data=journey" not in calls[first + 2]
+    experiments = "comparison,streaming,units,map,text,text_large_vocabulary"
+    assert names[:3] == ["sweep experiment=comparison", "report", f"sweep experiment={experiments}"]
+    assert "data=journey" in calls[0] and "data=journey" not in calls[2]
     assert "seed=range(2)" in calls[-1]  # so that it knows how many runs are complete
     *sweeps, last = (call for call in calls if call[0] == "sweep")
     assert all({"seed=range(2)", "profile=demo", "sweep.jobs=2"} <= set(call) for call in sweeps)
     assert {"seed=range(3)", "data=journey", "experiment=comparison"} <= set(last)
     assert "bench.seconds=20" in calls[-7] and "bench.seconds=1" in calls[-6]
+
+
+def test_an_experiment_with_arguments_of_its_own_is_a_sweep_of_its_own(tmp_path: Path) -> None:
+    _, calls = reproduce(tmp_path, "STREAM_ARGS=stream.period=4")
+    sweeps = [call for call in calls if call[0] == "sweep"]
+    others = ["comparison", "streaming", "units", "map", "text", "text_large_vocabulary"]
+    assert [named(call) for call in sweeps[1:-1]] == [[f"experiment={name}"] for name in others]
+    assert ["stream.period=4" in call for call in sweeps[1:-1]] == [name == "streaming" for name in others]
 
 
 def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_is(tmp_path: Path) -> None:
@@ -71,6 +77,7 @@ def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_
     assert {"experiment=streaming", "data.path=/d/1tb", "hydra/launcher=joblib"} <= set(other)
     estimated = [call for call in calls if "--list" in call]
     assert [named(call) for call in estimated] == [["experiment=comparison"], ["experiment=streaming"]]
+    assert "0 of 9 runs; the rest takes 5 h" in ended.stdout
     assert "data.path=/d/1tb" in estimated[1] and calls.index(estimated[1]) < calls.index(one)
 
 

@@ -105,6 +105,8 @@ def test_two_runs_have_one_card_exactly_if_they_have_one_folder(
         (["experiment=reference", "seed=0,4"], "reference"),
         (["experiment=streaming", "seed=0,4"], "reference"),
         (["experiment=map"], "reference"),
+        (["experiment=map_fine"], "reference"),
+        (["experiment=units", "privacy.epsilon=1,3,8", "seed=0,1,2"], "reference"),
         (["experiment=search"], "search"),
     ],
 )

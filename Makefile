@@ -100,10 +100,10 @@ estimate: $(READY)  ## how many runs `make reproduce` makes with the same variab
 		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
 	$(foreach name,$(WORK),$(call estimated,$(name)))
 
-# The first figures are drawn as soon as there are runs for them: in the demo those of journey. The rest is one sweep, whose
-# processes start once, unless an experiment has arguments of its own. At last, the algorithms of journey's comparison that
+# The first figures are drawn as soon as there are runs for them: in the demo those of journey. The rest is one sweep,
+# which imports torch once, unless an experiment has arguments of its own. Last, the algorithms of journey's comparison that
 # most claims are about get two seeds more.
-OWN      := $(strip $(ARGS) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
+OWN      := $(strip $(clicks) $(CRITEO_1TB) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
 comma    := ,
 all      := experiment=$(subst $() $(),$(comma),$(WORK))
 DEMO     := $(filter demo,$(PROFILE))

@@ -101,22 +101,21 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
 
 
 def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list[RunLength]]:
-    """Return the planned runs of the named experiment, or of each that an artifact shows, under the chosen profile.
+    """Return the planned runs of the named experiments, or of each that an artifact shows, under the chosen profile.
 
     Experiments that do not support these data, or whose data are missing, are omitted: the report then shows no number
     of missing runs.
 
     Raises:
-        UserError: the named experiment is among those.
+        UserError: a named experiment is among those.
     """
-    from pipelines.runs.grid import evaluated, plan, steps
+    from pipelines.runs.grid import asked_for, evaluated, plan, steps
     from reports.pace import RunLength
     from reports.registry import ENTRIES
 
     shown = sorted({entry.experiment for entry in ENTRIES if entry.experiment})
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
-    asked = [text.partition("=")[2] for text in overrides if text.startswith("experiment=")]
-    named = [name for names in asked for name in names.split(",")]
+    _, named = asked_for(composer, overrides).get("experiment", ("", []))
     planned = {}
     for name in named or shown:
         with nullcontext() if named else suppress(UserError):

@@ -151,7 +151,7 @@ def _call(run: PlannedRun, stages: Stages) -> Call:
 
 
 def _preloaded(runs: Sequence[PlannedRun]) -> list[str]:
-    """Return the modules of all runs: the first child's decide, since all are forked from one server."""
+    """Return the modules that the server imports from which these runs are forked: it starts with the first of them."""
     tasks = dict.fromkeys(run.config.data.task for run in runs)
     return [*_PRELOADED, *(module for task in tasks for module in _OF_TASK[task])]
 

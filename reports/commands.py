@@ -36,12 +36,14 @@ class Commands:
         """Return the command that makes an experiment's runs, comparable with those of `population`."""
         chosen: dict[str, Any] = {"experiment": experiment}
         if population is not None:
+            epsilons = ",".join(f"{epsilon:g}" for epsilon in population.epsilons)
             chosen |= {
                 "profile": population.profile,
                 "data": population.dataset,
                 "data.path": next((run.source for run in population.runs if run.source), None),
                 "model.path": next((run.weights for run in population.runs if run.weights), None),
                 "privacy": population.fidelity,
+                "privacy.epsilon": epsilons if population.kind == "unit" else None,  # other grids have their own
                 "seed": ",".join(map(str, population.seeds)) if population.seeds != [0] else None,
             }
         elif self.profile != DEFAULT_PROFILE:
@@ -69,6 +71,5 @@ class Commands:
 
 def quoted(value: str) -> str:
     """Format text, or numbers separated by commas, in Hydra's override grammar."""
-    return (
-        value if re.fullmatch(r"[\w.+/-]+|\d+(,\d+)+|range\([\d,]+\)", value) else '"' + value.replace('"', '\\"') + '"'
-    )
+    plain = re.fullmatch(r"[\w.+/-]+|[\d.]+(,[\d.]+)+|range\([\d,]+\)", value)
+    return value if plain else '"' + value.replace('"', '\\"') + '"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,39 +66,54 @@ def plan(composer: Composer, overrides: Sequence[str]) -> Plan:
     return Plan(list(runs.values()), multiruns)
 
 
-def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
-    asked_for: dict[str, tuple[str, list[str]]] = {}
+def asked_for(composer: Composer, overrides: Sequence[str]) -> dict[str, tuple[str, list[str]]]:
+    """Return the text and the values of each override by key, in order.
+
+    Raises:
+        UserError: invalid syntax, or an override without a value.
+    """
+    asked: dict[str, tuple[str, list[str]]] = {}
     for override in composer.parse(overrides):
         sweeps = override.is_sweep_override() and override.is_discrete_sweep()
         values = composer.values(override) if sweeps else [override.get_value_element_as_str()]
-        asked_for[override.get_key_element()] = str(override.input_line), values
-    first = {key: text if key.startswith("~") else f"{key}={values[0]}" for key, (text, values) in asked_for.items()}
+        asked[override.get_key_element()] = str(override.input_line), values
+    return asked
+
+
+def _multiruns(composer: Composer, overrides: Sequence[str]) -> list[list[str]]:
+    asked = asked_for(composer, overrides)
+    first = {key: text if key.startswith("~") else f"{key}={values[0]}" for key, (text, values) in asked.items()}
     fixed = [text for key, text in first.items() if key != "experiment" and not text.startswith("hydra")]
-    experiments = [[f"experiment={name}"] for name in asked_for["experiment"][1]] if "experiment" in first else [[]]
+    experiments = [[f"experiment={name}"] for name in asked["experiment"][1]] if "experiment" in asked else [[]]
     composed = [typed(composer.compose([*fixed, *one])) for one in experiments]
-    if composed[0].experiment is None:
-        return [[text for text, _ in asked_for.values()]]
-    grid = [product for config in composed for product in products(config)]
+    if all(config.experiment is None for config in composed):
+        return [[text for text, _ in asked.values()]]
+    return [line for config in composed for line in _lines(composer, config, asked)]
+
+
+def _lines(composer: Composer, config: Config, asked: Mapping[str, tuple[str, list[str]]]) -> list[list[str]]:
+    """Return the multirun lines of the configuration's experiment."""
     lines = []
-    for product in grid:
+    for product in products(config):
         chosen = {key: [override_text(value) for value in values] for key, values in product.items()}
-        for key in chosen.keys() & asked_for.keys():
-            asked = asked_for[key][1]
-            chosen[key] = [value for value in chosen[key] if value in asked] if composer.is_group(key) else asked
+        for key in chosen.keys() & asked.keys():
+            values = asked[key][1]
+            chosen[key] = [value for value in chosen[key] if value in values] if composer.is_group(key) else values
         if all(chosen.values()):
             # A run of an experiment is an ordinary run: its overrides do not mention the experiment.
-            rest = [text for key, (text, _) in asked_for.items() if key not in chosen and key != "experiment"]
+            rest = [text for key, (text, _) in asked.items() if key not in chosen and key != "experiment"]
             lines.append([*rest, *(f"{key}={','.join(values)}" for key, values in chosen.items())])
     if not lines:
+        assert config.experiment is not None
         axes: dict[str, dict[str, None]] = {}
-        for product in grid:
-            for key in product.keys() & asked_for.keys():
+        for product in products(config):
+            for key in product.keys() & asked.keys():
                 axes.setdefault(key, {}).update(dict.fromkeys(map(override_text, product[key])))
         has = "; ".join(f"{key}={','.join(values)}" for key, values in sorted(axes.items()))
-        names = ",".join(config.experiment.name for config in composed if config.experiment)
+        line = " ".join(text for text, _ in asked.values())
         raise UserError(
-            f"experiment={names} has no run with {' '.join(overrides)}: under profile={composed[0].profile} its grid "
-            f"has only {has}."
+            f"experiment={config.experiment.name} has no run with {line}: under profile={config.profile} its grid has "
+            f"only {has}."
         )
     return lines
 

@@ -67,5 +67,7 @@ def test_experiments_named_together_are_planned_together() -> None:
     alone = [{run.folder for run in plan(composer, [f"experiment={name}"]).runs} for name in ("map", "units")]
     together = [run.folder for run in plan(composer, ["experiment=map,units", "seed=0"]).runs]
     assert len(together) == len(set(together)) and set(together) == alone[0] | alone[1]
-    with pytest.raises(UserError, match=r"experiment=map,units has no run with .* its grid has only algorithm="):
-        plan(composer, ["experiment=map,units", "algorithm=nonprivate"])
+    with pytest.raises(UserError, match=r"experiment=units has no run with .* its grid has only algorithm="):
+        plan(composer, ["experiment=map,units", "algorithm=fest"])
+    with pytest.raises(UserError, match="no experiment is named"):
+        plan(composer, ["experiment=null,map"])

@@ -73,8 +73,7 @@ ifeq ($(PROFILE),paper)
 WORK  := $(if $(CRITEO)$(ARGS),comparison) $(if $(CRITEO_1TB)$(STREAM_ARGS),streaming) $(if $(GLUE),sst2 qnli qqp) $(if $(XNLI),xnli)
 else
 WORK  := comparison streaming units map $(patsubst conf/experiment/%.yaml,%,$(wildcard conf/experiment/text*.yaml))
-# A short benchmark: two and a half minutes for the paper's table of times, whose largest steps need nine turns to be decided,
-# half a minute for whole steps.
+# A short benchmark: two and a half minutes for the paper's table of times, half a minute for whole steps.
 QUICK := profile=$(PROFILE)
 BENCH := --repeats 3 bench.seconds=1
 endif
@@ -101,25 +100,26 @@ estimate: $(READY)  ## how many runs `make reproduce` makes with the same variab
 	$(foreach name,$(WORK),$(call estimated,$(name)))
 
 # The first figures are drawn as soon as there are runs for them: in the demo those of journey. The rest is one sweep,
-# which imports torch once, unless an experiment has arguments of its own. Last, the algorithms of journey's comparison that
-# most claims are about get two seeds more.
+# which imports torch once, unless an experiment has arguments of its own. Last, the settings of journey's comparison that most
+# claims are about get two seeds more.
 OWN      := $(strip $(clicks) $(CRITEO_1TB) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
 comma    := ,
 all      := experiment=$(subst $() $(),$(comma),$(WORK))
 DEMO     := $(filter demo,$(PROFILE))
-MORE     := "seed=range(3)" algorithm=dpsgd,frozen,fest,adafest
+MORE     := "seed=range(3)"
 journey   = $(subst $(SEEDED),$(1) data=journey,$(call swept,comparison))
 reproduce: $(if $(DEMO),$(READY),estimate)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
 	$(if $(DEMO),$(call journey,$(SEEDED)),$(call swept,$(firstword $(WORK))))
 	$(REPORT)
 	$(foreach name,$(if $(DEMO),$(if $(OWN),$(WORK),all),$(wordlist 2,9,$(WORK))),$(call swept,$(name)))
-	$(if $(DEMO),$(call journey,$(MORE)))
-	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 9 bench.seconds=20,$(BENCH))
+	$(if $(DEMO),$(call journey,$(MORE) algorithm=dpsgd,frozen,fest))
+	$(if $(DEMO),$(call journey,$(MORE) algorithm=adafest algorithm.noise_ratio=1))
+	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 6 bench.seconds=10,$(BENCH))
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)
 	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)
 	$(BIN)/dpfest bench bias $(QUICK) $(if $(DEMO),data=nycflights) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
 	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)
-	$(BIN)/dpfest audit $(QUICK) privacy.noise_seed=0 $(ARGS)
+	$(BIN)/dpfest audit $(QUICK) $(if $(DEMO),audit.draws=100000) privacy.noise_seed=0 $(ARGS)
 	$(REPORT)
 
 readme: $(READY)  ## write README's results and their picture from the run cards in docs/reference

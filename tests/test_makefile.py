@@ -55,18 +55,19 @@ def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
     assert names[:3] == ["sweep experiment=comparison", "report", f"sweep experiment={experiments}"]
     assert "data=journey" in calls[0] and "data=journey" not in calls[2]
     assert "seed=range(2)" in calls[-1]  # so that it knows how many runs are complete
-    *sweeps, last = (call for call in calls if call[0] == "sweep")
+    *sweeps, others, adafest = (call for call in calls if call[0] == "sweep")
     assert all({"seed=range(2)", "profile=demo", "sweep.jobs=2"} <= set(call) for call in sweeps)
-    assert {"seed=range(3)", "data=journey", "experiment=comparison"} <= set(last)
-    assert "bench.seconds=20" in calls[-7] and "bench.seconds=1" in calls[-6]
+    assert all({"seed=range(3)", "data=journey", "experiment=comparison"} <= set(call) for call in (others, adafest))
+    assert "algorithm=dpsgd,frozen,fest" in others and {"algorithm=adafest", "algorithm.noise_ratio=1"} <= set(adafest)
+    assert "bench.seconds=10" in calls[-7] and "bench.seconds=1" in calls[-6]
 
 
 def test_an_experiment_with_arguments_of_its_own_is_a_sweep_of_its_own(tmp_path: Path) -> None:
     _, calls = reproduce(tmp_path, "STREAM_ARGS=stream.period=4")
     sweeps = [call for call in calls if call[0] == "sweep"]
     others = ["comparison", "streaming", "units", "map", "text", "text_large_vocabulary"]
-    assert [named(call) for call in sweeps[1:-1]] == [[f"experiment={name}"] for name in others]
-    assert ["stream.period=4" in call for call in sweeps[1:-1]] == [name == "streaming" for name in others]
+    assert [named(call) for call in sweeps[1:-2]] == [[f"experiment={name}"] for name in others]
+    assert ["stream.period=4" in call for call in sweeps[1:-2]] == [name == "streaming" for name in others]
 
 
 def test_the_papers_work_is_on_the_data_that_are_named_and_by_the_launcher_that_is(tmp_path: Path) -> None:

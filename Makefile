@@ -106,14 +106,15 @@ OWN      := $(strip $(clicks) $(CRITEO_1TB) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_A
 comma    := ,
 all      := experiment=$(subst $() $(),$(comma),$(WORK))
 DEMO     := $(filter demo,$(PROFILE))
-MORE     := "seed=range(3)"
+MORE     := "seed=range(3)" algorithm=dpsgd,frozen,fest
+MORE_ADA := "seed=range(3)" algorithm=adafest algorithm.noise_ratio=1
 journey   = $(subst $(SEEDED),$(1) data=journey,$(call swept,comparison))
 reproduce: $(if $(DEMO),$(READY),estimate)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
 	$(if $(DEMO),$(call journey,$(SEEDED)),$(call swept,$(firstword $(WORK))))
 	$(REPORT)
 	$(foreach name,$(if $(DEMO),$(if $(OWN),$(WORK),all),$(wordlist 2,9,$(WORK))),$(call swept,$(name)))
-	$(if $(DEMO),$(call journey,$(MORE) algorithm=dpsgd,frozen,fest))
-	$(if $(DEMO),$(call journey,$(MORE) algorithm=adafest algorithm.noise_ratio=1))
+	$(if $(DEMO),$(call journey,$(MORE)))
+	$(if $(DEMO),$(call journey,$(MORE_ADA)))
 	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 6 bench.seconds=10,$(BENCH))
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)
 	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)

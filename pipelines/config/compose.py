@@ -79,7 +79,7 @@ class Composer:
     def _check_choices(self, overrides: Sequence[Override]) -> None:
         for override in overrides:
             value = override.value()
-            if self.is_group(override.key_or_group) and isinstance(value, bool | int | float | dict):
+            if self.is_group(override.key_or_group) and isinstance(value, bool | int | float | dict | None):
                 raise UserError(
                     f"{override.input_line} is not a choice of {override.key_or_group}: choose one of "
                     f"{', '.join(self.choices(override.key_or_group))}."

@@ -14,8 +14,8 @@ from reports.runs import load_runs
 from tests.cli.conftest import HOME, Command
 
 EXPERIMENTS = sorted((HOME / "conf" / "experiment").glob("*.yaml"))
-OTHERS = ("search", "reference", "private_search", "optimizers", "batch_size")
-"""These train what the comparison trains, at other settings, or a number of runs that is drawn."""
+OTHERS = ("search", "reference", "private_search", "optimizers", "batch_size", "map_fine")
+"""These train what the comparison or the map trains, at other settings, or a number of runs that is drawn."""
 
 
 @pytest.mark.parametrize("file", [file for file in EXPERIMENTS if file.stem not in OTHERS], ids=lambda file: file.stem)

@@ -69,5 +69,5 @@ def test_experiments_named_together_are_planned_together() -> None:
     assert len(together) == len(set(together)) and set(together) == alone[0] | alone[1]
     with pytest.raises(UserError, match=r"experiment=units has no run with .* its grid has only algorithm="):
         plan(composer, ["experiment=map,units", "algorithm=fest"])
-    with pytest.raises(UserError, match="no experiment is named"):
+    with pytest.raises(UserError, match="experiment=null is not a choice of experiment: choose one of"):
         plan(composer, ["experiment=null,map"])

@@ -109,7 +109,7 @@ def _started(runs: Sequence[PlannedRun], stages: Stages) -> Jobs[PlannedRun]:
     if settings.engine != "local":
         return cluster_jobs(settings, runs, lambda run: _call(run, stages))
     threads = settings.cores or max(1, cores() // settings.jobs)
-    return Pool(runs, settings.jobs, lambda run: _child(_call(run, stages), threads, _preloaded(runs)))
+    return Pool(runs, settings.jobs, lambda run: _child(_call(run, stages), threads, preloaded(runs)))
 
 
 def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:
@@ -150,7 +150,7 @@ def _call(run: PlannedRun, stages: Stages) -> Call:
     return Call(stages.train, config, record)
 
 
-def _preloaded(runs: Sequence[PlannedRun]) -> list[str]:
+def preloaded(runs: Sequence[PlannedRun]) -> list[str]:
     """Return the modules that the server imports from which these runs are forked: it starts with the first of them."""
     tasks = dict.fromkeys(run.config.data.task for run in runs)
     return [*_PRELOADED, *(module for task in tasks for module in _OF_TASK[task])]
@@ -185,7 +185,7 @@ def _make_datasets(runs: Sequence[PlannedRun], stages: Stages) -> dict[str, str]
     def call(run: PlannedRun) -> Call:
         return Call(stages.preprocess, run.config, records_folder(run.config) / "preprocess.json")
 
-    with Pool(one_each, 1, lambda run: _child(call(run), cores(), _preloaded(runs))) as pool:
+    with Pool(one_each, 1, lambda run: _child(call(run), cores(), preloaded(runs))) as pool:
         for run, child in pool:
             place = records_folder(run.config) / "preprocess.json"
             record = Record.read(place)

@@ -13,6 +13,8 @@ def test_a_sweeps_line_counts_every_run_that_it_lists(dpfest_here: Command, tmp_
     assert listed.returncode == 0, listed.stderr
     assert "experiment=comparison: 0 of 117 runs; time left is known once some are done" in listed.stdout
     assert "experiment=streaming" not in listed.stdout
+    several = dpfest_here("report", "--list", "experiment=map,units")
+    assert "experiment=map: 0 of 54 runs" in several.stdout and "experiment=units: 0 of 12 runs" in several.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,7 +20,7 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer, override_text
 from pipelines.config.settings import typed
 from pipelines.runs.grid import Plan, plan, products
-from pipelines.sweep import Outcome, Stages, is_done, log_file, run_all
+from pipelines.sweep import Outcome, Stages, is_done, log_file, preloaded, run_all
 
 HOME = Path(__file__).resolve().parents[2]
 
@@ -272,3 +272,10 @@ def test_a_signal_asks_runs_to_stop_and_starts_no_other(tmp_path: Path, stages: 
     os.kill(parent.pid, number)
     out, _ = parent.communicate(timeout=30)
     assert sorted(out.split("\n")) == ["", "200 interrupted", "201 interrupted"]
+
+
+def test_the_server_of_a_sweep_imports_what_every_task_of_it_needs() -> None:
+    """A module that it lacks is imported by every run anew."""
+    runs = plan(Composer(), ["profile=smoke", "experiment=map,text"]).runs
+    assert {"pipelines.tasks.clicks", "pipelines.tasks.texts"} <= set(preloaded(runs))
+    assert "pipelines.tasks.texts" not in preloaded([run for run in runs if run.config.data.task == "clicks"])

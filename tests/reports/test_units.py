@@ -9,6 +9,7 @@ import yaml
 
 from pipelines.runs.release import config_text
 from reports.artifacts import tab_units
+from reports.commands import Commands
 from reports.comparison import joined, populations
 from reports.entry import Inputs, provenance
 from reports.registry import ENTRIES
@@ -45,6 +46,8 @@ def test_the_table_of_units_compares_them_and_no_other_artifact_sees_their_runs(
     assert drawn is not None
     content = tab_units.content(Inputs(groups, drawn=drawn))
     assert content.table is not None and not content.missing
+    epsilons = ",".join(f"{epsilon:g}" for epsilon in drawn.epsilons)
+    assert f" privacy.epsilon={epsilons} " in Commands().sweep("units", drawn) + " "  # the experiment has one epsilon
     rows = list(csv.DictReader(content.table.csv().splitlines()))
     assert [(row["unit"], row["units"]) for row in rows[::8]] == [
         ("example", "1000000"), ("basket", "150000"), ("household", "2469")

@@ -52,7 +52,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     if listing:
         from reports.listing import listing as list_artifacts
 
-        planned = planned_runs(composer, line.overrides)
+        planned = planned_runs(composer, line.overrides, chosen)
         report, jobs = Path(cfg.paths.report), int(cfg.sweep.jobs)
         print(list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None))
         return
@@ -65,7 +65,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
         moved.pop("paths.runs", None)
         planned = {}
     else:
-        planned = planned_runs(composer, line.overrides)
+        planned = planned_runs(composer, line.overrides, chosen)
     # An artifact shows one dataset; the experiment's first dataset gets the plain file names.
     counts = {
         name: Counter(run.algorithm for run in lengths if run.data == lengths[0].data)
@@ -100,8 +100,11 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
     return {f"paths.{name}": str(path) for name, path in cfg.paths.items() if str(path) != default.get(name)}
 
 
-def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list[RunLength]]:
-    """Return the planned runs of the named experiments, or of each that an artifact shows, under the chosen profile.
+def planned_runs(
+    composer: Composer, overrides: Sequence[str], artifacts: Sequence[str] = ()
+) -> dict[str, list[RunLength]]:
+    """Return the planned runs of the named experiments, or of each that one of these artifacts shows (default: any
+    artifact), under the chosen profile.
 
     Experiments that do not support these data, or whose data are missing, are omitted: the report then shows no number
     of missing runs.
@@ -113,7 +116,8 @@ def planned_runs(composer: Composer, overrides: Sequence[str]) -> dict[str, list
     from reports.pace import RunLength
     from reports.registry import ENTRIES
 
-    shown = sorted({entry.experiment for entry in ENTRIES if entry.experiment})
+    chosen = [entry for entry in ENTRIES if not artifacts or entry.id in artifacts]
+    shown = sorted({entry.experiment for entry in chosen if entry.experiment})
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
     _, named = asked_for(composer, overrides).get("experiment", ("", []))
     planned = {}

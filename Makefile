@@ -22,9 +22,11 @@ STREAM_ARGS ?=
 TEXT_ARGS   ?=
 XNLI_ARGS   ?=
 
+# The virtual environment, and what tests, linters and clusters need besides.
 VENV  := .venv
 BIN   := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV   := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test lint reproduce audited measured estimate readme clean
@@ -35,21 +37,25 @@ help:  ## list the targets
 	@echo "  CRITEO=train.txt  CRITEO_1TB=  GLUE=  ROBERTA=  XNLI=  XLM_R=folder belong to reproduce and estimate;"
 	@echo "  PYTHON=python3.12 and PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu to setup."
 
-setup: $(READY)  ## make the virtual environment (.venv)
+setup: $(DEV)  ## make the virtual environment (.venv)
 
 # torch comes first and by its exact version, so that no dependency pulls another build in.
 $(READY): pyproject.toml constraints.txt dpfest/kernels.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[text]' -c constraints.txt
+	touch $@
+
+$(DEV): $(READY)
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
 	touch $@
 
 # A process a core, up to four; each with one thread, so that they do not wait for one another. Each begins with tests
 # that stand together, which share what a module prepares.
-test: $(READY)  ## run the tests (others: .venv/bin/pytest -m slow, -m slurm)
+test: $(DEV)  ## run the tests (others: .venv/bin/pytest -m slow, -m slurm)
 	$(BIN)/python -m pytest -m "not slow and not slurm" -n auto --maxprocesses 4 --dist worksteal
 
-lint: $(READY)  ## ruff and mypy
+lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
@@ -79,6 +85,8 @@ BENCH := --repeats 3 bench.seconds=1
 endif
 SEEDED := "seed=range($(SEEDS))"
 SHARED := profile=$(PROFILE) $(SEEDED) sweep.jobs=$(JOBS)
+# Ray and Slurm's client come with what tests need.
+ENVIRONMENT := $(if $(filter local,$(ENGINE)),$(READY),$(DEV))
 CARRIED := $(if $(filter-out local,$(ENGINE)),sweep.engine=$(ENGINE) $(ENGINE_ARGS)) $(if $(LAUNCHER),hydra/launcher=$(LAUNCHER))
 REPORT  = $(BIN)/dpfest report profile=$(PROFILE) $(SEEDED) $(clicks)
 
@@ -92,14 +100,14 @@ $(BIN)/dpfest sweep $(SHARED) $($(1)) train.save_model=false $(CARRIED)
 
 endef
 
-estimate: $(READY)  ## how many runs `make reproduce` makes with the same variables, and how long they take
+estimate: $(ENVIRONMENT)  ## how many runs `make reproduce` makes with the same variables, and how long they take
 	@test -n "$(strip $(WORK))" || \
 		{ echo "PROFILE=paper needs the paper's data: CRITEO=, CRITEO_1TB=, GLUE= and ROBERTA=, XNLI= and XLM_R=" >&2; exit 2; }
 	@test "$(PROFILE)" != paper || test -e report/bench/step.json || \
 		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
 	$(foreach name,$(WORK),$(call estimated,$(name)))
 
-# The first figures are drawn as soon as there are runs for them: in the demo those of journey. The rest is one sweep,
+# The first figure is drawn as soon as there are runs for it: in the demo journey's. The rest is one sweep,
 # which imports torch once, unless an experiment has arguments of its own. Then the settings of journey's comparison that most
 # claims are about get two seeds more. The audit runs beside what is measured without a clock.
 OWN      := $(strip $(clicks) $(CRITEO_1TB) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
@@ -110,7 +118,7 @@ MORE      := "seed=range(3)" algorithm=dpsgd,frozen
 MORE_FEST := "seed=range(3)" algorithm=fest algorithm.selection.rows=30000,100000
 MORE_ADA  := "seed=range(3)" algorithm=adafest algorithm.noise_ratio=1
 journey   = $(subst $(SEEDED),$(1) data=journey,$(call swept,comparison))
-reproduce: $(if $(DEMO),$(READY),estimate)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
+reproduce: $(if $(DEMO),$(ENVIRONMENT),estimate)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
 	$(if $(DEMO),$(call journey,$(SEEDED)),$(call swept,$(firstword $(WORK))))
 	$(REPORT) $(if $(DEMO),--only fig3)
 	$(foreach name,$(if $(DEMO),$(if $(OWN),$(WORK),all),$(wordlist 2,9,$(WORK))),$(call swept,$(name)))
@@ -119,7 +127,7 @@ reproduce: $(if $(DEMO),$(READY),estimate)  ## the paper's comparisons on data a
 	$(if $(DEMO),$(call journey,$(MORE_ADA)))
 	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 6 bench.seconds=10,$(BENCH))
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)
-	@$(MAKE) --no-print-directory -j2 audited measured
+	@OMP_NUM_THREADS=1 $(MAKE) --no-print-directory -j2 audited measured
 	$(REPORT)
 
 audited:

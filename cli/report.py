@@ -54,7 +54,9 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
 
         planned = planned_runs(composer, line.overrides, chosen)
         report, jobs = Path(cfg.paths.report), int(cfg.sweep.jobs)
-        print(list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None))
+        print(
+            list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None, only=chosen or None)
+        )
         return
     from reports.build import build
     from reports.commands import Commands
@@ -103,21 +105,20 @@ def elsewhere(cfg: DictConfig) -> dict[str, str]:
 def planned_runs(
     composer: Composer, overrides: Sequence[str], artifacts: Sequence[str] = ()
 ) -> dict[str, list[RunLength]]:
-    """Return the planned runs of the named experiments, or of each that one of these artifacts shows (default: any
-    artifact), under the chosen profile.
+    """Return the planned runs of the named experiments, or of each that these artifacts show (default: all), under the
+    chosen profile.
 
     Experiments that do not support these data, or whose data are missing, are omitted: the report then shows no number
     of missing runs.
 
     Raises:
-        UserError: a named experiment is among those.
+        UserError: a named experiment is among those; there is no such artifact.
     """
     from pipelines.runs.grid import asked_for, evaluated, plan, steps
     from reports.pace import RunLength
-    from reports.registry import ENTRIES
+    from reports.registry import chosen
 
-    chosen = [entry for entry in ENTRIES if not artifacts or entry.id in artifacts]
-    shown = sorted({entry.experiment for entry in chosen if entry.experiment})
+    shown = sorted({entry.experiment for entry in chosen(artifacts) if entry.experiment})
     own = [text for text in overrides if not text.startswith(("experiment=", "paths."))]
     _, named = asked_for(composer, overrides).get("experiment", ("", []))
     planned = {}

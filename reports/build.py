@@ -7,7 +7,6 @@ Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`,
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections import Counter
@@ -25,7 +24,7 @@ from reports.found import Found
 from reports.page import page
 from reports.published import other_data
 from reports.reference import ALARM, Agreement, agreements, table
-from reports.registry import ENTRIES
+from reports.registry import ENTRIES, chosen
 from reports.runs import Run, Skipped, load_runs, measured_in
 from reports.style import dress, style
 from reports.templates import render
@@ -87,7 +86,7 @@ def build(
         UserError: an unknown artifact, or a dataset without runs.
         OSError: the output folder cannot be written to.
     """
-    chosen, commands = _chosen(only), commands or Commands()
+    artifacts, commands = chosen(only), commands or Commands()
     usable, skipped = load_runs(runs)
     groups = _main_first(populations(usable), dataset, commands.profile)
     skipped += _alone(usable, groups)
@@ -95,7 +94,7 @@ def build(
     draft = Draft(report)
     measured = measured_in(runs, report)
     work = _Work(draft, measured, groups, dataset, planned, commands)
-    built = {entry.id: work.artifact(entry) for entry in chosen}
+    built = {entry.id: work.artifact(entry) for entry in artifacts}
     entries |= built
     ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
@@ -127,20 +126,10 @@ def build(
     draft.put("index.html", page(draft, ordered, claims, left_out, groups, compared))
     draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     draft.publish()
-    shown = [(entry, work.plain(entry)) for entry in chosen if built[entry.id]["status"] != "complete"]
+    shown = [(entry, work.plain(entry)) for entry in artifacts if built[entry.id]["status"] != "complete"]
     incomplete = {entry.experiment_on(main): main for entry, main in shown}
     sweeps = [commands.sweep(name, main) for name, main in incomplete.items() if name]
     return BuiltReport(report, list(built.values()), skipped, sweeps, claims, compared)
-
-
-def _chosen(only: Sequence[str] | None) -> list[Entry]:
-    known = {entry.id: entry for entry in ENTRIES}
-    for name in only or ():
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise UserError(f"There is no artifact {name}; {hint}The artifacts are {', '.join(known)}.")
-    return [entry for entry in ENTRIES if not only or entry.id in only]
 
 
 def _main_first(groups: list[Population], dataset: str | None, profile: str) -> list[Population]:

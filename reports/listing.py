@@ -12,7 +12,7 @@ from reports.bench import read
 from reports.comparison import Population, joined, populations
 from reports.entry import Entry, Inputs
 from reports.pace import Pace, RunLength
-from reports.registry import ENTRIES
+from reports.registry import ENTRIES, chosen
 from reports.runs import load_runs, measured_in
 
 
@@ -83,11 +83,17 @@ def listing(
     jobs: int = 1,
     profile: str | None = None,
     seeded: bool = True,
+    only: Sequence[str] | None = None,
 ) -> Listing:
     """List finished and missing runs of `profile` (None for any), and the time left with `jobs` at once.
 
-    If `planned` is `seeded`, it has all seeds; otherwise it has one seed, and counts once for each seed present.
+    If `planned` is `seeded`, it has all seeds; otherwise it has one seed, and counts once for each seed present. `only`
+    are the artifacts to list; None for all.
+
+    Raises:
+        UserError: there is no such artifact.
     """
+    artifacts = chosen(only)
     usable, report = load_runs(runs)[0], measured_in(runs, report)
     groups = [group for group in populations(usable) if profile in (None, group.profile)]
     # Runs of another profile have another length, and another share of their time outside of steps.
@@ -95,7 +101,7 @@ def listing(
     mains = {entry.experiment: _main(entry, groups) for entry in ENTRIES if entry.experiment}
     seeds = {name: len(main.seeds) for name, main in mains.items() if main and not seeded}
     plans = {name: [*plan] * seeds.get(name, 1) for name, plan in (planned or {}).items()}
-    lines = [_line(entry, groups, report, plans, pace, jobs) for entry in ENTRIES]
+    lines = [_line(entry, groups, report, plans, pace, jobs) for entry in artifacts]
     experiments = []
     for name, plan in plans.items():
         if name not in mains:  # no artifact shows its runs

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
+
+from dpfest.errors import UserError
 from reports.artifacts import (
     audit,
     audit_trainings,
@@ -127,3 +131,18 @@ ENTRIES = (
     ),
     Entry("contribution", "Contribution clipping of texts", contribution.content, measured=(contribution.COMMAND,)),
 )  # fmt: skip
+
+
+def chosen(only: Sequence[str] | None) -> list[Entry]:
+    """Return the artifacts with these ids, in the order of the report; all if none is named.
+
+    Raises:
+        UserError: there is no such artifact.
+    """
+    known = {entry.id: entry for entry in ENTRIES}
+    for name in only or ():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UserError(f"There is no artifact {name}; {hint}The artifacts are {', '.join(known)}.")
+    return [entry for entry in ENTRIES if not only or entry.id in only]

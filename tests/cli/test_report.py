@@ -11,10 +11,12 @@ from tests.reports.synthetic import write_cards_of, write_run
 def test_a_sweeps_line_counts_every_run_that_it_lists(dpfest_here: Command, tmp_path: Path) -> None:
     listed = dpfest_here("report", "--list", "experiment=comparison", "seed=range(3)", "sweep.jobs=2")
     assert listed.returncode == 0, listed.stderr
-    assert "experiment=comparison: 0 of 117 runs; time left is known once some are done" in listed.stdout
+    assert "experiment=comparison: 0 of 111 runs; time left is known once some are done" in listed.stdout
     assert "experiment=streaming" not in listed.stdout
     several = dpfest_here("report", "--list", "experiment=map,units")
     assert "experiment=map: 0 of 54 runs" in several.stdout and "experiment=units: 0 of 12 runs" in several.stdout
+    of_one = dpfest_here("report", "--list", "--only", "fig3").stdout
+    assert "experiment=comparison: 0 of 37 runs" in of_one and of_one.count("experiment=") == 1
     assert list(tmp_path.iterdir()) == []
 
 

@@ -109,7 +109,8 @@ estimate: $(ENVIRONMENT)  ## how many runs `make reproduce` makes with the same 
 
 # The first figure is drawn as soon as there are runs for it: in the demo journey's. The rest is one sweep,
 # which imports torch once, unless an experiment has arguments of its own. Then the settings of journey's comparison that most
-# claims are about get two seeds more. The audit runs beside what is measured without a clock.
+# claims are about get two seeds more. The audit and the measurements that are not timed run side by side, a thread each in
+# the short profiles: two with a thread per core take several times as long.
 OWN      := $(strip $(clicks) $(CRITEO_1TB) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
 comma    := ,
 all      := experiment=$(subst $() $(),$(comma),$(WORK))
@@ -127,13 +128,13 @@ reproduce: $(if $(DEMO),$(ENVIRONMENT),estimate)  ## the paper's comparisons on 
 	$(if $(DEMO),$(call journey,$(MORE_ADA)))
 	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 6 bench.seconds=10,$(BENCH))
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)
-	@OMP_NUM_THREADS=1 $(MAKE) --no-print-directory -j2 audited measured
+	@$(if $(QUICK),OMP_NUM_THREADS=1) $(MAKE) --no-print-directory -j2 audited measured
 	$(REPORT)
 
-audited:
+audited: $(ENVIRONMENT)
 	$(BIN)/dpfest audit $(QUICK) $(if $(DEMO),audit.draws=100000) privacy.noise_seed=0 $(ARGS)
 
-measured:
+measured: $(ENVIRONMENT)
 	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)
 	$(BIN)/dpfest bench bias $(QUICK) $(if $(DEMO),data=nycflights) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
 	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)

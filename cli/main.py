@@ -147,7 +147,8 @@ def release(
 def report(
     ctx: typer.Context,
     only: Annotated[
-        list[str] | None, typer.Option("--only", help="Build only these artifacts: fig8 or fig8,fig3; repeatable.")
+        list[str] | None,
+        typer.Option("--only", help="Build, or list, only these artifacts: fig8 or fig8,fig3; repeatable."),
     ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="Dataset with the plain file names.")] = None,
     listing: Annotated[

@@ -27,8 +27,8 @@ HEADLINES = {
         "not",
     ),
     "training_embeddings_helps": (
-        "training word embeddings privately beats freezing them",
-        "training word embeddings privately does not always beat freezing them",
+        "training word embeddings privately improves on freezing them as the paper says",
+        "training word embeddings privately gains less over freezing them than the paper says, if anything",
         "not",
     ),
     "significant_reduction": (

@@ -61,7 +61,7 @@ class Listing:
 
     def __str__(self) -> str:
         wide = max(len(line.name) for line in self.artifacts)
-        source = max(len(line.source or "") for line in self.artifacts if not line.measured)
+        source = max((len(line.source or "") for line in self.artifacts if not line.measured), default=0)
         lines = [
             f"{line.name:<{wide}}  {line.runs:<17}  {line.time:>11}  "
             f"{'' if line.measured else line.source or '':<{source}}  {line.title}"

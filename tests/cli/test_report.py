@@ -17,6 +17,10 @@ def test_a_sweeps_line_counts_every_run_that_it_lists(dpfest_here: Command, tmp_
     assert "experiment=map: 0 of 54 runs" in several.stdout and "experiment=units: 0 of 12 runs" in several.stdout
     of_one = dpfest_here("report", "--list", "--only", "fig3").stdout
     assert "experiment=comparison: 0 of 37 runs" in of_one and of_one.count("experiment=") == 1
+    measured = dpfest_here("report", "--list", "--only", "audit,speed")
+    assert measured.returncode == 0 and measured.stdout.count("to be measured") == 2
+    unknown = dpfest_here("report", "--list", "--only", "fig33")
+    assert unknown.returncode == 2 and "did you mean fig3?" in unknown.stderr
     assert list(tmp_path.iterdir()) == []
 
 

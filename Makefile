@@ -107,25 +107,24 @@ estimate: $(ENVIRONMENT)  ## how many runs `make reproduce` makes with the same 
 		$(BIN)/dpfest bench step --repeats 5 bench.largest_rows=338782
 	$(foreach name,$(WORK),$(call estimated,$(name)))
 
-# The first figure is drawn as soon as there are runs for it: in the demo journey's. The rest is one sweep,
-# which imports torch once, unless an experiment has arguments of its own. Then the settings of journey's comparison that most
-# claims are about get two seeds more. The audit and the measurements that are not timed run side by side, a thread each in
-# the short profiles: two with a thread per core take several times as long.
+# The first figure is drawn as soon as there are runs for it: in the demo journey's. The rest is one sweep, which imports
+# torch once, unless an experiment has arguments of its own. Then the settings of journey's comparison that most claims are
+# about get two seeds more. The audit and the measurements that are not timed run side by side, in the short profiles with a
+# thread each: with a thread per core they take several times as long.
 OWN      := $(strip $(clicks) $(CRITEO_1TB) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
 comma    := ,
 all      := experiment=$(subst $() $(),$(comma),$(WORK))
 DEMO     := $(filter demo,$(PROFILE))
-MORE      := "seed=range(3)" algorithm=dpsgd,frozen
-MORE_FEST := "seed=range(3)" algorithm=fest algorithm.selection.rows=30000,100000
-MORE_ADA  := "seed=range(3)" algorithm=adafest algorithm.noise_ratio=1
+MORE          := more_controls more_fest more_adafest
+more_controls := algorithm=dpsgd,frozen
+more_fest     := algorithm=fest algorithm.selection.rows=30000,100000
+more_adafest  := algorithm=adafest algorithm.noise_ratio=1
 journey   = $(subst $(SEEDED),$(1) data=journey,$(call swept,comparison))
 reproduce: $(if $(DEMO),$(ENVIRONMENT),estimate)  ## the paper's comparisons on data at hand, and their report (PROFILE=demo: minutes)
 	$(if $(DEMO),$(call journey,$(SEEDED)),$(call swept,$(firstword $(WORK))))
 	$(REPORT) $(if $(DEMO),--only fig3)
 	$(foreach name,$(if $(DEMO),$(if $(OWN),$(WORK),all),$(wordlist 2,9,$(WORK))),$(call swept,$(name)))
-	$(if $(DEMO),$(call journey,$(MORE)))
-	$(if $(DEMO),$(call journey,$(MORE_FEST)))
-	$(if $(DEMO),$(call journey,$(MORE_ADA)))
+	$(if $(DEMO),$(foreach more,$(MORE),$(call journey,"seed=range(3)" $($(more)))))
 	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 6 bench.seconds=10,$(BENCH))
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)
 	@$(if $(QUICK),OMP_NUM_THREADS=1) $(MAKE) --no-print-directory -j2 audited measured

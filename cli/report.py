@@ -54,9 +54,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
 
         planned = planned_runs(composer, line.overrides, chosen)
         report, jobs = Path(cfg.paths.report), int(cfg.sweep.jobs)
-        print(
-            list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None, only=chosen or None)
-        )
+        print(list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None, only=chosen))
         return
     from reports.build import build
     from reports.commands import Commands
@@ -76,7 +74,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
     folder = writable(Path(cfg.paths.report))
     try:
-        print(build(runs, folder, chosen or None, dataset, counts, commands, reference_folder()))
+        print(build(runs, folder, chosen, dataset, counts, commands, reference_folder()))
     except OSError as error:
         raise UserError(f"The report cannot be written to {folder} (paths.report): {error}.") from error
 

@@ -59,6 +59,7 @@ def test_the_demo_makes_runs_then_measures_then_reports(tmp_path: Path) -> None:
     # The first figures come early: those of journey.
     experiments = "comparison,streaming,units,map,text,text_large_vocabulary"
     assert names[:3] == ["sweep experiment=comparison", "report", f"sweep experiment={experiments}"]
+    assert calls[1][-2:] == ["--only", "fig3"] and "--only" not in calls[-1]
     assert "data=journey" in calls[0] and "data=journey" not in calls[2]
     assert "seed=range(2)" in calls[-1]  # so that it knows how many runs are complete
     *sweeps, others, fest, adafest = (call for call in calls if call[0] == "sweep")

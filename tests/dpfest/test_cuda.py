@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -70,7 +72,9 @@ def losses(model: nn.Module, ids: Any) -> Tensor:
     return model(*(one.to(next(model.parameters()).device) for one in ids)).square()
 
 
-def gradient(algorithm: Algorithm, device: torch.device, dtype: torch.dtype, noise: float = 0.0) -> NoisedGradient:
+def gradient(
+    algorithm: Algorithm, device: torch.device, dtype: torch.dtype, noise: float = 0.0, step: int = 0
+) -> NoisedGradient:
     engine = PrivateEngine(
         Model().to(device, dtype),
         algorithm,
@@ -82,7 +86,7 @@ def gradient(algorithm: Algorithm, device: torch.device, dtype: torch.dtype, noi
         epsilon_per_row=1e6,
         selected=torch.arange(0, 90, 3) if algorithm.selection else None,
     )
-    return released(engine, [batch()], 0)
+    return released(engine, [batch()], step)
 
 
 def flat(release: NoisedGradient) -> Tensor:
@@ -110,6 +114,16 @@ def test_the_noise_of_a_step_is_the_cpus(algorithm: Algorithm) -> None:
     assert (exact == 0).sum() <= 4  # the padding row's four
     assert 0.8 < float(exact[exact != 0].std()) / (2.0 / 50) < 1.2
     torch.testing.assert_close(here, exact, rtol=0, atol=1e-6)
+
+
+def test_noise_has_the_right_deviation() -> None:
+    """Chi-squared on differences of steps, of dense parameters and rows, false-alarm rate 1e-4; 3% off is rejected."""
+    draws = torch.stack([flat(gradient(DPSGD(), DEVICE, torch.float32, 2.0, step)) for step in range(300)])
+    differences = draws.diff(dim=0)[::2].numpy() / (np.sqrt(2) * 2.0 / 50)
+    differences = differences[:, differences.any(axis=0)]  # without the padding row
+    total, size = float((differences**2).sum()), differences.size
+    assert size > 20_000 and min(stats.chi2.sf(total, size), stats.chi2.cdf(total, size)) > 5e-5
+    assert stats.chi2.cdf(total / 1.03**2, size) < 1e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -119,8 +119,8 @@ def test_the_low_rank_rule_is_refused_where_there_is_no_word_embedding() -> None
 
 
 def test_texts_bring_the_settings_that_their_model_learns_with_and_the_command_line_goes_before_them() -> None:
-    text, clicks = (typed(Composer().compose([data])) for data in ("data=text_synthetic", "data=criteo_synthetic"))
-    assert (text.train.batch_size, text.optimizer.tables.learning_rate) == (512, 5)
+    text, clicks = (typed(Composer().compose([data])) for data in ("data=journey_text", "data=criteo_synthetic"))
+    assert (text.train.batch_size, text.train.micro_batch_size, text.optimizer.tables.learning_rate) == (512, 64, 5)
     assert (clicks.train.batch_size, clicks.optimizer.tables.learning_rate) == (2048, 30)
     own = typed(Composer().compose(["data=text_synthetic", "train.batch_size=7", "optimizer.tables.learning_rate=2"]))
     assert (own.train.batch_size, own.optimizer.tables.learning_rate) == (7, 2)

@@ -29,10 +29,10 @@ READY := $(VENV)/.ready
 DEV   := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test lint reproduce audited measured estimate readme clean
+.PHONY: help setup test test-all lint reproduce audited measured estimate readme clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 	@echo "  PROFILE=smoke|demo|paper  SEEDS=3  JOBS=4  ENGINE=ray|slurm  ARGS='any Hydra override'  STREAM_ARGS=  TEXT_ARGS="
 	@echo "  CRITEO=train.txt  CRITEO_1TB=  GLUE=  ROBERTA=  XNLI=  XLM_R=folder belong to reproduce and estimate;"
 	@echo "  PYTHON=python3.12 and PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu to setup."
@@ -52,8 +52,12 @@ $(DEV): $(READY)
 
 # A process a core, up to four; each with one thread, so that they do not wait for one another. Each begins with tests
 # that stand together, which share what a module prepares.
-test: $(DEV)  ## run the tests (others: .venv/bin/pytest -m slow, -m slurm)
-	$(BIN)/python -m pytest -m "not slow and not slurm" -n auto --maxprocesses 4 --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+test: $(DEV)  ## run the tests (at most 12 minutes on 2 cores)
+	$(PYTEST)
+
+test-all: $(DEV)  ## run these and all others that this machine can: whole experiments, clusters, documents (40 minutes)
+	$(PYTEST) -m ""
 
 lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Sweeps and days on a real Slurm of two nodes on this machine: `pytest -m slurm`; `and not slow` takes two minutes.
+"""Sweeps and days on a real Slurm of two nodes on this machine: `pytest -m cluster`; `and not slow` takes two minutes.
 
 Root is needed to install Slurm where it is missing; elsewhere these tests are skipped.
 """
@@ -23,7 +23,7 @@ from pipelines.system.engines import ClusterError
 from tests.pipelines.slurm_here import slurm, told
 from tests.pipelines.watched import ATTEMPTS, GO_ON, HELD, HOLD, KEYS, STAGE, lines, released, sweeping, until, written
 
-pytestmark = pytest.mark.slurm
+pytestmark = pytest.mark.cluster
 pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[slurm]'")
 STAGES = Stages(train=STAGE)
 LINE = ["profile=smoke", "train.steps=5", "train.checkpoint_every=1", "privacy.noise_seed=1", "sweep.cores=1"]

@@ -1,4 +1,4 @@
-"""What all tests share: what is prepared once for all workers, imports in new processes, and the table of slow tests."""
+"""What all tests share: what is prepared once for all workers, imports of new processes, the table of slow tests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from tests.once import Once
 # What is remembered of files, here and in the processes that tests start, is no business of the user's own memory.
 os.environ["DPFEST_CACHE"] = tempfile.mkdtemp(prefix="dpfest-tests-")
 
+# Inherited by workers and by the processes that they fork: all of them share what the accountant computed.
+os.environ.setdefault("DPFEST_TESTS_EPSILONS", tempfile.mkdtemp(prefix="dpfest-epsilons-"))
+
 # Read when torch is first imported. Workers share the cores, and tests of ranks compare sums of one thread each.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # One server forks the processes of all tests, and imports only what the first of them asks for: what any of them needs.
 _SERVED = (
-    "pipelines.train", "pipelines.train.ranks", "pipelines.bench.step", "pipelines.bench.text", "torch._dynamo",
-    "transformers.models.roberta.modeling_roberta", "peft",
+    "tests.accountant", "pipelines.train", "pipelines.train.ranks", "pipelines.bench.step", "pipelines.bench.text",
+    "torch._dynamo", "transformers.models.roberta.modeling_roberta", "peft",
 )  # fmt: skip
 _preload = forkserver.set_forkserver_preload
 
@@ -31,6 +34,12 @@ def _preload_all(modules: Sequence[str]) -> None:
 
 
 forkserver.set_forkserver_preload = _preload_all
+
+
+@pytest.fixture(scope="session", autouse=True)
+def epsilons() -> None:
+    """No epsilon is computed twice in a session (`tests.accountant`)."""
+    import tests.accountant  # noqa: F401
 
 
 @pytest.fixture(scope="session")
@@ -78,10 +87,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
-                reasons |= {report.nodeid: str(why) for key, why in report.user_properties if key == "long"}
+                reasons.update((report.nodeid, str(why)) for key, why in report.user_properties if key == "long")
     slowest = sorted(seconds, key=seconds.__getitem__, reverse=True)[:SHOWN]
     if slowest:
-        terminalreporter.section(f"slowest {len(slowest)} of {len(seconds)} tests, {sum(seconds.values()):.0f} s in all")
+        terminalreporter.section(
+            f"slowest {len(slowest)} of {len(seconds)} tests, {sum(seconds.values()):.0f} s in all"
+        )
     for name in slowest:
         why = reasons.get(name) or ("gives no reason" if seconds[name] > LONG else "")
         terminalreporter.line(f"{seconds[name]:6.1f} s  {name}{why and f'  ({why})'}")

@@ -136,13 +136,14 @@ class RankEngine(PrivateEngine):
             row_sums, dense, loss = self._clipped_sums(microbatches, lookups, survivors, step)
         returned = exchange.returned(_by_table(row_sums, survivors), survived)
 
-        counts = [sum(shapes) for shapes in zip(*([n for n, _ in one.shapes] for one in chosen), strict=True)]
+        noised = self._noised_rows(chosen, *returned, step)
+        counts = [sum(shapes) for shapes in zip(*([n for n, _ in one.shapes] for one, _ in noised), strict=True)]
         told = torch.tensor([*counts, sum(len(part.examples) for part in microbatches), loss], dtype=torch.float64)
         *per_table, examples, loss = self.group.sum(told).tolist()
         divisor = self.expected_batch_size or max(examples, 1.0)
         release = NoisedGradient(
             dense=self._noised_dense(dense, step, divisor),
-            tables=self._noised_rows(chosen, *returned, step, divisor),
+            tables=self._released(noised, divisor),
             rows_per_table=list(self.layout.rows) if self.lazy else [int(count) for count in per_table],
             pending=self.deviation / divisor if self.lazy else 0.0,
         )
@@ -231,16 +232,20 @@ class RankEngine(PrivateEngine):
         """Return the key of everything random in a shard."""
         return self.key.derive("shard", shard)
 
+    def _contexts(self, step: int) -> list[StepContext]:
+        """Return what the algorithm may use of each own shard: the shard's key, layout and selected rows."""
+        own = zip(self.places.own, self.places.layouts, self._selected, strict=True)
+        return [
+            StepContext(step, self.shard_key(shard), layout, self.device, selected, self.map_noise_multiplier, None)
+            for shard, layout, selected in own
+        ]
+
     def _survivors(self, touched: Rows, summed: NDArray[np.float64] | None, step: int) -> list[Survivors]:
         """Return the surviving rows of each own shard, numbered within it, by the algorithm's own choice."""
-        chosen, places = [], self.places
-        own = zip(places.own, places.layouts, self._selected, places.by_shard(touched), strict=True)
-        for shard, layout, selected, at in own:
-            batch = _ShardBatch(touched[at] // places.shards, None if summed is None else summed[at])
-            context = StepContext(
-                step, self.shard_key(shard), layout, self.device, selected, self.map_noise_multiplier, None
-            )
-            chosen.append(Survivors(layout, self.algorithm.survivors(cast(Any, batch), context)))
+        chosen = []
+        for context, at in zip(self._contexts(step), self.places.by_shard(touched), strict=True):
+            batch = _ShardBatch(touched[at] // self.places.shards, None if summed is None else summed[at])
+            chosen.append(Survivors(context.layout, self.algorithm.survivors(cast(Any, batch), context)))
         return chosen
 
     def _alive(self, rows: Rows, chosen: Sequence[Survivors]) -> NDArray[np.bool_]:
@@ -288,26 +293,25 @@ class RankEngine(PrivateEngine):
         return {name: value.view(p.shape) for (name, p), value in zip(parameters.items(), values, strict=True)}
 
     def _noised_rows(
-        self, chosen: Sequence[Survivors], rows: Rows, values: NDArray[np.float64], step: int, divisor: float
-    ) -> list[RowGradient]:
-        """Sum what ranks returned of own rows, add noise to every survivor, and order it as this rank's tables are.
+        self, chosen: Sequence[Survivors], rows: Rows, values: NDArray[np.float64], step: int
+    ) -> list[tuple[Survivors, Sequence[Tensor]]]:
+        """Sum what ranks returned of own rows, add noise to every survivor, and keep what the algorithm keeps of that.
 
         Args:
             chosen: survivors of each own shard.
             rows: own rows, and
             values: their sums, from :meth:`RowExchange.returned`.
             step: step number.
-            divisor: expected batch size.
+
+        Returns:
+            The rows that each own shard releases, and each table's values there, before any division.
         """
-        places = self.places
+        places, noised = self.places, []
         table = places.table(rows)
         dims = places.dims[table]
         starts = np.cumsum(dims) - dims
-        slots: list[list[Tensor]] = [[] for _ in self.tables]
-        counts = [sum(survivors.shapes[number][0] for survivors in chosen) for number in range(len(self.tables))]
-        found = [torch.empty(count, dim, dtype=self.dtype) for count, dim in zip(counts, self.layout.dims, strict=True)]
-        filled = [0] * len(self.tables)
-        for shard, at, survivors in zip(places.own, places.by_shard(rows), chosen, strict=True):
+        own = zip(self._contexts(step), places.by_shard(rows), chosen, strict=True)
+        for context, at, survivors in own:
             sizes = [math.prod(shape) for shape in survivors.shapes]
             _, position = survivors.find(torch.from_numpy(rows[at] // places.shards))
             width, of = dims[at], table[at]
@@ -317,21 +321,27 @@ class RankEngine(PrivateEngine):
             sent = values[np.repeat(starts[at], width) + within]
             summed = np.bincount(coordinates, weights=sent, minlength=sum(sizes))
             sums = torch.from_numpy(np.asarray(summed, float))  # without a row it is of integers
+            kept = None
             if self.deviation > 0 and not self.lazy:
-                add_gaussian(sums, self.shard_key(shard).stream("row noise", step), self.deviation)
-            released = sums.div_(divisor).split(sizes)
-            for number in np.flatnonzero(sizes).tolist():
-                low, filled[number] = filled[number], filled[number] + survivors.shapes[number][0]
-                found[number][low : filled[number]].copy_(released[number].view(survivors.shapes[number]))
-                local = survivors.local[number]
-                if local is not None:
-                    slots[number].append(local + places.part(number, shard).start)
-        nothing = torch.empty(0, dtype=torch.int64)
-        dense = chosen[0].rows is None
-        return [
-            RowGradient(None if dense else torch.cat(places_of or [nothing]), values_of)
-            for places_of, values_of in zip(slots, found, strict=True)
-        ]
+                add_gaussian(sums, context.key.stream("row noise", step), self.deviation)
+                kept = self.algorithm.kept(survivors, _by_table(sums, survivors), self.deviation, context)
+            noised.append(kept or (survivors, _by_table(sums, survivors)))
+        return noised
+
+    def _released(self, noised: Sequence[tuple[Survivors, Sequence[Tensor]]], divisor: float) -> list[RowGradient]:
+        """Divide what own shards release, and order it as this rank's tables are."""
+        released = []
+        for number, dim in enumerate(self.layout.dims):
+            values = [torch.empty(0, dim, dtype=self.dtype), *(each[number].div_(divisor) for _, each in noised)]
+            slots = [torch.empty(0, dtype=torch.int64)]
+            for shard, (survivors, _) in zip(self.places.own, noised, strict=True):
+                if (local := survivors.local[number]) is not None:
+                    slots.append(local + self.places.part(number, shard).start)
+            every = noised[0][0].rows is None
+            released.append(
+                RowGradient(None if every else torch.cat(slots), torch.cat([v.to(self.dtype) for v in values]))
+            )
+        return released
 
 
 class _ShardBatch:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Frozen
+from dpfest.algorithms import ALGORITHMS, DPSGD, Algorithm
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
@@ -27,13 +27,18 @@ EXAMPLES, BATCH = 300, 60
 SELECTED = np.array([0, 2, 7, 8, 20, 33, 40, 41, 47, 51])
 PUBLIC = SelectionConfig(mechanism="public", prior="a test")
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "threshold": {"false_rate": 0.2},
+    "fest": {"selection": PUBLIC},
+    "adafest": {"threshold": 2.0, "noise_ratio": 1.0},
+    "adafest_plus": {"threshold": 2.0, "noise_ratio": 1.0, "selection": PUBLIC},
+}
+REFUSED = ("exponential",)
+"""Refused over ranks, with the reason. Every other algorithm of the library trains there, and is tested."""
 RULES: dict[str, Algorithm] = {
-    "dpsgd": DPSGD(),
+    **{name: kind(**SETTINGS.get(name, {})) for name, kind in ALGORITHMS.items() if name not in REFUSED},
     "lazy": DPSGD(noise="lazy"),
-    "fest": FEST(selection=PUBLIC),
-    "adafest": AdaFEST(threshold=2.0, noise_ratio=1.0),
-    "adafest_plus": AdaFESTPlus(threshold=2.0, noise_ratio=1.0, selection=PUBLIC),
-    "frozen": Frozen(),
+    "soft": ALGORITHMS["threshold"](false_rate=0.2, rule="soft"),  # type: ignore[call-arg]
     "nonprivate": Nonprivate(),
 }
 

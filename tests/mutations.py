@@ -1,0 +1,218 @@
+"""Sabotages of the code on which the guarantee rests, each of which a quick test of the default suite catches.
+
+`python -m tests.mutations` tries them all, each in a copy of the working tree, and says which survived; a test under
+``slow`` tries them too (`test_mutations.py`). Whoever moves, merges or removes a test runs this.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A sabotage: ``old`` stands once in ``file``, and ``tests``, arguments of pytest, fail once it reads ``new``."""
+
+    what: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+    def catches(self, tree: Path) -> bool:
+        """Whether the tests fail, and not for want of tests, in a copy of the code in which it is made."""
+        path = tree / self.file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(self.old) == 1, f"{self.what}: {text.count(self.old)} places in {self.file}"
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *self.tests.split()]
+        try:
+            ended = subprocess.run(command, cwd=tree, capture_output=True, text=True)
+        finally:
+            path.write_text(text, encoding="utf-8")
+        assert ended.returncode in (0, 1), f"{self.what}: pytest ended with {ended.returncode}\n{ended.stdout[-2000:]}"
+        return ended.returncode == 1
+
+
+ENGINE, TRAINING, RELEASE = "dpfest/engine.py", "dpfest/training.py", "pipelines/runs/release.py"
+STEP = "tests/dpfest/test_engine.py"
+LAW = "tests/dpfest/test_step_law.py"
+MUTATIONS = [
+    # The step.
+    Mutation(
+        "an example's gradient is not clipped",
+        ENGINE, "(self.clipping_norm / norms).clamp_max(1.0)", "torch.ones_like(norms)", STEP,
+    ),
+    Mutation(
+        "an example's gradient is stretched to the clipping norm",
+        ENGINE, "(self.clipping_norm / norms).clamp_max(1.0)", "self.clipping_norm / norms",
+        STEP + " tests/dpfest/test_opacus.py",
+    ),
+    Mutation(
+        "dense layers do not count in an example's norm",
+        ENGINE, "squared_norms += layer.squared_norms()", "layer.squared_norms()", STEP,
+    ),
+    Mutation(
+        "rows get half of their noise",
+        ENGINE, 'self.key.stream("row noise", step), self.deviation)',
+        'self.key.stream("row noise", step), self.deviation / 2)', LAW,
+    ),
+    Mutation(
+        "every step has the same row noise",
+        ENGINE, 'self.key.stream("row noise", step)', 'self.key.stream("row noise", 0)', LAW,
+    ),
+    Mutation(
+        "what an algorithm keeps of noised rows is not asked",
+        ENGINE, "(survivors, sums.rows, self.deviation, context)) is not None:",
+        "(survivors, sums.rows, self.deviation, context)) is None:", STEP,
+    ),
+    Mutation(
+        "over ranks, what an algorithm keeps of noised rows is not asked",
+        "dpfest/ranks/engine.py", "noised.append(kept or (survivors,", "noised.append((survivors,",
+        "tests/dpfest/ranks/test_steps.py",
+    ),
+    Mutation(
+        "sums are divided by the batch's own size",
+        ENGINE, "divisor = self.expected_batch_size or max(batch.units, 1)", "divisor = max(batch.units, 1)", STEP,
+    ),
+    Mutation("padding rows move", ENGINE, "if table.padding_idx is not None:", "if False:", STEP),
+    Mutation(
+        "a unit's examples are clipped one by one",
+        ENGINE, "Groups(part.units, unit.combine, self.device)",
+        "Groups(np.arange(len(part.units)), unit.combine, self.device)", "tests/dpfest/test_units.py",
+    ),
+    # Noise, and the choice of rows.
+    Mutation(
+        "two purposes share a stream",
+        "dpfest/noise.py", "{kind}/{number}/{purpose}", "{kind}/{number}", "tests/dpfest/test_noise.py",
+    ),
+    Mutation(
+        "rounding to the grid is not charged",
+        "dpfest/gaussian.py", "(clipping_norm + grid * math.sqrt(coordinates))", "clipping_norm",
+        "tests/dpfest/test_gaussian.py tests/dpfest/test_rounding.py",
+    ),
+    Mutation(
+        "the paper's misprint: an untouched row's noise has deviation sigma_1^2 C1^2",
+        "dpfest/survivors.py", "mp.erfc(least * grid / deviation /", "mp.erfc(least * grid / deviation**2 /",
+        "tests/dpfest/test_survivors.py",
+    ),
+    Mutation(
+        "rows that no example touched never survive",
+        "dpfest/survivors.py", "if len(extra) == 0:", "if True:", "tests/dpfest/test_survivors.py",
+    ),
+    Mutation(
+        "an example's contribution map is not clipped",
+        "dpfest/survivors.py", "sums = touched.clipped(contribution_clipping_norm, grid)",
+        "sums = touched.clipped(math.inf, grid)", "tests/dpfest/test_survivors.py " + STEP,
+    ),
+    Mutation(
+        "lazy noise is that of one step, however many are pending",
+        "dpfest/lazy.py", "self.pending[number] += (deviation * rate) ** 2",
+        "self.pending[number] = self.pending[number] or (deviation * rate) ** 2", "tests/dpfest/test_lazy.py",
+    ),
+    Mutation(
+        "rows of noise alone are kept half as often",
+        "dpfest/thresholding.py", "universe, probability, stream)\n    return rows, long",
+        "universe, probability / 2, stream)\n    return rows, long",
+        "tests/dpfest/test_thresholding.py",
+    ),
+    Mutation(
+        "exponential selection draws with half of the noise",
+        "dpfest/algorithms.py", "scale=2 * self.selection_clipping_norm", "scale=self.selection_clipping_norm", STEP,
+    ),
+    # What it costs.
+    Mutation(
+        "map and gradient are accounted as if one were free",
+        "dpfest/accounting.py", "noise_multiplier * math.sqrt(1 + 1 / ratio**2)", "noise_multiplier",
+        "tests/dpfest/test_accounting.py tests/dpfest/test_privacy_plan.py",
+    ),
+    Mutation(
+        "one step of many is not composed",
+        "dpfest/accounting.py", "self_compose(event.count)", "self_compose(event.count - 1)",
+        "tests/dpfest/test_accounting.py tests/dpfest/test_second_accountant.py",
+    ),
+    Mutation(
+        "a period of a stream is accounted at the rate of the whole",
+        "dpfest/privacy_plan.py", "(settings.examples if FIDELITIES[self.fidelity].own_rates else self.examples)",
+        "self.examples", "tests/dpfest/test_stream.py",
+    ),
+    Mutation(
+        "a histogram of many features is noised as one feature's",
+        "dpfest/topk.py", "sigma * math.sqrt(features * rows_per_example)", "sigma * math.sqrt(rows_per_example)",
+        "tests/dpfest/test_topk.py",
+    ),
+    # What leaves.
+    Mutation(
+        "a key that is not on the list may leave",
+        RELEASE, "if key not in shape:", "if False:", "tests/pipelines/runs/test_release.py",
+    ),
+    Mutation(
+        "the noise seed leaves",
+        RELEASE, 'if key != "noise_seed"}', "}", "tests/pipelines/runs/test_release.py",
+    ),
+    Mutation(
+        "a ledger is not recounted before it leaves",
+        RELEASE, "    _recount(folder / LEDGER, ledger)\n", "", "tests/pipelines/runs/test_release.py",
+    ),
+    # What a kill leaves behind.
+    Mutation(
+        "a resumed run draws another key",
+        "pipelines/train/__init__.py", "self._new_key() if saved is None else", "self._new_key() if True else",
+        "tests/pipelines/test_train.py",
+    ),
+    Mutation(
+        "steps before a kill are not counted as spent",
+        TRAINING, "        self.ledger.spend_step(self._number, new)\n", "",
+        "tests/dpfest/test_training.py tests/pipelines/test_train.py",
+    ),
+    Mutation(
+        "a resumed training does not load its optimisers",
+        TRAINING, "                optimizer.load_state_dict(saved)\n", "                pass\n",
+        "tests/dpfest/test_training.py tests/pipelines/test_train.py",
+    ),
+    Mutation(
+        "lazy noise forgets on resuming which rows were settled",
+        "dpfest/lazy.py", "            own.copy_(saved)\n", "            pass\n",
+        "tests/dpfest/test_lazy.py",
+    ),
+]  # fmt: skip
+
+
+def copy_of_the_tree(folder: Path) -> Path:
+    """The files that git tracks and those beside them that it does not ignore, and the compiled loops."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listed, cwd=HOME, capture_output=True, text=True, check=True).stdout.split("\0")
+    compiled = [path.relative_to(HOME) for path in (HOME / "dpfest").glob("_kernels*.so")]
+    for name in [*filter(None, names), *compiled]:
+        if (HOME / name).is_file() and not str(name).startswith("docs/reference"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(HOME / name, folder / name)
+    return folder
+
+
+def main() -> int:
+    """Try every mutation whose words or file hold the first argument; say which survive."""
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    survived = []
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_of_the_tree(Path(folder))
+        for mutation in MUTATIONS:
+            if wanted in mutation.what or wanted in mutation.file:
+                started = time.monotonic()
+                caught = mutation.catches(tree)
+                seconds = time.monotonic() - started
+                print(f"{'caught' if caught else 'SURVIVED':8}  {seconds:5.0f} s  {mutation.what}", flush=True)
+                survived += [] if caught else [mutation.what]
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from reports.claims.register import judge
+from reports.claims.register import CLAIMS, judge
 from reports.comparison import populations
 from reports.entry import Inputs
 from reports.runs import load_runs
@@ -66,7 +66,10 @@ def write_periods(runs: Path, private: tuple[float, ...], public: tuple[float, .
 
 def found(runs: Path, claim: str) -> dict[str, Any]:
     """One claim, judged on these runs."""
-    return named(judge(Inputs(populations(load_runs(runs)[0]), runs)), claim)
+    (one,) = [c for c in CLAIMS if c.id == claim]
+    judged = one.judged(Inputs(populations(load_runs(runs)[0]), runs))
+    assert judged is not None
+    return judged
 
 
 def named(judged: list[dict[str, Any]], claim: str) -> dict[str, Any]:

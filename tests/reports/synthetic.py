@@ -25,6 +25,7 @@ OPTIMIZER = {
     "tables": {"name": "sgd", "learning_rate": 0.1},
 }
 TRAIN = {"batch_size": 2048, "epochs": 1.0, "steps": None}
+UNITS = {"example": 1_000_000, "basket_id": 150_000, "household_id": 2_469}
 
 
 def write_run(
@@ -236,6 +237,23 @@ def write_streaming(runs: Path, periods: tuple[int, ...] = (1, 4, 18), dataset: 
             )
         both = {"threshold": 5.0, "selection": {"mechanism": "gaussian", "rows": 3000, "source": "streaming"}}
         write_run(runs, "adafest_plus", test=0.7095 + gain, coordinates=50.0, settings=both, **shared)
+
+
+def write_units(runs: Path) -> None:
+    """Four algorithms at two ε under three units of privacy."""
+    for loss, (column, count) in enumerate(UNITS.items()):
+        for algorithm, gain in (("frozen", 0.0), ("dpsgd", 0.05), ("adafest", 0.04), ("threshold", 0.02)):
+            for epsilon in (1.0, 8.0):
+                settings = {"algorithm": {"name": algorithm}, "optimizer": OPTIMIZER, "train": TRAIN}
+                folder = write_run(
+                    runs, algorithm, test=0.8 + gain - 0.1 * loss, epsilon=epsilon, dataset="journey", examples=count,
+                    hyperparameters={**settings, "unit": {"max_examples": 8, "combine": "mean"}},
+                )  # fmt: skip
+                path = folder / "release" / "config.yaml"
+                config = yaml.safe_load(path.read_text())
+                if column != "example":
+                    config["privacy"]["unit"] = column
+                path.write_text(config_text(config))
 
 
 def _training_audit() -> dict[str, Any]:

@@ -22,39 +22,16 @@ from reports.listing import listing
 from reports.pace import RunLength
 from reports.registry import ENTRIES
 from reports.text import markdown
-from tests.reports.synthetic import (
-    write_audit,
-    write_benches,
-    write_comparison,
-    write_map,
-    write_run,
-    write_streaming,
-)
+from tests.reports.synthetic import PARAMETERS, write_audit, write_benches, write_run
 from tests.reports.synthetic_texts import write_texts
-from tests.reports.test_units import write_units
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    runs = tmp_path_factory.mktemp("runs")
-    write_comparison(runs, epsilons=(1.0,), seeds=(0,))
-    write_streaming(runs, periods=(1, 4))
-    write_texts(runs)
-    write_texts(runs, "xnli", 250_002)
-    write_map(runs)
-    write_units(runs)
-    return runs
-
-
-@pytest.fixture(scope="module")
-def report(comparison: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    write_audit(folder)
-    write_benches(folder)
-    build(comparison, folder)
-    return folder
+@pytest.fixture
+def copy(report: Path, tmp_path: Path) -> Path:
+    """A copy of the whole report, to be changed."""
+    return shutil.copytree(report, tmp_path / "copy")
 
 
 def entries(report: Path) -> dict[str, dict[str, Any]]:
@@ -85,14 +62,14 @@ def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_i
 
 
 def test_a_whole_comparison_is_complete_and_one_with_planned_runs_to_come_is_not(
-    comparison: Path, report: Path, tmp_path: Path
+    comparison: Path, report: Path, tmp_path: Path, undrawn: None
 ) -> None:
     assert {entry["status"] for entry in entries(report).values()} == {"complete"}
-    planned = {"comparison": {"adafest": 19, "frozen": 1, "fest": 9}}
+    planned = {"comparison": {"adafest": 38, "frozen": 2, "fest": 19}}
     build(comparison, tmp_path, only=["fig9", "frontier"], planned=planned)
     built = entries(tmp_path)
     assert (built["fig9"]["status"], built["frontier"]["status"]) == ("complete", "incomplete")
-    assert "5 of 9 fest runs" in (tmp_path / "tables" / "frontier.md").read_text(encoding="utf-8")
+    assert "10 of 19 fest runs" in (tmp_path / "tables" / "frontier.md").read_text(encoding="utf-8")
 
 
 def test_fonts_are_embedded_and_nothing_is_dated(report: Path) -> None:
@@ -102,7 +79,7 @@ def test_fonts_are_embedded_and_nothing_is_dated(report: Path) -> None:
     assert "<dc:date>" not in (report / "figures" / "fig8.svg").read_text(encoding="utf-8")
 
 
-def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path) -> None:
+def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path, undrawn: None) -> None:
     runs = tmp_path / "runs"
     write_run(runs, "dpsgd", validation=0.720, test=0.721)
     write_run(runs, "frozen", validation=0.705, test=0.700, coordinates=0.0)
@@ -120,7 +97,7 @@ def test_thresholds_are_chosen_on_validation_and_reported_on_test(tmp_path: Path
     assert chosen["0.01", "frozen"]["reduction"] == "" and chosen["0.02", "frozen"]["reduction"] == "inf"
 
 
-def test_missing_algorithms_leave_artifacts_visibly_incomplete(tmp_path: Path) -> None:
+def test_missing_algorithms_leave_artifacts_visibly_incomplete(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_run(runs, "dpsgd", test=0.72)
     write_run(runs, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0, "noise_ratio": 5.0})
@@ -136,7 +113,7 @@ def test_missing_algorithms_leave_artifacts_visibly_incomplete(tmp_path: Path) -
     assert "adafest_plus" in (report / "tables" / "fig4.md").read_text(encoding="utf-8")
 
 
-def test_without_dpsgd_no_loss_is_made_up(tmp_path: Path) -> None:
+def test_without_dpsgd_no_loss_is_made_up(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_run(runs, "fest", test=0.71, coordinates=100.0)
     build(runs, report, only=["fig3", "fig8", "fig1b"])
@@ -145,7 +122,7 @@ def test_without_dpsgd_no_loss_is_made_up(tmp_path: Path) -> None:
     assert rows(report / "tables" / "fig8.csv")[0]["test_loss"] == ""
 
 
-def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path) -> None:
+def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path, undrawn: None) -> None:
     built = build(tmp_path / "none", tmp_path / "report")
     statuses = {name: entry["status"] for name, entry in entries(tmp_path / "report").items()}
     assert {statuses.pop(name) for name in ("fig1a", "fig2")} == {"complete"}  # these need no runs
@@ -156,7 +133,7 @@ def test_an_empty_runs_folder_builds_a_report_that_says_so(tmp_path: Path) -> No
     assert "dpfest sweep experiment=comparison" in str(built)
 
 
-def test_folders_left_out_are_in_the_report_and_in_what_is_printed(tmp_path: Path) -> None:
+def test_folders_left_out_are_in_the_report_and_in_what_is_printed(tmp_path: Path, undrawn: None) -> None:
     (tmp_path / "runs" / "nycflights" / "fest" / "broken").mkdir(parents=True)
     built = build(tmp_path / "runs", tmp_path / "report", only=["frontier"])
     left_out = json.loads((tmp_path / "report" / "report.json").read_text())["skipped"]
@@ -165,7 +142,7 @@ def test_folders_left_out_are_in_the_report_and_in_what_is_printed(tmp_path: Pat
     assert "nycflights/fest/broken" in (tmp_path / "report" / "index.md").read_text()
 
 
-def test_many_folders_left_out_are_one_line_of_what_is_printed(tmp_path: Path) -> None:
+def test_many_folders_left_out_are_one_line_of_what_is_printed(tmp_path: Path, undrawn: None) -> None:
     for name in ("a", "b", "c"):
         (tmp_path / "runs" / "nycflights" / "fest" / name).mkdir(parents=True)
     lines = str(build(tmp_path / "runs", tmp_path / "report", only=["frontier"])).splitlines()
@@ -174,7 +151,7 @@ def test_many_folders_left_out_are_one_line_of_what_is_printed(tmp_path: Path) -
     assert "nycflights/fest/c" in (tmp_path / "report" / "index.md").read_text()
 
 
-def test_the_commands_in_a_report_hold_all_that_differs_from_the_defaults(tmp_path: Path) -> None:
+def test_the_commands_in_a_report_hold_all_that_differs_from_the_defaults(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "my runs", tmp_path / "report"
     folder = write_run(runs, "dpsgd", test=0.7, dataset="criteo_kaggle", profile="paper")
     config = yaml.safe_load((folder / "release" / "config.yaml").read_text())
@@ -197,7 +174,7 @@ def test_the_commands_in_a_report_hold_all_that_differs_from_the_defaults(tmp_pa
     assert sweep in (report / "index.md").read_text()
 
 
-def test_datasets_and_fidelities_have_files_of_their_own(tmp_path: Path) -> None:
+def test_datasets_and_fidelities_have_files_of_their_own(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     for test in (0.71, 0.72):
         write_run(runs, "dpsgd", test=test, settings={"clipping_norm": test})
@@ -219,16 +196,14 @@ def test_datasets_and_fidelities_have_files_of_their_own(tmp_path: Path) -> None
         build(runs, report, dataset="sst2")
 
 
-def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison: Path, tmp_path: Path) -> None:
+def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(tmp_path: Path, undrawn: None) -> None:
     """Fewer runs on clicks than on texts: still the clicks, incomplete, on the page as in the list."""
     runs, report = tmp_path / "runs", tmp_path / "report"
-    shutil.copytree(comparison, runs)
-    for name in ("fest", "exponential", "adafest_plus", "dpsgd"):
-        shutil.rmtree(runs / "nycflights" / name)
-    texts = sum(1 for _ in (runs / "sst2").glob("*/*"))
-    assert sum(1 for _ in (runs / "nycflights").glob("*/*")) < texts
-    for each in sorted((runs / "nycflights" / "adafest").iterdir())[3:]:
-        shutil.rmtree(each)
+    write_texts(runs)
+    write_run(runs, "nonprivate", test=0.78, epsilon=None)
+    write_run(runs, "frozen", test=0.70, coordinates=0.0)
+    for threshold in (5.0, 10.0, 20.0):
+        write_run(runs, "adafest", test=0.71, coordinates=9.0, settings={"threshold": threshold, "noise_ratio": 1.0})
     counts = {"nonprivate": 1, "dpsgd": 3, "frozen": 1, "fest": 5, "adafest": 19, "adafest_plus": 5, "exponential": 3}
     plan = [RunLength("nycflights", "pctr", name, 128) for name, n in counts.items() for _ in range(n)]
     planned = {"comparison": counts}
@@ -248,7 +223,7 @@ def test_plain_names_stand_for_the_same_data_whatever_runs_are_there(comparison:
     assert (report / "figures" / "fig3--sst2.png").exists() and not (report / "tables" / "fig3.csv").exists()
 
 
-def test_an_algorithm_with_fewer_seeds_than_the_others_is_not_complete(tmp_path: Path) -> None:
+def test_an_algorithm_with_fewer_seeds_than_the_others_is_not_complete(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     for seed in (0, 1, 2):
         write_run(runs, "frozen", test=0.7, coordinates=0.0, seed=seed)
@@ -268,37 +243,39 @@ def test_an_algorithm_with_fewer_seeds_than_the_others_is_not_complete(tmp_path:
 
 
 def test_a_report_that_is_killed_leaves_the_old_one_whole(
-    comparison: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+    comparison: Path, copy: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = contents(report)
+    before = contents(copy)
 
     def killed(*_: object) -> str:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("reports.build.page", killed)  # the last that is made
     with pytest.raises(KeyboardInterrupt):
-        build(comparison, report, only=["fig2", "frontier"], dataset="nycflights", commands=Commands(profile="other"))
-    assert contents(report) == before
+        build(comparison, copy, only=["fig2", "frontier"], dataset="nycflights", commands=Commands(profile="other"))
+    assert contents(copy) == before
 
 
-def test_figures_hold_no_command_and_two_folders_hold_the_same(comparison: Path, tmp_path: Path) -> None:
+def test_figures_hold_no_command_and_two_folders_hold_the_same(tmp_path: Path) -> None:
+    for name, size, test in (("frozen", 0.0, 0.70), ("fest", 900.0, 0.71), ("dpsgd", PARAMETERS, 0.72)):
+        write_run(tmp_path / "runs", name, test=test, coordinates=size)
     for name in ("one", "another"):
         paths = {"paths.report": str(tmp_path / name)}
-        build(comparison, tmp_path / name, only=["fig2", "fig3", "fig8"], commands=Commands(paths))
+        build(tmp_path / "runs", tmp_path / name, only=["fig8", "frontier"], commands=Commands(paths))
     one, another = contents(tmp_path / "one"), contents(tmp_path / "another")
     assert one.keys() == another.keys()
     differ = {name for name in one if one[name] != another[name]}
     # Commands stand on the page and beside the tables, and they name the folder.
-    assert differ >= {f"tables/{name}.md" for name in ("fig2", "fig3", "fig8")}
+    assert differ >= {f"tables/{name}.md" for name in ("fig8", "frontier")}
     assert [name for name in differ if name.startswith(("figures", "tables")) and not name.endswith(".md")] == []
-    assert str(tmp_path / "one") in one["tables/fig3.md"].decode()
+    assert str(tmp_path / "one") in one["tables/fig8.md"].decode()
 
 
-def test_building_one_artifact_keeps_the_others_in_the_report(comparison: Path, report: Path) -> None:
+def test_building_one_artifact_keeps_the_others_in_the_report(comparison: Path, copy: Path) -> None:
     names = ("report.json", "index.md", "index.html")
-    before = [(report / name).read_bytes() for name in names]
-    build(comparison, report, only=["frontier"])
-    assert [(report / name).read_bytes() for name in names] == before
+    before = [(copy / name).read_bytes() for name in names]
+    build(comparison, copy, only=["frontier"])
+    assert [(copy / name).read_bytes() for name in names] == before
 
 
 def test_an_unknown_artifact_is_answered_with_the_nearest(tmp_path: Path) -> None:
@@ -336,7 +313,7 @@ def rebuilt(comparison: Path, folder: Path, *only: str) -> dict[str, bytes]:
 
 
 def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
-    again = rebuilt(comparison, tmp_path / "report", "fig8", "fig9", "frontier")
+    again = rebuilt(comparison, tmp_path / "report", "fig8", "frontier")
     first = contents(report)
     # Claims of time rest on benchmarks, which the second report does not have.
     files = [
@@ -350,6 +327,7 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
 
 @pytest.mark.slow
 def test_two_whole_reports_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
+    """Slow: a second whole report; the test before compares the same of two artifacts."""
     write_audit(tmp_path / "report")
     write_benches(tmp_path / "report")
     again = rebuilt(comparison, tmp_path / "report")

@@ -35,7 +35,7 @@ from tests.reports.judged import (
     write,
     write_texts,
 )
-from tests.reports.synthetic import PARAMETERS, write_bench, write_comparison, write_run
+from tests.reports.synthetic import PARAMETERS, write_bench, write_run
 from tests.reports.synthetic_texts import write_text_run
 
 CLICKS: dict[str, tuple[list[Spec], list[Spec]]] = {
@@ -737,9 +737,11 @@ def test_sources_that_were_not_timed_apart_leave_the_claim_open(tmp_path: Path) 
     assert claim["verdict"] == OPEN and "dpfest bench embedding" in claim["evidence"]
 
 
-def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim(tmp_path: Path) -> None:
+def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim(
+    tmp_path: Path, undrawn: None
+) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
-    write_comparison(runs, epsilons=(1.0,), seeds=(0, 1))
+    write(runs, [*BASE, *FEW, *MANY, *drawn(0.04, 300.0)], seeds=(0, 1))
     build(runs, report, only=["fig3"])
     claims = json.loads((report / "report.json").read_text(encoding="utf-8"))["claims"]
     assert [claim["id"] for claim in claims] == [claim.id for claim in CLAIMS]

@@ -20,16 +20,15 @@ from reports.registry import ENTRIES
 from reports.runs import load_runs
 from reports.tables import Column, Table
 from reports.write import Draft
-from tests.reports.synthetic import (
-    write_audit,
-    write_benches,
-    write_comparison,
-    write_map,
-    write_run,
-    write_streaming,
-)
+from tests.reports.conftest import draw_only
+from tests.reports.synthetic import write_run
 from tests.reports.synthetic_texts import write_text_run
-from tests.reports.test_units import write_units
+
+DRAWN = [
+    *(entry.id for entry in ENTRIES),
+    *("fig3--sst2", "fig7--sst2", "frontier--sst2", "private_search--nycflights_stream", "private_search--sst2"),
+]
+"""What the whole report shows: every artifact, and of some what texts and streams say as well."""
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SHORT = {"where": "§4", "paper": "", "artifacts": [], "datasets": {}}
@@ -89,25 +88,6 @@ class Document(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs")
-    write_comparison(folder, epsilons=(1.0, 3.0), seeds=(0,))
-    write_streaming(folder, periods=(1,))
-    write_map(folder)
-    write_units(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("report")
-    write_audit(folder)
-    write_benches(folder)
-    build(runs, folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
 def document(report: Path) -> Document:
     return Document((report / "index.html").read_text(encoding="utf-8"))
 
@@ -115,11 +95,10 @@ def document(report: Path) -> Document:
 def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(document: Document) -> None:
     assert [a["id"] for a in document.all("article")] == [entry.id for entry in ENTRIES]
     pictures = document.all("svg")
-    assert len(pictures) == 2 + sum(entry.figure for entry in ENTRIES)  # what was found, and one at a glance
+    drawn = [name for name in DRAWN if name.split("--")[0] in {entry.id for entry in ENTRIES if entry.figure}]
+    assert len(pictures) == 2 + len(drawn)  # what was found, and one at a glance
     assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
-    # The claims, too, and their verdicts by dataset; three are of texts, and there are no runs of texts; the price of
-    # choosing stands for the clicks and for the stream.
-    assert len(document.all("table")) == len(ENTRIES) + 2 - 3 + 1
+    assert len(document.all("table")) == 2 + len(DRAWN)  # the claims, and their verdicts by dataset
     for artifact in ENTRIES:
         assert f"{artifact.id}: {artifact.title}" in document.text
         assert f"dpfest report --only {artifact.id}" in document.text
@@ -162,12 +141,12 @@ def test_ids_are_unique_and_every_reference_is_to_one(report: Path, document: Do
     text = (report / "index.html").read_text(encoding="utf-8")
     referred = {a or b for a, b in re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', text)}
     assert referred and referred <= set(ids)
-    for _, attributes in document.elements:
-        assert set((attributes.get("aria-labelledby") or "").split()) <= set(ids)
+    labels = {label for _, a in document.elements for label in (a.get("aria-labelledby") or "").split()}
+    assert labels <= set(ids)
 
 
-def test_every_run_has_its_configuration_and_ledger_in_it(runs: Path, document: Document) -> None:
-    usable = load_runs(runs)[0]
+def test_every_run_has_its_configuration_and_ledger_in_it(comparison: Path, document: Document) -> None:
+    usable = load_runs(comparison)[0]
     listed = document.all("details", **{"class": "run"})
     assert len(listed) == len(usable) == len({run.path for run in usable})
     # Every row of a table of settings leads to its run.
@@ -175,16 +154,16 @@ def test_every_run_has_its_configuration_and_ledger_in_it(runs: Path, document: 
     rows = [row["data-run"] for row in document.all("tr") if row.get("data-run")]
     assert len(rows) > 50 and set(rows) <= places
     assert {f"#{place}" for place in rows} <= {a["href"] for a in document.all("a")}
+    text = document.text
     for run in usable:
-        words = " ".join((run.path / "release" / "config.yaml").read_text(encoding="utf-8").split())
-        assert words in document.text
+        assert " ".join((run.path / "release" / "config.yaml").read_text(encoding="utf-8").split()) in text
 
 
 def test_runs_that_would_make_it_too_large_are_linked(
-    runs: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+    comparison: Path, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_module, "EMBEDDED", 3000)
-    listed = Document(page(Draft(report), [], [], [], populations(load_runs(runs)[0])))
+    listed = Document(page(Draft(report), [], [], [], populations(load_runs(comparison)[0])))
     links = [a["href"] for a in listed.all("a") if not str(a["href"]).startswith("#")]
     assert len(listed.all("pre")) >= 1 and links
     assert all((report / str(link)).resolve().is_file() for link in links)
@@ -212,7 +191,7 @@ def test_verdicts_stand_by_dataset(report: Path) -> None:
     matrix = text[text.index("Verdict on each claim by dataset") :]
     matrix = matrix[: matrix.index("</table>")]
     head, *rows = re.findall("<tr>.*?</tr>", matrix, re.DOTALL)
-    assert re.findall(">([^<>]+)</th>", head) == ["claim", "nycflights", "nycflights_stream"]
+    assert re.findall(">([^<>]+)</th>", head) == ["claim", "nycflights", "nycflights_stream", "sst2", "xnli"]
     judged = {claim["id"]: claim["datasets"] for claim in claims if claim["datasets"]}
     assert len(rows) == len(judged)
     for row, (name, datasets) in zip(rows, judged.items(), strict=True):
@@ -248,7 +227,7 @@ def read(folder: Path) -> str:
     return (folder / "release" / "summary.json").read_text()
 
 
-def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> None:
+def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     evil = '</pre><script>alert("x")</script>&amp;'
     folder = write_run(runs, "dpsgd", test=0.7, settings={"clipping_norm": evil})
@@ -261,7 +240,7 @@ def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path) -> 
     assert "nycflights/dpsgd/<b>broken: it has no status.json" in document.text
 
 
-def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path) -> None:
+def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     for seed in (0, 1):
         write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=seed)
@@ -273,7 +252,8 @@ def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*a b*")]
 
 
-def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
+def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw_only(monkeypatch, "svg")
     runs = tmp_path / "runs"
     write_run(runs, "dpsgd", test=0.7)
     build(runs, tmp_path / "report", only=["fig8", "fig5"])
@@ -284,7 +264,7 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path) -> None:
     assert len(document.all("svg")) == 3  # what was found; at a glance, and in its place
 
 
-def test_generated_data_get_no_picture_of_what_was_found(tmp_path: Path) -> None:
+def test_generated_data_get_no_picture_of_what_was_found(tmp_path: Path, undrawn: None) -> None:
     """Nor do they keep that of an earlier report."""
     runs, report = tmp_path / "runs", tmp_path / "report"
     for dataset in ("nycflights", "criteo_synthetic"):
@@ -305,8 +285,7 @@ def test_a_table_without_rows_says_so() -> None:
 
 def test_latex_tables_are_ascii_and_have_as_many_cells_as_columns(report: Path) -> None:
     tables: list[Any] = sorted((report / "tables").glob("*.tex"))
-    # The claims, too; three are of texts, and there are no runs of texts; the price of choosing stands for two.
-    assert len(tables) == len(ENTRIES) + 1 - 3 + 1
+    assert {path.stem for path in tables} == {*DRAWN, "claims"}
     for path in tables:
         head, *lines = path.read_text(encoding="ascii").splitlines()
         columns = len(head.removeprefix(r"\begin{tabular}{").removesuffix("}"))

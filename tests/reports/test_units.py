@@ -5,35 +5,13 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import yaml
-
-from pipelines.runs.release import config_text
 from reports.artifacts import tab_units
 from reports.commands import Commands
 from reports.comparison import joined, populations
 from reports.entry import Inputs, provenance
 from reports.registry import ENTRIES
 from reports.runs import load_runs
-from tests.reports.synthetic import OPTIMIZER, TRAIN, write_run
-
-COUNTS = {"example": 1_000_000, "basket_id": 150_000, "household_id": 2_469}
-
-
-def write_units(runs: Path) -> None:
-    for loss, (column, count) in enumerate(COUNTS.items()):
-        for algorithm, gain in (("frozen", 0.0), ("dpsgd", 0.05), ("adafest", 0.04), ("threshold", 0.02)):
-            for epsilon in (1.0, 8.0):
-                settings = {"algorithm": {"name": algorithm}, "optimizer": OPTIMIZER, "train": TRAIN}
-                folder = write_run(
-                    runs, algorithm, test=0.8 + gain - 0.1 * loss, epsilon=epsilon, dataset="journey", examples=count,
-                    hyperparameters={**settings, "unit": {"max_examples": 8, "combine": "mean"}},
-                )  # fmt: skip
-                path = folder / "release" / "config.yaml"
-                config = yaml.safe_load(path.read_text())
-                if column != "example":
-                    config["privacy"]["unit"] = column
-                path.write_text(config_text(config))
-
+from tests.reports.synthetic import write_run, write_units
 
 def test_the_table_of_units_compares_them_and_no_other_artifact_sees_their_runs(tmp_path: Path) -> None:
     write_units(tmp_path)

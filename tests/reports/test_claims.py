@@ -737,9 +737,7 @@ def test_sources_that_were_not_timed_apart_leave_the_claim_open(tmp_path: Path) 
     assert claim["verdict"] == OPEN and "dpfest bench embedding" in claim["evidence"]
 
 
-def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim(
-    tmp_path: Path, undrawn: None
-) -> None:
+def test_the_register_is_in_the_report_and_under_the_artifacts_that_show_a_claim(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write(runs, [*BASE, *FEW, *MANY, *drawn(0.04, 300.0)], seeds=(0, 1))
     build(runs, report, only=["fig3"])

@@ -1,12 +1,14 @@
 """How often a claim is decided wrongly, 5 times in 100 at most, and what the tests can tell.
 
 Rates below are of the seeds that these tests fix. A decision is wrong where it is false of the true utilities, which
-lie where it is hardest: just where the claim begins to be true, or false.
+lie where it is hardest: just where the claim begins to be true, or false. What takes seconds for every hundred cases has
+few of them by default, enough to tell a decision that ignores the choice, or the number of panels, and many under `slow`.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,8 +28,17 @@ from tests.reports.synthetic import write_run
 
 Make = Callable[..., Setting]
 
-MOST = 22
-"""Of 300 cases: 5%, and two standard errors."""
+
+def most(cases: int) -> int:
+    """The most wrong decisions of so many: 5%, and two standard errors."""
+    return math.floor(0.05 * cases + 2 * math.sqrt(0.05 * 0.95 * cases))
+
+
+MOST = most(300)
+
+
+def cases(few: int, many: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("cases", [few, pytest.param(many, marks=pytest.mark.slow)])
 
 
 @pytest.fixture(scope="module")
@@ -98,19 +109,20 @@ def test_one_seed_decides_nothing_of_a_metric_whose_scatter_nobody_has_seen(run:
 
 
 @pytest.mark.parametrize("seeds", [1, 3, 5])
+@cases(20, 60)
 def test_the_luckiest_of_a_hundred_settings_is_not_ahead_more_than_five_times_in_a_hundred(
-    seeds: int, run: Run
+    cases: int, seeds: int, run: Run
 ) -> None:
     """All lose 0.0115, and are ahead only within a loss that is less."""
     make = maker(run, random.Random(seeds), 0.003, seeds)
     found = []
-    for _ in range(60):
+    for _ in range(cases):
         fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0.001, 100), (0.002, 1e3), (0.05, 1e4))]
         sparse = [make("adafest", 0.0115, 6e5) for _ in range(100)]
         found.append([make("dpsgd", 0, 1), *fest, *sparse])
-    assert [ahead(settings) for settings in found].count(HOLDS) <= 3
+    assert [ahead(settings) for settings in found].count(HOLDS) <= 0.05 * cases
     far = reaches("adafest", 5e5)
-    assert [far(population(settings)).verdict for settings in found].count(HOLDS) <= 3
+    assert [far(population(settings)).verdict for settings in found].count(HOLDS) <= 0.05 * cases
 
 
 @pytest.mark.parametrize(("seeds", "times"), [(3, 1.0), (5, 1.0), (5, 3.0)])
@@ -166,19 +178,20 @@ def test_a_rise_is_missed_or_made_up_in_at_most_five_percent(run: Run) -> None:
     assert found.count(HOLDS) <= MOST and found.count(FAILS) <= MOST
 
 
-def test_a_fall_at_one_of_three_epsilons_is_made_up_in_at_most_five_percent(run: Run) -> None:
+@cases(100, 300)
+def test_a_fall_at_one_of_three_epsilons_is_made_up_in_at_most_five_percent(cases: int, run: Run) -> None:
     """Utilities that are equal in all periods fall at none, which is shown in 5.7% of 300 cases (of 2,000: 4.8%); were
     each ε tested at 5%, it would be in 14.7%."""
     make = maker(run, random.Random(0), 0.004, seeds=5)
     found = []
-    for _ in range(300):
+    for _ in range(cases):
         settings = []
         for days, epsilon in itertools.product((1, 4, 18), (1.0, 3.0, 8.0)):
             one = make("dpsgd", 0, 1)
             runs = [replace(each, target_epsilon=epsilon, period=days) for each in one.runs]
             settings.append(Setting(one.key, tuple(runs)))
         found.append(rises_with_period(population(settings)).verdict)
-    assert found.count(FAILS) <= MOST
+    assert found.count(FAILS) <= most(cases)
 
 
 def test_the_choice_of_frozen_embeddings_counts(run: Run) -> None:
@@ -190,7 +203,7 @@ def test_the_choice_of_frozen_embeddings_counts(run: Run) -> None:
         rivals = [make("dpsgd", 0, 1), *(make("frozen", 0.005, 1) for _ in range(20))]
         lost.append(exponential_loses(population([*rivals, make("exponential", 0.005, 10)])).verdict)
         refuted.append(significant_reduction(population([*rivals, make("adafest", 0.0049, 50)])).verdict)
-    assert lost.count(HOLDS) <= 16 and refuted.count(FAILS) <= 16  # 5%, and two standard errors
+    assert lost.count(HOLDS) <= most(200) and refuted.count(FAILS) <= most(200)
 
 
 def test_settings_without_a_common_seed_are_judged_by_counting_the_choice(run: Run) -> None:
@@ -202,10 +215,11 @@ def test_settings_without_a_common_seed_are_judged_by_counting_the_choice(run: R
         early = [make("adafest", 0, 10, seeds=2) for _ in range(20)]
         late = [Setting(s.key, s.runs[2:]) for s in (make("adafest", 0, 10) for _ in range(20))]
         found.append(beats_dpsgd(population([make("dpsgd", 0, 1), *early, *late])).verdict)
-    assert found.count(HOLDS) <= 16
+    assert found.count(HOLDS) <= most(200)
 
 
-def test_a_text_that_is_cut_less_than_four_click_data_sets_is_rarely_cut_more(run: Run) -> None:
+@cases(100, 200)
+def test_a_text_that_is_cut_less_than_four_click_data_sets_is_rarely_cut_more(cases: int, run: Run) -> None:
     """Each is cut 1,000 times at a loss just below 0.001, the text 100 times at none: that it is cut less is refuted
     in 1.5% of 200 cases; were each tested at 5%, in 10.5%."""
     make = maker(run, random.Random(3), 0.0003, seeds=5)
@@ -215,10 +229,10 @@ def test_a_text_that_is_cut_less_than_four_click_data_sets_is_rarely_cut_more(ru
         return by_epsilon(population(settings), [1.0])[0]
 
     refuted = 0
-    for _ in range(200):
+    for _ in range(cases):
         text, clicks = panel((0, 100)), [panel((0, 50), (0.00099, 1000)) for _ in range(4)]
-        refuted += FAILS in [cuts_more(one, text, len(clicks)).verdict for one in clicks]
-    assert refuted <= 16
+        refuted += any(cuts_more(one, text, len(clicks)).verdict == FAILS for one in clicks)
+    assert refuted <= most(cases)
 
 
 def test_what_is_chosen_and_then_confirmed_is_known_more_closely(run: Run) -> None:

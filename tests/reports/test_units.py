@@ -13,6 +13,7 @@ from reports.registry import ENTRIES
 from reports.runs import load_runs
 from tests.reports.synthetic import write_run, write_units
 
+
 def test_the_table_of_units_compares_them_and_no_other_artifact_sees_their_runs(tmp_path: Path) -> None:
     write_units(tmp_path)
     write_run(tmp_path, "dpsgd", test=0.9, dataset="journey")

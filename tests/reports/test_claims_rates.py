@@ -1,8 +1,8 @@
 """How often a claim is decided wrongly, 5 times in 100 at most, and what the tests can tell.
 
 Rates below are of the seeds that these tests fix. A decision is wrong where it is false of the true utilities, which
-lie where it is hardest: just where the claim begins to be true, or false. What takes seconds for every hundred cases has
-few of them by default, enough to tell a decision that ignores the choice, or the number of panels, and many under `slow`.
+lie where it is hardest: just where the claim begins to be true, or false. What takes seconds for a hundred cases has
+few of them by default, enough to tell bounds that ignore the number of settings or of panels, and many under `slow`.
 """
 
 from __future__ import annotations

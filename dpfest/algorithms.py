@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dpfest.accounting import Event, split_noise
 from dpfest.errors import UserError
+from dpfest.gaussian import ROUNDING_ALLOWANCE
 from dpfest.noise import NoiseKey
 from dpfest.survivors import draw_rows, surviving_rows
 from dpfest.tables import Survivors, TableLayout
@@ -222,7 +223,8 @@ class FEST(PrivateAlgorithm):
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Return the selected rows, touched or not."""
-        assert context.selected is not None
+        if context.selected is None:
+            raise UserError(f"{self.name} trains selected rows alone: give selected=, from dpfest.select(...).")
         return context.selected
 
 
@@ -248,7 +250,7 @@ class AdaFEST(PrivateAlgorithm):
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Return the rows that reach the noisy threshold, within the selected set if there is one."""
-        assert context.map_noise_multiplier is not None
+        sigma = _stated(self, "map_noise_multiplier", context.map_noise_multiplier)
         contributions, universe = batch.contributions(), context.layout.total_rows
         if context.selected is not None:  # the map counts selected rows only
             contributions, universe = contributions.within(context.selected), len(context.selected)
@@ -258,7 +260,7 @@ class AdaFEST(PrivateAlgorithm):
             universe=universe,
             threshold=self.threshold,
             contribution_clipping_norm=self.contribution_clipping_norm,
-            map_noise_multiplier=context.map_noise_multiplier,
+            map_noise_multiplier=sigma,
         )
         return kept if context.selected is None else context.selected[kept]
 
@@ -290,6 +292,7 @@ class Exponential(PrivateAlgorithm):
     Formal guarantee: a row's utility, the norm of the clipped sum, has sensitivity ``S1`` under add-or-remove-one
     adjacency, so the m largest utilities under Gumbel noise of scale ``2 * S1 / epsilon_0`` are m draws of the
     exponential mechanism without replacement, each ``epsilon_0``-DP given those before it (Durfee and Rogers, 2019).
+    The scale is larger by ``ROUNDING_ALLOWANCE``, far more than what rounding adds to the sensitivity.
     """
 
     name: str = "exponential"
@@ -299,14 +302,14 @@ class Exponential(PrivateAlgorithm):
 
     def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
         """Return the drawn rows."""
-        assert context.epsilon_per_row is not None
+        epsilon = _stated(self, "epsilon_per_row", context.epsilon_per_row)
         rows, norms = batch.clipped_row_norms(self.selection_clipping_norm)
         chosen = draw_rows(
             rows.cpu().numpy(),
             norms.double().cpu().numpy(),
             universe=context.layout.total_rows,
             count=self.rows_per_step,
-            scale=2 * self.selection_clipping_norm / context.epsilon_per_row,
+            scale=2 * self.selection_clipping_norm * (1 + ROUNDING_ALLOWANCE) / epsilon,
             stream=context.key.stream("exponential selection", context.step),
         )
         return torch.from_numpy(chosen).to(context.device)
@@ -321,6 +324,13 @@ class Exponential(PrivateAlgorithm):
         """Refuse to draw more rows than there are."""
         if self.rows_per_step > rows:
             raise UserError(f"rows_per_step={self.rows_per_step} is more than the {rows} rows of all tables.")
+
+
+def _stated(algorithm: Algorithm, name: str, value: float | None) -> float:
+    """Return what the event of a step must state for the algorithm's choice of rows."""
+    if value is None:
+        raise UserError(f"{algorithm.name} chooses rows with {name}=, which its step's event must state.")
+    return value
 
 
 def positive(name: str, value: object, whole: bool = False) -> None:

@@ -79,6 +79,18 @@ def bound_to(
     }
 
 
+def training_of(privacy_plan: PrivacyPlan, model: nn.Module, loss_fn: Any, read: Any) -> str:
+    """Return a digest over what decides a training's gradients: a key that is given twice must not meet two of them.
+
+    Plan, model with its weights, loss function and reader count; of data with more than a million values, their shape.
+    """
+    weights = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        weights.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    parts = [repr(privacy_plan), str(model), weights.hexdigest(), describe(loss_fn), describe(read)]
+    return digest("\n".join(map(digest, parts)))
+
+
 def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Collection[str] | None) -> None:
     """Refuse to resume if parts differ.
 

@@ -21,20 +21,16 @@ from torch import Tensor, nn
 from dpfest.accounting import Event
 from dpfest.ahead import NoiseAhead
 from dpfest.algorithms import Algorithm, StepContext
+from dpfest.alone import OneProcess
 from dpfest.capture import Recorder, Recording
 from dpfest.errors import UserError
-from dpfest.gaussian import add_gaussian, charged_deviation
+from dpfest.gaussian import ROUNDING_ALLOWANCE, add_gaussian, charged_deviation
 from dpfest.lazy import LazyNoise, learning_rates
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, Table, TableLayout
 from dpfest.units import Groups, UnitConfig
-
-ROUNDING_ALLOWANCE = 2.0**-10
-"""Share of ``C2`` charged to the sensitivity: how far the floating-point rounding of the others' sum may move when one
-example is added or removed. docs/PRIVACY.md has measurements, and crafted data that exceed it in float32.
-"""
 
 
 @dataclass
@@ -68,11 +64,20 @@ def noise_of(step: Event | None, batch_size: int) -> dict[str, Any]:
     A non-private step (None) has no noise and averages over the actual batch size.
     """
     return {
-        "gradient_noise_multiplier": (step.gradient_noise_multiplier if step else None) or 0.0,
+        "gradient_noise_multiplier": _gradient_noise(step) if step else 0.0,
         "map_noise_multiplier": step.map_noise_multiplier if step else None,
         "epsilon_per_row": step.epsilon_per_draw if step else None,
         "expected_batch_size": float(batch_size) if step else None,
     }
+
+
+def _gradient_noise(step: Event) -> float:
+    if step.gradient_noise_multiplier is None:
+        raise UserError(
+            f"The event of a {step.what} states no gradient_noise_multiplier: the step would add no noise, though it "
+            "is charged for. Let the algorithm's step_event state it."
+        )
+    return step.gradient_noise_multiplier
 
 
 class Diagnostics(NamedTuple):
@@ -82,7 +87,7 @@ class Diagnostics(NamedTuple):
     loss: float
 
 
-class PrivateEngine:
+class PrivateEngine(OneProcess):
     """Turns batches into noised gradients.
 
     Args:
@@ -140,6 +145,8 @@ class PrivateEngine:
                     f"The selected rows must be sorted, distinct and in 0 .. {self.layout.total_rows - 1}, the model's "
                     "rows in the order of its tables."
                 )
+        if gradient_noise_multiplier > 0 and map_noise_multiplier is not None and not map_noise_multiplier > 0:
+            raise UserError(f"map_noise_multiplier={map_noise_multiplier}: the map would choose rows without noise.")
         self.map_noise_multiplier, self.epsilon_per_row = map_noise_multiplier, epsilon_per_row
         coordinates = self.layout.coordinates + sum(p.numel() for p in self.recorder.dense_parameters.values())
         sensitivity = algorithm.clipping_norm * (1 + ROUNDING_ALLOWANCE)
@@ -188,7 +195,11 @@ class PrivateEngine:
             microbatches: none for an empty batch. With several, an algorithm whose choice of rows depends on the batch
                 costs an extra forward pass for each.
             step: step number; the same step under the same key draws the same noise.
+
+        Raises:
+            UserError: in another process than the engine's own; or a refusal of :mod:`dpfest.capture`.
         """
+        self.refuse_another_process()
         if self.lazy:
             self.lazy.use(self.key)
         batch = LogicalBatch(self, microbatches, step)
@@ -299,10 +310,13 @@ class LogicalBatch:
     def clipped_row_norms(self, clipping_norm: float) -> tuple[Tensor, Tensor]:
         """Return the touched rows, sorted ``[u]``, and the l2 norm of each row's summed gradient, ``[u]``.
 
-        Each example's embedding gradient is first clipped to ``clipping_norm``.
+        Each example's embedding gradient is first clipped to ``clipping_norm``. Sums are float64: what the rounding of
+        the others' sum moves when one example is added or removed is below 2^-52 of it.
         """
-        touched = self.contributions().rows
-        sums = ClippedSum(self._engine, Survivors(self._engine.layout, touched), clipping_norm, with_dense=False)
+        touched, layout = self.contributions().rows, self._engine.layout
+        sums = ClippedSum(
+            self._engine, Survivors(layout, touched), clipping_norm, with_dense=False, dtype=torch.float64
+        )
         for recording in self.recordings():
             sums.add(recording)
         return touched, torch.cat([torch.linalg.vector_norm(table, dim=1) for table in sums.rows])
@@ -322,6 +336,7 @@ class ClippedSum:
         clipping_norm: l2 norm to which each example's (or unit's) masked gradient is clipped (inf: no clipping); None
             for the algorithm's.
         with_dense: whether dense parameters count in the norm and the sum.
+        dtype: of the sums; None for the engine's ``sum_dtype``.
 
     Attributes:
         rows: each table's sum ``[s, dim]``, views of ``flat_rows``.
@@ -337,6 +352,7 @@ class ClippedSum:
         clipping_norm: float | None = None,
         *,
         with_dense: bool = True,
+        dtype: torch.dtype | None = None,
     ) -> None:
         self._survivors, self._with_dense = survivors, with_dense
         self.clipping_norm = engine.algorithm.clipping_norm if clipping_norm is None else clipping_norm
@@ -344,7 +360,7 @@ class ClippedSum:
         self._parameters, self._shapes = parameters, [parameter.shape for parameter in parameters]
         self._dtype = engine.dtype
         self.flat_rows, self.flat_dense = (
-            torch.zeros(sum(map(math.prod, shapes)), device=engine.device, dtype=engine.sum_dtype)
+            torch.zeros(sum(map(math.prod, shapes)), device=engine.device, dtype=dtype or engine.sum_dtype)
             for shapes in (survivors.shapes, self._shapes)
         )
         self._name_parts()

@@ -31,6 +31,10 @@ from dpfest.noise import Keystream
 
 Deviation = float | Floats | Tensor
 
+ROUNDING_ALLOWANCE = 2.0**-10
+"""Share of a clipping norm charged to the sensitivity: how far the floating-point rounding of the others' sum may move
+when one example is added or removed. docs/PRIVACY.md has measurements, and crafted data that exceed it in float32.
+"""
 _CUDA_BLOCKS = 64  # blocks copied to a GPU at a time
 _PER_THREAD = 1 << 20  # variates, at least: for some milliseconds after an operation, torch's threads wait busily
 

@@ -29,12 +29,14 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from dpfest.alone import Uncopied
+
 _ZEROS = bytes(1 << 18)  # their encryption in counter mode is the keystream itself
 _EXTENSIONS = 1 << 127  # counter of the cipher block that extends word 0
 
 
 @dataclass(frozen=True)
-class NoiseKey:
+class NoiseKey(Uncopied):
     """A 256-bit key, ``secret``, and whether it derives from a user's seed (then reproducible, and not secret)."""
 
     secret: bytes

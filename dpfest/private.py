@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpfest import binding
 from dpfest.algorithms import Algorithm
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
@@ -85,7 +86,7 @@ def make_private(
         sum_dtype: see :class:`PrivateTraining`.
         noise_seed: None for a key from the operating system; a number makes a run reproducible, on public data only.
         key: in place of a seed, the secret key of this run alone: of :func:`dpfest.select_best`, or
-            ``NoiseKey.fresh()``.
+            ``NoiseKey.fresh()``. The noise is also a function of plan, model, initial weights, loss function and data.
 
     Raises:
         UserError: a ``ValueError`` that names the argument or the layer, and the remedy.
@@ -130,6 +131,8 @@ def make_private(
             f"The plan is for {plan.examples:,} examples in {len(plan.periods)} periods, and the data set has "
             f"{examples:,}: plan with examples={examples}, or train a stream by dpfest.PrivateTraining(..., period=)."
         )
+    if key is not None and noise_seed is None:
+        key = key.derive(f"training {binding.training_of(plan, model, loss_fn, read)}")
     return PrivateTraining(
         model, loss_fn, optimizer, plan, read, units=units,
         selected=selected, key=key, sum_dtype=sum_dtype, num_workers=num_workers, pin_memory=pin_memory,

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
+from dpfest.alone import PROCESS_STATE
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.units import Indices, Units
@@ -102,6 +103,7 @@ class DatasetReader:
         self.micro_batch_size = micro_batch_size
         self._draws: bool | None = None  # not known before the first read
 
+    @PROCESS_STATE
     def __call__(self, indices: Indices, seed: bytes) -> list[MicroBatch]:
         """Read the examples at ``indices``, in their order, ``micro_batch_size`` at a time."""
         size = self.micro_batch_size or max(len(indices), 1)
@@ -136,11 +138,13 @@ class DatasetReader:
     def _first(self, indices: Indices, seed: bytes) -> list[Any]:
         """Read examples before it is known whether the data set draws: one that keeps what it drew draws by example."""
         generators = torch.get_rng_state(), np.random.get_state(), random.getstate()
-        examples, drew = zip(*(self._seeded(index, seed) for index in indices.tolist()), strict=True)
+        try:
+            examples, drew = zip(*(self._seeded(index, seed) for index in indices.tolist()), strict=True)
+        finally:
+            torch.set_rng_state(generators[0])
+            np.random.set_state(generators[1])
+            random.setstate(generators[2])
         self._draws = any(drew)
-        torch.set_rng_state(generators[0])
-        np.random.set_state(generators[1])
-        random.setstate(generators[2])
         return list(examples)
 
     def _seeded(self, index: int, seed: bytes) -> tuple[Any, bool]:

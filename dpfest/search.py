@@ -262,8 +262,9 @@ def select_best(
             training example can cause and return a score instead.
         planned: from :func:`plan_search`.
         key: secret, from ``NoiseKey.fresh()``. Whoever keeps it can repeat a call that was cut off or failed: the same
-            runs are drawn, with the same noise. It is good for this plan, ``run`` and data alone. None for a fresh one,
-            which nobody keeps: a second call after a failure is then a second search, and both have to be paid for.
+            runs are drawn, with the same noise as long as plan, model, initial weights, loss and data are the same
+            (:func:`dpfest.make_private` draws other noise for others). None for a fresh one, which nobody keeps: a
+            second call after a failure is then a second search, and both have to be paid for.
         noise_seed: in place of a key; a number makes the search reproducible, on public data.
 
     Returns:

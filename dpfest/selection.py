@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpfest.algorithms import DPSGD, Algorithm
+from dpfest.alone import PROCESS_STATE
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
@@ -23,6 +24,7 @@ from dpfest.validation import check_loss_fn
 _AT_ONCE = 1024  # default number of examples run at once
 
 
+@PROCESS_STATE
 def select(
     model: nn.Module,
     dataset: Any,

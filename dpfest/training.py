@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
 from dpfest import binding
+from dpfest.alone import PROCESS_STATE, OneProcess
 from dpfest.arguments import key_of, rows_of, units_of
 from dpfest.check_schedule import CHECK_EVERY, CheckSchedule
 from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
@@ -39,7 +40,7 @@ class Step(NamedTuple):
     private: Diagnostics
 
 
-class PrivateTraining:
+class PrivateTraining(OneProcess):
     """Trains a model under differential privacy: draws batches, accounts for each step before it, updates the weights.
 
     Iterate over it for the batches of the remaining steps, and pass each to :meth:`step`.
@@ -211,6 +212,7 @@ class PrivateTraining:
                 raise UserError("Call step(batch) once for each batch, before asking for the next.")
             yield batch
 
+    @PROCESS_STATE
     def step(self, batch: Batch) -> Step:
         """Account for one step, compute its noised gradient, update the weights.
 
@@ -219,7 +221,8 @@ class PrivateTraining:
 
         Raises:
             BudgetExceeded: the step would exceed the target; nothing has happened.
-            UserError: the batch is not that of the current step; or examples mix, or the model cannot be trained
+            UserError: the batch is not that of the current step; this is another process than the training's; or
+                examples mix, or the model cannot be trained
                 soundly for another reason: then the step is accounted for, and nothing was released.
         """
         if not isinstance(batch, Batch):
@@ -227,6 +230,7 @@ class PrivateTraining:
                 "step() takes a batch that iteration yields (for batch in training: training.step(batch)), not a "
                 f"{type(batch).__name__}: the accounting covers only the examples drawn for a step."
             )
+        self.refuse_another_process()
         if self.steps_left <= 0:
             raise BudgetExceeded(
                 f"All {self.period.steps} steps of the plan are spent: another would be past the target."
@@ -337,11 +341,12 @@ class PrivateTraining:
                     "Give taken=, the steps that the training which saved this state took in all: they are spent. A "
                     "training that goes on branches with fork()."
                 )
+            beside = "" if left else f" after {taken}"  # a fork of this very state must not share a branch's key
             left = left or self.period.steps - state["reserved"] - max(state["steps_done"], taken or 0)
             if not 0 < steps <= left:
                 raise UserError(f"steps={steps} of a branch must lie between 1 and the {left} that the state has left.")
             key = (
-                key.derive(f"branch {steps} {state['reserved']}", state["steps_done"])
+                key.derive(f"branch {steps} {state['reserved']}{beside}", state["steps_done"])
                 if key.fixed
                 else NoiseKey.fresh()
             )

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from dpfest.algorithms import DPSGD
+from dpfest.alone import PROCESS_STATE
 from dpfest.capture import weighted
 from dpfest.draws import ExampleDraws
 from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
@@ -263,6 +264,7 @@ def _watched_rows(engine: PrivateEngine, step: int) -> dict[str, Tensor]:
     return rows
 
 
+@PROCESS_STATE
 def validate(
     model: nn.Module,
     loss_fn: Callable[[nn.Module, Any], Tensor],

@@ -82,6 +82,8 @@ class RankEngine(PrivateEngine):
                 "algorithm=exponential cannot be trained over ranks: it draws m rows from all tables jointly, by the "
                 "norms of a clipped sum that must be complete before the first is drawn. Train it in one process."
             )
+        if noise.get("unit") is not None:
+            raise UserError("Over ranks a batch is cut by example, and the parts of a unit would be clipped apart.")
         self.places, self.group = places, group
         super().__init__(
             model, algorithm, loss_fn, key, selected=selected, roundings=1 + parts * 2.0**-UNIT_BITS, **noise
@@ -118,6 +120,7 @@ class RankEngine(PrivateEngine):
             The release, with the rows of this rank's shards (dense gradient and counts of rows are the same on every
             rank), and private diagnostics of the whole batch.
         """
+        self.refuse_another_process()
         microbatches = [part for part in microbatches if len(part.examples)]
         lookups = [self._asked(part, step) for part in microbatches]
         touched = Contributions.joined(map(_contributions, lookups, microbatches), self.device)

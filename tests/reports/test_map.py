@@ -113,7 +113,7 @@ def test_batch_sizes_are_points_of_their_own(tmp_path: Path) -> None:
     assert [row["batch_size"] for row in rows] == ["512", "2048"]
 
 
-def test_the_map_is_one_artifact_and_its_runs_are_main_data_of_no_other(tmp_path: Path) -> None:
+def test_the_map_is_one_artifact_and_its_runs_are_main_data_of_no_other(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_map(runs)
     build(runs, report, only=["fig8", "frontier", "map"])

@@ -56,7 +56,7 @@ def test_the_price_is_that_of_all_runs_and_of_a_search_among_them(tmp_path: Path
     assert three["searched"] == pytest.approx(three["composed"], rel=0.01), "one run is no choice"
 
 
-def test_what_a_search_released_is_listed_among_the_runs_or_left_out_by_name(tmp_path: Path) -> None:
+def test_what_a_search_released_is_listed_among_the_runs_or_left_out_by_name(tmp_path: Path, undrawn: None) -> None:
     """The page lists it beside other runs on the same data; without them there is nothing to show it in."""
     beside = write_run(tmp_path / "runs", "fest", test=0.71, privacy=WON)
     alone = write_run(tmp_path / "runs", "fest", test=0.71, privacy=WON, dataset="journey")

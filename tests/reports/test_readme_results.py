@@ -17,24 +17,34 @@ from PIL import Image
 from dpfest.errors import UserError
 from reports.readme import BEGIN, CLAIMS, DIGEST, END, MAP, PICTURE, Results, digest, split, write
 from reports.text import markdown
+from tests.once import Once
 from tests.reports.synthetic import write_bench, write_cards_of, write_comparison, write_map, write_run, write_streaming
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("reference")
-    runs = folder / "runs"
-    write_comparison(runs, epsilons=(1.0, 3.0), seeds=(0, 1, 2), dataset="journey")
-    write_streaming(runs, periods=(1, 4))
-    write_map(runs)
-    write_run(runs, "dpsgd", test=0.123, dataset="criteo_synthetic")  # on which nothing can be tested
-    write_run(runs, "dpsgd", test=0.124, dataset="journey", fidelity="paper")
-    return write_cards_of(runs, folder / "docs" / "reference" / "all.jsonl.gz")
+def reference(once: Once) -> Path:
+    def make(folder: Path) -> None:
+        runs = folder / "runs"
+        write_comparison(runs, epsilons=(1.0,), seeds=(0, 1, 2), dataset="journey")
+        write_streaming(runs, periods=(1, 4))
+        write_map(runs)
+        write_run(runs, "dpsgd", test=0.123, dataset="criteo_synthetic")  # on which nothing can be tested
+        write_run(runs, "dpsgd", test=0.124, dataset="journey", fidelity="paper")
+        for name in ("dpsgd", "fest"):
+            write_run(runs, name, test=0.8, coordinates=9.0, dataset="journey", epsilon=3.0)  # the table is of ε = 1
+        write_cards_of(runs, folder / "docs" / "reference" / "all.jsonl.gz")
+
+    return once("report-readme", make) / "docs" / "reference"
 
 
 @pytest.fixture(scope="module")
-def text(reference: Path) -> str:
-    return Results.read(reference).text
+def results(reference: Path) -> Results:
+    return Results.read(reference)
+
+
+@pytest.fixture(scope="module")
+def text(results: Results) -> str:
+    return results.text
 
 
 def cells(text: str) -> list[dict[str, str]]:
@@ -125,7 +135,9 @@ def test_the_time_of_a_step_is_that_of_the_benchmark(reference: Path, tmp_path: 
     assert "which has the same distribution, 1.25 times." in said
 
 
-def test_a_number_that_changes_in_one_card_changes_the_text_and_the_picture(reference: Path, tmp_path: Path) -> None:
+def test_a_number_that_changes_in_one_card_changes_the_text_and_the_picture(
+    reference: Path, results: Results, tmp_path: Path
+) -> None:
     runs = tmp_path / "runs"
     shutil.copytree(reference.parents[1] / "runs", runs)
     for summary in (runs / "journey" / "dpsgd").glob("*/release/summary.json"):
@@ -133,25 +145,23 @@ def test_a_number_that_changes_in_one_card_changes_the_text_and_the_picture(refe
         written["utility"]["value"] += 0.001
         summary.write_text(json.dumps(written))
     other = Results.read(write_cards_of(runs, tmp_path / "cards" / "all.jsonl"))
-    first = Results.read(reference)
-    assert other.text != first.text
-    digests = [{file: digest(content) for file, (_, content) in one.pictures.items()} for one in (first, other)]
+    assert other.text != results.text
+    digests = [{file: digest(content) for file, (_, content) in one.pictures.items()} for one in (results, other)]
     assert digests[0][PICTURE] != digests[1][PICTURE]
 
 
-def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, text: str, tmp_path: Path) -> None:
+def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, results: Results, tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"# Title\n\n{BEGIN}\n\nold 0.7\n\n{END}\n\nThe rest.\n", encoding="utf-8")
     (tmp_path / "docs").mkdir()
     write(readme, reference)
     once = readme.read_text(encoding="utf-8")
-    assert split(once) == (f"# Title\n\n{BEGIN}\n", text, f"{END}\n\nThe rest.\n") and "old 0.7" not in once
-    shown = Results.read(reference).pictures
-    assert set(shown) == {PICTURE, MAP}
-    for file, (_, content) in shown.items():
+    assert split(once) == (f"# Title\n\n{BEGIN}\n", results.text, f"{END}\n\nThe rest.\n") and "old 0.7" not in once
+    assert set(results.pictures) == {PICTURE, MAP}
+    for file, (_, content) in results.pictures.items():
         assert Image.open(tmp_path / file).text[DIGEST] == digest(content)
     claims = (tmp_path / CLAIMS).read_text(encoding="utf-8")
-    for claim in Results.read(reference).judged:
+    for claim in results.judged:
         section = claims.partition(f"## {claim['id']}\n")[2].partition("\n## ")[0]
         without = [name for name, one in claim["datasets"].items() if one["without_runs"]]
         assert all(re.search(r"\bNo\b.* yet|\bNo .* runs\b", claim["datasets"][name]["evidence"]) for name in without)

@@ -17,6 +17,8 @@ from reports.reference import ALARM, MEASURES, Pair, compare, learnable
 from reports.runs import load_runs
 from tests.reports.synthetic import write_audit, write_cards_of, write_run
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SETTINGS, SEEDS, SPREAD = 20, 5, 0.004
 
 

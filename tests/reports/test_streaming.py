@@ -76,7 +76,7 @@ def test_the_table_stands_beside_the_papers_and_names_the_runs_that_it_lacks(tmp
     assert content.missing == [f"No DP-SGD run at ε = 3 with a period of {days} days yet." for days in (1, 18)]
 
 
-def test_streams_and_other_data_each_have_their_own_artifacts(tmp_path: Path) -> None:
+def test_streams_and_other_data_each_have_their_own_artifacts(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_comparison(runs, epsilons=(1.0,), seeds=(0,))
     write_streaming(runs)
@@ -91,7 +91,7 @@ def test_streams_and_other_data_each_have_their_own_artifacts(tmp_path: Path) ->
     assert "dpfest sweep experiment=streaming profile=demo data=nycflights_stream" in text
 
 
-def test_without_streams_their_artifacts_are_missing_and_name_their_sweep(tmp_path: Path) -> None:
+def test_without_streams_their_artifacts_are_missing_and_name_their_sweep(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_comparison(runs, epsilons=(1.0,), seeds=(0,))
     built = build(runs, report, only=["fig5", "tab_streaming"])
@@ -99,7 +99,7 @@ def test_without_streams_their_artifacts_are_missing_and_name_their_sweep(tmp_pa
     assert built.sweeps == ["dpfest sweep experiment=streaming"]
 
 
-def test_data_with_a_grid_in_the_reference_alone_are_remade_by_it(tmp_path: Path) -> None:
+def test_data_with_a_grid_in_the_reference_alone_are_remade_by_it(tmp_path: Path, undrawn: None) -> None:
     for days in (1, 18):
         write_run(tmp_path / "runs", "dpsgd", test=0.8, period=days, dataset="journey_stream")
     build(tmp_path / "runs", tmp_path, only=["tab_streaming"], planned={"reference": {"dpsgd": 99}})

@@ -49,7 +49,7 @@ def test_a_cell_stays_a_cell() -> None:
     assert all(line.replace(r"\|", "").count("|") == 3 for line in table.markdown().splitlines())
 
 
-def test_names_in_runs_are_shown_in_the_markdown_report_and_not_obeyed(tmp_path: Path) -> None:
+def test_names_in_runs_are_shown_in_the_markdown_report_and_not_obeyed(tmp_path: Path, undrawn: None) -> None:
     runs, report = tmp_path / "runs", tmp_path / "report"
     write_run(runs, "dpsgd", test=0.7, profile="[p](http://e.vil)", model="<b>|pctr")
     (runs / "nycflights" / "dpsgd" / "`b` <i>").mkdir()

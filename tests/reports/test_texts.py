@@ -78,7 +78,7 @@ def test_generated_texts_test_no_claim(tmp_path: Path) -> None:
     assert all("cannot test the paper's claim" in content.caption for content in contents)
 
 
-def test_each_kind_of_data_has_its_artifacts_and_its_experiment(tmp_path: Path) -> None:
+def test_each_kind_of_data_has_its_artifacts_and_its_experiment(tmp_path: Path, undrawn: None) -> None:
     runs = tmp_path / "runs"
     write_texts(runs)
     write_texts(runs, "xnli", 250_002)
@@ -100,7 +100,7 @@ def test_each_kind_of_data_has_its_artifacts_and_its_experiment(tmp_path: Path) 
     assert "experiment=text_large_vocabulary" in built["tab_large_vocab"]["variants"][0]["command"]
 
 
-def test_runs_on_texts_are_held_against_the_grid_of_texts(tmp_path: Path) -> None:
+def test_runs_on_texts_are_held_against_the_grid_of_texts(tmp_path: Path, undrawn: None) -> None:
     runs = tmp_path / "runs"
     write_texts(runs)
     planned = {"text": {"dpsgd": 3, "adafest": 13, "frozen": 3}, "comparison": {"dpsgd": 99}}

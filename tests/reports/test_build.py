@@ -27,6 +27,8 @@ from tests.reports.synthetic_texts import write_texts
 
 ROOT = Path(__file__).parents[2]
 
+whole = pytest.mark.long("the first test of the whole report draws its figures, for all of them")
+
 
 @pytest.fixture
 def copy(report: Path, tmp_path: Path) -> Path:
@@ -43,6 +45,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@whole
 def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_it(report: Path) -> None:
     built = entries(report)
     index = (report / "index.md").read_text(encoding="utf-8")
@@ -61,6 +64,7 @@ def test_every_artifact_has_its_files_its_caption_and_the_command_that_remakes_i
     assert not [path for path in report.rglob("*") if path.name.endswith(".part")]
 
 
+@whole
 def test_a_whole_comparison_is_complete_and_one_with_planned_runs_to_come_is_not(
     comparison: Path, report: Path, tmp_path: Path, undrawn: None
 ) -> None:
@@ -72,6 +76,7 @@ def test_a_whole_comparison_is_complete_and_one_with_planned_runs_to_come_is_not
     assert "10 of 19 fest runs" in (tmp_path / "tables" / "frontier.md").read_text(encoding="utf-8")
 
 
+@whole
 def test_fonts_are_embedded_and_nothing_is_dated(report: Path) -> None:
     pdf = (report / "figures" / "fig8.pdf").read_bytes()
     assert b"/Subtype /Type42" in pdf or b"/FontFile2" in pdf
@@ -242,6 +247,7 @@ def test_an_algorithm_with_fewer_seeds_than_the_others_is_not_complete(tmp_path:
     assert "seed=range(5)" in shlex.split(entries(report)["fig9"]["variants"][0]["command"])
 
 
+@whole
 def test_a_report_that_is_killed_leaves_the_old_one_whole(
     comparison: Path, copy: Path, undrawn: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,6 +277,7 @@ def test_figures_hold_no_command_and_two_folders_hold_the_same(tmp_path: Path) -
     assert str(tmp_path / "one") in one["tables/fig8.md"].decode()
 
 
+@whole
 def test_building_one_artifact_keeps_the_others_in_the_report(comparison: Path, copy: Path) -> None:
     names = ("report.json", "index.md", "index.html")
     before = [(copy / name).read_bytes() for name in names]
@@ -312,6 +319,7 @@ def rebuilt(comparison: Path, folder: Path, *only: str) -> dict[str, bytes]:
     return contents(folder)
 
 
+@whole
 def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
     again = rebuilt(comparison, tmp_path / "report", "fig8", "frontier")
     first = contents(report)

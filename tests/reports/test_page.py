@@ -30,6 +30,8 @@ DRAWN = [
 ]
 """What the whole report shows: every artifact, and of some what texts and streams say as well."""
 
+pytestmark = pytest.mark.long("the first test of the whole report draws its figures, for all of them")
+
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 SHORT = {"where": "§4", "paper": "", "artifacts": [], "datasets": {}}
 CLAIMS: list[dict[str, Any]] = [

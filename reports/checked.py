@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-_YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast, where PyYAML has it
+from pipelines.system.plain import control_character, json_value, yaml_value
 
 
 class Unusable(Exception):
@@ -20,13 +17,20 @@ class Unusable(Exception):
 def json_file(path: Path) -> Mapping[str, Any]:
     """Return the JSON object in a file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json_value(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise Unusable(f"it has no {path.name}") from error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise Unusable(f"{path.name} cannot be read ({error})") from error
     if not isinstance(value, Mapping):
         raise Unusable(f"{path.name} is not a JSON object")
+    return without_control_characters(value, path.name)
+
+
+def without_control_characters(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Refuse what a terminal, an SVG or a page would not show as it stands."""
+    if where := control_character(value):
+        raise Unusable(f"{name} has a control character at {where}")
     return value
 
 
@@ -34,11 +38,11 @@ def settings_file(path: Path) -> Mapping[str, Any]:
     """Return the settings in a run's config.yaml."""
     name = "/".join(path.parts[-2:])
     try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_YAML)
+        value = yaml_value(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise Unusable(f"it has no {name}") from error
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise Unusable(f"{name} cannot be read ({' '.join(str(error).split())})") from error
+    except (OSError, ValueError) as error:
+        raise Unusable(f"{name} cannot be read ({error})") from error
     return settings(value, name)
 
 
@@ -49,7 +53,7 @@ def settings(value: Any, name: str) -> Mapping[str, Any]:
     for section in ("data", "model", "privacy"):
         if not isinstance(value.get(section) or {}, Mapping):
             raise Unusable(f"{name} has {value[section]!r} as its settings of {section}, not settings by name")
-    return value
+    return without_control_characters(value, name)
 
 
 def finite(value: Any, name: str) -> float:

@@ -21,7 +21,19 @@ from typing import Any
 
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.identity import WITHOUT_EFFECT
-from reports.checked import Unusable, count, finite, json_file, optional, settings, settings_file, share, size
+from pipelines.system.plain import visible
+from reports.checked import (
+    Unusable,
+    count,
+    finite,
+    json_file,
+    optional,
+    settings,
+    settings_file,
+    share,
+    size,
+    without_control_characters,
+)  # fmt: skip
 
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
@@ -110,7 +122,8 @@ class Run:
     @property
     def place(self) -> str:
         """The run's location, in words."""
-        return "/".join(self.path.parts[-3:]) if self.card is None else f"{self.path.name}, line {self.card.line}"
+        name = "/".join(self.path.parts[-3:]) if self.card is None else f"{self.path.name}, line {self.card.line}"
+        return visible(name)
 
     @property
     def made(self) -> str:
@@ -118,7 +131,7 @@ class Run:
         if self.card is None:
             return ""
         maker = self.card.maker
-        return f"{maker.command} (dpfest {maker.dpfest}{f', commit {maker.commit}' if maker.commit else ''})"
+        return visible(f"{maker.command} (dpfest {maker.dpfest}{f', commit {maker.commit}' if maker.commit else ''})")
 
     def released(self, name: str) -> str | None:
         """Return the text of a released file (`config.yaml`, `ledger.json`); None if it is missing."""
@@ -146,7 +159,7 @@ def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
         try:
             run = read()
         except Unusable as reason:
-            skipped.append(Skipped(where, str(reason)))
+            skipped.append(Skipped(visible(where), visible(str(reason))))
             return
         if run.id in runs:
             skipped.append(Skipped(where, f"it is the same run as {runs[run.id].place}"))
@@ -191,7 +204,8 @@ def read_run(folder: Path) -> Run:
 
 
 def _of_card(file: Path, card: Card) -> Run:
-    return replace(_whole(file, card.summary, settings(card.config, "config.yaml"), {}), card=card)
+    summary = without_control_characters(card.summary, "summary.json")
+    return replace(_whole(file, summary, settings(card.config, "config.yaml"), {}), card=card)
 
 
 def _whole(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:

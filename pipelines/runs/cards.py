@@ -21,6 +21,7 @@ from pipelines.config.settings import Config
 from pipelines.runs.identity import settings_of, weights_digest, with_effect
 from pipelines.runs.release import CONFIG, LEDGER, SUMMARY, Release, config_text, released_settings
 from pipelines.system.files import json_text, locked, write_atomically
+from pipelines.system.plain import Beyond, json_value, lines
 
 SCHEMA = 1
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -182,13 +183,13 @@ def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
         try:
             if isinstance(line, Exception):
                 raise ValueError(f"cannot be read, nor can the lines after it ({line})")
-            value = json.loads(line, parse_constant=_refuse_constant)
+            value = json_value(line, _refuse_constant)
             if makers is None:
                 makers = _makers(value)
             else:
                 cards.append(_card(value, makers, number))
-        except (ValueError, RecursionError) as error:
-            own = isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError)
+        except ValueError as error:
+            own = isinstance(error, json.JSONDecodeError | UnicodeDecodeError | Beyond)
             damaged.append(Damaged(number, f"is not JSON ({error})" if own else str(error)))
             if makers is None:
                 break
@@ -200,9 +201,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | Exception]]:
     number = 0
     with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
         try:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(lines(file), 1):
                 yield number, line
-        except (OSError, EOFError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, zlib.error) as error:
             yield number + 1, error
     if number == 0:
         yield 1, b"null"

@@ -36,6 +36,7 @@ from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WE
 from pipelines.runs.weights import Weights
 from pipelines.system.checksum import check_sums, write_sums
 from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
+from pipelines.system.plain import json_value, yaml_value
 
 SHARDS = "shards-"
 """Beginning of the names of folders in ``private/`` that hold a checkpoint's shards."""
@@ -113,8 +114,8 @@ class RunDirectory:
             return None
         check_sums(path.parent, f"Restore it, or delete {self.path} and make the run again.")
         try:
-            summary = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            summary = json_value(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             raise UserError(f"{path} cannot be read ({error}): delete {self.path}.") from error
         if not isinstance(summary, dict):
             raise UserError(f"{path} is not a summary: delete {self.path}.")
@@ -128,8 +129,8 @@ class RunDirectory:
     def config(self) -> dict[str, Any]:
         """Return the settings with which the run was last started; empty if they cannot be read."""
         try:
-            config = yaml.safe_load((self.private / CONFIG).read_text(encoding="utf-8"))
-        except (OSError, ValueError, yaml.YAMLError):
+            config = yaml_value((self.private / CONFIG).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             return {}
         return config if isinstance(config, dict) else {}
 

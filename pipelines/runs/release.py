@@ -10,7 +10,6 @@ times, the name of the run's folder (it covers a fingerprint of the data), and e
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import stat
 import zipfile
@@ -28,6 +27,7 @@ from dpfest.search import recount
 from pipelines.config.unit import UnitSettings
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
+from pipelines.system.plain import json_value, yaml_value
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -238,7 +238,7 @@ def _refuse_no_plain_file(path: Path) -> None:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        value = json_value(path.read_text(encoding="utf-8"), _refuse_constant)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
     if not isinstance(value, dict):
@@ -258,9 +258,9 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
     _refuse_no_plain_file(path)
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        settings = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is damaged ({' '.join(str(error).split())}). {_AGAIN}") from error
+        settings = yaml_value(text)
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {_AGAIN}")
     _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, *([UNIT] if UNIT in settings else [])))

@@ -81,6 +81,15 @@ def earlier_version(folder: Path) -> None:
             lambda f: damage(f, hyperparameters={"algorithm": {"selection": "all"}}),
             "its settings of selection are 'all'",
         ),
+        (lambda f: damage(f, dataset="a\x1b[2Jb"), "summary.json has a control character at dataset"),
+        (
+            lambda f: (f / "release" / "config.yaml").write_text('data: {name: "a\\eb"}'),
+            "release/config.yaml has a control character at data.name",
+        ),
+        (
+            lambda f: (f / "release" / "config.yaml").write_text("a: " + "[" * 50_000 + "]" * 50_000),
+            "release/config.yaml cannot be read (nested more than 100 levels deep)",
+        ),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_named_with_its_reason(tmp_path: Path, harm, reason: str) -> None:

@@ -8,7 +8,6 @@ fixed-width records, memory-mapped, so that a Poisson batch costs one gather, ho
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -61,35 +60,27 @@ class Dataset:
                 )
         return dataset
 
-    def verify(self) -> None:
-        """Verify every row file against its checksum in dataset.json.
+    def verify(self, *, anew: bool = False) -> None:
+        """Verify every row file against its checksum in dataset.json, before rows are trained on or evaluated.
+
+        A flipped byte would change a result without a word, and a step that a resumed run repeats on other rows would
+        be a second release under the same noise.
+
+        Args:
+            anew: Read every file; else only those that changed since they were last read (about a second per
+                gigabyte); see :mod:`pipelines.system.checksum`.
 
         Raises:
             UserError: A file is damaged.
         """
         for name in self.rows:
-            self._verify(name, read_sha256)
-
-    def verify_training_rows(self) -> None:
-        """Verify the training rows against their checksum before a run resumes: a step repeated on other rows would be
-        a second release under the same noise.
-
-        They are read only if they changed since the last verification (about a second per gigabyte); see
-        :mod:`pipelines.system.checksum`.
-
-        Raises:
-            UserError: They are damaged.
-        """
-        self._verify("train", sha256_of)
-
-    def _verify(self, split: str, checksum: Callable[[Path], str]) -> None:
-        file, written = self.folder / f"{split}.rows", self.description["splits"][split]["sha256"]
-        actual = checksum(file)
-        if actual != written:
-            raise UserError(
-                f"{file} is damaged: its sha256 is {actual[:12]}…, and dataset.json has {written[:12]}…. Delete "
-                f"{self.folder} and preprocess again."
-            )
+            file, written = self.folder / f"{name}.rows", self.description["splits"][name]["sha256"]
+            actual = (read_sha256 if anew else sha256_of)(file)
+            if actual != written:
+                raise UserError(
+                    f"{file} is damaged: its sha256 is {actual[:12]}…, and dataset.json has {written[:12]}…. Delete "
+                    f"{self.folder} and preprocess again."
+                )
 
     @property
     def name(self) -> str:
@@ -166,6 +157,7 @@ class Dataset:
         return np.split(counts, np.cumsum(sizes)[:-1])
 
     def _count_training_rows(self, sizes: list[int]) -> NDArray[np.int64]:
+        self.verify()
         counts = np.zeros(sum(sizes), np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         for chunk in self.split("train").chunks(100_000):

@@ -116,7 +116,7 @@ def remove_damaged_days(folder: Path) -> None:
     whole = 0
     for day in days:
         try:
-            Dataset.open(day).verify()
+            Dataset.open(day).verify(anew=True)
             whole += 1
         except UserError as error:
             print(f"{error} It is removed and written again.", file=sys.stderr, flush=True)

@@ -94,9 +94,11 @@ def schedule(
     """Return the schedule of `config` on its data, under its plan.
 
     Raises:
-        UserError: no day of a stream is left to hold out.
+        UserError: no day of a stream is left to hold out; or rows are damaged.
     """
     training, last = stream.split_days(config.stream.train_days)
+    for day in (*training, *last):
+        day.verify()
     rows, held_out = (
         [JoinedRows([training[day].split(part) for day in period.days or range(1)]) for period in plan.periods]
         for part in ("train", "validation")

@@ -146,9 +146,6 @@ class Run:
         self.evaluating, self.evaluated = 0.0, 0
         self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
-        if saved is not None:
-            for day in schedule.days:
-                day.verify_training_rows()
         self.key = self._new_key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
         self.period = 0 if saved is None else saved["period"]
         self.training = self._begin()

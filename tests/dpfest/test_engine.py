@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -256,20 +257,22 @@ def engine_for(model: nn.Module, algorithm: Algorithm, **settings: Any) -> Priva
     )
 
 
-def test_adafest_without_threshold_is_dpsgd_under_shared_noise() -> None:
+@pytest.mark.parametrize(
+    ("twin", "settings"),
+    [
+        (AdaFEST(threshold=-math.inf), {"map_noise_multiplier": 2.0}),
+        (AdaFEST(threshold=-1e9), {"map_noise_multiplier": 2.0}),
+        (FEST(), {"selected": torch.arange(51)}),
+        (AdaFESTPlus(threshold=-1e9), {"map_noise_multiplier": 2.0, "selected": torch.arange(51)}),
+    ],
+    ids=["no threshold", "adafest", "fest", "adafest_plus"],
+)
+def test_rules_that_keep_every_row_are_dpsgd_under_shared_noise(twin: Algorithm, settings: dict[str, Any]) -> None:
     model, batch, _ = tabular(20)
     everything = dense(engine_for(model, DPSGD()), [batch], 1)
-    unmasked = dense(engine_for(model, AdaFEST(threshold=-1e9), map_noise_multiplier=2.0), [batch], 1)
+    kept = dense(engine_for(model, twin, **settings), [batch], 1)
     for name, value in everything.items():
-        torch.testing.assert_close(unmasked[name], value, rtol=1e-12, atol=0)
-
-
-def test_fest_with_all_rows_is_dpsgd_under_shared_noise() -> None:
-    model, batch, _ = tabular(20)
-    everything = dense(engine_for(model, DPSGD()), [batch], 1)
-    selected = dense(engine_for(model, FEST(), selected=torch.arange(51)), [batch], 1)
-    for name, value in everything.items():
-        torch.testing.assert_close(selected[name], value, rtol=1e-12, atol=0)
+        torch.testing.assert_close(kept[name], value, rtol=1e-12, atol=0)
 
 
 def test_noise_on_survivors_alone_and_fresh_each_step() -> None:

@@ -305,9 +305,8 @@ def squares(model: torch.nn.Module, batch: Any) -> torch.Tensor:
 def test_runs_are_trained_under_the_searchs_keys() -> None:
     torch.manual_seed(0)
     table, x = torch.randn(64, 3), torch.randint(0, 20, (64,))
-    planned = plan_search(
-        Search(3), [partial(dpfest.plan, DPSGD(), examples=64, batch_size=64, steps=2)], epsilon=4.0, delta=1e-3
-    )
+    settings = {"epsilon": 1.0, "delta": 1e-3, "examples": 64, "batch_size": 64, "steps": 2, "fixed_noise_seed": True}
+    planned = SearchPlan(Search(3), (dpfest.plan(DPSGD(), **settings),), 4.0)
 
     def run(plan: dpfest.PrivacyPlan, key: NoiseKey) -> tuple[float, torch.Tensor]:
         torch.manual_seed(1)
@@ -321,7 +320,7 @@ def test_runs_are_trained_under_the_searchs_keys() -> None:
         weights = model[0].weight.detach()
         return -float(weights.norm()), (weights, training.ledger)
 
-    best = select_best(run, planned)
+    best = select_best(run, planned, noise_seed=1)
     assert best is not None and best.result[0].shape == (20, 3)
     assert best.ledger(best.result[1])["epsilon"] == planned.epsilon
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, Algorithm, Threshold
+from dpfest.algorithms import DPSGD, FEST, Algorithm, Threshold
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from tests.dpfest.steps import by_batch
@@ -21,7 +21,6 @@ from tests.dpfest.test_engine import dense, losses_of, tabular
 
 FALSE_ALARM, STEPS = 1e-4, 800
 CLIPPING_NORM, SIGMA, BATCH = 0.7, 1.3, 10.0
-ROWS = 7 + 40 + 4
 
 
 def released(algorithm: Algorithm, examples: int, seed: int, selected: list[int] | None = None) -> np.ndarray:
@@ -64,18 +63,11 @@ def test_noise_lies_on_survivors_alone_with_the_right_variance_fresh_and_indepen
     assert stats.chi2.sf((along**2).sum(), size) > FALSE_ALARM, "step after step"
 
 
-@pytest.mark.parametrize(
-    ("twin", "selected"),
-    [
-        (AdaFEST(clipping_norm=CLIPPING_NORM, threshold=-math.inf), None),
-        (AdaFEST(clipping_norm=CLIPPING_NORM, threshold=-1e6), None),
-        (FEST(clipping_norm=CLIPPING_NORM), list(range(ROWS))),
-        (Threshold(clipping_norm=CLIPPING_NORM, false_rate=1.0), None),
-        (Threshold(clipping_norm=CLIPPING_NORM, false_rate=1.0, rule="soft"), None),
-    ],
-)
-def test_rules_that_keep_every_row_are_dpsgd_in_law(twin: Algorithm, selected: list[int] | None) -> None:
-    ours, theirs = released(twin, 12, 2, selected), released_by_dpsgd()
+@pytest.mark.parametrize("rule", ["hard", "soft"])
+def test_a_threshold_that_keeps_every_row_is_dpsgd_in_law(rule: str) -> None:
+    """In law alone, since it draws rows apart; the other rules are DP-SGD to the bit (`tests.dpfest.test_engine`)."""
+    ours = released(Threshold(clipping_norm=CLIPPING_NORM, false_rate=1.0, rule=rule), 12, 2)
+    theirs = released_by_dpsgd()
     deviation = CLIPPING_NORM * SIGMA / BATCH
     mean = (ours.mean(0) - theirs.mean(0)) / (deviation * math.sqrt(2 / STEPS))
     assert stats.chi2.sf((mean**2).sum(), len(mean)) > FALSE_ALARM

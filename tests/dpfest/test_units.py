@@ -76,10 +76,19 @@ def joined(ids: list[list[set[int]]]) -> list[list[set[int]]]:
 # One step.
 
 
+MAPPED = ("nonprivate", "adafest", "adafest_plus")
+"""Units change the sums of every layer, and the maps of rules that have one; each rule in itself is in test_engine."""
+
+
 @pytest.mark.parametrize("combine", ["mean", "sum"])
-@pytest.mark.parametrize("make", [tabular, text, mixed])
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("cuts", [[], [1, 6, 12]], ids=["whole", "parts"])
+@pytest.mark.parametrize(
+    ("case", "make", "cuts"),
+    [
+        ("adafest", mixed, []),
+        *((case, make, [1, 6, 12]) for case in MAPPED for make in (text, mixed)),
+        *((case, tabular, [1, 6, 12]) for case in CASES),
+    ],
+)
 def test_a_step_is_that_of_the_dense_reference_on_whole_units(case: str, make: Any, combine: str, cuts: Any) -> None:
     """Gradients of whole units by autograd, dense tables, float64: sums, clipping, maps and noise."""
     algorithm, settings = CASES[case]
@@ -105,7 +114,7 @@ def test_a_step_is_that_of_the_dense_reference_on_whole_units(case: str, make: A
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("make", [tabular, text, mixed])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["dpsgd", "adafest"])
 def test_units_of_one_example_are_examples_to_the_last_bit(case: str, make: Any, dtype: torch.dtype) -> None:
     algorithm, settings = CASES[case]
     selected, made = settings.get("selected"), []
@@ -524,8 +533,14 @@ def test_a_unit_pays_for_every_period_and_every_days_histogram(source: str, hist
 
 
 @pytest.mark.slow
-def test_noise_is_calibrated_to_what_a_unit_in_all_periods_pays() -> None:
-    planned = stream(fest("streaming"), period=2)
+@pytest.mark.parametrize(
+    ("algorithm", "sampling"),
+    [(fest("streaming"), {}), (DPSGD(), {"sampling": "truncated_poisson", "max_batch_size": 12})],
+    ids=["streaming", "truncated"],
+)
+def test_noise_is_calibrated_to_what_a_unit_in_all_periods_pays(algorithm: Any, sampling: dict[str, Any]) -> None:
+    """Slow: each trial of a noise composes all periods. By default, noise is given, and its cost is recounted."""
+    planned = stream(algorithm, period=2, **sampling)
     assert 1.99 < planned.epsilon <= 2 and len({one.noise_multiplier for one in planned.periods}) == 1
 
 
@@ -563,6 +578,9 @@ def test_numbers_of_units_by_day_are_refused() -> None:
 def test_units_of_a_stream_are_not_allocated_to_bins_and_truncation_counts_in_every_period() -> None:
     with pytest.raises(UserError, match="may take part in several periods: choose sampling=poisson"):
         stream(DPSGD(), sampling="balls_in_bins", calibrate=noise(3.0))
-    planned = stream(DPSGD(), period=2, sampling="truncated_poisson", max_batch_size=12)
+    truncated = {"sampling": "truncated_poisson", "max_batch_size": 12}
+    planned = stream(DPSGD(), period=2, calibrate=noise(6.0), **truncated)
     assert {(event.max_batch_size, event.dataset_size) for event in planned.events} == {(12, 80), (12, 70)}
-    assert 1.99 < planned.epsilon <= 2
+    each = [accounting.epsilon([event], planned.delta) for event in planned.events]
+    assert max(each) < planned.epsilon <= 2 and all(event.part == () for event in planned.events)
+    assert planned.epsilon > stream(DPSGD(), period=2, calibrate=noise(6.0)).epsilon, "what is cut off costs too"

@@ -329,7 +329,7 @@ def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path:
         for name in again
         if name.startswith(("figures", "tables")) and "claims" not in name and "found" not in name
     ]
-    assert len(files) == 22, files
+    assert len(files) == 15, files
     assert [name for name in files if first[name] != again[name]] == []
 
 

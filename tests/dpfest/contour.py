@@ -26,7 +26,7 @@ from dpfest.accounting import Event
 
 Complex = NDArray[np.complexfloating]
 
-POINTS, REACH = 3_001, 11.0
+POINTS, REACH = 1_001, 11.0
 
 
 def epsilon(events: Sequence[Event], delta: float, near: float) -> float:

@@ -69,6 +69,14 @@ LEDGERS: dict[str, tuple[list[Event], float]] = {
     "unsampled steps (audit)": ([steps(DPSGD(), 2.0, 1.0, 3)], 1e-2),
     "a stream of two periods": (stream(), 1 / 150_000),
 }  # fmt: skip
+LONG = ("exponential selection, m = 8", "truncated Poisson batches, at most 8,650", "a stream of two periods")
+"""Whose integrals take long; small ones of their kinds, and `tests.dpfest.test_stream`, stand for them by default."""
+SMALL: dict[str, tuple[list[Event], float]] = {
+    "exponential selection": ([steps(Exponential(rows_per_step=1, noise_ratio=1.0), 1.0, 0.05, 100)], 1e-5),
+    "truncated Poisson batches": (
+        [replace(steps(DPSGD(), 1.0, 0.05, 100), max_batch_size=65, dataset_size=1_000)], 1e-5
+    ),
+}  # fmt: skip
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "PRIVACY.md").read_text(encoding="utf-8")
 
 
@@ -89,15 +97,27 @@ def opacus(events: list[Event], delta: float) -> float | None:
         return float(accountant.get_epsilon(delta, eps_error=0.002))
 
 
-@pytest.mark.parametrize("name", LEDGERS)
-def test_epsilon_of_every_event_is_another_accountants(name: str) -> None:
-    events, delta = LEDGERS[name]
+def agreed(events: list[Event], delta: float) -> tuple[float, float, float | None]:
+    """Epsilon by the library, by the contour and by Opacus, once they agree."""
     ours = accounting.epsilon(events, delta)
     exact, bound = contour.epsilon(events, delta, near=ours), opacus(events, delta)
     assert exact == pytest.approx(ours, rel=0.01)
     assert exact <= ours * (1 + 1e-6), "ours is an upper bound, and this one is exact"
     assert bound is None or bound == pytest.approx(ours, rel=0.01)
-    for found, told in zip((ours, exact, bound), documented(name), strict=True):
+    return ours, exact, bound
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_epsilon_of_a_small_event_is_another_accountants(name: str) -> None:
+    agreed(*SMALL[name])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in LEDGERS]
+)
+def test_epsilon_of_every_event_is_another_accountants(name: str) -> None:
+    """Slow where the integrals are; their results are those that docs/PRIVACY.md shows."""
+    for found, told in zip(agreed(*LEDGERS[name]), documented(name), strict=True):
         assert (found is None) == (told is None)
         assert found is None or told is None or abs(found - told) <= 0.6 * 10 ** -len(f"{told}".partition(".")[2])
 

@@ -166,7 +166,7 @@ MUTATIONS = [
     Mutation(
         "a resumed run draws another key",
         "pipelines/train/__init__.py", "self._new_key() if saved is None else", "self._new_key() if True else",
-        "tests/pipelines/test_train.py",
+        "tests/pipelines/test_train.py::test_a_fresh_key_is_kept_only_in_the_private_checkpoint",
     ),
     Mutation(
         "steps before a kill are not counted as spent",

@@ -1,5 +1,5 @@
 """What was found, as docs/EXPERIMENTS.md tells it: reductions, and AUCs beside them, are those of the run cards of the
-data sets that the same item of the list names."""
+data sets that the same item of the list names. Documents: all run cards are read."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from reports.artifacts.private_search import cost
 from reports.comparison import Setting
 from reports.readme import Results
 
+pytestmark = pytest.mark.documents
 DOCS = Path(__file__).parents[1] / "docs"
 ROUND = {"10", "500,000"}  # bounds, not results
 

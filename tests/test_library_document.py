@@ -22,6 +22,7 @@ NEEDS = {
     MEASURED: ["A DLRM"],
     "validate, before anything is spent": ["Workers, pinned memory, ragged examples"],
 }
+QUICK = (SHARED, "A two-tower recommender with sampled softmax", "Saving and resuming")
 OPTIONAL = {"A Hugging Face classifier": "transformers", "Lightning": "lightning"}
 Example = tuple[int, str]
 
@@ -55,15 +56,23 @@ def executed(title: str) -> tuple[dict[str, Any], str]:
     return names, printed.getvalue()
 
 
-@pytest.mark.parametrize("title", [title for title in EXAMPLES if title != MEASURED])
+@pytest.mark.parametrize(
+    "title",
+    [t if t in QUICK else pytest.param(t, marks=pytest.mark.documents) for t in EXAMPLES if t != MEASURED],
+)
 def test_example_runs(title: str) -> None:
+    """Documents for the most part: two minutes for all."""
     if title in OPTIONAL:
         pytest.importorskip(OPTIONAL[title])
     executed(title)
 
 
+@pytest.mark.documents
 def test_examples_say_what_the_text_says_of_them() -> None:
-    """Refusals by name; training that resumes, branches and goes back stays within its plan."""
+    """Documents (runs six examples).
+
+    Refusals by name; training that resumes, branches and goes back stays within its plan.
+    """
     assert "looks up other rows" in executed("A two-tower recommender with sampled softmax")[1]
     assert "padding that changes the result" in executed("validate, before anything is spent")[1]
     assert executed("Saving and resuming")[0]["resumed"].steps_left == 0
@@ -72,8 +81,12 @@ def test_examples_say_what_the_text_says_of_them() -> None:
     assert names["training"].steps_done + 7 == 20
 
 
+@pytest.mark.documents
 def test_the_dlrm_learns_and_the_measured_table_is_the_one_printed() -> None:
-    """Fixed noise and data: only rounding tells machines apart.  An AUC of 0.5 is chance, with a deviation of 0.01."""
+    """Documents (trains six times).
+
+    Fixed noise and data: only rounding tells machines apart.  An AUC of 0.5 is chance, with a deviation of 0.01.
+    """
     measured = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+) \| (0\.\d+) \|$", TEXT, flags=re.M)
     printed = re.findall(r"^\| (.+?) \| (\d+) \| ([\d.]+) \| (0\.\d+) \|$", executed(MEASURED)[1], flags=re.M)
     assert len(measured) == 6 and [row[0] for row in measured] == [row[0] for row in printed]
@@ -104,7 +117,7 @@ def test_contents_and_links_lead_somewhere() -> None:
 
 
 def test_every_refusal_that_is_listed_exists() -> None:
-    source = " ".join(path.read_text(encoding="utf-8") for path in (HOME / "dpfest").glob("*.py"))
+    source = " ".join(path.read_text(encoding="utf-8") for path in (HOME / "dpfest").rglob("*.py"))
     source = re.sub(r'"\s*f?"', "", source)  # messages run over several literals
     for row in TEXT.split("| The message says | Do |")[1].split("\n\n")[0].splitlines()[2:]:
         for message in re.findall(r'"([^"]+)"', row.split(" | ")[0]):

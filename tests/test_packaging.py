@@ -67,13 +67,17 @@ def run(command: Path, folder: Path, *arguments: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.slow
 def test_the_installed_command_helps(command: Path, tmp_path: Path) -> None:
+    """Slow: a wheel, and an environment of its own."""
     shown = run(command, tmp_path, "--help")
     assert shown.returncode == 0, shown.stderr
     assert "Train one model" in shown.stdout
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_the_compiled_loops(command: Path, tmp_path: Path) -> None:
+    """Slow: a wheel, and an environment of its own."""
     shown = subprocess.run(
         [str(command.with_name("python")), "-c", "from dpfest import kernels; print(kernels.library is not None)"],
         cwd=tmp_path, capture_output=True, text=True, check=True,
@@ -81,7 +85,9 @@ def test_the_wheel_holds_the_compiled_loops(command: Path, tmp_path: Path) -> No
     assert shown.stdout.strip() == str(shutil.which("cc") is not None)
 
 
+@pytest.mark.slow
 def test_the_installed_command_trains_from_another_folder(command: Path, tmp_path: Path) -> None:
+    """Slow: a wheel, and an environment of its own."""
     line = ["profile=smoke", "data=criteo_synthetic", "algorithm=nonprivate"]
     ended = run(command, tmp_path, "train", *line)
     assert ended.returncode == 0, ended.stderr

@@ -36,6 +36,7 @@ def lines(kind: str) -> list[str]:
 
 
 RUN = [line for line in lines("console") if line.startswith("dpfest ")]
+QUICK = ("dpfest train algorithm=adafest algorithm.threshold=20 privacy.epsilon=1", "dpfest report --list")
 COMPOSED = lines("sh")
 
 
@@ -46,9 +47,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.usefixtures("short_turns")
-@pytest.mark.parametrize("line", RUN)
+@pytest.mark.parametrize(
+    "line", [line if line in QUICK else pytest.param(line, marks=pytest.mark.documents) for line in RUN]
+)
 def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    """At smoke size: a command must work; what it finds takes hours elsewhere."""
+    """At smoke size: a command must work; what it finds takes hours elsewhere. Documents: two minutes for all."""
     # The flights have no smoke size of their own: a stream of fewer slices, each of which reads them all.
     fewer = ["data.days=6", "stream.train_days=5"] if "data=nycflights_stream" in line else []
     fewer += ["bench.seconds=0.01"] if line.startswith("dpfest bench") else []
@@ -80,7 +83,7 @@ def test_command_whose_data_are_elsewhere(line: str) -> None:
 
 
 def test_every_line_of_a_console_block_is_a_command_that_is_run() -> None:
-    assert len(RUN) >= 10
+    assert len(RUN) >= 10 and set(QUICK) < set(RUN)
     assert [line for line in lines("console") if line not in RUN] == ["make reproduce", "make test"]
 
 
@@ -89,8 +92,11 @@ def test_make_target(target: str) -> None:
     assert subprocess.run(["make", "-n", target], cwd=HOME, capture_output=True).returncode == 0
 
 
+@pytest.mark.documents
 def test_library_example(folder: Path) -> None:
-    """Plain PyTorch, a model that is not pCTR, 20 lines; it learns, at the epsilon that it was asked.
+    """Documents (trains for twenty seconds).
+
+    Plain PyTorch, a model that is not pCTR, 20 lines; it learns, at the epsilon that it was asked.
 
     The data are those of one seed, the noise is fresh: over 16 runs the losses are 0.71 ± 0.02, 0.601 ± 0.007 (at least
     0.017 above the last) and 0.577 ± 0.002. The loss of a coin is 0.69.
@@ -146,22 +152,34 @@ REFERENCE = HOME / "docs" / "reference"
 CARDS = pytest.mark.skipif(not card_files(REFERENCE), reason="docs/reference holds no run cards yet")
 
 
+@pytest.mark.documents
 @CARDS
 def test_results_are_those_of_the_reference() -> None:
-    """Every number of README's results is what the run cards say; `make readme` writes them."""
+    """Documents (judges all run cards).
+
+    Every number of README's results is what the run cards say; `make readme` writes them.
+    """
     _, inside, _ = split(README.read_text(encoding="utf-8"))
     assert inside == Results.read(REFERENCE).text
 
 
+@pytest.mark.documents
 @CARDS
 def test_claims_are_those_of_the_reference() -> None:
-    """Every verdict and its evidence in docs/CLAIMS.md follow from the run cards; `make readme` writes them."""
+    """Documents (judges all run cards).
+
+    Every verdict and its evidence in docs/CLAIMS.md follow from the run cards; `make readme` writes them.
+    """
     assert (HOME / CLAIMS).read_text(encoding="utf-8") == Results.read(REFERENCE).claims
 
 
+@pytest.mark.documents
 @CARDS
 def test_the_pictures_are_of_the_reference() -> None:
-    """Pixels differ between versions of matplotlib; the values that they show are in the pictures as a digest."""
+    """Documents (reads all run cards).
+
+    Pixels differ between versions of matplotlib; the values that they show are in the pictures as a digest.
+    """
     for file, (_, content) in Results.read(REFERENCE).pictures.items():
         assert Image.open(HOME / file).text.get(DIGEST) == digest(content)  # type: ignore[attr-defined]
 

@@ -51,7 +51,9 @@ def check(dpfest_here: Command, file: Path, *more: str) -> Any:
     return dpfest_here("check", "data=criteo_kaggle", f"data.path={file}", *SMALL, SHORT, *more)
 
 
+@pytest.mark.slow
 def test_generated_lines_are_what_they_should_be(dpfest_here: Command, tmp_path: Path) -> None:
+    """Slow: trains until labels are learnt."""
     ended = dpfest_here("check", "data=criteo_synthetic", "data.rows=8000", *SMALL, LEARNT)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "OUTSIDE" not in ended.stdout

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import HOME, Command
 
 PLUGIN = '''
@@ -32,7 +34,9 @@ ConfigStore.instance().store(group="hydra/launcher", name="told", node=Conf, pro
 '''
 
 
+@pytest.mark.slow
 def test_a_grid_goes_through_hydras_launcher(dpfest: Command, tmp_path: Path) -> None:
+    """Slow: four processes of the command."""
     plugin = tmp_path / "plugins" / "hydra_plugins" / "told_launcher"
     plugin.mkdir(parents=True)
     (plugin / "__init__.py").write_text(PLUGIN)

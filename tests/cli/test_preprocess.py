@@ -21,7 +21,9 @@ def days(tmp_path: Path) -> list[str]:
     return ["preprocess", "data=criteo_1tb", "data.path=source", "data.days=3"]
 
 
+@pytest.mark.slow
 def test_a_launcher_carries_a_day_a_task(dpfest: Command, tmp_path: Path, days: list[str]) -> None:
+    """Slow: two processes of the command, and of each day."""
     plugin = tmp_path / "plugins" / "hydra_plugins" / "told_launcher"
     plugin.mkdir(parents=True)
     (plugin / "__init__.py").write_text(PLUGIN)
@@ -65,7 +67,9 @@ def test_a_day_that_fails_leaves_the_others_and_a_status(dpfest_here: Command, t
     assert len(list(tmp_path.glob("data/*/day_0[12]/dataset.json"))) == 2
 
 
+@pytest.mark.slow
 def test_the_card_of_a_dataset_makes_it_and_says_where_it_is_from(dpfest_here: Command) -> None:
+    """Slow: reads all names."""
     ended = dpfest_here("card", "data=names", "data.rows=2000")
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("names: 2,000 rows") and "licence: MIT" in ended.stdout

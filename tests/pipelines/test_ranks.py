@@ -88,10 +88,13 @@ def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
     assert summary["utility"]["value"] is not None and summary["privacy"]["epsilon"] <= 1
 
 
+@pytest.mark.slow
 def test_ranks_killed_while_they_save_resume_from_a_whole_checkpoint(
     data: Path, tmp_path: Path, calibrations: Path
 ) -> None:
-    """Of the checkpoints after steps 0, 2 and 4, one is always whole: a rank dies in the last's third shard, before the
+    """Slow (five trainings over ranks).
+
+    Of the checkpoints after steps 0, 2 and 4, one is always whole: a rank dies in the last's third shard, before the
     state that names it, and before the one before it is removed.
     """
     quiet, killed = (runs_of(tmp_path / name, calibrations) for name in ("quiet", "killed"))
@@ -120,9 +123,11 @@ def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, calibrations: Pa
     assert len(json.loads(summary.read_text())["periods"]) == 2
 
 
+@pytest.mark.slow
 def test_ranks_whose_settings_or_checkpoints_differ_refuse_instead_of_waiting(
     data: Path, tmp_path: Path, calibrations: Path
 ) -> None:
+    """Slow: four trainings over ranks."""
     here, elsewhere = (runs_of(tmp_path / name, calibrations) for name in ("here", "elsewhere"))
     log, own = tmp_path / "log", overrides(data, here, *LONG)
     assert all(train_on_ranks(own, 2, of_last=["train.evaluate_every=2"], log=log))

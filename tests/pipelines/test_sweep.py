@@ -129,7 +129,9 @@ def test_the_demo_grid_is_cut_to_minutes(tmp_path: Path) -> None:
     assert len(planned(tmp_path, "experiment=comparison", "profile=demo").runs) <= 50
 
 
+@pytest.mark.slow
 def test_the_paper_grid_is_the_papers(tmp_path: Path) -> None:
+    """Slow: composes the paper's grid."""
     criteo = tmp_path / "train.txt"
     criteo.write_text("0\t" + "\t" * 38 + "\n")
     runs = planned(tmp_path, "experiment=comparison", "profile=paper", f"data.path={criteo}", "algorithm=adafest").runs

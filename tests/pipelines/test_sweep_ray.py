@@ -1,4 +1,7 @@
-"""Sweeps and days on a Ray cluster of three simulated nodes, which listen on the loopback alone."""
+"""Sweeps and days on a Ray cluster of three simulated nodes, which listen on the loopback alone.
+
+Most are under ``cluster``: to start it takes a quarter of a minute, and to lose a node one more.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +80,29 @@ def planned(folder: Path, *overrides: str) -> list[PlannedRun]:
     return plan(Composer(), [*LINE, *places, *overrides]).runs
 
 
+def test_a_run_is_carried_by_ray_and_ends_as_it_does_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, as the small representative of ``cluster``: one node, one run, nobody killed."""
+    monkeypatch.setenv("PYTHONPATH", str(HOME))
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    (here,) = planned(tmp_path / "here")
+    assert [outcome.status for outcome in run_all([here], stages=STAGES)] == ["done"]
+    (there,) = planned(tmp_path / "there", "sweep.engine=ray")
+    try:
+        ray.init(
+            num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80 << 20,
+            _node_ip_address="127.0.0.1",
+        )  # fmt: skip
+    except (RuntimeError, ConnectionError, OSError) as error:
+        pytest.skip(f"no Ray node can be started here: {error}")
+    try:
+        assert [outcome.status for outcome in run_all([there], stages=STAGES)] == ["done"]
+    finally:
+        ray.shutdown()
+    assert released(tmp_path / "there" / "runs") == released(tmp_path / "here" / "runs")
+    assert len(lines(there.folder / ATTEMPTS)) == len(lines(there.folder / KEYS)) == 1
+
+
+@pytest.mark.cluster
 def test_ray_listens_on_the_loopback_alone(simulated: Simulated) -> None:
     listening = {
         connection.laddr.ip.removeprefix("::ffff:")
@@ -87,6 +113,7 @@ def test_ray_listens_on_the_loopback_alone(simulated: Simulated) -> None:
     assert listening and all(address.startswith("127.") or address == "::1" for address in listening)
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("algorithms", "seeds"), [("adafest", 3), pytest.param("adafest,dpsgd", 20, marks=pytest.mark.slow)]
 )
@@ -122,7 +149,7 @@ def test_a_sweep_outlives_a_node_and_ends_as_it_does_here(
     assert len(set(itertools.chain(*attempts))) >= 2
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_ctrl_c_cancels_and_the_same_command_goes_on(simulated: Simulated, tmp_path: Path) -> None:
     words = [*LINE, f"paths.runs={tmp_path}/runs", f"paths.data={tmp_path}/data", "seed=range(4)"]
     words += ["sweep.engine=ray", f"sweep.address={simulated.address}"]
@@ -142,7 +169,7 @@ def test_ctrl_c_cancels_and_the_same_command_goes_on(simulated: Simulated, tmp_p
     assert all(len(lines(run.folder / KEYS)) == 1 for run in runs)
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_failed_run_is_not_repeated_and_says_why(simulated: Simulated, tmp_path: Path) -> None:
     (run,) = planned(tmp_path, "optimizer.dense.name=adamm", "sweep.engine=ray")
     (outcome,) = run_all([run], stages=STAGES)
@@ -150,7 +177,7 @@ def test_a_failed_run_is_not_repeated_and_says_why(simulated: Simulated, tmp_pat
     assert len(lines(run.folder / ATTEMPTS)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_what_a_run_is_told_is_for_its_owner_alone(simulated: Simulated, tmp_path: Path) -> None:
     """The noise seed goes by a file; what Ray carries, and others can list, is the file's name."""
     (run,) = planned(tmp_path, "privacy.noise_seed=987654321", "sweep.engine=ray")
@@ -167,7 +194,7 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: py
         list(run_all(runs))
 
 
-@pytest.mark.slow
+@pytest.mark.cluster
 @pytest.mark.parametrize("days", [3, 24])
 def test_days_are_the_same_bytes(simulated: Simulated, tmp_path: Path, days: int) -> None:
     def config(folder: str, *more: str) -> Config:

@@ -25,7 +25,7 @@ from pipelines.runs.weights import whole_weights
 from pipelines.select import select
 from pipelines.tasks.clicks import ClickTask, Evaluation
 from pipelines.tasks.diverged import Diverged
-from pipelines.train import make_run
+from pipelines.train import Run, make_run
 from tests.pipelines.killed import signal_at, train_until_killed
 
 
@@ -67,13 +67,15 @@ LONG = ("train.steps=12", "train.checkpoint_every=3", "train.log_every=1")
     "algorithm",
     [
         "algorithm=adafest_plus",
-        "algorithm=dpsgd optimizer.tables.name=adam",
-        "algorithm=dpsgd optimizer.schedule=linear",
-        "algorithm=dpsgd optimizer.average=0.75",  # saved before, and within, the steps that are averaged
-        "algorithm=nonprivate",
+        pytest.param("algorithm=dpsgd optimizer.tables.name=adam", marks=pytest.mark.slow),
+        pytest.param("algorithm=dpsgd optimizer.schedule=linear", marks=pytest.mark.slow),
+        # Saved before, and within, the steps that are averaged.
+        pytest.param("algorithm=dpsgd optimizer.average=0.75", marks=pytest.mark.slow),
+        pytest.param("algorithm=nonprivate", marks=pytest.mark.slow),
     ],
 )
 def test_killed_run_ends_as_if_it_never_was(tmp_path: Path, algorithm: str) -> None:
+    """Slow but for one: a process that is killed."""
     more = (*LONG, *algorithm.split(), "algorithm.threshold=1" if "adafest" in algorithm else "seed=0")
     quiet, killed = tmp_path / "quiet", tmp_path / "killed"
     expected = make_run(config(quiet, *more))
@@ -245,7 +247,11 @@ def test_a_fresh_key_is_kept_only_in_the_private_checkpoint(tmp_path: Path, monk
     key = bytes(saved["training"]["key"].tolist())
     for file in (path for path in folder.rglob("*") if path.is_file() and path.name != "state.pt"):
         assert key.hex() not in file.read_text()
+    resumed: list[bytes] = []
+    release = Run.release
+    monkeypatch.setattr(Run, "release", lambda run, told: (resumed.append(run.key.secret), release(run, told))[1])
     assert make_run(settings).summary["privacy"]["epsilon"] <= 1
+    assert resumed == [key], "under another key, the steps since the checkpoint would be a second release"
     assert not (folder / "private" / "state.pt").exists()
 
 
@@ -421,17 +427,22 @@ def test_public_prior_of_the_wrong_shape_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        "algorithm=dpsgd",
-        "algorithm=frozen",
-        "algorithm=adafest",
-        "algorithm=fest",
-        "algorithm=fest algorithm.selection.mechanism=laplace algorithm.selection.epsilon=0.2",
+        pytest.param("algorithm=dpsgd", marks=pytest.mark.slow),
+        pytest.param("algorithm=frozen", marks=pytest.mark.slow),
+        pytest.param("algorithm=adafest", marks=pytest.mark.slow),
+        pytest.param("algorithm=fest", marks=pytest.mark.slow),
+        pytest.param(
+            "algorithm=fest algorithm.selection.mechanism=laplace algorithm.selection.epsilon=0.2",
+            marks=pytest.mark.slow,
+        ),
         "algorithm=adafest_plus algorithm.noise_ratio=1",
         "algorithm=exponential",
     ],
 )
 def test_epsilon_from_the_summary_and_dp_accounting_alone(tmp_path: Path, algorithm: str) -> None:
-    """The reviewer's ten lines: no code of ours, but for exponential selection's published pair."""
+    """The reviewer's ten lines: no code of ours, but for exponential selection's published pair. Slow but for two, of
+    which one has a map and a selection: the accountant composes each anew.
+    """
     summary = make_run(config(tmp_path, *algorithm.split())).summary
     import dp_accounting as dpa
     from dp_accounting.pld import PLDAccountant

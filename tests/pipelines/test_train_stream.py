@@ -80,12 +80,17 @@ def opened(settings: Config) -> Stream:
 
 @pytest.mark.parametrize(
     ("algorithm", "every"),
-    [("adafest_plus", 3), ("adafest_plus optimizer.average=0.5", 1), ("adafest_plus", 100), ("nonprivate", 3)],
+    [
+        ("adafest_plus", 100),
+        pytest.param("adafest_plus", 3, marks=pytest.mark.slow),
+        pytest.param("adafest_plus optimizer.average=0.5", 1, marks=pytest.mark.slow),
+        pytest.param("nonprivate", 3, marks=pytest.mark.slow),
+    ],
 )
 def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
     overrides: Any, config: Any, algorithm: str, every: int
 ) -> None:
-    """Also where the last checkpoint is of the first period."""
+    """Slow but for one, whose last checkpoint is of the first period: a process that is killed."""
     more = [*f"algorithm={algorithm}".split(), "train.steps=6", f"train.checkpoint_every={every}", "train.log_every=1"]
     more += ["algorithm.threshold=1", "algorithm.selection.rows=260"] if "adafest_plus" in algorithm else []
     expected = make_run(config(*more, name="quiet"))
@@ -130,16 +135,17 @@ def test_a_period_starts_from_the_averaged_weights_of_the_one_before(
     "algorithm",
     [
         "nonprivate",
-        "frozen",
-        "dpsgd",
-        "fest algorithm.selection.rows=260 algorithm.selection.source=first_day",
+        pytest.param("frozen", marks=pytest.mark.slow),
+        pytest.param("dpsgd", marks=pytest.mark.slow),
+        pytest.param("fest algorithm.selection.rows=260 algorithm.selection.source=first_day", marks=pytest.mark.slow),
         "fest algorithm.selection.rows=260 algorithm.selection.source=all_days",
-        "adafest algorithm.threshold=1",
+        pytest.param("adafest algorithm.threshold=1", marks=pytest.mark.slow),
         "adafest_plus algorithm.selection.rows=260 algorithm.threshold=1",
-        "exponential algorithm.rows_per_step=20",
+        pytest.param("exponential algorithm.rows_per_step=20", marks=pytest.mark.slow),
     ],
 )
 def test_every_rule_takes_one_pass_over_each_period_and_is_judged_after_it(config: Any, algorithm: str) -> None:
+    """Slow but for three: each rule has noise of its own to calibrate, for both periods."""
     summary = make_run(config(*f"algorithm={algorithm}".split())).summary
     # A twentieth of 200 rows a day is held out.
     assert (summary["examples"], summary["steps"]) == (TRAINED, -(-FIRST // 40) + -(-SECOND // 40))

@@ -23,7 +23,9 @@ def config(tmp_path: Path, *overrides: str) -> Config:
     return typed(Composer(None).compose(["profile=smoke", *paths, *overrides]))
 
 
+@pytest.mark.slow
 def test_every_correction_costs_what_it_proves(tmp_path: Path) -> None:
+    """Slow: composes losses at the paper's sizes."""
     found = list(corrections(config(tmp_path, "budget.examples=9216", "train.batch_size=128")))
     by_setting = {each.setting: each for each in found}
     shuffled = by_setting["72 steps"]

@@ -44,7 +44,9 @@ def test_the_batch_is_doubled_as_long_as_noise_hardly_grows(growth: float, expec
     assert largest_paying(setting, 8000).batch_size == expected
 
 
+@pytest.mark.slow
 def test_the_suggestion_is_where_exact_noise_says_it_is(tmp_path: Path) -> None:
+    """Slow: calibrates noise exactly, at ten sizes."""
     found = suggest(configured(tmp_path, "privacy.epsilon=0.5", "budget.examples=100000"))
     best = found.suggested.batch_size
 
@@ -65,7 +67,9 @@ def test_the_suggestion_is_where_exact_noise_says_it_is(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()  # rough noise is no calibration to remember
 
 
+@pytest.mark.slow
 def test_a_larger_batch_has_less_noise_and_a_larger_epsilon_a_larger_batch(tmp_path: Path) -> None:
+    """Slow: calibrates noise at many sizes."""
     small = ["budget.examples=50000", "train.epochs=4"]
     found = [suggest(configured(tmp_path, f"privacy.epsilon={epsilon}", *small)) for epsilon in (0.5, 8)]
     sizes = [one.suggested.batch_size for one in found]
@@ -153,7 +157,9 @@ def tried() -> dict[tuple[str, str, float], dict[int, float]]:
     return found
 
 
+@pytest.mark.documents
 def test_what_is_said_of_the_evidence_is_what_it_shows(tmp_path: Path) -> None:
+    """Documents: plans at the sizes of eight searches."""
     examples = {
         card.summary["dataset"]: card.summary["examples"] for card in read_cards(SEARCHES / "batch_size.jsonl.gz")[0]
     }

@@ -41,7 +41,9 @@ def flights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("flights")
 
 
+@pytest.mark.slow
 def test_the_flights_are_cut_into_24_slices_and_none_is_lost(flights: Path) -> None:
+    """Slow: writes all flights."""
     stream = Stream.open(run(NycflightsStreamConfig(), flights))
     assert len(stream.days) == 24 and sum(stream.rows_of_day) == 327_346
     assert 12_000 < min(stream.rows_of_day) < max(stream.rows_of_day) < 15_000  # 15 or 16 dates each

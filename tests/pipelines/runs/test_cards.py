@@ -99,18 +99,22 @@ def test_two_runs_have_one_card_exactly_if_they_have_one_folder(
     assert len({run_hash(run) for run in runs}) == len({key_of(run) for run in runs}) == (1 if same else 2)
 
 
+DOCUMENTED = [
+    (["experiment=reference", "seed=0,4"], "reference"),
+    (["experiment=streaming", "seed=0,4"], "reference"),
+    (["experiment=map"], "reference"),
+    (["experiment=map_fine"], "reference"),
+    (["experiment=units", "privacy.epsilon=1,3,8", "seed=0,1,2"], "reference"),
+    (["experiment=search"], "search"),
+]
+SMALL = (["experiment=units", "privacy.epsilon=1", "seed=0", "algorithm=adafest"], "reference/units.jsonl.gz")
+
+
 @pytest.mark.parametrize(
-    ("grid", "folder"),
-    [
-        (["experiment=reference", "seed=0,4"], "reference"),
-        (["experiment=streaming", "seed=0,4"], "reference"),
-        (["experiment=map"], "reference"),
-        (["experiment=map_fine"], "reference"),
-        (["experiment=units", "privacy.epsilon=1,3,8", "seed=0,1,2"], "reference"),
-        (["experiment=search"], "search"),
-    ],
+    ("grid", "folder"), [SMALL, *(pytest.param(*grid, marks=pytest.mark.documents) for grid in DOCUMENTED)]
 )
 def test_every_run_of_the_documented_grids_has_its_card(grid: list[str], folder: str) -> None:
+    """Whole grids among the documents: to compose thousands of runs takes minutes."""
     there = keys_in(DOCS / folder)
     missing = [run for run in plan(Composer(), grid).runs if key_of(run.config) not in there]
     assert not missing, f"{len(missing)}, such as {missing[0].overrides}"

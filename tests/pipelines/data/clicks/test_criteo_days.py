@@ -278,9 +278,14 @@ def test_two_processes_at_once_make_one_stream(tmp_path: Path) -> None:
     assert Stream.open(folder).rows_of_day == [2_000] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tsv", "parquet"])
 def test_memory_does_not_grow_with_a_day(tmp_path: Path, kind: str) -> None:
-    """Rows are 164 bytes each: 240,000 more of them held would be 39 MB, and their text more."""
+    """Slow (four processes, and days of half a million lines).
+
+    Rows are 164 bytes each: 240,000 more of them held
+    would be 39 MB, and their text more.
+    """
     lines = _lines(0, 10_000)
     peaks = []
     for times in (6, 30):

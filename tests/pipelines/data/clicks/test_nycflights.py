@@ -52,8 +52,9 @@ def test_no_column_that_is_read_is_known_only_after_departure() -> None:
     assert not AFTER_DEPARTURE & used
 
 
+@pytest.mark.slow
 def test_features_do_not_move_when_the_outcome_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Arrival delays reversed, every other outcome gone: the same flights have the same features."""
+    """Slow (derives all flights twice). Delays reversed, other outcomes gone: the flights have the same features."""
     plain = next(Nycflights().blocks(lambda done, total: None))
     read = Nycflights._read
 

@@ -58,7 +58,9 @@ def test_no_feature_tells_what_was_bought(monkeypatch: pytest.MonkeyPatch) -> No
     assert plain.label.sum() > 10 and other.label.sum() == 0
 
 
+@pytest.mark.slow
 def test_slices_are_weeks_that_rise_and_hold_every_line_once(tmp_path: Path) -> None:
+    """Slow: reads 21 million lines."""
     stream = Stream.open(run(PromotionsStreamConfig(rows=20_000, days=3), tmp_path))
     whole = lines(Promotions(20_000))
     of_slice = whole.group_by((pl.col("week") - 1) * 3 // WEEKS).len().sort("week")["len"]

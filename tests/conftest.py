@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from multiprocessing import forkserver
@@ -12,11 +14,14 @@ import pytest
 
 from tests.once import Once
 
-# What is remembered of files, here and in the processes that tests start, is no business of the user's own memory.
-os.environ["DPFEST_CACHE"] = tempfile.mkdtemp(prefix="dpfest-tests-")
-
-# Inherited by workers and by the processes that they fork: all of them share what the accountant computed.
-os.environ.setdefault("DPFEST_TESTS_EPSILONS", tempfile.mkdtemp(prefix="dpfest-epsilons-"))
+# What is remembered of files, and what the accountant computed, is shared by workers and by the processes that tests
+# start, which inherit these; it is no business of the user's own memory, and goes with the session.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _session = tempfile.mkdtemp(prefix="dpfest-tests-")
+    atexit.register(shutil.rmtree, _session, ignore_errors=True)
+    for _name in ("DPFEST_CACHE", "DPFEST_TESTS_EPSILONS"):
+        os.environ[_name] = f"{_session}/{_name.lower()}"
+        os.mkdir(os.environ[_name])
 
 # Read when torch is first imported. Workers share the cores, and tests of ranks compare sums of one thread each.
 os.environ["OMP_NUM_THREADS"] = "1"

@@ -110,7 +110,7 @@ def test_the_papers_squared_denominator_is_another_law() -> None:
 
 
 @pytest.mark.parametrize("probability", [1e-12, 1e-6, 1e-3, 0.3, 0.5])
-@pytest.mark.parametrize("universe", [0, 1, 50, 10**7])
+@pytest.mark.parametrize("universe", [0, 1, 50, 10**6])
 def test_untouched_survivors_are_never_touched(universe: int, probability: float) -> None:
     touched = np.sort(np.random.default_rng(0).choice(universe, size=min(universe, 2000), replace=False))
     found = untouched_survivors(touched, universe, probability, stream())

@@ -124,9 +124,9 @@ def curve_figure(panels: Sequence[Panel], names: Sequence[str]) -> Drawing | Non
         axes.set_xlim(-0.02 * right, right)
         axes.set_xticks((0, *THRESHOLDS[1:]), [number(x) for x in (0, *THRESHOLDS[1:])])
         axes.set_xlabel(f"loss of validation {metric(population)} ≤")
-        axes.set_ylim(0.7, max(axes.get_ylim()[1], 100))
         axes.axhline(1, **dashed("dpsgd"))
         _frozen(axes, population, epsilon, right)
+    grid[0, 0].set_ylim(0.7, max(grid[0, 0].get_ylim()[1], 100))  # of all panels, after the last one's curves
     for axes in grid[:, 0]:
         axes.set_ylabel("best gradient size reduction (×)")
     figure.legend(

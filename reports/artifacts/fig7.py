@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from reports.style import SEQUENTIAL, WIDTH, Drawing, dashed, decade, hover, key
 from reports.wording import generated, metric, number, tooltip
 
 MARKERS = "osD^vPX"
+APART = 0.055
+"""Least distance of two labelled ticks, as a share of the axis."""
 
 
 def content(inputs: Inputs) -> Content:
@@ -88,7 +91,21 @@ def _column(
         else:  # thresholds may be negative
             axes.set_xscale("symlog", linthresh=1, linscale=0.3)
         axes.minorticks_off()
-        axes.set_xticks(along, [number(x) if x < 1e4 else decade(x) for x in along])
+        if len(along) == 1:
+            axes.set_xlim(along[0] - abs(along[0]) / 2 - (not along[0]), along[0] + abs(along[0]) / 2 + (not along[0]))
+        axes.set_xticks(along, _words(axes, along))
+
+
+def _words(axes: Axes, along: list[float]) -> list[str]:
+    """Return the tick labels of an axis, empty where one would touch the label before it."""
+    words, before, place = [], -math.inf, axes.transScale.transform
+    low, high = (place((limit, 1.0))[0] for limit in axes.get_xlim())
+    for x in along:
+        here = (place((x, 1.0))[0] - low) / (high - low)
+        shown = here - before >= APART
+        words.append((number(x) if x < 1e4 else decade(x)) if shown else "")
+        before = here if shown else before
+    return words
 
 
 def _looks(values: list[float]) -> list[tuple[str, dict[str, Any]]]:

@@ -16,6 +16,9 @@ from reports.entry import Content, Inputs
 from reports.style import SEQUENTIAL, WIDTH, Drawing
 from reports.wording import metric, number
 
+BESIDE = 8
+"""The most columns with which two heatmaps fit beside each other."""
+
 
 def content(inputs: Inputs) -> Content:
     population = inputs.population
@@ -39,9 +42,10 @@ def content(inputs: Inputs) -> Content:
         cells = len(grid.ratios) * len(grid.thresholds)
         caption += f" {len(grid.cells)} of {cells} cells were run; hatched and not run: {'; '.join(empty)}."
     utilities, sizes = _matrices(grid)
-    # Height follows the rows, so that cells keep room for their numbers.
-    figure = Drawing(WIDTH, 1.5 + 0.34 * len(grid.ratios))
-    left, right = figure.subplots(1, 2)
+    # Size follows rows and columns, so that cells keep room for their numbers.
+    height, stacked = 1.5 + 0.34 * len(grid.ratios), len(grid.thresholds) > BESIDE
+    figure = Drawing(WIDTH, height * (1 + stacked))
+    left, right = figure.subplots(*((2, 1) if stacked else (1, 2)))
     worse = {cell for cell, setting in grid.cells.items() if population.worse_than_frozen(setting)}
     _heatmap(
         left,
@@ -59,7 +63,8 @@ def content(inputs: Inputs) -> Content:
         LogNorm(positive.min(), max(positive.max(), positive.min() * 1.01), clip=True) if positive.size else Normalize()
     )
     _heatmap(right, grid, sizes, norm, "gradient size (coordinates)", _size, worse, False)
-    left.set_ylabel("noise ratio σ₁/σ₂")
+    for axes in (left, right) if stacked else (left,):
+        axes.set_ylabel("noise ratio σ₁/σ₂")
     return Content(caption, figure, grid_table(population, grid), gaps(grid), [epsilon])
 
 

@@ -10,14 +10,14 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from reports.ablation import largest_grid
-from reports.artifacts import audit, audit_trainings, best_reduction, fig1b, fig2, fig7, fig8
+from reports.artifacts import audit, audit_trainings, best_reduction, fig1b, fig2, fig7, fig8, fig9
 from reports.comparison import Population, populations
 from reports.entry import Inputs, absent
 from reports.registry import ENTRIES
 from reports.runs import load_runs
 from reports.style import dress, log_axis, style
 from reports.wording import multiple, power_of_ten, settings_text
-from tests.reports.synthetic import TABLES, write_audit, write_run
+from tests.reports.synthetic import PARAMETERS, TABLES, write_audit, write_run
 
 
 def only_population(runs: Path) -> Population:
@@ -298,3 +298,42 @@ def test_a_logarithmic_axis_has_labelled_ticks(sizes: list[float], limits: tuple
     low, high = axes.get_ylim()
     assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 2
     assert (low, high) == limits if limits else 10 < low < 50 and 5e3 < high < 1e4
+
+
+def many_thresholds(runs: Path) -> Population:
+    for ratio in (1.0, 5.0):
+        for threshold in (1.0, 2.0, 5.0, 8.0, 10.0, 12.0, 15.0, 18.0, 20.0, 1e5):
+            settings = {"noise_ratio": ratio, "threshold": threshold}
+            write_run(runs, "adafest", test=0.7, coordinates=50.0 + threshold, settings=settings)
+    return only_population(runs)
+
+
+def test_ticks_that_would_touch_are_not_labelled_and_wide_heatmaps_are_stacked(tmp_path: Path) -> None:
+    population = many_thresholds(tmp_path)
+    with style():
+        lines, maps = (each.content(Inputs(drawn=population)).figure for each in (fig7, fig9))
+    assert lines is not None and maps is not None
+    thresholds = next(axes for axes in lines.axes if axes.get_xlabel() == "threshold τ")
+    places, words = thresholds.get_xticks(), [tick.get_text() for tick in thresholds.get_xticklabels()]
+    assert len(places) == 10 and words[0] == "1" and 1 < sum(map(bool, words)) < 10
+    shown = [thresholds.transAxes.inverted().transform(thresholds.transData.transform((x, 0)))[0]
+             for x, word in zip(places, words, strict=True) if word]  # fmt: skip
+    assert min(np.diff(shown)) >= fig7.APART
+    heatmaps = [axes.get_position() for axes in maps.axes if axes.images or axes.collections]
+    assert len(heatmaps) >= 2 and heatmaps[0].x0 == heatmaps[1].x0 and heatmaps[0].y0 > heatmaps[1].y0
+
+
+def test_every_panels_curves_lie_within_the_axis_they_share(tmp_path: Path) -> None:
+    """The axis is set when the last panel is drawn: at a larger epsilon reductions are larger."""
+    for epsilon, coordinates in ((1.0, PARAMETERS / 20), (3.0, PARAMETERS / 5_000)):
+        write_run(tmp_path, "dpsgd", test=0.72, epsilon=epsilon)
+        write_run(tmp_path, "frozen", test=0.68, epsilon=epsilon, coordinates=0.0)
+        write_run(tmp_path, "fest", test=0.719, epsilon=epsilon, coordinates=coordinates)
+    population = only_population(tmp_path)
+    panels = [best_reduction.Panel(epsilon, f"ε = {epsilon:g}", population, epsilon) for epsilon in (1.0, 3.0)]
+    with style():
+        figure = best_reduction.curve_figure(panels, ["fest"])
+    assert figure is not None
+    drawn = [value for axes in figure.axes for line in axes.get_lines() for value in line.get_ydata()]
+    assert max(drawn) >= 4_999
+    assert all(axes.get_ylim()[1] >= 4_999 for axes in figure.axes)

@@ -139,9 +139,12 @@ def test_glue_is_three_tasks_and_each_has_its_folder(tmp_path: Path) -> None:
     assert all({"experiment=text", "model.path=/d/roberta", "profile=paper"} <= sweep for sweep in sweeps)
 
 
-@pytest.mark.parametrize("profile", ["smoke", "demo"])
+@pytest.mark.parametrize("profile", ["smoke", pytest.param("demo", marks=pytest.mark.documents)])
 def test_every_command_of_it_is_understood(tmp_path: Path, profile: str) -> None:
-    """Every line of the recipe composes: Hydra shows its configuration instead of doing the work."""
+    """Every line of the recipe composes: Hydra shows its configuration instead of doing the work.
+
+    Documents for the demo: hundreds of runs.
+    """
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
 

@@ -95,7 +95,9 @@ def test_each_period_samples_and_is_calibrated_on_its_own_examples():
     assert accounting.epsilon(overspent, planned.delta) > 1.05
 
 
+@pytest.mark.slow
 def test_the_whole_ledger_is_the_largest_period_recounted_by_dp_accounting_alone(streaming):
+    """Slow: calibrates and recounts six streams."""
     book = streaming.ledger(len(streaming.periods))
     record = json.loads(json.dumps(book.to_json()))
     assert record["epsilon"] == pytest.approx(recounted(record["events"], record["delta"]), rel=1e-6)
@@ -129,7 +131,9 @@ def test_only_the_examples_that_a_histogram_counts_pay_for_it(streaming):
         assert 0.999 < planned.epsilon <= 1
 
 
+@pytest.mark.slow
 def test_the_papers_rate_is_worth_more_than_it_claims():
+    """Slow: calibrates at the paper's rate."""
     planned = stream(fidelity="paper", period=1)
     assert {period.noise_multiplier for period in planned.periods} == {planned.noise_multiplier}
     assert {step.sampling_probability for step in steps(planned)} == {BATCH / sum(DAYS)}

@@ -386,7 +386,7 @@ def test_corrupt_checkpoint_is_named(tmp_path: Path) -> None:
 def test_micro_batches_change_rounding_alone(tmp_path: Path) -> None:
     more = ("algorithm.threshold=1", "train.batch_size=32")
     whole = make_run(config(tmp_path / "whole", *more))
-    for micro in (1, 12, 32):
+    for micro in (12, 32):
         cut = make_run(
             config(tmp_path / "cut", *more, f"train.micro_batch_size={micro}", f"paths.runs={tmp_path}/{micro}")
         )

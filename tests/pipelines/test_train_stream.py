@@ -108,9 +108,11 @@ def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
         assert ledgers[0] == ledgers[1] and ledgers[0]["epsilon"] <= 1
 
 
+@pytest.mark.slow
 def test_a_period_starts_from_the_averaged_weights_of_the_one_before(
     config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Slow: calibrates noise for both periods."""
     before, after = list[torch.Tensor](), list[torch.Tensor]()
     step = PrivateTraining.step
 
@@ -260,7 +262,9 @@ def test_a_source_looks_at_its_own_days_and_at_no_other(
     assert (later.tolist() == first.tolist()) == (source != "streaming")
 
 
+@pytest.mark.slow
 def test_paper_fidelity_says_what_its_epsilon_is_worth(config: Any) -> None:
+    """Slow: composes a stream three ways."""
     run = make_run(config("privacy=paper", "algorithm=dpsgd", "privacy.noise_seed=5"))
     privacy = run.summary["privacy"]
     assert (privacy["fidelity"], privacy["sampling"]) == ("paper", "shuffled")

@@ -184,8 +184,12 @@ def test_too_few_draws_are_refused_by_their_key() -> None:
         configured("dpsgd", "audit.draws=10")
 
 
-@pytest.mark.parametrize("name", PRIVATE_ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [one if one in ("adafest", "frozen") else pytest.param(one, marks=pytest.mark.slow) for one in PRIVATE_ALGORITHMS],
+)
 def test_an_audit_reports_every_case_and_its_claim(name: str) -> None:
+    """Slow but for two: thousands of steps, sound and sabotaged, of each."""
     reported = []
     config = configured(name, "audit.draws=2000", "privacy.epsilon=3", "privacy.delta=0.02")
     found = audit(config, lambda _, case: reported.append(case))

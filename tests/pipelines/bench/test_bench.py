@@ -236,7 +236,9 @@ def test_the_pandas_way_writes_every_row(tmp_path: Path) -> None:
     assert sizes == [400 * RECORD.itemsize] * 2
 
 
+@pytest.mark.slow
 def test_cold_and_remembered_calibrations_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow: calibrates at the size of Criteo."""
     from pipelines.bench import accounting
 
     monkeypatch.setattr(accounting, "ALGORITHM_NAMES", ("dpsgd",))
@@ -258,8 +260,10 @@ def test_the_shipped_limits_are_the_papers() -> None:
     assert dataclasses.asdict(shipped)["largest_rows"] == embedding.SIZES[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_turns")
 def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) -> None:
+    """Slow: steps of an encoder under every rule."""
     settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
     path, found = bench("text", settings, repeats=1)
     assert path.name == "text.json"

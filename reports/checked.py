@@ -43,7 +43,7 @@ def settings_file(path: Path) -> Mapping[str, Any]:
         raise Unusable(f"it has no {name}") from error
     except (OSError, ValueError) as error:
         raise Unusable(f"{name} cannot be read ({error})") from error
-    return settings(value, name)
+    return without_control_characters(settings(value, name), name)
 
 
 def settings(value: Any, name: str) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ def settings(value: Any, name: str) -> Mapping[str, Any]:
     for section in ("data", "model", "privacy"):
         if not isinstance(value.get(section) or {}, Mapping):
             raise Unusable(f"{name} has {value[section]!r} as its settings of {section}, not settings by name")
-    return without_control_characters(value, name)
+    return value
 
 
 def finite(value: Any, name: str) -> float:

@@ -32,7 +32,6 @@ from reports.checked import (
     settings_file,
     share,
     size,
-    without_control_characters,
 )  # fmt: skip
 
 SCHEMA = 2
@@ -204,8 +203,7 @@ def read_run(folder: Path) -> Run:
 
 
 def _of_card(file: Path, card: Card) -> Run:
-    summary = without_control_characters(card.summary, "summary.json")
-    return replace(_whole(file, summary, settings(card.config, "config.yaml"), {}), card=card)
+    return replace(_whole(file, card.summary, settings(card.config, "config.yaml"), {}), card=card)
 
 
 def _whole(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:

@@ -21,7 +21,7 @@ from pipelines.config.settings import Config
 from pipelines.runs.identity import settings_of, weights_digest, with_effect
 from pipelines.runs.release import CONFIG, LEDGER, SUMMARY, Release, config_text, released_settings
 from pipelines.system.files import json_text, locked, write_atomically
-from pipelines.system.plain import Beyond, json_value, lines
+from pipelines.system.plain import Beyond, control_character_in, json_value, lines
 
 SCHEMA = 1
 SUFFIXES = (".jsonl", ".jsonl.gz")
@@ -187,6 +187,8 @@ def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
             if makers is None:
                 makers = _makers(value)
             else:
+                if where := control_character_in(line, value):
+                    raise ValueError(f"has a control character at {where}")
                 cards.append(_card(value, makers, number))
         except ValueError as error:
             own = isinstance(error, json.JSONDecodeError | UnicodeDecodeError | Beyond)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -25,7 +25,9 @@ class Beyond(ValueError):
 
 
 _YAML = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # five times as fast, where PyYAML has it
+_CONTAINERS = (dict, list)  # of JSON's own values
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_IN_JSON = re.compile(rb"\\u00[0-9a-fA-F]{2}|\x7f|\xc2[\x80-\x9f]")  # where a control character may stand in its bytes
 
 
 def json_value(text: str | bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
@@ -39,9 +41,9 @@ def json_value(text: str | bytes, parse_constant: Callable[[str], Any] | None = 
         value = json.loads(text, parse_constant=parse_constant)
     except RecursionError as error:
         raise _too_deep() from error
-    level = [value]
+    level = [value] if type(value) in _CONTAINERS else []
     for _ in range(DEEPEST):
-        level = [item for one in level for item in _items(one)]
+        level = [item for one in level for item in _items(one) if type(item) in _CONTAINERS]
         if not level:
             return value
     raise _too_deep()
@@ -93,13 +95,18 @@ def control_character(value: Any, where: str = "") -> str | None:
     return None
 
 
+def control_character_in(line: bytes, value: Any) -> str | None:
+    """Return :func:`control_character` of the value of a JSON text, which is walked only if its bytes give cause to."""
+    return control_character(value) if _IN_JSON.search(line) else None
+
+
 def visible(text: str) -> str:
     """Return a text with its control characters spelt out, as in ``\\\\x1b``."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-def _items(value: Any) -> list[Any]:
-    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+def _items(container: Any) -> Iterable[Any]:
+    return container.values() if type(container) is dict else container
 
 
 def _refuse_long(length: int) -> None:

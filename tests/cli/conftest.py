@@ -68,3 +68,9 @@ def run_here(
 def dpfest_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """Runs `dpfest ARGUMENTS` in `tmp_path` without a new process."""
     return lambda *arguments, **environment: run_here(tmp_path, monkeypatch, capfd, arguments, **environment)
+
+
+@pytest.fixture
+def no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports are not compared with docs/reference, whose thousands of cards take most of their time."""
+    monkeypatch.setattr("reports.reference.reference_folder", lambda: None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Command
 from tests.reports.synthetic import write_cards_of, write_run
 
@@ -46,6 +48,7 @@ def test_a_named_experiment_whose_data_are_elsewhere_says_so(dpfest_here: Comman
     assert dpfest_here(*line[:3], "data.path=nowhere.txt").returncode == 0
 
 
+@pytest.mark.usefixtures("no_reference")
 def test_cards_are_reported_in_place_of_runs_and_new_runs_are_not_sent_to_them(
     dpfest_here: Command, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ from pipelines.select import Selection, select
 from pipelines.tasks.clicks import ClickTask
 from pipelines.train import make_run, prepare
 from tests.pipelines.killed import train_until_killed
+from tests.pipelines.resealed import reseal
 from tests.pipelines.test_train import outcome
 
 # Six days to train on, in periods of four and two; two held out.
@@ -206,6 +207,7 @@ def test_training_rows_of_a_later_period_move_nothing_that_was_published_before_
             rows = np.memmap(day.folder / "train.rows", RECORD, "r+", shape=(day.examples,))
             rows["label"] = 1 - rows["label"]
             rows.flush()
+            reseal(day.folder)
         summaries.append(make_run(settings).summary)
     whole, flipped = summaries
     assert whole["periods"][0] == flipped["periods"][0]

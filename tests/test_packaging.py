@@ -7,10 +7,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
 import pytest
+import setuptools
 
 HOME = Path(__file__).resolve().parents[1]
 
@@ -65,6 +67,24 @@ def run(command: Path, folder: Path, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(
         [str(command), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
     )
+
+
+def test_every_file_beside_the_code_is_of_a_kind_that_the_wheel_holds() -> None:
+    """What pyproject.toml says of packages and their data, without a wheel."""
+    said = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    packages = setuptools.find_namespace_packages(str(HOME), include=said["packages"]["find"]["include"])
+    kinds = [
+        "*.py",
+        "*.pyi",
+        *said["package-data"]["*"],
+        *(c for module in said["ext-modules"] for c in module["sources"]),
+    ]
+    for name in ("dpfest", "pipelines", "reports", "cli", "conf"):
+        for path in sorted((HOME / name).rglob("*")):
+            inside = path.relative_to(HOME)
+            if path.is_file() and "__pycache__" not in inside.parts and path.suffix != ".so":
+                assert ".".join(inside.parent.parts) in packages, inside
+                assert any(inside.match(kind) for kind in kinds), inside
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,9 @@ import pytest
 from PIL import Image
 
 from pipelines.runs.cards import card_files, read_cards
+from reports.comparison import populations
 from reports.readme import CLAIMS, DIGEST, Results, digest, split
+from reports.runs import load_runs
 from tests.cli.conftest import run_here
 
 HOME = Path(__file__).resolve().parents[1]
@@ -152,6 +155,21 @@ REFERENCE = HOME / "docs" / "reference"
 CARDS = pytest.mark.skipif(not card_files(REFERENCE), reason="docs/reference holds no run cards yet")
 
 
+def test_a_row_of_the_results_is_that_of_its_cards() -> None:
+    """The smallest data set: DP-SGD's setting that is best on validation, at each epsilon."""
+    _, inside, _ = split(README.read_text(encoding="utf-8"))
+    (group,) = populations(load_runs(REFERENCE / "sst2.jsonl.gz")[0])
+    for epsilon in group.epsilons:
+        best = max(
+            (setting for setting in group.settings if (setting.algorithm, setting.epsilon) == ("dpsgd", epsilon)),
+            key=lambda setting: setting.validation,
+        )
+        scores = [run.test for run in best.runs]
+        said = f"{statistics.mean(scores):.4f} ± {statistics.stdev(scores):.4f}"
+        (row,) = re.findall(rf"^\| sst2 \| {epsilon:g} \| [\d,]+ \| — \| (.+?) \|", inside, flags=re.M)
+        assert row == said
+
+
 @pytest.mark.documents
 @CARDS
 def test_results_are_those_of_the_reference() -> None:
@@ -184,8 +202,10 @@ def test_the_pictures_are_of_the_reference() -> None:
         assert Image.open(HOME / file).text.get(DIGEST) == digest(content)  # type: ignore[attr-defined]
 
 
+@pytest.mark.documents
 @CARDS
 def test_the_reference_is_small_and_says_what_made_it() -> None:
+    """Documents: reads all run cards."""
     files = card_files(REFERENCE)
     assert sum(path.stat().st_size for path in files) <= 5e6
     for path in files:

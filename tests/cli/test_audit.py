@@ -12,6 +12,7 @@ from tests.cli.conftest import Command
 QUICK = ("audit", "audit.draws=1000", "audit.canaries=0", "privacy.noise_seed=0")
 
 
+@pytest.mark.long("calibrates and draws the noise of each private rule")
 def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command, tmp_path: Path) -> None:
     ended = dpfest_here(*QUICK)
     assert ended.returncode == 0, ended.stderr
@@ -22,7 +23,9 @@ def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command
     assert [p.name for p in tmp_path.iterdir()] == ["report"]
 
 
+@pytest.mark.slow
 def test_what_is_set_has_the_last_word(dpfest_here: Command, tmp_path: Path) -> None:
+    """Slow: audits whole trainings."""
     small = ("audit.canaries=400", "audit.steps=4")
     ended = dpfest_here(*QUICK, *small, "algorithm=adafest,frozen", "algorithm.clipping_norm=2", "privacy.epsilon=2")
     assert ended.returncode == 0, ended.stderr
@@ -41,12 +44,14 @@ def test_what_is_set_has_the_last_word(dpfest_here: Command, tmp_path: Path) -> 
 
 
 def test_an_engine_that_costs_more_than_it_claims_ends_with_status_one(
-    dpfest_here: Command, monkeypatch: pytest.MonkeyPatch
+    dpfest_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.audit.audit.lower_bound", lambda *arguments: 9.0)
-    ended = dpfest_here(*QUICK, "algorithm=frozen")
+    ended = dpfest_here(*QUICK, "algorithm=adafest", "algorithm.threshold=2")
     assert ended.returncode == 1
     assert "broken" in ended.stdout
+    (audited,) = json.loads((tmp_path / "report" / "audit" / "audit.json").read_text())["audits"]
+    assert audited["settings"]["threshold"] == 2, "what is set has the last word"
 
 
 @pytest.mark.parametrize(

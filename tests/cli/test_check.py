@@ -72,7 +72,9 @@ def test_the_head_alone_is_read(dpfest_here: Command, tmp_path: Path, lines: lis
     assert f"{file}: 5,500 lines" in ended.stdout
 
 
+@pytest.mark.slow
 def test_of_a_folder_of_days_the_first_is_read(dpfest_here: Command, tmp_path: Path, lines: list[bytes]) -> None:
+    """Slow: another whole check."""
     (tmp_path / "day_0.gz").write_bytes(gzip.compress(b"".join(lines)))
     small = [text for text in SMALL if not text.startswith("data.split")]
     ended = dpfest_here("check", "data=criteo_1tb", f"data.path={tmp_path}", *small, SHORT)
@@ -133,6 +135,16 @@ def test_what_cannot_be_checked_is_one_sentence(
     ended = check(dpfest_here, file, *more)
     assert (ended.returncode, ended.stdout) == (2, "") and message in ended.stderr
     assert ended.stderr.count("\n") == 1
+
+
+def test_of_days_with_too_few_lines_the_first_is_named(
+    dpfest_here: Command, tmp_path: Path, lines: list[bytes]
+) -> None:
+    for day in (0, 1):
+        (tmp_path / f"day_{day}.gz").write_bytes(gzip.compress(b"".join(lines[: 1000 + day])))
+    small = [text for text in SMALL if not text.startswith("data.split")]
+    ended = dpfest_here("check", "data=criteo_1tb", f"data.path={tmp_path}", *small, SHORT)
+    assert ended.returncode == 2 and "day_0.gz has 1,000 lines, and a check needs at least" in ended.stderr
 
 
 def test_other_data_are_refused(dpfest_here: Command, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,26 @@ class ToldLauncher(BasicLauncher):
 
 ConfigStore.instance().store(group="hydra/launcher", name="told", node=Conf, provider="told")
 '''
+
+
+SMALL = [f"data.vocabulary.sizes={[20] * 26}", "data.rows=300", "train.batch_size=200", "train.steps=2"]
+
+
+def test_each_run_of_a_grid_is_a_job_of_the_launcher_and_its_end_is_recorded(
+    dpfest_here: Command, tmp_path: Path
+) -> None:
+    """Hydra's own launcher, which runs jobs one by one in this process: a run that fails stops no other."""
+    line = ["sweep", "profile=smoke", *SMALL, "algorithm=nonprivate", "hydra/launcher=basic"]
+    line += ["optimizer.dense.name=adamm,adam"]
+    ended = dpfest_here(*line)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "2 to do." in ended.stdout and "1 done, 1 failed." in ended.stdout
+    assert re.findall(r"^\[[12]/2\] (\w+) ", ended.stdout, flags=re.M) == ["failed", "done"]
+    assert "adamm" in ended.stdout.splitlines()[-2]
+    assert len(list(tmp_path.glob("runs/criteo_synthetic/nonprivate/*/release/summary.json"))) == 1
+    again = dpfest_here(*line)
+    assert again.returncode == 1 and "1 done, 1 to do." in again.stdout, "what is done is no job again"
+    assert re.findall(r"^\[\d/1\] (\w+) ", again.stdout, flags=re.M) == ["failed"]
 
 
 @pytest.mark.slow

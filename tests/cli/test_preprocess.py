@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,23 @@ def test_a_launcher_carries_a_day_a_task(dpfest: Command, tmp_path: Path, days: 
     assert {found.name for found in tmp_path.iterdir()} == {"data", "source", "plugins", "launched", "runs"}
 
 
+def test_each_missing_day_is_a_job_of_the_launcher(dpfest_here: Command, tmp_path: Path, days: list[str]) -> None:
+    """Hydra's own launcher, in this process: a broken day stops no other; those that are there are kept."""
+    whole = (tmp_path / "source" / "day_1.gz").read_bytes()
+    (tmp_path / "source" / "day_1.gz").write_bytes(whole[:-3_000])
+    failed = dpfest_here(*days, "hydra/launcher=basic")
+    assert failed.returncode == 2 and "error: 1 of 3 days of data/criteo_1tb-" in failed.stderr
+    (folder,) = (tmp_path / "data").iterdir()
+    assert {found.name for found in folder.glob("day_*")} == {"day_00", "day_01.failed", "day_02"}
+    (tmp_path / "source" / "day_1.gz").write_bytes(whole)
+    ended = dpfest_here(*days, "hydra/launcher=basic")
+    assert ended.returncode == 0, ended.stderr
+    assert re.findall(r"#\d : .* preprocess\.day=(\d)", ended.stdout) == ["1"]
+    mended = tmp_path / ended.stdout.splitlines()[-1].partition(" ")[0]
+    assert {found.name for found in mended.glob("day_*")} == {"day_00", "day_01", "day_02"}
+    assert all((mended / day / "train.rows").samefile(folder / day / "train.rows") for day in ("day_00", "day_02"))
+
+
 def test_each_day_of_a_multirun_is_a_task(dpfest_here: Command, tmp_path: Path, days: list[str]) -> None:
     ended = dpfest_here(*days, "--multirun", "preprocess.day=range(0,3)")
     assert ended.returncode == 0, ended.stderr
@@ -65,6 +83,15 @@ def test_a_day_that_fails_leaves_the_others_and_a_status(dpfest_here: Command, t
     assert ended.returncode == 2 and ended.stdout == ""
     assert "day 0: source/day_0.gz is empty" in ended.stderr
     assert len(list(tmp_path.glob("data/*/day_0[12]/dataset.json"))) == 2
+
+
+@pytest.mark.usefixtures("no_reference")
+def test_the_card_of_generated_data_makes_them(dpfest_here: Command) -> None:
+    line = ["card", "data=criteo_synthetic", "data.rows=300", f"data.vocabulary.sizes={[20] * 26}"]
+    ended = dpfest_here(*line)
+    assert ended.returncode == 0 and ended.stdout.startswith("criteo_synthetic: 300 rows"), ended.stderr
+    again = dpfest_here(*line)
+    assert again.stdout == ended.stdout and "there already" in again.stderr
 
 
 @pytest.mark.slow

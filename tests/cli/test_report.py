@@ -10,7 +10,18 @@ from tests.cli.conftest import Command
 from tests.reports.synthetic import write_cards_of, write_run
 
 
+def test_a_line_counts_the_runs_of_its_own_overrides_for_the_experiments_that_it_names(dpfest_here: Command) -> None:
+    line = ["report", "--list", "profile=smoke", "algorithm=frozen"]
+    one = dpfest_here(*line, "experiment=map")
+    assert one.returncode == 0 and "experiment=map: 0 of 2 runs; time left is known" in one.stdout, one.stderr
+    assert one.stdout.count("experiment=") == 1
+    three = dpfest_here(*line, "experiment=map,units", "seed=range(3)").stdout
+    assert "experiment=map: 0 of 6 runs" in three and "experiment=units: 0 of 3 runs" in three
+
+
+@pytest.mark.slow
 def test_a_sweeps_line_counts_every_run_that_it_lists(dpfest_here: Command, tmp_path: Path) -> None:
+    """Slow: composes whole grids."""
     listed = dpfest_here("report", "--list", "experiment=comparison", "seed=range(3)", "sweep.jobs=2")
     assert listed.returncode == 0, listed.stderr
     assert "experiment=comparison: 0 of 111 runs; time left is known once some are done" in listed.stdout

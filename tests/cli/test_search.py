@@ -26,6 +26,7 @@ def released(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (folder / "release").iterdir()}
 
 
+@pytest.mark.long("a whole private search, killed and made again, at noise that no other test calibrates")
 def test_a_search_releases_the_best_of_its_runs_and_a_killed_one_goes_on(
     dpfest_here: Command, tmp_path: Path, calibrations: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

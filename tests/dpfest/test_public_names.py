@@ -20,7 +20,9 @@ def test_the_stub_names_what_is_public_and_nothing_else() -> None:
         assert getattr(dpfest, name).__module__.endswith(module.rpartition(".")[2]), name
 
 
+@pytest.mark.slow
 def test_a_type_checker_finds_every_public_name(tmp_path: Path) -> None:
+    """Slow: starts a type checker, as make lint does."""
     api = pytest.importorskip("mypy.api")
     lines = ["import dpfest", *(f"reveal_type(dpfest.{name})" for name in dpfest.__all__)]
     (tmp_path / "names.py").write_text("\n".join(lines))

@@ -319,8 +319,10 @@ def rebuilt(comparison: Path, folder: Path, *only: str) -> dict[str, bytes]:
     return contents(folder)
 
 
+@pytest.mark.slow
 @whole
 def test_two_builds_are_byte_identical(comparison: Path, report: Path, tmp_path: Path) -> None:
+    """Slow: an interpreter of its own for each build."""
     again = rebuilt(comparison, tmp_path / "report", "fig8", "frontier")
     first = contents(report)
     # Claims of time rest on benchmarks, which the second report does not have.

@@ -40,7 +40,9 @@ def test_every_correction_costs_what_it_proves(tmp_path: Path) -> None:
     assert (stream.proven or 0) > 1.5 and (stream.noise or 0) > (stream.paper_noise or 0)
 
 
+@pytest.mark.slow
 def test_what_a_mask_truncates_grows_with_its_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow: trains at four thresholds."""
     monkeypatch.setattr(bias, "MULTIPLES", (0.0, 1.0, 1000.0))
     monkeypatch.setattr(bias, "MOMENTS", 2)
     monkeypatch.setattr(bias, "BATCHES", 1)

@@ -87,8 +87,9 @@ def test_over_two_ranks_a_sound_step_stays_below_its_claim_and_half_its_noise_pa
     assert 0.5 < lower_bound(sound, DELTA, 0.95) <= 1.0 < lower_bound(halved, DELTA, 0.95)
 
 
+@pytest.mark.slow
 def test_a_step_repeated_on_other_ranks_reveals_nothing_and_noise_by_rank_would() -> None:
-    """The attacker averages a step's release by one rank with its release by two, as a resumed run would make both."""
+    """Slow (30,000 draws, four times). The attacker averages a step's release by one rank with its release by two, as a resumed run would make both."""
     made = claimed(DPSGD())
 
     def bound(kind: type[RankEngine]) -> float:

@@ -129,8 +129,10 @@ def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
     assert set(ids.tolist()) <= set(moved.tolist()) and len(moved) < len(ids) + 10
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_turns")
 def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(tmp_path: Path) -> None:
+    """Slow: processes of their own."""
     found = ranks.bench(config(tmp_path), repeats=1)
     pairs, growth = found[:-1], found[-1]
     assert [record.competitor for record in pairs] == [ranks.ONE_PROCESS, ranks.ONE_RANK] * 3

@@ -59,7 +59,9 @@ def test_the_flights_are_cut_into_24_slices_and_none_is_lost(flights: Path) -> N
     assert sorted(row.tobytes() for row in of_stream) == sorted(row.tobytes() for row in of_year)
 
 
+@pytest.mark.slow
 def test_the_flights_are_in_the_order_of_time_and_drift(flights: Path) -> None:
+    """Slow: writes all flights."""
     stream = Stream.open(run(NycflightsStreamConfig(), flights))
     assert stream.days[0].categorical_names.index("date") == 15
     dates = [set(day.split("train").gather(np.arange(day.examples)).categorical[:, 15]) for day in stream.days]

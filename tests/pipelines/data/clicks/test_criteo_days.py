@@ -264,7 +264,9 @@ def test_a_kill_loses_the_day_in_the_making_and_no_other(tmp_path: Path) -> None
     assert (folder / "day_00" / "train.rows").stat().st_mtime_ns == made
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_stream(tmp_path: Path) -> None:
+    """Slow: two processes of their own."""
     config = _source(tmp_path / "source", rows=2_000)
     command = _script(tmp_path / "data", config)
     both = [

@@ -180,7 +180,7 @@ def test_a_changed_loss_of_the_same_name_and_other_optimisers_or_threads_are_tol
     model = Shop()
     momentum = make_private(
         model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9), data(), make(1.0), algorithm=DPSGD(),
-        epsilon=4.0, delta=1e-4, batch_size=40, steps=STEPS, noise_seed=1,
+        epsilon=1.0, delta=1e-4, batch_size=40, steps=STEPS, noise_seed=1,
     )  # fmt: skip
     with pytest.raises(UserError, match="another optimizers"):
         momentum.load_state_dict(state)

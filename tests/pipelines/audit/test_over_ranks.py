@@ -89,7 +89,10 @@ def test_over_two_ranks_a_sound_step_stays_below_its_claim_and_half_its_noise_pa
 
 @pytest.mark.slow
 def test_a_step_repeated_on_other_ranks_reveals_nothing_and_noise_by_rank_would() -> None:
-    """Slow (30,000 draws, four times). The attacker averages a step's release by one rank with its release by two, as a resumed run would make both."""
+    """Slow (30,000 draws, four times).
+
+    The attacker averages a step's release by one rank with its release by two, as a resumed run would make both.
+    """
     made = claimed(DPSGD())
 
     def bound(kind: type[RankEngine]) -> float:

@@ -40,9 +40,19 @@ def by_dp_accounting(events):
     return accountant
 
 
-@pytest.mark.parametrize("sigma, q, count", [(0.7, 0.01, 100), (1.0, 0.05, 50), (4.0, 0.3, 400), (5.0, 1.0, 3)])
-@pytest.mark.parametrize("selection", ["none", "gaussian", "laplace"])
-def test_epsilon_is_that_of_dp_accounting(sigma, q, count, selection):
+STEPS = [(0.7, 0.01, 100), (1.0, 0.05, 50), (4.0, 0.3, 400), (5.0, 1.0, 3)]
+QUICK = [("none", *STEPS[0]), ("gaussian", *STEPS[1]), ("laplace", *STEPS[2]), ("none", *STEPS[3])]
+
+
+@pytest.mark.parametrize(
+    "selection, sigma, q, count",
+    [
+        case if case in QUICK else pytest.param(*case, marks=pytest.mark.slow)
+        for case in ((selection, *each) for selection in ("none", "gaussian", "laplace") for each in STEPS)
+    ],
+)
+def test_epsilon_is_that_of_dp_accounting(selection, sigma, q, count):
+    """Slow but for each step and each selection once: both accountants compose."""
     events = [steps(sigma, q, count)]
     if selection == "gaussian":
         events.insert(0, Event(kind="gaussian", what="selection", noise_multiplier=8.0))
@@ -107,8 +117,9 @@ def test_impossible_events_are_refused(wrong):
             accounting.from_record({"kind": kind, "what": "step"} | ({"draws": 3} if kind != "pure" else {}))
 
 
-@pytest.mark.parametrize("target", [0.3, 1.0, 3.0, 8.0])
+@pytest.mark.parametrize("target", [1.0, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.3, 3.0, 8.0))])
 def test_round_trip_from_epsilon_to_noise_and_back(target):
+    """Slow but for one: a calibration each."""
     selection = Event(kind="gaussian", what="selection", noise_multiplier=20.0)
 
     def plan(sigma):
@@ -167,7 +178,9 @@ def test_a_delta_under_the_rounding_or_without_meaning_is_refused_by_name_with_t
         calibrate(lambda s: [steps(s)], 1.0, delta)
 
 
+@pytest.mark.slow
 def test_the_least_target_is_met_and_one_out_of_reach_does_not_blame_a_selection_that_is_not_there():
+    """Slow: noise so large has fine losses."""
     sigma = calibrate(lambda s: [steps(s, count=100)], accounting.LEAST_EPSILON, 1e-8)
     assert accounting.epsilon([steps(sigma, count=100)], 1e-8) <= accounting.LEAST_EPSILON
     with pytest.raises(UserError, match=r"^epsilon=0\.01 at delta=1e-08 cannot be met.*where there"):
@@ -279,8 +292,17 @@ def test_the_sampler_of_an_event_counts_in_its_epsilon() -> None:
     assert costs[2] < costs[0] < costs[1] and costs[1] > 1.05 * costs[0]
 
 
-@pytest.mark.parametrize(("target", "rate", "count"), [(0.3, 0.002, 500), (1.0, 0.01, 150), (8.0, 0.03, 60)])
+@pytest.mark.parametrize(
+    ("target", "rate", "count"),
+    [
+        (1.0, 0.01, 150),
+        pytest.param(0.3, 0.002, 500, marks=pytest.mark.slow),
+        pytest.param(8.0, 0.03, 60, marks=pytest.mark.slow),
+    ],
+)
 def test_rough_noise_is_near_that_of_a_calibration(target, rate, count):
+    """Slow but for one: two calibrations each."""
+
     def plan(sigma):
         return [steps(sigma, rate, count)]
 

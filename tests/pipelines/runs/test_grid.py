@@ -50,7 +50,9 @@ def test_evaluations_follow_from_the_configuration(overrides: list[str], expecte
     assert found == (None if expected is None else pytest.approx(expected))
 
 
-@pytest.mark.parametrize("named", [["profile=smoke"], ["profile=demo", "data=nycflights"]])
+@pytest.mark.parametrize(
+    "named", [["profile=smoke"], pytest.param(["profile=demo", "data=nycflights"], marks=pytest.mark.slow)]
+)
 def test_an_outline_has_the_runs_of_the_plan(named: list[str]) -> None:
     overrides = [*named, "experiment=comparison"]
     composer = Composer(None)

@@ -277,8 +277,11 @@ def test_a_step_moves_lora_classifier_and_surviving_rows_and_nothing_else(
     assert rows == set.union(*survived) - {1} and 0 < len(rows) < len(now[table])
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(
+    "rule", [one if one in ("fest", "threshold") else pytest.param(one, marks=pytest.mark.slow) for one in RULES]
+)
 def test_every_rule_trains_texts(tmp_path: Path, rule: str) -> None:
+    """Slow but for two: noise of its own for each rule."""
     within = ["algorithm.selection.rows=40"] if rule in ("fest", "adafest_plus") else []
     summary = make_run(config(tmp_path, f"algorithm={rule}", *within)).summary
     assert (summary["dataset"], summary["model"], summary["algorithm"]) == ("text_synthetic", "roberta", rule)
@@ -290,7 +293,9 @@ def test_every_rule_trains_texts(tmp_path: Path, rule: str) -> None:
         assert summary["embedding_gradient"]["tables"][0]["rows_mean"] == 40
 
 
-@pytest.mark.parametrize("rule", ["adafest", "dpsgd", "nonprivate"])
+@pytest.mark.parametrize(
+    "rule", ["adafest", *(pytest.param(one, marks=pytest.mark.slow) for one in ("dpsgd", "nonprivate"))]
+)
 def test_a_run_that_was_broken_off_ends_in_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:

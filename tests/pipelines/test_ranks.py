@@ -7,9 +7,12 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from dpfest.errors import UserError
 from dpfest.ranks.group import Group
+from dpfest.ranks.training import RankTraining
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
@@ -26,17 +30,17 @@ from pipelines.runs.weights import write_pieces
 from pipelines.system.processes import StopRequest
 from pipelines.train import ranks
 from tests.dpfest.ranks.together import together
-from tests.pipelines.ranks import train_on_ranks
+from tests.pipelines.ranks import SAVING, train_on_ranks
 
+RunsIn = Callable[[Path], Path]
 ON_ONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29999"}
 LONG = ("train.steps=6", "train.checkpoint_every=2", "train.log_every=1")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ranks") / "data"
-    preprocess(config(folder, folder))
-    return folder
+@pytest.fixture(scope="session")
+def data(prepared: Path) -> Path:
+    preprocess(config(prepared, prepared))
+    return prepared
 
 
 def overrides(data: Path, runs: Path, *more: str) -> list[str]:
@@ -50,12 +54,6 @@ def config(data: Path, runs: Path, *more: str) -> Config:
     return typed(Composer().compose(overrides(data, runs, *more)))
 
 
-def runs_of(folder: Path, calibrations: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / ".calibration").symlink_to(calibrations)
-    return folder
-
-
 def release(runs: Path) -> dict[str, str]:
     """SHA-256 of every released file of the one run there is."""
     (summary,) = runs.glob("*/*/*/release/summary.json")
@@ -67,9 +65,9 @@ LAZY = ("algorithm=dpsgd", "algorithm.noise=lazy", "train.evaluate_every=3")
 
 @pytest.mark.parametrize("more", [(), pytest.param(LAZY, marks=pytest.mark.slow)], ids=["adafest", "lazy"])
 def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
-    more: tuple[str, ...], data: Path, tmp_path: Path, calibrations: Path
+    more: tuple[str, ...], data: Path, tmp_path: Path, runs_in: RunsIn
 ) -> None:
-    quiet, killed = (runs_of(tmp_path / name, calibrations) for name in ("quiet", "killed"))
+    quiet, killed = (runs_in(tmp_path / name) for name in ("quiet", "killed"))
     assert train_on_ranks(overrides(data, quiet, *LONG, *more), 1) == [None]
     assert train_on_ranks(overrides(data, killed, *LONG, *more), 2, signal_at=3)[1] is not None
     (private,) = killed.glob("*/*/*/private")
@@ -90,14 +88,14 @@ def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
 
 @pytest.mark.slow
 def test_ranks_killed_while_they_save_resume_from_a_whole_checkpoint(
-    data: Path, tmp_path: Path, calibrations: Path
+    data: Path, tmp_path: Path, runs_in: RunsIn
 ) -> None:
     """Slow (five trainings over ranks).
 
     Of the checkpoints after steps 0, 2 and 4, one is always whole: a rank dies in the last's third shard, before the
     state that names it, and before the one before it is removed.
     """
-    quiet, killed = (runs_of(tmp_path / name, calibrations) for name in ("quiet", "killed"))
+    quiet, killed = (runs_in(tmp_path / name) for name in ("quiet", "killed"))
     assert train_on_ranks(overrides(data, quiet, *LONG), 1) == [None]
     own = overrides(data, killed, *LONG)
     for world, *killed_in in (2, "a shard", 2 * 8 + 2), (1, "the state", 0), (1, "removing the last checkpoint", 0):
@@ -109,29 +107,78 @@ def test_ranks_killed_while_they_save_resume_from_a_whole_checkpoint(
     assert not list(private.glob("shards-*"))
 
 
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process is the only rank."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("MASTER_PORT", str(free.getsockname()[1]))
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.setenv(name, ON_ONE[name])
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_checkpoint_is_whole_before_it_is_named_and_named_before_the_last_one_goes(
+    data: Path, tmp_path: Path, runs_in: RunsIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that after a kill one is always whole: those who are killed in each part are under ``slow``."""
+    done = list[str]()
+
+    def noted(part: str, own: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*arguments: Any, **options: Any) -> Any:
+            if part != "removing the last checkpoint" or Path(arguments[0]).name.startswith("shards-"):
+                done.append(part)
+            return own(*arguments, **options)
+
+        return noting
+
+    for part, (owner, name) in SAVING.items():
+        monkeypatch.setattr(owner, name, noted(part, getattr(owner, name)))
+    ranks.make_run(config(data, runs_in(tmp_path / "runs"), *LONG, "ranks.shards=2"))
+    saving = ["a shard", "a shard", "the state"]
+    assert done[:8] == [*saving, *saving, "removing the last checkpoint", "a shard"]
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_shard_that_is_not_the_one_that_was_saved_is_named(
+    data: Path, tmp_path: Path, runs_in: RunsIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = config(data, runs_in(tmp_path / "runs"), *LONG, "ranks.shards=2")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(RankTraining, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        ranks.make_run(settings)
+    (shards,) = run_folder(settings).glob("private/shards-0-0")
+    shutil.copy(shards / "00000.safetensors", shards / "00001.safetensors")
+    with pytest.raises(UserError, match=r"00001\.safetensors is not the shard that was saved"):
+        ranks.make_run(settings)
+
+
 @pytest.mark.slow
-def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, calibrations: Path) -> None:
+def test_a_stream_over_two_ranks_is_that_of_one(tmp_path: Path, prepared: Path, runs_in: RunsIn) -> None:
     more = (
         "data=criteo_synthetic_stream", "stream.train_days=3", "stream.period=2", "train.steps=2",
         "optimizer.tables.name=adagrad", "train.batch_size=64", "algorithm=adafest_plus",
     )  # fmt: skip
-    one, two = (runs_of(tmp_path / name, calibrations) for name in ("one", "two"))
-    assert train_on_ranks(overrides(tmp_path / "data", one, *more), 1) == [None]
-    assert train_on_ranks(overrides(tmp_path / "data", two, *more), 2) == [None, None]
+    one, two = (runs_in(tmp_path / name) for name in ("one", "two"))
+    assert train_on_ranks(overrides(prepared, one, *more), 1) == [None]
+    assert train_on_ranks(overrides(prepared, two, *more), 2) == [None, None]
     assert release(one) == release(two)
     (summary,) = one.glob("*/*/*/release/summary.json")
     assert len(json.loads(summary.read_text())["periods"]) == 2
 
 
-@pytest.mark.slow
-def test_ranks_whose_settings_or_checkpoints_differ_refuse_instead_of_waiting(
-    data: Path, tmp_path: Path, calibrations: Path
-) -> None:
-    """Slow: four trainings over ranks."""
-    here, elsewhere = (runs_of(tmp_path / name, calibrations) for name in ("here", "elsewhere"))
-    log, own = tmp_path / "log", overrides(data, here, *LONG)
+def test_ranks_whose_settings_differ_refuse_instead_of_waiting(data: Path, tmp_path: Path, runs_in: RunsIn) -> None:
+    log, own = tmp_path / "log", overrides(data, runs_in(tmp_path / "runs"), *LONG)
     assert all(train_on_ranks(own, 2, of_last=["train.evaluate_every=2"], log=log))
     assert "The ranks do not agree on the settings of train: rank 1" in log.read_text()
+
+
+@pytest.mark.slow
+def test_ranks_whose_checkpoints_differ_refuse_instead_of_waiting(data: Path, tmp_path: Path, runs_in: RunsIn) -> None:
+    """Slow: three trainings over ranks."""
+    here, elsewhere = (runs_in(tmp_path / name) for name in ("here", "elsewhere"))
+    log, own = tmp_path / "log", overrides(data, here, *LONG)
     assert train_on_ranks(own, 1, signal_at=2, number=signal.SIGTERM) == ["ended with exit status 143"]
     assert all(train_on_ranks(own, 2, of_last=[f"paths.runs={elsewhere}"], log=log))
     assert "do not agree on the checkpoint (paths.runs must be one folder" in log.read_text()
@@ -144,9 +191,9 @@ def test_ranks_whose_settings_or_checkpoints_differ_refuse_instead_of_waiting(
 
 
 def test_a_run_that_is_on_its_way_ends_every_rank_with_a_sentence(
-    data: Path, tmp_path: Path, calibrations: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, runs_in: RunsIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = overrides(data, runs_of(tmp_path / "runs", calibrations), *LONG)
+    own = overrides(data, runs_in(tmp_path / "runs"), *LONG)
     for name, value in ON_ONE.items():
         monkeypatch.setenv(name, value)
     with RunDirectory(run_folder(typed(Composer().compose(own)))).lock():
@@ -264,8 +311,8 @@ def test_weights_written_in_pieces_are_those_of_safetensors(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_torchrun_starts_it(data: Path, tmp_path: Path, calibrations: Path) -> None:
-    runs = runs_of(tmp_path / "runs", calibrations)
+def test_torchrun_starts_it(data: Path, tmp_path: Path, runs_in: RunsIn) -> None:
+    runs = runs_in(tmp_path / "runs")
     done = subprocess.run(
         [
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "dpfest",

@@ -11,8 +11,10 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +24,8 @@ from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs.grid import PlannedRun, plan
 from pipelines.sweep import Stages, log_file, run_all
-from pipelines.system.engines import ClusterError
+from pipelines.system.engines import ClusterError, Share, Task
+from pipelines.system.ray_engine import RayJobs
 from tests.pipelines.watched import (
     ATTEMPTS,
     GO_ON,
@@ -100,6 +103,107 @@ def test_a_run_is_carried_by_ray_and_ends_as_it_does_here(tmp_path: Path, monkey
         ray.shutdown()
     assert released(tmp_path / "there" / "runs") == released(tmp_path / "here" / "runs")
     assert len(lines(there.folder / ATTEMPTS)) == len(lines(there.folder / KEYS)) == 1
+
+
+class Imitated:
+    """What `RayJobs` asks of Ray, which ends tasks as a test says: with an error, or without one."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self, *ends: Exception | None) -> None:
+        self.ends, self.options_given, self.started, self.cancelled = list(ends), {}, [], []
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": {"CPU": 1.0, "memory": 1e9}}]
+
+    def remote(self, **options: Any) -> Callable[[object], Any]:
+        self.options_given = options
+        start = SimpleNamespace(remote=lambda *words: (self.started.append(words), len(self.started) - 1)[1])
+        return lambda perform: SimpleNamespace(options=lambda name: start)
+
+    def wait(self, references: list[int], num_returns: int) -> tuple[list[int], list[int]]:
+        return references[:num_returns], references[num_returns:]
+
+    def get(self, reference: int) -> None:
+        if error := self.ends[reference]:
+            raise error
+
+    def cancel(self, reference: int, force: bool) -> None:
+        self.cancelled.append((reference, force))
+
+
+def imitated(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *ends: Exception | None, share: Share | None = None
+) -> tuple[Imitated, RayJobs[int]]:
+    """A Ray that ends its tasks so, and the engine that has started as many."""
+    fake = Imitated(*ends)
+    monkeypatch.setattr("pipelines.system.ray_engine.package", lambda *_: fake)
+    tasks = [
+        (job, Task(f"run {job}", folder / f"{job}.call", folder / f"{job}.json", folder / "log"))
+        for job in range(len(ends))
+    ]
+    return fake, RayJobs("module:function", tasks, share or Share(), None)
+
+
+def test_what_ray_says_of_a_tasks_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, in place of nodes that are lost under ``cluster``."""
+    errors = ray.exceptions
+    raised = errors.RayTaskError("perform", "traceback", OSError("no such folder\nat all"))
+    ends = (None, errors.TaskCancelledError(), raised, errors.WorkerCrashedError())
+    fake, jobs = imitated(monkeypatch, tmp_path, *ends, share=Share(cores=1, retries=2))
+    with jobs:
+        found = {job: lost.failure for job, lost in jobs}
+    assert found == {
+        0: None,
+        1: "was cancelled",
+        2: "could not be started on its node (no such folder)",
+        3: "was lost with its process or node, 3 times (WorkerCrashedError)",
+    }
+    assert fake.options_given["max_retries"] == 2 and fake.options_given["max_calls"] == 1
+    assert fake.started == [("module:function", str(tmp_path / f"{job}.call")) for job in range(4)]
+    assert fake.cancelled == []
+
+
+def test_a_stop_cancels_what_is_under_way_and_a_second_one_kills_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a stop, a task that never started is no run that was interrupted; leaving the block stops as well."""
+    fake, jobs = imitated(monkeypatch, tmp_path, None, None, None)
+    with jobs:
+        assert next(jobs)[0] == 0
+        jobs.stop()
+        assert fake.cancelled == [(1, False), (2, False)]
+        monkeypatch.setattr(Task, "status", property(lambda task: "interrupted" if task.name == "run 2" else None))
+        assert [job for job, _ in jobs] == [2]
+    fake, jobs = imitated(monkeypatch, tmp_path, None, None)
+    with jobs:
+        jobs.stop()
+    assert fake.cancelled == [(0, False), (1, False), (0, True), (1, True)]
+
+
+def test_what_no_node_has_is_waited_for_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imitated(monkeypatch, tmp_path, share=Share(cores=1))
+    assert capsys.readouterr().err == ""
+    imitated(monkeypatch, tmp_path, share=Share(cores=4, memory=2_000_000_000, gpus=0.5))
+    assert "no node of the Ray cluster has sweep.cores=4 sweep.gpus=0.5 sweep.memory=2 now" in capsys.readouterr().err
+
+
+def test_what_a_machine_of_a_cluster_is_told_is_for_its_owner_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise seed goes by a file; what Ray carries, and others can list, is the file's name."""
+    fake = Imitated(None)
+    monkeypatch.setattr("pipelines.system.ray_engine.package", lambda *_: fake)
+    (run,) = planned(tmp_path, "privacy.noise_seed=987654321", "sweep.engine=ray")
+    list(run_all([run], stages=STAGES))
+    ((_, file),) = fake.started
+    assert "987654321" in Path(file).read_text() and "987654321" not in file
+    assert Path(file).stat().st_mode & 0o077 == 0 == Path(file).parent.stat().st_mode & 0o077
 
 
 @pytest.mark.cluster

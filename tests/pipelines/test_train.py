@@ -6,6 +6,7 @@ import json
 import math
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +43,11 @@ def overrides(tmp_path: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def shared_calibrations(tmp_path: Path, calibrations: Path) -> None:
-    for runs in (tmp_path, *(tmp_path / name for name in ("quiet", "killed", "one", "two", "whole", "cut"))):
-        (runs / "runs").mkdir(parents=True, exist_ok=True)
-        (runs / "runs" / ".calibration").symlink_to(calibrations)
+def shared(tmp_path: Path, prepared: Path, runs_in: Callable[[Path], Path]) -> None:
+    """Calibrations, and data: a test that damages them has others."""
+    for place in (tmp_path, *(tmp_path / name for name in ("quiet", "killed", "one", "two", "whole", "cut"))):
+        runs_in(place / "runs")
+        (place / "data").symlink_to(prepared)
 
 
 def config(tmp_path: Path, *more: str) -> Config:
@@ -182,7 +184,7 @@ def test_sigterm_saves_and_the_same_command_goes_on(tmp_path: Path, monkeypatch:
 
 def test_a_run_does_not_go_on_with_rows_that_have_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step done again on other rows, under the same noise, would be a second release."""
-    settings = config(tmp_path)
+    settings = config(tmp_path, f"paths.data={tmp_path}/own")
     dataset = Dataset.open(preprocess(settings))
     with monkeypatch.context() as patch:
         patch.setattr(PrivateTraining, "step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +48,12 @@ FIRST, SECOND = 757, 381  # rows that the two periods train on, of 800 and 400
 TRAINED = FIRST + SECOND
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("data")
-
-
 @pytest.fixture
-def overrides(tmp_path: Path, data: Path, calibrations: Path) -> Any:
+def overrides(tmp_path: Path, prepared: Path, runs_in: Callable[[Path], Path]) -> Any:
     """The overrides of a run in a folder of its own under `tmp_path`."""
 
     def of(name: str, *more: str) -> list[str]:
-        runs = tmp_path / name
-        if not runs.exists():
-            runs.mkdir()
-            (runs / ".calibration").symlink_to(calibrations)
-        return [*SETTINGS, f"paths.data={data}", f"paths.runs={runs}", *more]
+        return [*SETTINGS, f"paths.data={prepared}", f"paths.runs={runs_in(tmp_path / name)}", *more]
 
     return of
 
@@ -83,15 +74,15 @@ def opened(settings: Config) -> Stream:
     ("algorithm", "every"),
     [
         ("adafest_plus", 100),
+        ("nonprivate", 3),
         pytest.param("adafest_plus", 3, marks=pytest.mark.slow),
         pytest.param("adafest_plus optimizer.average=0.5", 1, marks=pytest.mark.slow),
-        pytest.param("nonprivate", 3, marks=pytest.mark.slow),
     ],
 )
 def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
     overrides: Any, config: Any, algorithm: str, every: int
 ) -> None:
-    """Slow but for one, whose last checkpoint is of the first period: a process that is killed."""
+    """Slow but for two, whose last checkpoints are of the first period and of the second: a process that is killed."""
     more = [*f"algorithm={algorithm}".split(), "train.steps=6", f"train.checkpoint_every={every}", "train.log_every=1"]
     more += ["algorithm.threshold=1", "algorithm.selection.rows=260"] if "adafest_plus" in algorithm else []
     expected = make_run(config(*more, name="quiet"))
@@ -109,11 +100,9 @@ def test_a_stream_killed_in_its_second_period_ends_as_if_it_never_was(
         assert ledgers[0] == ledgers[1] and ledgers[0]["epsilon"] <= 1
 
 
-@pytest.mark.slow
 def test_a_period_starts_from_the_averaged_weights_of_the_one_before(
     config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow: calibrates noise for both periods."""
     before, after = list[torch.Tensor](), list[torch.Tensor]()
     step = PrivateTraining.step
 
@@ -127,7 +116,7 @@ def test_a_period_starts_from_the_averaged_weights_of_the_one_before(
         return torch.cat([value.double().flatten() for value in model.state_dict().values()])
 
     monkeypatch.setattr(PrivateTraining, "step", recorded)
-    make_run(config("algorithm=dpsgd", "train.steps=6", "optimizer.average=0.5"))
+    make_run(config("algorithm=nonprivate", "train.steps=6", "optimizer.average=0.5"))
     assert len(before) == 12
     assert all(torch.equal(before[n], after[n - 1]) for n in range(1, 12) if n != 6)
     torch.testing.assert_close(before[6], torch.stack(after[3:6]).mean(0), rtol=0, atol=1e-6)

@@ -28,6 +28,8 @@ from pipelines.system.files import json_text
 from pipelines.train import make_run
 from tests.pipelines.resealed import reseal
 
+RunsIn = Callable[[Path], Path]
+
 # Batches of nine tenths of the examples: the row that is changed is in most of them.
 SETTINGS = {
     "clicks": ["data=criteo_synthetic", "data.rows=200", "train.batch_size=140", "train.steps=2"],
@@ -147,7 +149,7 @@ def permitted(names: set[str], *patterns: str) -> set[str]:
 
 @pytest.mark.parametrize(("kind", "rule"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
 def test_one_training_row_moves_noised_quantities_alone(
-    tmp_path: Path, neighbours: Callable[[str], dict[str, Path]], calibrations: Path, kind: str, rule: str
+    tmp_path: Path, neighbours: Callable[[str], dict[str, Path]], runs_in: RunsIn, kind: str, rule: str
 ) -> None:
     """Under one noise key, on data of as many rows; without a learning rate the weights cannot move, and nothing may.
 
@@ -160,9 +162,7 @@ def test_one_training_row_moves_noised_quantities_alone(
     still = ("optimizer.dense.learning_rate=1e-300", "optimizer.tables.learning_rate=1e-300")
     found: dict[tuple[str, bool], dict[str, Any]] = {}
     for what, data in neighbours(kind).items():
-        runs = tmp_path / what.replace(" ", "_")
-        runs.mkdir()
-        (runs / ".calibration").symlink_to(calibrations)
+        runs = runs_in(tmp_path / what.replace(" ", "_"))
         for moves in (True, False):
             run = make_run(config(kind, rule, data, runs, *(() if moves else still)))
             found[what, moves] = released(run.path, runs)
@@ -181,12 +181,10 @@ def test_one_training_row_moves_noised_quantities_alone(
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, calibrations: Path) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory, prepared: Path, runs_in: RunsIn) -> Path:
     """A finished run."""
-    folder = tmp_path_factory.mktemp("release")
-    (folder / "runs").mkdir()
-    (folder / "runs" / ".calibration").symlink_to(calibrations)
-    return make_run(config("clicks", "adafest", folder / "data", folder / "runs")).path
+    runs = runs_in(tmp_path_factory.mktemp("release") / "runs")
+    return make_run(config("clicks", "adafest", prepared, runs)).path
 
 
 @pytest.fixture
@@ -197,7 +195,7 @@ def run(made: Path, tmp_path: Path) -> Path:
     return copy
 
 
-def test_a_release_tells_no_seed_no_place_no_time_and_no_machine(made: Path) -> None:
+def test_a_release_tells_no_seed_no_place_no_time_and_no_machine(made: Path, prepared: Path) -> None:
     settings = yaml.safe_load((made / "release" / "config.yaml").read_text())
     assert "noise_seed" not in settings["privacy"] and "paths" not in settings
     assert typed(settings).privacy.noise_seed is None  # it reads as a configuration
@@ -205,16 +203,23 @@ def test_a_release_tells_no_seed_no_place_no_time_and_no_machine(made: Path) -> 
     assert asked["privacy"]["noise_seed"] == 5
     assert json.loads((made / "status.json").read_text()) == {"status": "done", "reason": None}
     whole = "".join((made / "release" / name).read_text() for name in ("config.yaml", "ledger.json", "summary.json"))
-    for word in (str(made.parents[3]), made.name, "noise_seed:", '"noise_seed"', "seconds", "pid", "throughput"):
+    for word in (
+        str(made.parents[3]),
+        str(prepared),
+        made.name,
+        "noise_seed:",
+        '"noise_seed"',
+        "seconds",
+        "pid",
+        "throughput",
+    ):
         assert word not in whole, word
 
 
-def test_places_of_files_lose_all_but_their_name(tmp_path: Path, calibrations: Path) -> None:
+def test_places_of_files_lose_all_but_their_name(tmp_path: Path, prepared: Path, runs_in: RunsIn) -> None:
     np.save(tmp_path / "prior.npy", np.ones(26 * 20))
     public = ("algorithm.selection.mechanism=public", f"algorithm.selection.prior={tmp_path}/prior.npy")
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / ".calibration").symlink_to(calibrations)
-    path = make_run(config("clicks", "fest", tmp_path / "data", tmp_path / "runs", *public)).path
+    path = make_run(config("clicks", "fest", prepared, runs_in(tmp_path / "runs"), *public)).path
     summary = json.loads((path / "release" / "summary.json").read_text())
     assert summary["hyperparameters"]["algorithm"]["selection"]["prior"] == "prior.npy"
     assert checked(path).summary == summary

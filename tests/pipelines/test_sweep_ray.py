@@ -83,8 +83,9 @@ def planned(folder: Path, *overrides: str) -> list[PlannedRun]:
     return plan(Composer(), [*LINE, *places, *overrides]).runs
 
 
+@pytest.mark.cluster
 def test_a_run_is_carried_by_ray_and_ends_as_it_does_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default, as the small representative of ``cluster``: one node, one run, nobody killed."""
+    """Cluster, which `.ci/run` tests nevertheless: one node, one run, nobody killed; half a minute."""
     monkeypatch.setenv("PYTHONPATH", str(HOME))
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     (here,) = planned(tmp_path / "here")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from scipy import stats
 
 from dpfest.errors import UserError
-from pipelines.bench import embedding, pctr, peers, preprocess, ranks, small, step, text
+from pipelines.bench import accounting, embedding, pctr, peers, preprocess, ranks, small, step, text
 from pipelines.bench.algorithms import COMPETITORS
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
@@ -129,13 +130,17 @@ def test_adafest_updates_every_touched_row_and_hardly_another() -> None:
     assert set(ids.tolist()) <= set(moved.tolist()) and len(moved) < len(ids) + 10
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("rules", [("adafest",), pytest.param(ranks.ALGORITHMS, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("short_turns")
-def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(tmp_path: Path) -> None:
-    """Slow: processes of their own."""
+def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Sequence[str]
+) -> None:
+    """Slow but for one rule: steps of the whole model, twice each."""
+    monkeypatch.setattr(ranks, "ALGORITHMS", rules)
     found = ranks.bench(config(tmp_path), repeats=1)
     pairs, growth = found[:-1], found[-1]
-    assert [record.competitor for record in pairs] == [ranks.ONE_PROCESS, ranks.ONE_RANK] * 3
+    assert [record.competitor for record in pairs] == [ranks.ONE_PROCESS, ranks.ONE_RANK] * len(rules)
+    assert [record.case.split(",")[0] for record in pairs[::2]] == list(rules)
     assert all(record.ratio for record in pairs) and growth.table_rows == 2000 and growth.peak_bytes
 
     column = ranks._OneColumn(100_000, 64, config(tmp_path))
@@ -146,10 +151,17 @@ def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(tmp
     assert 21 * distinct <= column.sent <= 29 * distinct + 8 * 2**16 + 100
 
 
+@pytest.mark.parametrize("rules", [("adafest",), pytest.param(COMPETITORS, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("short_turns")
-def test_every_rule_and_every_floor_takes_the_pctr_step(tmp_path: Path) -> None:
+def test_every_rule_and_every_floor_takes_the_pctr_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Sequence[str]
+) -> None:
+    """Slow but for one rule: measures the memory of each in a process of its own."""
+    floors = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, pctr.EVALUATION)
+    assert (*floors, *COMPETITORS) == step.COMPETITORS
+    monkeypatch.setattr(step, "COMPETITORS", (*floors, *rules))
     found = by_name(step.bench(config(tmp_path), repeats=1))
-    assert set(found) == {pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, pctr.EVALUATION, *COMPETITORS}
+    assert set(found) == {*floors, *rules}
     assert {record.reference for record in found.values()} == {pctr.ORDINARY}
     assert all(record.median_seconds and record.peak_bytes for record in found.values())
     assert {record.table_rows for record in found.values()} == {2000}
@@ -238,11 +250,12 @@ def test_the_pandas_way_writes_every_row(tmp_path: Path) -> None:
     assert sizes == [400 * RECORD.itemsize] * 2
 
 
-@pytest.mark.slow
-def test_cold_and_remembered_calibrations_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow: calibrates at the size of Criteo."""
-    from pipelines.bench import accounting
-
+@pytest.mark.parametrize("examples", [10_000, pytest.param(accounting.EXAMPLES, marks=pytest.mark.slow)])
+def test_cold_and_remembered_calibrations_are_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
+) -> None:
+    """Slow but for few steps: calibrates at the size of Criteo."""
+    monkeypatch.setattr(accounting, "EXAMPLES", examples)
     monkeypatch.setattr(accounting, "ALGORITHM_NAMES", ("dpsgd",))
     (cold, cached) = accounting.bench(config(tmp_path), repeats=1)
     assert (cold.competitor, cached.competitor, cached.reference) == ("cold", "cached", "cold")
@@ -262,14 +275,18 @@ def test_the_shipped_limits_are_the_papers() -> None:
     assert dataclasses.asdict(shipped)["largest_rows"] == embedding.SIZES[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("rules", [("adafest",), pytest.param(COMPETITORS, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("short_turns")
-def test_text_times_every_rule_on_an_encoder_in_micro_batches(tmp_path: Path) -> None:
-    """Slow: steps of an encoder under every rule."""
+def test_text_times_every_rule_on_an_encoder_in_micro_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Sequence[str]
+) -> None:
+    """Slow but for one rule: an encoder of each in a process of its own."""
+    assert text.COMPETITORS == COMPETITORS
+    monkeypatch.setattr(text, "COMPETITORS", rules)
     settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
     path, found = bench("text", settings, repeats=1)
     assert path.name == "text.json"
-    assert {record.competitor for record in found} == {text.ORDINARY, *COMPETITORS}
+    assert {record.competitor for record in found} == {text.ORDINARY, *rules}
     assert {record.case for record in found} == {"text_synthetic, 500 rows, 8 texts in micro-batches of 4"}
     assert all(record.median_seconds and record.working_bytes for record in found)
     with pytest.raises(

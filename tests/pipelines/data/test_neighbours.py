@@ -28,6 +28,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
 from pipelines.data.text.glue import OfficialConfig, QnliConfig, Sst2Config
 from pipelines.data.text.synthetic import TextSyntheticConfig
+from tests.pipelines.data.conftest import ReadFlights
 from tests.pipelines.data.criteo_text import run, some_lines
 
 Placed = Counter[tuple[str, str, bytes]]
@@ -123,20 +124,15 @@ def test_of_generated_clicks(tmp_path: Path, which: str, config: Any, monkeypatc
     assert_one_record_is_gone(whole(config, lambda: of(list)), of(lambda lines: without(lines, which)))
 
 
-TABLES: dict[str, pl.DataFrame] = {}
-"""The files of the flights' package, each read once."""
-
-
 @pytest.mark.parametrize("config", [NycflightsConfig(), NycflightsStreamConfig(days=6)])
-def test_of_the_flights(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_the_flights(
+    tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch, read_flights: ReadFlights
+) -> None:
     """Every sixtieth flight, whole days of the busiest route among them, so that flights share hours and aircraft."""
-    read = Nycflights._read
 
     def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
         def changed(self: Nycflights, file: str) -> pl.DataFrame:
-            if file not in TABLES:
-                TABLES[file] = read(self, file)
-            table = TABLES[file]
+            table = read_flights(self, file)
             if file != "flights.csv.zip":
                 return table
             some = pl.int_range(pl.len()) % 60 == 0

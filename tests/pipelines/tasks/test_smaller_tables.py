@@ -14,6 +14,7 @@ from pipelines.config.settings import Config, typed
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
 from pipelines.tasks.smaller_tables import SmallerTables
 from pipelines.train import make_run
+from tests.pipelines.by_hand import noise_by_hand
 
 SIZES = (7, 100, 1000)
 
@@ -33,7 +34,10 @@ def test_values_share_the_row_of_their_remainder_and_small_tables_stay_whole() -
     assert torch.equal(model(numeric, values), expected)
 
 
-def test_its_reduction_is_that_of_whole_tables_to_what_a_step_noises(tmp_path: Path) -> None:
+def test_its_reduction_is_that_of_whole_tables_to_what_a_step_noises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise_by_hand(monkeypatch, 5.0)
     sizes = [*SIZES, *[5] * 23]
     outcome = make_run(config(tmp_path, f"data.vocabulary.sizes={sizes}", "model.hidden=[8]", "algorithm.max_rows=30"))
     gradient = json.loads((outcome.path / "release" / "summary.json").read_text())["embedding_gradient"]

@@ -19,6 +19,7 @@ from pipelines.data.text.tokens import TextTokenizer
 from pipelines.preprocess import preprocess
 from pipelines.tasks.task import task_of
 from pipelines.train import make_run
+from tests.pipelines.by_hand import noise_by_hand
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -96,7 +97,8 @@ def test_the_second_text_of_a_pair_has_the_segment_that_its_tokenizer_gives_it(t
     assert given[0]["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1, 1]]
 
 
-def test_bert_trains_on_pairs(tmp_path: Path, model: Path) -> None:
+def test_bert_trains_on_pairs(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noise_by_hand(monkeypatch, 8.0)
     run = make_run(config(tmp_path, model, "algorithm.threshold=1", "train.batch_size=8"))
     assert 0 <= run.summary["utility"]["value"] <= 1
     assert re.fullmatch(r"[0-9a-f]{8}", run.summary["weights"])

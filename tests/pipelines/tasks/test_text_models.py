@@ -18,6 +18,7 @@ from pipelines.tasks.low_rank_table import LowRankTable
 from pipelines.tasks.roberta import trainable_set
 from pipelines.tasks.task import task_of
 from pipelines.train import make_run
+from tests.pipelines.by_hand import noise_by_hand
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -49,7 +50,10 @@ def pretrained(folder: Path, family: str, **more: Any) -> Path:
 
 @pytest.mark.parametrize("head", ["unit", "own"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_trains_with_every_head(tmp_path: Path, family: str, head: str) -> None:
+def test_every_family_trains_with_every_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, head: str
+) -> None:
+    noise_by_hand(monkeypatch, 5.0)
     folder = pretrained(tmp_path / "model", family)
     run = make_run(config(tmp_path, f"model.path={folder}", f"model.head={head}", "algorithm.threshold=2"))
     from safetensors.torch import load_file
@@ -99,6 +103,7 @@ def test_a_table_of_low_rank_trains_and_its_reduction_is_the_papers(
             before.update({name: value.clone() for name, value in self.model.state_dict().items()})
         return step(self, batch)
 
+    noise_by_hand(monkeypatch, 5.0)
     monkeypatch.setattr(PrivateTraining, "step", watched)
     settings = config(tmp_path, "algorithm=lora_embedding", "algorithm.rank=4")
     run = make_run(settings)

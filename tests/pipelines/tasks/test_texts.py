@@ -28,6 +28,7 @@ from pipelines.runs.identity import run_folder, run_hash
 from pipelines.tasks.task import task_of
 from pipelines.train import make_run
 from tests.dpfest.steps import micro_batches
+from tests.pipelines.by_hand import noise_by_hand
 
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
@@ -277,11 +278,9 @@ def test_a_step_moves_lora_classifier_and_surviving_rows_and_nothing_else(
     assert rows == set.union(*survived) - {1} and 0 < len(rows) < len(now[table])
 
 
-@pytest.mark.parametrize(
-    "rule", [one if one in ("fest", "threshold") else pytest.param(one, marks=pytest.mark.slow) for one in RULES]
-)
-def test_every_rule_trains_texts(tmp_path: Path, rule: str) -> None:
-    """Slow but for two: noise of its own for each rule."""
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_trains_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    noise_by_hand(monkeypatch, 8.0)
     within = ["algorithm.selection.rows=40"] if rule in ("fest", "adafest_plus") else []
     summary = make_run(config(tmp_path, f"algorithm={rule}", *within)).summary
     assert (summary["dataset"], summary["model"], summary["algorithm"]) == ("text_synthetic", "roberta", rule)
@@ -293,15 +292,12 @@ def test_every_rule_trains_texts(tmp_path: Path, rule: str) -> None:
         assert summary["embedding_gradient"]["tables"][0]["rows_mean"] == 40
 
 
-@pytest.mark.parametrize(
-    "rule", ["adafest", *(pytest.param(one, marks=pytest.mark.slow) for one in ("dpsgd", "nonprivate"))]
-)
-def test_a_run_that_was_broken_off_ends_in_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str
-) -> None:
+def test_a_run_that_was_broken_off_ends_in_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of texts in micro-batches; other rules, and processes that are killed, are tested on clicks."""
     from safetensors.torch import load_file
 
-    more = (f"algorithm={rule}", "train.steps=8", "train.checkpoint_every=3", "train.micro_batch_size=50")
+    noise_by_hand(monkeypatch, 8.0)
+    more = ("train.steps=8", "train.checkpoint_every=3", "train.micro_batch_size=50")
     whole = make_run(config(tmp_path, *more))
     settings = config(tmp_path, *more, f"paths.runs={tmp_path}/other")
     step = PrivateTraining.step

@@ -18,8 +18,8 @@ PAID = {"quantity", "sales_value", "label", *DISCOUNTS}
 
 
 @pytest.fixture(scope="module")
-def journey(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return Dataset.open(run(JourneyConfig(), tmp_path_factory.mktemp("data")))
+def journey(prepared: Path) -> Dataset:
+    return Dataset.open(run(JourneyConfig(), prepared))
 
 
 def test_every_line_is_there_and_half_were_bought_at_a_discount(journey: Dataset) -> None:
@@ -43,11 +43,23 @@ def test_no_feature_tells_what_was_paid() -> None:
     assert not PAID & used
 
 
-def test_slices_are_weeks_that_rise_and_hold_every_line_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [50, pytest.param(1, marks=pytest.mark.slow)])
+def test_slices_are_weeks_that_rise_and_hold_every_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """Slow but for every fiftieth line."""
+    read = Journey.read
+
+    def some(self: Journey, file: str, columns: list[str] | None = None) -> pl.DataFrame:
+        table = read(self, file, columns)
+        return table.gather_every(every) if "transactions" in file else table
+
+    monkeypatch.setattr(Journey, "read", some)
+    lines = -(-LINES // every)
     stream = Stream.open(run(JourneyStreamConfig(days=2), tmp_path))
-    assert sum(sum(day.rows.values()) for day in stream.days) == LINES
+    assert sum(sum(day.rows.values()) for day in stream.days) == lines
     first, second = (Journey(2, number).lines().get_column("week") for number in (0, 1))
-    assert first.max() < second.min() and len(first) + len(second) == LINES  # type: ignore[operator]
+    assert first.max() < second.min() and len(first) + len(second) == lines  # type: ignore[operator]
 
 
 def test_another_file_under_the_same_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,14 +11,15 @@ import pytest
 from pipelines.data.clicks.nycflights import SCHEDULE_COLUMNS, Nycflights, NycflightsConfig
 from pipelines.data.clicks.nycflights_features import CROSSES, SCALES, departure_features
 from pipelines.data.dataset import Dataset
+from tests.pipelines.data.conftest import ReadFlights
 from tests.pipelines.data.criteo_text import run
 
 AFTER_DEPARTURE = {"dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"}
 
 
 @pytest.fixture(scope="module")
-def flights(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return Dataset.open(run(NycflightsConfig(), tmp_path_factory.mktemp("data")))
+def flights(prepared: Path) -> Dataset:
+    return Dataset.open(run(NycflightsConfig(), prepared))
 
 
 def test_every_flight_with_a_known_delay_is_there_and_the_others_are_counted(flights: Dataset) -> None:
@@ -52,14 +55,21 @@ def test_no_column_that_is_read_is_known_only_after_departure() -> None:
     assert not AFTER_DEPARTURE & used
 
 
-@pytest.mark.slow
-def test_features_do_not_move_when_the_outcome_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow (derives all flights twice). Delays reversed, other outcomes gone: the flights have the same features."""
+@pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
+def test_features_do_not_move_when_the_outcome_does(
+    monkeypatch: pytest.MonkeyPatch, read_flights: ReadFlights, every: int
+) -> None:
+    """Slow but for every twentieth flight. Delays reversed, other outcomes gone: the same features."""
+
+    def some(self: Nycflights, name: str) -> pl.DataFrame:
+        table = read_flights(self, name)
+        return table.gather_every(every) if name == "flights.csv.zip" else table
+
+    monkeypatch.setattr(Nycflights, "_read", some)
     plain = next(Nycflights().blocks(lambda done, total: None))
-    read = Nycflights._read
 
     def other_outcomes(self: Nycflights, name: str) -> pl.DataFrame:
-        table = read(self, name)
+        table = some(self, name)
         if name == "flights.csv.zip":
             happened = pl.col("arr_delay").is_not_null()
             table = table.drop(*(AFTER_DEPARTURE - {"arr_delay"})).with_columns(

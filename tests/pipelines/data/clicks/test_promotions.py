@@ -58,11 +58,21 @@ def test_no_feature_tells_what_was_bought(monkeypatch: pytest.MonkeyPatch) -> No
     assert plain.label.sum() > 10 and other.label.sum() == 0
 
 
-@pytest.mark.slow
-def test_slices_are_weeks_that_rise_and_hold_every_line_once(tmp_path: Path) -> None:
-    """Slow: reads 21 million lines."""
-    stream = Stream.open(run(PromotionsStreamConfig(rows=20_000, days=3), tmp_path))
-    whole = lines(Promotions(20_000))
+@pytest.mark.parametrize(("rows", "products"), [(None, 100), pytest.param(20_000, None, marks=pytest.mark.slow)])
+def test_slices_are_weeks_that_rise_and_hold_every_line_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int | None, products: int | None
+) -> None:
+    """Slow but for few products: reads 21 million lines."""
+    if products is not None:
+        scan = Promotions.scan
+        everywhere = scan(Promotions(None), "data/promotions.parquet").filter(pl.col("product_id") % 200 == 0)
+        few = everywhere.collect()
+        assert few["product_id"].n_unique() > products
+        monkeypatch.setattr(
+            Promotions, "scan", lambda self, name: few.lazy() if "promotions" in name else scan(self, name)
+        )
+    stream = Stream.open(run(PromotionsStreamConfig(rows=rows, days=3), tmp_path))
+    whole = lines(Promotions(rows))
     of_slice = whole.group_by((pl.col("week") - 1) * 3 // WEEKS).len().sort("week")["len"]
     assert stream.rows_of_day == of_slice.to_list() and sum(stream.rows_of_day) == whole.height
     assert whole["week"].is_sorted() and set(whole["week"]) == set(range(1, WEEKS + 1))

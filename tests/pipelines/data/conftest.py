@@ -1,0 +1,25 @@
+"""What tests of data share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import polars as pl
+import pytest
+
+from pipelines.data.clicks.nycflights import Nycflights
+from tests.once import Once
+
+ReadFlights = Callable[[Nycflights, str], pl.DataFrame]
+
+
+@pytest.fixture(scope="session")
+def read_flights(once: Once) -> ReadFlights:
+    """The reader of the flights' files, of which each, seconds of unpacking and parsing, is read once a session."""
+    read = Nycflights._read
+
+    def again(self: Nycflights, name: str) -> pl.DataFrame:
+        folder = once(f"nycflights-{name}", lambda folder: read(self, name).write_ipc(folder / "table"))
+        return pl.read_ipc(folder / "table")
+
+    return again

@@ -12,8 +12,9 @@ from tests.cli.conftest import Command
 QUICK = ("audit", "audit.draws=1000", "audit.canaries=0", "privacy.noise_seed=0")
 
 
-@pytest.mark.long("calibrates and draws the noise of each private rule")
+@pytest.mark.slow
 def test_all_private_rules_are_audited_unless_one_is_chosen(dpfest_here: Command, tmp_path: Path) -> None:
+    """Slow: calibrates and draws the noise of each private rule."""
     ended = dpfest_here(*QUICK)
     assert ended.returncode == 0, ended.stderr
     path = tmp_path / "report" / "audit" / "audit.json"

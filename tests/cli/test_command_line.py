@@ -126,8 +126,10 @@ def test_budget_runs_under_multirun_without_litter(dpfest_here: Command, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} <= {"runs"}
 
 
+@pytest.mark.slow
 def test_a_suggested_batch_size_can_be_planned_as_it_is_printed(dpfest_here: Command, tmp_path: Path) -> None:
-    line = ["budget.examples=20000", "train.batch_size=512", "algorithm=dpsgd", "data=journey"]
+    """Slow: calibrates at many sizes."""
+    line = ["budget.examples=6000", "train.batch_size=512", "algorithm=dpsgd", "data=journey"]
     ended = dpfest_here("budget", "--plan", *line)
     assert ended.returncode == 0, ended.stderr
     suggested = re.search(r"^suggested: (train\.batch_size=(\d+)) (train\.steps=\d+)$", ended.stdout, re.MULTILINE)

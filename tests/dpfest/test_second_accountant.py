@@ -69,7 +69,10 @@ LEDGERS: dict[str, tuple[list[Event], float]] = {
     "unsampled steps (audit)": ([steps(DPSGD(), 2.0, 1.0, 3)], 1e-2),
     "a stream of two periods": (stream(), 1 / 150_000),
 }  # fmt: skip
-LONG = ("exponential selection, m = 8", "truncated Poisson batches, at most 8,650", "a stream of two periods")
+LONG = (
+    "DP-SGD, Criteo Kaggle, one epoch", "exponential selection, m = 8", "truncated Poisson batches, at most 8,650",
+    "a stream of two periods",
+)  # fmt: skip
 """Whose integrals take long; small ones of their kinds, and `tests.dpfest.test_stream`, stand for them by default."""
 SMALL: dict[str, tuple[list[Event], float]] = {
     "exponential selection": ([steps(Exponential(rows_per_step=1, noise_ratio=1.0), 1.0, 0.05, 100)], 1e-5),

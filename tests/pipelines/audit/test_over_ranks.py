@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
+from dpfest.algorithms import DPSGD, AdaFEST, Algorithm, Threshold
 from dpfest.engine import NoisedGradient, RowGradient, noise_of
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
@@ -79,8 +79,17 @@ def noise_for(made: PrivacyPlan, share: float = 1.0) -> dict[str, Any]:
     return noise | {"gradient_noise_multiplier": share * noise["gradient_noise_multiplier"]}
 
 
-@pytest.mark.parametrize("algorithm", [DPSGD(), AdaFEST(threshold=0.5, noise_ratio=1.0)], ids=["dpsgd", "adafest"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        AdaFEST(threshold=0.5, noise_ratio=1.0),
+        pytest.param(DPSGD(), marks=pytest.mark.slow),
+        pytest.param(Threshold(false_rate=0.5), marks=pytest.mark.slow),
+    ],
+    ids=lambda algorithm: algorithm.name,
+)
 def test_over_two_ranks_a_sound_step_stays_below_its_claim_and_half_its_noise_passes_it(algorithm: Algorithm) -> None:
+    """Slow but for one: 30,000 draws, sound and sabotaged, on two processes."""
     made = claimed(algorithm)
     sound, *_ = together(drawn, 2, RankEngine, algorithm, noise_for(made))
     halved, *_ = together(drawn, 2, RankEngine, algorithm, noise_for(made, 0.5))

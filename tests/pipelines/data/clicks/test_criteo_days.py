@@ -114,8 +114,9 @@ def test_parquet_of_other_columns_is_refused(tmp_path: Path, frame: pl.DataFrame
         run(Criteo1TBConfig(path=str(tmp_path / "source"), days=1), tmp_path / "data")
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_broken_day_stops_itself_alone(tmp_path: Path, jobs: int) -> None:
+    """Slow where days have processes of their own."""
     config = _source(tmp_path / "source", days=4, rows=1_000)
     for name, keep in (("day_1.gz", 7_000), ("day_2.gz", 0)):
         path = tmp_path / "source" / name

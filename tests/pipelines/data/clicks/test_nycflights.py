@@ -22,7 +22,9 @@ def flights(prepared: Path) -> Dataset:
     return Dataset.open(run(NycflightsConfig(), prepared))
 
 
+@pytest.mark.slow
 def test_every_flight_with_a_known_delay_is_there_and_the_others_are_counted(flights: Dataset) -> None:
+    """Slow: writes all flights."""
     assert flights.rows == {"train": 261_978, "validation": 16_613, "test": 48_755}
     assert sum(flights.rows.values()) == 327_346
     assert flights.description["excluded_rows"]["by_reason"] == {"no arrival delay: cancelled or diverted": 9_430}

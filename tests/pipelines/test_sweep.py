@@ -244,6 +244,7 @@ def test_a_dataset_that_cannot_be_made_fails_its_runs_alone(tmp_path: Path, stag
     }
 
 
+@pytest.mark.long("starts an interpreter that starts runs, and waits for them to stop")
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_asks_runs_to_stop_and_starts_no_other(tmp_path: Path, stages: Stages, number: int) -> None:
     script = textwrap.dedent(f"""

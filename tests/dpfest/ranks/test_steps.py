@@ -44,6 +44,7 @@ def trained(plans: Plans) -> dict[str, list[object]]:
     return found
 
 
+@pytest.mark.long("seven processes, each with all algorithms")
 def test_one_two_and_four_ranks_give_the_same_bits_under_every_rule() -> None:
     alone = trained(plans())
     for world in (2, 4):

@@ -19,9 +19,9 @@ from torch.utils.data import TensorDataset
 import dpfest
 from dpfest import DPSGD, AdaFEST, UserError, make_private
 from dpfest.accounting import Event
-from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.training import PrivateTraining
+from tests.dpfest.steps import engine_with
 
 
 def data() -> TensorDataset:
@@ -167,7 +167,7 @@ def test_a_private_step_without_noise_is_refused(stated: float | None) -> None:
 def test_a_map_without_noise_is_refused() -> None:
     run = training()
     with pytest.raises(UserError, match=r"map_noise_multiplier=0.*without noise"):
-        PrivateEngine(
+        engine_with(
             run.model, AdaFEST(), losses, NoiseKey.fresh(), gradient_noise_multiplier=1.0, expected_batch_size=40.0,
             map_noise_multiplier=0.0,
         )  # fmt: skip
@@ -177,8 +177,8 @@ def test_a_map_without_noise_is_refused() -> None:
 def test_what_a_choice_of_rows_needs_is_asked_for_by_name(algorithm: Any) -> None:
     """Not by an assertion, which `python -O` would leave out."""
     run = training()
-    engine = PrivateEngine(
+    engine = engine_with(
         run.model, algorithm, losses, NoiseKey.fresh(), gradient_noise_multiplier=1.0, expected_batch_size=40.0
     )
-    with pytest.raises(UserError, match=r"selected=|map_noise_multiplier=|epsilon_per_row="):
+    with pytest.raises(UserError, match=r"selected=|map_noise_multiplier=|epsilon_per_draw="):
         engine.gradient([], 0)

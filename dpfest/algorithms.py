@@ -3,9 +3,12 @@
 A step (:mod:`dpfest.step`) asks an algorithm three things. ``measure`` returns what its choice of rows needs of the
 batch, summed over all examples. ``survivors`` returns, shard by shard, the sorted rows that the step's gradient may
 touch; all others are zeroed in every example's gradient, which is then clipped and summed, and every survivor is
-noised. So an algorithm is sound if its *choice* of rows is accounted for: made before training (DP-SGD, DP-FEST,
-frozen), or by a mechanism that ``step_event`` states (DP-AdaFEST's noisy map, exponential selection). A choice by the
-*noised* gradient of rows costs nothing: ``kept``, which post-processes it. Settings are immutable: a run is as planned.
+noised. So an algorithm is sound if its *choice* of rows is accounted for: independent of the batch, which is enforced
+(DP-SGD, DP-FEST, frozen), or made by a mechanism that ``step_event`` states (DP-AdaFEST's noisy map, exponential
+selection). A choice by the *noised* gradient of rows costs nothing: ``kept``, which post-processes it. Settings are
+immutable: a run is as planned.
+
+A rule of one's own derives from :class:`PrivateAlgorithm`, whose definition refuses one that nobody accounts for.
 """
 
 from __future__ import annotations
@@ -32,6 +35,17 @@ if TYPE_CHECKING:
     from dpfest.batch import LogicalBatch
 
 
+INDEPENDENT = "independent of the batch"
+"""The ``choice`` of an algorithm that sees no batch when it chooses rows."""
+BY_EVENT = "by the event"
+"""The ``choice`` of an algorithm whose ``step_event`` pays for it."""
+
+
+def _depth(cls: type, name: str) -> int:
+    """Return how many classes of the order of resolution come before the one that defines a name."""
+    return next(number for number, each in enumerate(cls.__mro__) if name in vars(each))
+
+
 @dataclass(frozen=True)
 class Algorithm:
     """Interface of an algorithm: a name, a choice of rows, and its cost.
@@ -43,6 +57,9 @@ class Algorithm:
         lazy: whether the tables' noise is drawn when a row is next read (:mod:`dpfest.lazy`).
         sparse: whether the tables' gradients are sparse.
         joint: whether rows are chosen from all tables at once, and not shard by shard.
+        choice: :data:`INDEPENDENT` or :data:`BY_EVENT`.
+        draws_untouched: whether ``kept`` draws the rows that no example touched, of an algorithm that chooses every
+            row: then it is given the touched ones alone.
     """
 
     name: str = ""
@@ -50,6 +67,8 @@ class Algorithm:
     lazy: ClassVar[bool] = False
     sparse: ClassVar[bool] = True
     joint: ClassVar[bool] = False
+    choice: ClassVar[str] = BY_EVENT
+    draws_untouched: ClassVar[bool] = False
     clipping_norm: ClassVar[float] = math.inf
     selection: ClassVar[SelectionConfig | None] = None
 
@@ -70,7 +89,8 @@ class Algorithm:
         """Return a shard's surviving rows, numbered within it, sorted distinct int64 ``[s]``; None for every row.
 
         Args:
-            shard: the shard, whose key has the noise of the choice.
+            shard: the shard, whose key has the noise of the choice; it refuses to say what the batch touches where the
+                choice is independent of it.
             measured: what :meth:`measure` returned for it.
             cost: the event that is charged for the step; None without a guarantee.
             step: step number, by which noise is told apart.
@@ -93,7 +113,7 @@ class Algorithm:
         pays for, and have its law. Not called where noise is drawn after the step.
 
         Args:
-            shard: the shard, whose key has the noise of rows that did not survive.
+            shard: the shard, whose key has the noise of rows that did not survive; it does not say what is touched.
             noised: the noised sums of its survivors.
             deviation: standard deviation of their noise, above 0.
             step: step number.
@@ -108,12 +128,29 @@ class Algorithm:
 class PrivateAlgorithm(Algorithm):
     """An algorithm that clips and adds noise: by default, one Gaussian release of the gradient per step.
 
+    A subclass that redefines ``measure``, ``survivors`` or ``draws_untouched`` must define ``step_event`` as well, to
+    state what its choice of rows costs, or declare ``choice = INDEPENDENT``: it is then not told what a batch touches.
+
     Raises:
+        UserError: where the subclass is defined, if it does neither.
         ValueError: a numeric setting other than the threshold is not finite and greater than zero.
     """
 
     private: ClassVar[bool] = True
     clipping_norm: float = 1.0  # type: ignore[misc]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        paid = _depth(cls, "step_event")
+        declared = _depth(cls, "choice") if cls.choice == INDEPENDENT else len(cls.__mro__)
+        for part in ("measure", "survivors", "draws_untouched"):
+            free = part == "survivors" and declared <= _depth(cls, part)
+            if _depth(cls, part) < paid and not free:
+                raise UserError(
+                    f"{cls.__name__} redefines {part}, and inherits the step_event of another choice of rows, which "
+                    "would be charged for its own. Define step_event as well, to state what the choice costs, or "
+                    "declare choice = dpfest.algorithms.INDEPENDENT, for one that does not look at the batch."
+                )
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -153,10 +190,11 @@ class DPSGD(PrivateAlgorithm):
         return self.noise == "lazy"
 
     sparse = lazy
+    choice: ClassVar[str] = INDEPENDENT
 
     def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
-        """Return None for every row; under lazy noise the touched rows, since all others have zero gradient."""
-        return shard.touched() if self.lazy else None
+        """Return None, for every row."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -175,6 +213,7 @@ class Threshold(PrivateAlgorithm):
     noise (:mod:`dpfest.thresholding`).
     """
 
+    draws_untouched: ClassVar[bool] = True
     name: str = "threshold"
     false_rate: float = 0.01
     rule: str = "hard"
@@ -187,8 +226,12 @@ class Threshold(PrivateAlgorithm):
             raise ValueError(f"rule={self.rule} must be hard or soft")
 
     def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
-        """Return the touched rows, since all others are noise alone: an example is clipped with all of its rows."""
-        return shard.touched()
+        """Return None, for every row."""
+        return None
+
+    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
+        """Return one Gaussian release of every row, of which :meth:`kept` is a function."""
+        return super().step_event(noise_multiplier, sampling_probability)
 
     def kept(self, shard: Shard, noised: RowSums, deviation: float, step: int) -> RowSums:
         """Return the rows, touched or not, whose noised norm reaches that of their table."""
@@ -208,6 +251,7 @@ class Threshold(PrivateAlgorithm):
 class Frozen(PrivateAlgorithm):
     """Embeddings keep their initial values; only the dense parameters are trained. The control of every comparison."""
 
+    choice: ClassVar[str] = INDEPENDENT
     name: str = "frozen"
 
     def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
@@ -219,6 +263,7 @@ class Frozen(PrivateAlgorithm):
 class FEST(PrivateAlgorithm):
     """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows selected before training by ``selection``."""
 
+    choice: ClassVar[str] = INDEPENDENT
     name: str = "fest"
     selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
 

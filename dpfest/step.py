@@ -14,10 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from torch import Tensor
+
 from dpfest.accounting import Event
-from dpfest.algorithms import Algorithm
+from dpfest.algorithms import INDEPENDENT, Algorithm
 from dpfest.batch import LogicalBatch
-from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows
+from dpfest.errors import UserError
+from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows, Shard
 from dpfest.tables import Survivors
 
 
@@ -51,8 +54,7 @@ def private_step(
         check()
         measured = algorithm.measure(batch, rows, shards, cost)
         chosen = [
-            Survivors(shard.layout, algorithm.survivors(shard, found, cost, step))
-            for shard, found in zip(shards, measured, strict=True)
+            _chosen(algorithm, noise, shard, found, cost, step) for shard, found in zip(shards, measured, strict=True)
         ]
         sums = rows.clipped_sum(batch, rows.mask(chosen), algorithm.clipping_norm, grid=noise.grid)
     own, dense = rows.reduce(sums, chosen)
@@ -61,7 +63,7 @@ def private_step(
     noise.on_dense(dense, rows.key, step)
 
     if noise.deviation > 0:
-        own = [algorithm.kept(shard, one, noise.deviation, step) for shard, one in zip(shards, own, strict=True)]
+        own = [algorithm.kept(_blind(at), one, noise.deviation, step) for at, one in zip(shards, own, strict=True)]
     counts = [sum(shape[0] for shape in shapes) for shapes in zip(*(one.survivors.shapes for one in own), strict=True)]
     *per_table, units, examples, loss = rows.totals([*counts, batch.units, batch.examples, sums.loss])
     divisor = expected_batch_size or max(units, 1.0)
@@ -72,3 +74,30 @@ def private_step(
         pending=noise.deviation / divisor if noise.deferred else 0.0,
     )
     return release, Diagnostics(int(examples), loss / examples if examples else math.nan)
+
+
+def _chosen(
+    algorithm: Algorithm, noise: Noise, shard: Shard, measured: Tensor | None, cost: Event | None, step: int
+) -> Survivors:
+    """Return the survivors of a shard, as far as the step itself must noise them.
+
+    Where every row survives, and those that no example touched (noise alone) are drawn later or by the algorithm, they
+    are left to that.
+    """
+    seen = _blind(shard) if algorithm.choice == INDEPENDENT else shard
+    rows = algorithm.survivors(seen, measured, cost, step)
+    if rows is None and (noise.deferred or algorithm.draws_untouched):
+        rows = shard.touched()
+    return Survivors(shard.layout, rows)
+
+
+def _blind(shard: Shard) -> Shard:
+    """Return the shard without what the batch touches in it."""
+    return shard._replace(touched=_untold)
+
+
+def _untold() -> Tensor:
+    raise UserError(
+        "An algorithm asks what the batch touches where nothing pays for the answer: where its choice of rows is "
+        "independent of the batch, or in kept(). Let its choice be BY_EVENT, and state the cost in its step_event."
+    )

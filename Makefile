@@ -142,8 +142,9 @@ measured: $(ENVIRONMENT)
 	$(BIN)/dpfest bench bias $(QUICK) $(if $(DEMO),data=nycflights) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
 	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)
 
-readme: $(READY)  ## write README's results and their picture from the run cards in docs/reference
+readme: $(READY)  ## write README's results and their picture from docs/reference, and the documents' table of paths
 	$(BIN)/python -m reports.readme
+	$(BIN)/python -m reports.paths
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

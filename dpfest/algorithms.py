@@ -1,10 +1,14 @@
 """Algorithms: for each, its settings, which embedding rows survive a step, and the privacy cost of that choice.
 
-``survivors`` returns the sorted global rows that the step's gradient may touch; the engine (:mod:`dpfest.engine`)
-zeroes all others in every example's gradient, clips, sums, and adds noise to every survivor. So an algorithm is sound
-if its *choice* of rows is accounted for: made before training (DP-SGD, DP-FEST, frozen), or by a mechanism that
-``step_event`` states (DP-AdaFEST's noisy map, exponential selection). A choice by the *noised* gradient of rows costs
-nothing: ``kept``, which post-processes it. Settings are immutable: a run is as planned.
+A step (:mod:`dpfest.step`) asks an algorithm three things. ``measure`` returns what its choice of rows needs of the
+batch, summed over all examples. ``survivors`` returns, shard by shard, the sorted rows that the step's gradient may
+touch; all others are zeroed in every example's gradient, which is then clipped and summed, and every survivor is
+noised. So an algorithm is sound if its *choice* of rows is accounted for: independent of the batch, which is enforced
+(DP-SGD, DP-FEST, frozen), or made by a mechanism that ``step_event`` states (DP-AdaFEST's noisy map, exponential
+selection). A choice by the *noised* gradient of rows costs nothing: ``kept``, which post-processes it. Settings are
+immutable: a run is as planned.
+
+A rule of one's own derives from :class:`PrivateAlgorithm`, whose definition refuses one that nobody accounts for.
 """
 
 from __future__ import annotations
@@ -20,34 +24,26 @@ from torch import Tensor
 
 from dpfest.accounting import Event, split_noise
 from dpfest.errors import UserError
-from dpfest.gaussian import ROUNDING_ALLOWANCE
-from dpfest.noise import NoiseKey
+from dpfest.gaussian import ROUNDING_ALLOWANCE, gaussian_grid
+from dpfest.parts import Rows, RowSums, Shard
 from dpfest.survivors import draw_rows, surviving_rows
-from dpfest.tables import Survivors, TableLayout
+from dpfest.tables import Survivors
 from dpfest.thresholding import keep_long_rows
 from dpfest.topk import SelectionConfig
 
 if TYPE_CHECKING:
-    from dpfest.engine import LogicalBatch
+    from dpfest.batch import LogicalBatch
 
 
-@dataclass(frozen=True)
-class StepContext:
-    """What an algorithm may use besides the batch: step number, key, and the noise multipliers of the step's event.
+INDEPENDENT = "independent of the batch"
+"""The ``choice`` of an algorithm that sees no batch when it chooses rows."""
+BY_EVENT = "by the event"
+"""The ``choice`` of an algorithm whose ``step_event`` pays for it."""
 
-    Attributes:
-        selected: sorted global rows of DP-FEST's set, or None.
-        map_noise_multiplier: ``sigma_1``, or None.
-        epsilon_per_row: cost of one row drawn by the exponential mechanism, or None.
-    """
 
-    step: int
-    key: NoiseKey
-    layout: TableLayout
-    device: torch.device
-    selected: Tensor | None = None
-    map_noise_multiplier: float | None = None
-    epsilon_per_row: float | None = None
+def _depth(cls: type, name: str) -> int:
+    """Return how many classes of the order of resolution come before the one that defines a name."""
+    return next(number for number, each in enumerate(cls.__mro__) if name in vars(each))
 
 
 @dataclass(frozen=True)
@@ -60,17 +56,45 @@ class Algorithm:
         selection: settings of the row selection before training, if any.
         lazy: whether the tables' noise is drawn when a row is next read (:mod:`dpfest.lazy`).
         sparse: whether the tables' gradients are sparse.
+        joint: whether rows are chosen from all tables at once, and not shard by shard.
+        choice: :data:`INDEPENDENT` or :data:`BY_EVENT`.
+        draws_untouched: whether ``kept`` draws the rows that no example touched, of an algorithm that chooses every
+            row: then it is given the touched ones alone.
     """
 
     name: str = ""
     private: ClassVar[bool] = False
     lazy: ClassVar[bool] = False
     sparse: ClassVar[bool] = True
+    joint: ClassVar[bool] = False
+    choice: ClassVar[str] = BY_EVENT
+    draws_untouched: ClassVar[bool] = False
     clipping_norm: ClassVar[float] = math.inf
     selection: ClassVar[SelectionConfig | None] = None
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Return the surviving global rows, sorted distinct int64 ``[s]``; None for every row."""
+    def measure(
+        self, batch: LogicalBatch, rows: Rows, shards: Sequence[Shard], cost: Event | None
+    ) -> Sequence[Tensor | None]:
+        """Return, for each own shard, what its choice of rows needs of the batch; None for nothing.
+
+        Args:
+            batch: what this process holds of it.
+            rows: how it is summed over all processes.
+            shards: those of this process.
+            cost: the event that is charged for the step; None without a guarantee.
+        """
+        return [None] * len(shards)
+
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
+        """Return a shard's surviving rows, numbered within it, sorted distinct int64 ``[s]``; None for every row.
+
+        Args:
+            shard: the shard, whose key has the noise of the choice; it refuses to say what the batch touches where the
+                choice is independent of it.
+            measured: what :meth:`measure` returned for it.
+            cost: the event that is charged for the step; None without a guarantee.
+            step: step number, by which noise is told apart.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not say which rows survive.")
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event | None:
@@ -82,21 +106,19 @@ class Algorithm:
         """
         return None
 
-    def kept(
-        self, survivors: Survivors, noised: Sequence[Tensor], deviation: float, context: StepContext
-    ) -> tuple[Survivors, Sequence[Tensor]] | None:
-        """Return the rows that the step applies, and each table's values there; None for the survivors as they are.
+    def kept(self, shard: Shard, noised: RowSums, deviation: float, step: int) -> RowSums:
+        """Return the rows of a shard that the step applies, and their values: of ``noised``, all of them.
 
         Post-processing: the result must be a function of the noised gradient of *all* rows that the algorithm's event
-        pays for, and have its law.
+        pays for, and have its law. Not called where noise is drawn after the step.
 
         Args:
-            survivors: what :meth:`survivors` returned.
-            noised: each table's noised sum there, ``[s, dim]``.
-            deviation: standard deviation of the noise.
-            context: that of :meth:`survivors`.
+            shard: the shard, whose key has the noise of rows that did not survive; it does not say what is touched.
+            noised: the noised sums of its survivors.
+            deviation: standard deviation of their noise, above 0.
+            step: step number.
         """
-        return None
+        return noised
 
     def refuse_tables(self, rows: int) -> None:
         """Raise UserError if the settings do not fit tables of so many rows in all."""
@@ -106,12 +128,29 @@ class Algorithm:
 class PrivateAlgorithm(Algorithm):
     """An algorithm that clips and adds noise: by default, one Gaussian release of the gradient per step.
 
+    A subclass that redefines ``measure``, ``survivors`` or ``draws_untouched`` must define ``step_event`` as well, to
+    state what its choice of rows costs, or declare ``choice = INDEPENDENT``: it is then not told what a batch touches.
+
     Raises:
+        UserError: where the subclass is defined, if it does neither.
         ValueError: a numeric setting other than the threshold is not finite and greater than zero.
     """
 
     private: ClassVar[bool] = True
     clipping_norm: float = 1.0  # type: ignore[misc]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        paid = _depth(cls, "step_event")
+        declared = _depth(cls, "choice") if cls.choice == INDEPENDENT else len(cls.__mro__)
+        for part in ("measure", "survivors", "draws_untouched"):
+            free = part == "survivors" and declared <= _depth(cls, part)
+            if _depth(cls, part) < paid and not free:
+                raise UserError(
+                    f"{cls.__name__} redefines {part}, and inherits the step_event of another choice of rows, which "
+                    "would be charged for its own. Define step_event as well, to state what the choice costs, or "
+                    "declare choice = dpfest.algorithms.INDEPENDENT, for one that does not look at the batch."
+                )
 
     def __post_init__(self) -> None:
         for setting in fields(self):
@@ -151,10 +190,11 @@ class DPSGD(PrivateAlgorithm):
         return self.noise == "lazy"
 
     sparse = lazy
+    choice: ClassVar[str] = INDEPENDENT
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Return None for every row; under lazy noise the touched rows, since all others have zero gradient."""
-        return batch.contributions().rows if self.lazy else None
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
+        """Return None, for every row."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -173,6 +213,7 @@ class Threshold(PrivateAlgorithm):
     noise (:mod:`dpfest.thresholding`).
     """
 
+    draws_untouched: ClassVar[bool] = True
     name: str = "threshold"
     false_rate: float = 0.01
     rule: str = "hard"
@@ -184,48 +225,53 @@ class Threshold(PrivateAlgorithm):
         if self.rule not in ("hard", "soft"):
             raise ValueError(f"rule={self.rule} must be hard or soft")
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
-        """Return the touched rows, since all others are noise alone: an example is clipped with all of its rows."""
-        return batch.contributions().rows
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
+        """Return None, for every row."""
+        return None
 
-    def kept(
-        self, survivors: Survivors, noised: Sequence[Tensor], deviation: float, context: StepContext
-    ) -> tuple[Survivors, Sequence[Tensor]]:
+    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
+        """Return one Gaussian release of every row, of which :meth:`kept` is a function."""
+        return super().step_event(noise_multiplier, sampling_probability)
+
+    def kept(self, shard: Shard, noised: RowSums, deviation: float, step: int) -> RowSums:
         """Return the rows, touched or not, whose noised norm reaches that of their table."""
-        return keep_long_rows(
-            context.layout,
-            survivors,
-            noised,
+        survivors, values = keep_long_rows(
+            shard.layout,
+            noised.survivors,
+            noised.tables,
             deviation,
             false_rate=self.false_rate,
             shrink=self.rule == "soft",
-            stream=context.key.stream("untouched rows", context.step),
+            stream=shard.key.stream("untouched rows", step),
         )
+        return RowSums(survivors, torch.cat([table.reshape(-1) for table in values]))
 
 
 @dataclass(frozen=True)
 class Frozen(PrivateAlgorithm):
     """Embeddings keep their initial values; only the dense parameters are trained. The control of every comparison."""
 
+    choice: ClassVar[str] = INDEPENDENT
     name: str = "frozen"
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
         """Return no row."""
-        return torch.empty(0, dtype=torch.int64, device=context.device)
+        return torch.empty(0, dtype=torch.int64, device=shard.device)
 
 
 @dataclass(frozen=True)
 class FEST(PrivateAlgorithm):
     """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows selected before training by ``selection``."""
 
+    choice: ClassVar[str] = INDEPENDENT
     name: str = "fest"
     selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
         """Return the selected rows, touched or not."""
-        if context.selected is None:
+        if shard.selected is None:
             raise UserError(f"{self.name} trains selected rows alone: give selected=, from dpfest.select(...).")
-        return context.selected
+        return shard.selected
 
 
 @dataclass(frozen=True)
@@ -248,21 +294,29 @@ class AdaFEST(PrivateAlgorithm):
         if not isinstance(self.threshold, Real) or math.isnan(self.threshold):
             raise ValueError(f"threshold={self.threshold} must be a number")
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+    def measure(
+        self, batch: LogicalBatch, rows: Rows, shards: Sequence[Shard], cost: Event | None
+    ) -> Sequence[Tensor | None]:
+        """Return the sums of the examples' clipped contribution maps at touched rows; 0 outside of a selected set."""
+        grid = gaussian_grid(self._map_deviation(cost))
+        return rows.total(batch.contributions().clipped(self.contribution_clipping_norm, grid, rows.selected))
+
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
         """Return the rows that reach the noisy threshold, within the selected set if there is one."""
-        sigma = _stated(self, "map_noise_multiplier", context.map_noise_multiplier)
-        contributions, universe = batch.contributions(), context.layout.total_rows
-        if context.selected is not None:  # the map counts selected rows only
-            contributions, universe = contributions.within(context.selected), len(context.selected)
-        kept = surviving_rows(
-            contributions,
-            context.key.stream("map", context.step),
-            universe=universe,
+        assert measured is not None
+        return surviving_rows(
+            shard.touched(),
+            measured,
+            shard.key.stream("map", step),
+            universe=shard.layout.total_rows,
+            selected=shard.selected,
             threshold=self.threshold,
-            contribution_clipping_norm=self.contribution_clipping_norm,
-            map_noise_multiplier=sigma,
+            deviation=self._map_deviation(cost),
         )
-        return kept if context.selected is None else context.selected[kept]
+
+    def _map_deviation(self, cost: Event | None) -> float:
+        sigma = _stated(self, cost, "map_noise_multiplier")
+        return sigma * self.contribution_clipping_norm
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
         """Return one Gaussian release: map and gradient share a sample, combined before subsampling."""
@@ -295,24 +349,38 @@ class Exponential(PrivateAlgorithm):
     The scale is larger by ``ROUNDING_ALLOWANCE``, far more than what rounding adds to the sensitivity.
     """
 
+    joint: ClassVar[bool] = True
     name: str = "exponential"
     selection_clipping_norm: float = 1.0
     rows_per_step: int = 100
     noise_ratio: float = 5.0
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+    def measure(
+        self, batch: LogicalBatch, rows: Rows, shards: Sequence[Shard], cost: Event | None
+    ) -> Sequence[Tensor | None]:
+        """Return the norm of each touched row's summed gradient, of examples clipped to ``S1``.
+
+        Sums are float64: what the rounding of the others' sum moves when one example is added or removed is below
+        2^-52 of it.
+        """
+        touched, norm = [Survivors(shard.layout, shard.touched()) for shard in shards], self.selection_clipping_norm
+        sums = rows.clipped_sum(batch, rows.mask(touched), norm, grid=0.0, with_dense=False, dtype=torch.float64)
+        of_shards, _ = rows.reduce(sums, touched)
+        return [torch.cat([torch.linalg.vector_norm(table, dim=1) for table in own.tables]) for own in of_shards]
+
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
         """Return the drawn rows."""
-        epsilon = _stated(self, "epsilon_per_row", context.epsilon_per_row)
-        rows, norms = batch.clipped_row_norms(self.selection_clipping_norm)
+        assert measured is not None
+        epsilon = _stated(self, cost, "epsilon_per_draw")
         chosen = draw_rows(
-            rows.cpu().numpy(),
-            norms.double().cpu().numpy(),
-            universe=context.layout.total_rows,
+            shard.touched().cpu().numpy(),
+            measured.cpu().numpy(),
+            universe=shard.layout.total_rows,
             count=self.rows_per_step,
             scale=2 * self.selection_clipping_norm * (1 + ROUNDING_ALLOWANCE) / epsilon,
-            stream=context.key.stream("exponential selection", context.step),
+            stream=shard.key.stream("exponential selection", step),
         )
-        return torch.from_numpy(chosen).to(context.device)
+        return torch.from_numpy(chosen).to(shard.device)
 
     def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
         """Return the m draws together with a Gaussian release of the gradient on the drawn rows."""
@@ -326,11 +394,11 @@ class Exponential(PrivateAlgorithm):
             raise UserError(f"rows_per_step={self.rows_per_step} is more than the {rows} rows of all tables.")
 
 
-def _stated(algorithm: Algorithm, name: str, value: float | None) -> float:
+def _stated(algorithm: Algorithm, cost: Event | None, name: str) -> float:
     """Return what the event of a step must state for the algorithm's choice of rows."""
-    if value is None:
+    if (value := getattr(cost, name, None)) is None:
         raise UserError(f"{algorithm.name} chooses rows with {name}=, which its step's event must state.")
-    return value
+    return float(value)
 
 
 def positive(name: str, value: object, whole: bool = False) -> None:

@@ -22,8 +22,9 @@ from dpfest.errors import UserError
 from dpfest.layers import FACTORS, Call, Factors
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
+from dpfest.reading import MicroBatch
 from dpfest.tables import Table, TableLayout
-from dpfest.units import Groups
+from dpfest.units import Groups, UnitConfig
 from dpfest.validation import HeldTensors, StateWatch, check_losses, check_model
 
 _PLACE = -1  # of a recording's hook among a layer's, which PyTorch numbers from 0
@@ -41,14 +42,21 @@ class Recorder:
             :data:`dpfest.layers.FACTORS`. Embedding layers may share a table. Frozen parameters may lie anywhere.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
         key: source of the forward pass's random numbers.
+        unit: what is clipped and counted as one; None for each example. With it, a batch holds whole units.
 
     Raises:
         UserError: whatever :func:`dpfest.validation.check_model` refuses, by name.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor], key: NoiseKey) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: Callable[[nn.Module, Any], Tensor],
+        key: NoiseKey,
+        unit: UnitConfig | None = None,
+    ) -> None:
         check_model(model)
-        self.model, self.loss_fn, self.key = model, loss_fn, key
+        self.model, self.loss_fn, self.key, self.unit = model, loss_fn, key, unit
         self.layers = {
             name: module
             for name, module in model.named_modules()
@@ -72,6 +80,18 @@ class Recorder:
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
         self.recording: Recording | None = None  # the one in whose passes the layers' hooks are in place
         self.hooks = [_LayerHooks(self, name, layer) for name, layer in self.layers.items()]
+
+    def groups(self, part: MicroBatch) -> Groups | None:
+        """Return the units of a micro-batch; None if examples are clipped each on its own.
+
+        Raises:
+            UserError: its examples lack units, are not in their order, or have them though none were announced.
+        """
+        if (self.unit is None) != (part.units is None):
+            raise UserError(
+                "A micro-batch has units exactly where its engine clips by unit: see PrivateTraining(..., units=)."
+            )
+        return None if self.unit is None or part.units is None else Groups(part.units, self.unit.combine, self.device)
 
     def record(
         self,

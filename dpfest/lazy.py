@@ -70,6 +70,9 @@ class LazyNoise:
         for hook in self._hooks:
             hook.remove()
 
+    def settle(self, shards: Sequence[Any]) -> None:
+        """Do nothing before a step: its look-ups draw what is due (:meth:`read`), in their order."""
+
     @contextmanager
     def private(self) -> Iterator[None]:
         """A context whose look-ups, copies and ``state_dict()`` stay private: they need no flush."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD, Algorithm
+from dpfest.algorithms import Algorithm
 from dpfest.alone import PROCESS_STATE
-from dpfest.engine import PrivateEngine
+from dpfest.capture import Recorder
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batches, DatasetReader, request_of
@@ -73,10 +74,9 @@ def select(
     check_loss_fn(loss_fn)
     key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "selection")
     read = DatasetReader(dataset, collate_fn)
-    engine = PrivateEngine(model, DPSGD(), loss_fn, key, gradient_noise_multiplier=0.0, expected_batch_size=None)
+    recorder = Recorder(model, loss_fn, key)
     first = request_of(key, 0, np.arange(min(batch_size, len(dataset))), check=batch_size)
-    check_batch(engine, Batches(read)[first], whole_tables=True)  # look-ups must be an example's own
-    recorder = engine.recorder
+    check_batch(recorder, math.inf, Batches(read)[first], whole_tables=True)  # look-ups must be an example's own
     total = recorder.layout.total_rows
     counts = np.zeros(total, dtype=np.int64)
     pairs = [np.empty(0, dtype=np.int64)]  # unit * total + row, distinct within an item

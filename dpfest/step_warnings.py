@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from dpfest.engine import NoisedGradient
+from dpfest.parts import NoisedGradient
 
 _BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 

@@ -72,16 +72,21 @@ class Contributions:
         renumbered = inside.cumsum(0) - 1
         return Contributions(rank[inside], renumbered[self.row_of[pairs]], self.example[pairs], self.examples)
 
-    def clipped(self, contribution_clipping_norm: float, grid: float = 0.0) -> Tensor:
+    def clipped(self, contribution_clipping_norm: float, grid: float = 0.0, selected: Tensor | None = None) -> Tensor:
         """Return ``sum_i [v_i]_C1`` at ``rows``, float64 ``[u]``: each example's map clipped to l2 norm ``C1``.
 
         Args:
             contribution_clipping_norm: ``C1``.
             grid: power of two to whose multiples each entry of a clipped map is rounded down; 0 for no rounding.
+            selected: sorted distinct rows outside of which maps are 0; None for none.
 
         Formal guarantee: the map's l2-sensitivity under add-or-remove-one adjacency is at most ``C1``; on a grid this
         holds for the floats themselves, since their sums are exact.
         """
+        if selected is not None:
+            sums = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
+            sums[locate(selected, self.rows)[1]] = self.within(selected).clipped(contribution_clipping_norm, grid)
+            return sums
         if kernels.serve(self.example):
             return kernels.clipped_map(
                 self.example, self.row_of, self.examples, len(self.rows), contribution_clipping_norm, grid
@@ -96,36 +101,41 @@ class Contributions:
 
 
 def surviving_rows(
-    touched: Contributions,
+    touched: Tensor,
+    sums: Tensor,
     stream: Keystream,
     *,
     universe: int,
     threshold: float,
-    contribution_clipping_norm: float,
-    map_noise_multiplier: float,
+    deviation: float,
+    selected: Tensor | None = None,
 ) -> Tensor:
     """Return the rows whose noisy contribution reaches the threshold: sorted int64 ``[s]``, touched or not.
 
     Args:
-        touched: contribution map over the rows ``range(universe)``.
+        touched: sorted distinct rows, int64 ``[u]``, of ``range(universe)``.
+        sums: the clipped map there, on the noise's grid, float64 ``[u]``; it is 0 at all other rows.
         stream: source of the touched rows' noise, then of the untouched survivors.
         universe: number of rows over which the map is taken.
         threshold: ``tau``, in units of the clipped map; minus infinity keeps every row.
-        contribution_clipping_norm: ``C1``.
-        map_noise_multiplier: ``sigma_1``; the noise has standard deviation ``sigma_1 C1``.
+        deviation: standard deviation of the noise, ``sigma_1 C1``.
+        selected: sorted distinct rows to which the map is restricted; None for all.
 
     Formal guarantee: post-processing of the Gaussian mechanism with noise multiplier ``sigma_1`` on the clipped map, up
     to the keystream and 2^-100 per row that is touched or survives (:mod:`dpfest.gaussian`). An untouched row's
     survival probability has a relative error of at most 2^-53, which adds as much to an example's privacy loss per row.
     """
-    deviation = map_noise_multiplier * contribution_clipping_norm
-    grid = gaussian_grid(deviation) if deviation > 0 else 0.0
-    sums = touched.clipped(contribution_clipping_norm, grid)
-    if deviation > 0:
-        add_gaussian(sums, stream, deviation)
-    kept = touched.rows[sums >= threshold]
+    if selected is not None:
+        rank, inside = locate(selected, touched)
+        chosen = surviving_rows(
+            rank[inside], sums[inside], stream, universe=len(selected), threshold=threshold, deviation=deviation
+        )
+        return selected[chosen]
+    noised = sums.clone()
+    add_gaussian(noised, stream, deviation)
+    kept = touched[noised >= threshold]
     probability = survival_probability(threshold, deviation)
-    extra = untouched_survivors(touched.rows.cpu().numpy(), universe, probability, stream)
+    extra = untouched_survivors(touched.cpu().numpy(), universe, probability, stream)
     if len(extra) == 0:
         return kept
     return ascending(torch.cat([kept, torch.from_numpy(extra).to(kept.device)]))
@@ -134,8 +144,8 @@ def surviving_rows(
 @lru_cache
 def survival_probability(threshold: float, deviation: float) -> float:
     """Return the probability that noise alone, on its grid, reaches the threshold; relative error at most 2^-53."""
-    if deviation == 0 or math.isinf(threshold):
-        return float(threshold <= 0)
+    if math.isinf(threshold):
+        return float(threshold < 0)
     grid = gaussian_grid(deviation)
     with precise() as mp:
         least = mp.ceil(mp.mpf(threshold) / grid) - 0.5

@@ -18,12 +18,14 @@ from dpfest import binding
 from dpfest.alone import PROCESS_STATE, OneProcess
 from dpfest.arguments import key_of, rows_of, units_of
 from dpfest.check_schedule import CHECK_EVERY, CheckSchedule
-from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine, noise_of
+from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.lazy import lacks_noise
 from dpfest.ledger import BudgetExceeded, Ledger
+from dpfest.local import LocalRows
 from dpfest.noise import NoiseKey
 from dpfest.optimizers import tell_noise
+from dpfest.parts import Diagnostics, NoisedGradient
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, UnitReader, request_of
 from dpfest.step_warnings import StepWarnings
@@ -74,6 +76,8 @@ class PrivateTraining(OneProcess):
             selection and key do not match.
     """
 
+    _rows: Callable[..., Any] = LocalRows
+
     def __init__(
         self,
         model: nn.Module,
@@ -107,17 +111,24 @@ class PrivateTraining(OneProcess):
             ledger = after.ledger if ledger is None else ledger
         self._number = period
         self._own_key: NoiseKey = key_of(key, privacy_plan)
-        self.engine: PrivateEngine = self._engine(
+        self.engine = PrivateEngine(
             model,
             algorithm,
             loss_fn,
             privacy_plan.key_of(period, self._own_key),
-            **noise_of(privacy_plan.step(period), privacy_plan.batch_size),
+            cost=(cost := privacy_plan.step(period)),
+            expected_batch_size=None if cost is None else float(privacy_plan.batch_size),
             selected=self.selected,
             sum_dtype=sum_dtype,
             unit=privacy_plan.unit,
+            rows=self._rows,
         )
-        tell_noise(self.optimizers, self.engine.deviation / privacy_plan.batch_size)
+        if algorithm.private and not self.engine.noise.deviation > 0:
+            raise UserError(
+                f"algorithm={algorithm.name} calls itself private, but the event of its step states no noise: let its "
+                "step_event return one."
+            )
+        tell_noise(self.optimizers, self.engine.noise.deviation / privacy_plan.batch_size)
         self._batches = privacy_plan.batches(period, self._own_key)
         self._read = read if self.units is None else UnitReader(read, self.units)
         self._loader = {"num_workers": num_workers, "pin_memory": pin_memory}
@@ -148,9 +159,6 @@ class PrivateTraining(OneProcess):
             )
         if self._followed:
             raise UserError("The training given as after= was followed by another: one key serves a period once.")
-
-    def _engine(self, *arguments: Any, **noise: Any) -> PrivateEngine:
-        return PrivateEngine(*arguments, **noise)
 
     @property
     def steps_left(self) -> int:
@@ -247,7 +255,7 @@ class PrivateTraining(OneProcess):
         with lazy.private() if lazy else nullcontext():
             self._warnings.before_step()
             batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
-            release, private = self._gradient(batch)
+            release, private = self.engine.gradient(batch.microbatches, batch.step, lambda: self._check(batch))
             self.steps_done += 1  # even if the update fails: this noise must not serve another gradient
             self.engine.update(release, self.optimizers)
         if lazy:
@@ -257,13 +265,9 @@ class PrivateTraining(OneProcess):
         self._warnings.after_step(release)
         return Step(release, private)
 
-    def _gradient(self, batch: Batch) -> tuple[NoisedGradient, Diagnostics]:
-        self._check(batch)
-        return self.engine.gradient(batch.microbatches, batch.step)
-
     def _check(self, batch: Batch) -> None:
         if sum(map(bool, batch.parts)) > 2:  # the examples checked, and two parts of them
-            check_batch(self.engine, batch, whole_tables=not self._checks.passed)
+            check_batch(self.engine.recorder, self.algorithm.clipping_norm, batch, whole_tables=not self._checks.passed)
             self._checks.passed = True
 
     def flush(self) -> None:

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from dpfest.algorithms import DPSGD
 from dpfest.alone import PROCESS_STATE
-from dpfest.capture import weighted
+from dpfest.batch import LogicalBatch
+from dpfest.capture import Recorder, weighted
+from dpfest.clipped_sum import ClippedSum
 from dpfest.draws import ExampleDraws
-from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.lazy import ReadsOfTables
 from dpfest.noise import NoiseKey
@@ -45,11 +45,12 @@ _WATCHED_ROWS = 1 << 10  # rows per table whose content is compared; all other t
 Microbatches = Sequence[MicroBatch]
 
 
-def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = False) -> None:
+def check_batch(recorder: Recorder, clipping_norm: float, batch: Batch, *, whole_tables: bool = False) -> None:
     """Refuse a model and a loss whose examples mix, or that store the batch, as far as this batch shows it.
 
     Args:
-        engine: engine of the model and the loss.
+        recorder: of the model and the loss.
+        clipping_norm: ``C2``; inf if nothing is clipped.
         batch: a batch whose first part is checked against the others, which it consists of.
         whole_tables: compare the content of all table rows, not of a sample: O(rows).
 
@@ -59,16 +60,16 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
     """
     parts = batch.parts
     generators = foreign_state()
-    engine.recorder.draws = None  # detect draws again: only then are the model's own generators seen
-    if lazy := engine.recorder.lazy:
+    recorder.draws = None  # detect draws again: only then are the model's own generators seen
+    if lazy := recorder.lazy:
         # Apply pending noise before rows are watched: to those that the step reads, in its order. Noise must not depend
         # on what is checked, or a step that is taken again would draw another.
-        lazy.use(engine.key)
+        lazy.use(recorder.key)
         with ReadsOfTables(lazy):
-            LogicalBatch(engine, batch.microbatches, batch.step).contributions()
-    watch = StateWatch(engine.recorder.held, {} if whole_tables else _watched_rows(engine, batch.step))
-    clipping_norm = _finite(engine.algorithm.clipping_norm)
-    all_sums, touched = _sums(engine, parts, batch.step, [clipping_norm], other_norms=True)
+            LogicalBatch(recorder, batch.microbatches, batch.step).contributions()
+    watch = StateWatch(recorder.held, {} if whole_tables else _watched_rows(recorder, batch.step))
+    clipping_norm = _finite(clipping_norm)
+    all_sums, touched = _sums(recorder, parts, batch.step, [clipping_norm], other_norms=True)
     watch.check()
     if foreign_state() != generators:
         raise UserError(
@@ -81,8 +82,8 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             "negatives, draws shared by the batch, a collate_fn that reorders, a data set whose items depend "
             "on what was read before). Make them depend on the example alone, in the order in which it was read."
         )
-    missed = {norm: sums for norm, sums in all_sums.items() if not _adds_up(sums, engine)}
-    for norm in _missed_in_double(engine, parts, batch.step, {norm: sums[0] for norm, sums in missed.items()}):
+    missed = {norm: sums for norm, sums in all_sums.items() if not _adds_up(sums, recorder)}
+    for norm in _missed_in_double(recorder, parts, batch.step, {norm: sums[0] for norm, sums in missed.items()}):
         raise UserError(
             "The examples of a batch mix: the clipped sums of its parts miss that of the whole by "
             f"{_defect(missed[norm]) / norm:.2g} clipping norms. Each example's loss must depend on itself alone: look "
@@ -91,11 +92,11 @@ def check_batch(engine: PrivateEngine, batch: Batch, *, whole_tables: bool = Fal
             "counters that the forward pass advances, hooks that rescale gradients, items that depend on what was "
             "read before."
         )
-    _check_gradient(engine, parts[-1][:1], batch.step)
+    _check_gradient(recorder, parts[-1][:1], batch.step)
 
 
 def _sums(
-    engine: PrivateEngine,
+    recorder: Recorder,
     parts: Sequence[Microbatches],
     step: int,
     clipping_norms: Sequence[float],
@@ -112,14 +113,14 @@ def _sums(
     touched: list[Any] = []
     survivors = None
     for part in parts:
-        logical = LogicalBatch(engine, part, step)
+        logical = LogicalBatch(recorder, part, step)
         pairs = logical.contributions()
-        survivors = survivors or Survivors(engine.layout, pairs.rows)
-        for total in _clipped(engine, logical, survivors, list(sums)):
+        survivors = survivors or Survivors(recorder.layout, pairs.rows)
+        for total in _clipped(recorder, logical, survivors, list(sums)):
             sums[total.clipping_norm].append(total)
         if other_norms and not touched:
             others = _other_norms(torch.cat(sums[clipping_norms[0]][0].example_norms), clipping_norms[0])
-            sums |= {total.clipping_norm: [total] for total in _clipped(engine, logical, survivors, others)}
+            sums |= {total.clipping_norm: [total] for total in _clipped(recorder, logical, survivors, others)}
         rows, example = pairs.rows.cpu().numpy()[pairs.row_of.cpu().numpy()], pairs.example.cpu().numpy()
         touched.append(np.stack([logical.identities[example], rows]))
     return sums, touched
@@ -133,7 +134,7 @@ def _other_norms(example_norms: Tensor, clipping_norm: float) -> list[float]:
     return [*([binding] if 0 < binding < clipping_norm else []), *([loose] if loose > clipping_norm else [])]
 
 
-def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> None:
+def _check_gradient(recorder: Recorder, part: Microbatches, step: int) -> None:
     """Refuse a model whose gradient, from activations and output gradients, is not that of its loss.
 
     Of at most one micro-batch: the norms of several rows' gradients would not add up to that of their sum. Examples
@@ -144,9 +145,9 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
     Raises:
         UserError: says what can make it another one.
     """
-    recorder, batch = engine.recorder, LogicalBatch(engine, part, step)
-    (ours,) = _clipped(engine, batch, Survivors(engine.layout, batch.contributions().rows), [math.inf])
-    finite = torch.cat([torch.empty(0, device=engine.device), *ours.example_norms]).isfinite()
+    batch = LogicalBatch(recorder, part, step)
+    (ours,) = _clipped(recorder, batch, Survivors(recorder.layout, batch.contributions().rows), [math.inf])
+    finite = torch.cat([torch.empty(0, device=recorder.device), *ours.example_norms]).isfinite()
     layers = [layer for layer in recorder.layers.values() if isinstance(layer, Table)]
     sparse = [layer.sparse for layer in layers]
     difference, total = 0.0, 0.0
@@ -155,7 +156,7 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
             layer.sparse = True  # no table-sized gradient
         for one in part:
             with ExampleDraws(recorder.key, step, one.examples) if recorder.draws else nullcontext():
-                losses, groups = recorder.loss_fn(recorder.model, one.data), engine.groups(one)
+                losses, groups = recorder.loss_fn(recorder.model, one.data), recorder.groups(one)
             counted = weighted(losses, groups)[finite if groups is None else finite[groups.of]]
             gradients = torch.autograd.grad(counted.sum(), list(recorder.trainable.values()), allow_unused=True)
             for parameter, gradient in zip(recorder.trainable.values(), gradients, strict=True):
@@ -183,10 +184,10 @@ def _check_gradient(engine: PrivateEngine, part: Microbatches, step: int) -> Non
 
 
 def _clipped(
-    engine: PrivateEngine, batch: LogicalBatch, survivors: Survivors, clipping_norms: Sequence[float]
+    recorder: Recorder, batch: LogicalBatch, survivors: Survivors, clipping_norms: Sequence[float]
 ) -> list[ClippedSum]:
     """Return the clipped sum at each norm, of one pass over the batch."""
-    totals = [ClippedSum(engine, survivors, norm) for norm in clipping_norms]
+    totals = [ClippedSum(recorder, survivors, norm) for norm in clipping_norms]
     for recording in batch.recordings() if totals else ():
         for total in totals:
             total.add(recording)
@@ -210,20 +211,20 @@ def _defect(sums: Sequence[ClippedSum]) -> float:
     return math.sqrt(sum(float(one.square().sum()) for one in missing))
 
 
-def _adds_up(sums: Sequence[ClippedSum], engine: PrivateEngine) -> bool:
-    return _defect(sums) <= _tolerance(engine) * max(sums[0].norms, 1e-300)
+def _adds_up(sums: Sequence[ClippedSum], recorder: Recorder) -> bool:
+    return _defect(sums) <= _tolerance(recorder) * max(sums[0].norms, 1e-300)
 
 
-def _tolerance(engine: PrivateEngine) -> float:
+def _tolerance(recorder: Recorder) -> float:
     """Return the allowed difference of sums, relative to the sum of the norms.
 
     Rounding of deep models stays a hundred times below; mixed examples exceed it.
     """
-    return 1e-5 if engine.dtype == torch.float32 else 1e-9
+    return 1e-5 if recorder.dtype == torch.float32 else 1e-9
 
 
 def _missed_in_double(
-    engine: PrivateEngine, parts: Sequence[Microbatches], step: int, wholes: Mapping[float, ClippedSum]
+    recorder: Recorder, parts: Sequence[Microbatches], step: int, wholes: Mapping[float, ClippedSum]
 ) -> list[float]:
     """Return the clipping norms at which the sums do not add up in float64 either: mixing is not rounding.
 
@@ -231,11 +232,10 @@ def _missed_in_double(
     argument has no gradients here, so the norms of ``wholes``, the sums over all parts, must be reproduced: of the
     examples whose gradient does not overflow in float32.
     """
-    if not wholes or engine.dtype == torch.float64:
+    if not wholes or recorder.dtype == torch.float64:
         return list(wholes)
-    model = copy.deepcopy(engine.recorder.model).double()
-    silent: dict[str, Any] = {"gradient_noise_multiplier": 0.0, "expected_batch_size": None}
-    precise = PrivateEngine(model, DPSGD(), engine.recorder.loss_fn, engine.key, unit=engine.privacy_unit, **silent)
+    model = copy.deepcopy(recorder.model).double()
+    precise = Recorder(model, recorder.loss_fn, recorder.key, recorder.unit)
     wide = [[part._replace(data=tree_map(_double, part.data)) for part in each] for each in parts]
     try:
         sums = _sums(precise, wide, step, list(wholes))[0]
@@ -244,7 +244,7 @@ def _missed_in_double(
     return [norm for norm, whole in wholes.items() if not _reproduced(whole, norm, sums[norm], precise)]
 
 
-def _reproduced(whole: ClippedSum, clipping_norm: float, sums: Sequence[ClippedSum], precise: PrivateEngine) -> bool:
+def _reproduced(whole: ClippedSum, clipping_norm: float, sums: Sequence[ClippedSum], precise: Recorder) -> bool:
     finite = torch.cat(whole.example_norms).isfinite()
     norms = float(torch.cat(sums[0].example_norms).clamp_max(clipping_norm)[finite].sum())
     return _adds_up(sums, precise) and whole.norms > 0 and abs(norms / whole.norms - 1) < 0.1
@@ -254,10 +254,10 @@ def _double(value: Any) -> Any:
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
-def _watched_rows(engine: PrivateEngine, step: int) -> dict[str, Tensor]:
+def _watched_rows(recorder: Recorder, step: int) -> dict[str, Tensor]:
     """Return a sample of each table's rows, whose content is compared."""
     generator, rows = random.Random(step), {}
-    for name, table in engine.recorder.tables.items():
+    for name, table in recorder.tables.items():
         size = len(table.weight)
         sample = sorted(generator.sample(range(size), min(_WATCHED_ROWS, size)))
         rows[f"{name}.weight"] = torch.tensor(sample, dtype=torch.int64, device=table.weight.device)
@@ -296,7 +296,7 @@ def validate(
         several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         check_optimizers(several, model, sparse=False, lazy=False)
     key = NoiseKey.fresh()
-    engine = PrivateEngine(model, DPSGD(), loss_fn, key, gradient_noise_multiplier=0.0, expected_batch_size=None)
+    recorder = Recorder(model, loss_fn, key)
     examples = np.arange(_count(batch) if collate_fn is None else len(batch))
     if len(examples) < 2:
         raise UserError("validate() needs a batch of two examples or more: one alone cannot show whether they mix.")
@@ -307,7 +307,7 @@ def validate(
             parts = [read(part, request.seed) for part in request.parts]
         else:
             parts = [[MicroBatch(part, _rows(batch, part))] for part in request.parts]
-        check_batch(engine, Batch(step, parts[0], tuple(parts)), whole_tables=True)
+        check_batch(recorder, math.inf, Batch(step, parts[0], tuple(parts)), whole_tables=True)
 
 
 def _count(batch: Any) -> int:

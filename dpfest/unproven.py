@@ -18,13 +18,13 @@ from torch import Tensor
 
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.algorithms import Algorithm, StepContext
+from dpfest.algorithms import Algorithm
 from dpfest.batches import refuse_batch_size
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.parts import Shard
 
 if TYPE_CHECKING:
-    from dpfest.engine import LogicalBatch
     from dpfest.privacy_plan import PrivacyPlan
 
 
@@ -34,9 +34,9 @@ class Nonprivate(Algorithm):
 
     name: str = "nonprivate"
 
-    def survivors(self, batch: LogicalBatch, context: StepContext) -> Tensor | None:
+    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
         """Return the touched rows."""
-        return batch.contributions().rows
+        return shard.touched()
 
 
 class ShuffledBatches:

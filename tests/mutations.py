@@ -42,52 +42,61 @@ class Mutation:
         return ended.returncode == 1
 
 
-ENGINE, TRAINING, RELEASE = "dpfest/engine.py", "dpfest/training.py", "pipelines/runs/release.py"
+ORDER, SUM, NOISE = "dpfest/step.py", "dpfest/clipped_sum.py", "dpfest/step_noise.py"
+TRAINING, RELEASE = "dpfest/training.py", "pipelines/runs/release.py"
 STEP = "tests/dpfest/test_engine.py"
 LAW = "tests/dpfest/test_step_law.py"
 MUTATIONS = [
     # The step.
     Mutation(
         "an example's gradient is not clipped",
-        ENGINE, "(self.clipping_norm / norms).clamp_max(1.0)", "torch.ones_like(norms)", STEP,
+        SUM, "(self.clipping_norm / norms).clamp_max(1.0)", "torch.ones_like(norms)", STEP,
     ),
     Mutation(
         "an example's gradient is stretched to the clipping norm",
-        ENGINE, "(self.clipping_norm / norms).clamp_max(1.0)", "self.clipping_norm / norms",
+        SUM, "(self.clipping_norm / norms).clamp_max(1.0)", "self.clipping_norm / norms",
         STEP + " tests/dpfest/test_opacus.py",
     ),
     Mutation(
         "dense layers do not count in an example's norm",
-        ENGINE, "squared_norms += layer.squared_norms()", "layer.squared_norms()", STEP,
+        SUM, "squared_norms += layer.squared_norms()", "layer.squared_norms()", STEP,
     ),
     Mutation(
         "rows get half of their noise",
-        ENGINE, 'self.key.stream("row noise", step), self.deviation)',
-        'self.key.stream("row noise", step), self.deviation / 2)', LAW,
+        NOISE, 'shard.key.stream("row noise", step), self.deviation)',
+        'shard.key.stream("row noise", step), self.deviation / 2)', LAW,
     ),
     Mutation(
         "every step has the same row noise",
-        ENGINE, 'self.key.stream("row noise", step)', 'self.key.stream("row noise", 0)', LAW,
+        NOISE, 'shard.key.stream("row noise", step)', 'shard.key.stream("row noise", 0)', LAW,
     ),
     Mutation(
         "what an algorithm keeps of noised rows is not asked",
-        ENGINE, "(survivors, sums.rows, self.deviation, context)) is not None:",
-        "(survivors, sums.rows, self.deviation, context)) is None:", STEP,
+        ORDER, "own = [algorithm.kept(", "[algorithm.kept(", STEP,
     ),
     Mutation(
         "over ranks, what an algorithm keeps of noised rows is not asked",
-        "dpfest/ranks/engine.py", "noised.append(kept or (survivors,", "noised.append((survivors,",
-        "tests/dpfest/ranks/test_steps.py",
+        ORDER, "own = [algorithm.kept(", "[algorithm.kept(", "tests/dpfest/ranks/test_steps.py",
+    ),
+    Mutation(
+        "over ranks, all shards draw the same noise",
+        "dpfest/ranks/rows.py", 'self.key.derive("shard", shard)', 'self.key.derive("shard", 0)',
+        "tests/dpfest/ranks/test_law.py",
+    ),
+    Mutation(
+        "over ranks, rows that no rank touched get no noise",
+        "dpfest/step.py", "noise.on_rows(shard, of_rows, step)",
+        "noise.on_rows(shard, of_rows, step) if of_rows.flat.any() else None", "tests/dpfest/ranks/test_law.py",
     ),
     Mutation(
         "sums are divided by the batch's own size",
-        ENGINE, "divisor = self.expected_batch_size or max(batch.units, 1)", "divisor = max(batch.units, 1)", STEP,
+        ORDER, "divisor = expected_batch_size or max(units, 1.0)", "divisor = max(units, 1.0)", STEP,
     ),
-    Mutation("padding rows move", ENGINE, "if table.padding_idx is not None:", "if False:", STEP),
+    Mutation("padding rows move", "dpfest/local.py", "if table.padding_idx is not None:", "if False:", STEP),
     Mutation(
         "a unit's examples are clipped one by one",
-        ENGINE, "Groups(part.units, unit.combine, self.device)",
-        "Groups(np.arange(len(part.units)), unit.combine, self.device)", "tests/dpfest/test_units.py",
+        "dpfest/capture.py", "Groups(part.units, self.unit.combine, self.device)",
+        "Groups(np.arange(len(part.units)), self.unit.combine, self.device)", "tests/dpfest/test_units.py",
     ),
     # Noise, and the choice of rows.
     Mutation(
@@ -110,8 +119,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an example's contribution map is not clipped",
-        "dpfest/survivors.py", "sums = touched.clipped(contribution_clipping_norm, grid)",
-        "sums = touched.clipped(math.inf, grid)", "tests/dpfest/test_survivors.py " + STEP,
+        "dpfest/algorithms.py", ".clipped(self.contribution_clipping_norm, grid,", ".clipped(math.inf, grid,", STEP,
     ),
     Mutation(
         "lazy noise is that of one step, however many are pending",

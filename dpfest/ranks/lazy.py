@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from dpfest.errors import UserError
 from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
-from dpfest.ranks.layout import Rows, ShardLayout
+from dpfest.parts import Shard
+from dpfest.ranks.layout import ShardLayout
 from dpfest.tables import Table
 
 _AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
@@ -68,10 +69,10 @@ class ShardLazyNoise:
         return any(bool((settled < pending).any()) for settled, pending in pairs)
 
     @torch.no_grad()
-    def settle(self, rows: Rows) -> None:
-        """Apply the noise pending on own global rows, sorted ``[u]``."""
-        for shard in self._places.own:
-            own = rows[rows % self._places.shards == shard]
+    def settle(self, shards: Sequence[Shard]) -> None:
+        """Apply the noise pending on the rows that own shards are asked for, before their values are sent."""
+        for shard, asked in zip(self._places.own, shards, strict=True):
+            own = asked.touched().numpy() * self._places.shards + shard
             if not len(own):
                 continue
             table, slots = self._places.table(own), self._places.slots(own)

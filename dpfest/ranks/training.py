@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,14 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from dpfest import binding
-from dpfest.engine import Diagnostics, NoisedGradient, PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
-from dpfest.ranks.engine import RankEngine
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import ShardLayout
-from dpfest.reading import Batch, Indices, MicroBatch, Read
+from dpfest.ranks.rows import RankRows
+from dpfest.reading import Indices, MicroBatch, Read
 from dpfest.training import PrivateTraining, _copied
 from dpfest.validation import is_plain_sgd
 
@@ -72,8 +72,6 @@ class RankTraining(PrivateTraining):
         UserError: as in one process; or the ranks do not agree on what determines a step.
     """
 
-    engine: RankEngine
-
     def __init__(
         self,
         model: nn.Module,
@@ -94,6 +92,7 @@ class RankTraining(PrivateTraining):
                 "apart: train in one process."
             )
         self.places, self.group, self.parts = places, group, parts
+        self._rows = partial(RankRows, places=places, group=group, parts=parts)
         if key is None and not privacy_plan.fixed_noise_seed and options.get("after") is None:
             key = shared_key(group)
         super().__init__(model, loss_fn, optimizers, privacy_plan, PartReader(read, parts), key=key, **options)
@@ -101,16 +100,10 @@ class RankTraining(PrivateTraining):
         self._refuse_optimizers()
         self.refuse_disagreement()
 
-    def _engine(self, *arguments: Any, **noise: Any) -> PrivateEngine:
-        return RankEngine(*arguments, places=self.places, group=self.group, parts=self.parts, **noise)
-
     def indices(self, step: int) -> np.ndarray:
         """Return this rank's examples of batch ``step``, sorted; see :meth:`PrivateTraining.indices`."""
         whole = super().indices(step)
         return whole[whole % self.parts % self.group.world == self.group.rank]
-
-    def _gradient(self, batch: Batch) -> tuple[NoisedGradient, Diagnostics]:
-        return self.engine.gradient(batch.microbatches, batch.step, lambda: self._check(batch))
 
     def _refuse_optimizers(self) -> None:
         for optimizer in self.optimizers:

@@ -31,6 +31,7 @@ from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
+from dpfest.step_noise import Independent
 from dpfest.training import PrivateTraining
 from pipelines.bench.records import Record
 from pipelines.budget import planned
@@ -137,8 +138,8 @@ def _look(
     draws = PoissonBatches(plan.examples, plan.batch_size, key)
     engines = [
         PrivateEngine(
-            task.model, each, task.losses, key, gradient_noise_multiplier=0.0,
-            expected_batch_size=float(plan.batch_size), map_noise_multiplier=plan.map_noise_multiplier,
+            task.model, each, task.losses, key, cost=plan.step(), expected_batch_size=float(plan.batch_size),
+            noise=Independent(0.0),
         )
         for each in algorithms
     ]  # fmt: skip

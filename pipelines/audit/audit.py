@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.algorithms import ALGORITHMS, Algorithm
-from dpfest.engine import noise_of
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
@@ -133,14 +132,15 @@ def _claim(config: Config) -> PrivacyPlan:
 
 def _cases(config: Config, plan: PrivacyPlan, claim: float) -> Iterator[Case]:
     device = device_of(config.device)
-    noise = noise_of(plan.step(), plan.batch_size)
+    cost = plan.step()
+    assert cost is not None
     flaws: list[Sabotage | None] = [None, *(s for s in SABOTAGES if s.applies(config.algorithm))]
     unit = config.unit_of_privacy
     if unit is not None:
         flaws.insert(1, UNIT_IGNORED)
     for flaw in flaws:
         started = time.perf_counter()
-        spoiled, after = (noise, None) if flaw is None else (flaw.noise(noise), flaw.after)
+        spoiled, after = (cost, None) if flaw is None else (flaw.noise(cost), flaw.after)
         ignored = flaw is not None and flaw.ignores_unit
         pair = Pair(config.algorithm, spoiled, _key(config, flaw), after, device, unit, ignored)
         bound = lower_bound(pair.draws(config.audit.draws), plan.delta, CONFIDENCE)

@@ -31,17 +31,18 @@ m draws, so the bound is loose.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpfest.accounting import Event
 from dpfest.algorithms import AdaFEST, Algorithm
-from dpfest.engine import NoisedGradient, PrivateEngine
+from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.parts import NoisedGradient
 from dpfest.reading import MicroBatch
 from dpfest.units import UnitConfig
 from pipelines.audit.bound import Draws
@@ -83,7 +84,7 @@ class Pair:
 
     Args:
         algorithm: settings of the algorithm.
-        noise: noise arguments of :class:`dpfest.engine.PrivateEngine`.
+        cost: the event whose noise the engine adds.
         key: key of the noise and of the coins.
         after: changes a release before it is examined; None for no change.
         device: device of the engine.
@@ -97,7 +98,7 @@ class Pair:
     def __init__(
         self,
         algorithm: Algorithm,
-        noise: Mapping[str, Any],
+        cost: Event,
         key: NoiseKey,
         after: After | None = None,
         device: torch.device | str = "cpu",
@@ -118,7 +119,9 @@ class Pair:
 
         selected = self._rows if algorithm.selection else None
         clipped = None if ignored else unit
-        self._engine = PrivateEngine(model, algorithm, losses, key, selected=selected, unit=clipped, **noise)
+        self._engine = PrivateEngine(
+            model, algorithm, losses, key, cost=cost, expected_batch_size=1.0, selected=selected, unit=clipped
+        )
 
     def draws(self, count: int) -> Draws:
         """Return about ``count`` releases in each world, from as many steps as that takes."""

@@ -5,21 +5,19 @@ dpfest/ is unaware of them: they change the arguments of an engine, or its relea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dpfest.accounting import Event
 from dpfest.algorithms import Algorithm
-from dpfest.engine import NoisedGradient
+from dpfest.parts import NoisedGradient
 from pipelines.audit.pair import After
 
 _NEXT_TO_NOTHING = 1e-9  # an engine may refuse noise of exactly zero
-
-Noise = Mapping[str, Any]
-"""Noise arguments of :class:`dpfest.engine.PrivateEngine`."""
 
 
 @dataclass(frozen=True)
@@ -29,29 +27,29 @@ class Sabotage:
     Attributes:
         name: name in results.
         applies: whether an algorithm has the noise that this removes.
-        noise: replaces the noise arguments of an engine.
+        noise: replaces the event whose noise an engine adds.
         after: changes its release.
         ignores_unit: whether its engine clips and counts each example of a unit on its own.
     """
 
     name: str
     applies: Callable[[Algorithm], bool]
-    noise: Callable[[Noise], Noise] = dict
+    noise: Callable[[Event], Event] = lambda event: event
     after: After | None = None
     ignores_unit: bool = False
 
 
-def _scaled(noise: Noise, gradient: float, choice: float) -> Noise:
+def _scaled(event: Event, gradient: float, choice: float) -> Event:
     """Scale the noise of the gradient and of the choice of rows."""
-    scaled = dict(noise)
+    scaled: dict[str, Any] = {}
     for name, factor in (
         ("gradient_noise_multiplier", gradient),
         ("map_noise_multiplier", choice),
-        ("epsilon_per_row", 1 / choice),  # the noise of a draw is inverse to its cost
+        ("epsilon_per_draw", 1 / choice),  # the noise of a draw is inverse to its cost
     ):
-        if scaled.get(name) is not None:
-            scaled[name] *= factor
-    return scaled
+        if (value := getattr(event, name)) is not None:
+            scaled[name] = value * factor
+    return replace(event, **scaled)
 
 
 def _silence_untouched(gradient: NoisedGradient, touched: Tensor) -> None:
@@ -62,14 +60,14 @@ def _silence_untouched(gradient: NoisedGradient, touched: Tensor) -> None:
 
 
 SABOTAGES = (
-    Sabotage("gradient noise halved", lambda algorithm: True, lambda noise: _scaled(noise, 0.5, 1)),
+    Sabotage("gradient noise halved", lambda algorithm: True, lambda event: _scaled(event, 0.5, 1)),
     Sabotage(
         "no noise on the choice of rows",
         lambda algorithm: algorithm.name in ("adafest", "adafest_plus", "exponential"),
-        lambda noise: _scaled(noise, 1, _NEXT_TO_NOTHING),
+        lambda event: _scaled(event, 1, _NEXT_TO_NOTHING),
     ),
     Sabotage("no noise on untouched rows", lambda algorithm: algorithm.name != "frozen", after=_silence_untouched),
-    Sabotage("no noise", lambda algorithm: True, lambda noise: _scaled(noise, _NEXT_TO_NOTHING, _NEXT_TO_NOTHING)),
+    Sabotage("no noise", lambda algorithm: True, lambda event: _scaled(event, _NEXT_TO_NOTHING, _NEXT_TO_NOTHING)),
 )
 """From the subtle to the gross."""
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest.accounting import Event
-from dpfest.algorithms import AdaFEST, Algorithm, StepContext
+from dpfest.algorithms import AdaFEST, Algorithm
+from dpfest.batch import LogicalBatch
 from dpfest.noise import NoiseKey
+from dpfest.parts import Rows, Shard
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.survivors import Contributions
 from dpfest.topk import SelectionConfig
@@ -184,8 +186,8 @@ def _unpaid_map(training: Training) -> Attempt:
     share = step.noise_multiplier / step.gradient_noise_multiplier
 
     def spoil(running: PrivateTraining) -> None:
-        running.engine.deviation *= share
-        running.engine.map_noise_multiplier = share * (running.engine.map_noise_multiplier or 0.0)
+        running.engine.noise.deviation *= share
+        running.engine.cost = replace(step, map_noise_multiplier=share * (step.map_noise_multiplier or 0.0))
 
     return Attempt(made.events, Law(made, training.canaries), _observing(training, made, spoil=spoil))
 
@@ -193,19 +195,22 @@ def _unpaid_map(training: Training) -> Attempt:
 class _Repeated:
     """A batch each of whose examples looks every row up several times, and counts each time."""
 
-    def __init__(self, batch: object, device: object) -> None:
-        self._batch, self._device = batch, device
+    def __init__(self, batch: LogicalBatch) -> None:
+        self._batch = batch
 
     def contributions(self) -> Contributions:
-        once = self._batch.contributions()  # type: ignore[attr-defined]
-        return Contributions.joined([once] * _REPEATS, self._device)  # type: ignore[arg-type]
+        return Contributions.joined([self._batch.contributions()] * _REPEATS, self._batch.recorder.device)
 
 
 class _CountsRepetitions(AdaFEST):
     """DP-AdaFEST whose map counts a row as often as an example looks it up, instead of once."""
 
-    def survivors(self, batch: object, context: StepContext) -> Tensor | None:
-        return super().survivors(_Repeated(batch, context.device), context)  # type: ignore[arg-type]
+    def measure(
+        self, batch: LogicalBatch, rows: Rows, shards: Sequence[Shard], cost: Event | None
+    ) -> Sequence[Tensor | None]:
+        return super().measure(_Repeated(batch), rows, shards, cost)  # type: ignore[arg-type]
+
+    step_event = AdaFEST.step_event  # which does not cover it
 
 
 def _counting_repetitions(training: Training) -> Attempt:
@@ -241,7 +246,7 @@ def _rate_of_the_stream(training: Training) -> Attempt:
     periods = tuple(replace(period, noise_multiplier=thrifty) for period in made.periods)
 
     def spoil(running: PrivateTraining) -> None:
-        running.engine.deviation *= thrifty / (running.period.noise_multiplier or math.inf)
+        running.engine.noise.deviation *= thrifty / (running.period.noise_multiplier or math.inf)
 
     law = Law(replace(made, periods=periods), training.canaries)
     return Attempt(at_its_rate.events, law, _observing(training, made, spoil=spoil))

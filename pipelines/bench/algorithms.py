@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST, Algorithm
 from dpfest.engine import PrivateEngine
+from dpfest.local import LocalRows
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
 from dpfest.unproven import Nonprivate
-from pipelines.bench.embedding import threshold
+from pipelines.bench.embedding import step_cost, threshold
 from pipelines.tasks.optimizers import OptimizerConfig, optimizers
 
 LAZY = "dpsgd lazy"
@@ -35,9 +36,9 @@ def private_step(
     loss_fn: Callable[[nn.Module, Any], Tensor],
     batches: Sequence[Sequence[MicroBatch]],
     batch_size: int,
-    make: Callable[..., PrivateEngine] = PrivateEngine,
+    rows_in: Callable[..., Any] = LocalRows,
 ) -> Callable[[int], None]:
-    """Return numbered training steps of an algorithm, with updates, by the engine that ``make`` returns.
+    """Return numbered training steps of an algorithm, with updates, with rows where ``rows_in`` puts them.
 
     ``batches`` holds each batch as micro-batches.
     """
@@ -52,16 +53,15 @@ def private_step(
         universe = rows if selected is None else len(selected)
         tau = threshold(universe, MAP_NOISE * algorithm.contribution_clipping_norm)
         algorithm = replace(algorithm, threshold=tau)
-    engine = make(
+    engine = PrivateEngine(
         model,
         algorithm,
         loss_fn,
         NoiseKey.fresh(),
-        gradient_noise_multiplier=1.0 if algorithm.private else 0.0,
-        expected_batch_size=batch_size,
-        map_noise_multiplier=MAP_NOISE,
-        epsilon_per_row=0.1,
+        cost=step_cost(algorithm, MAP_NOISE),
+        expected_batch_size=float(batch_size),
         selected=selected,
+        rows=rows_in,
     )
     updates = optimizers(model, OptimizerConfig())
 

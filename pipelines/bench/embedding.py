@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
 from scipy import special
 from torch import Tensor, nn
 
+from dpfest.accounting import Event
 from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
@@ -146,9 +148,8 @@ def competitor(name: str, weight: Tensor) -> Turn:
         algorithm,
         losses,
         NoiseKey.fresh(),
-        gradient_noise_multiplier=1.0,
-        expected_batch_size=BATCH,
-        map_noise_multiplier=MAP_NOISE,
+        cost=step_cost(algorithm, MAP_NOISE),
+        expected_batch_size=float(BATCH),
         selected=torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None,
     )
     optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
@@ -165,3 +166,12 @@ def competitor(name: str, weight: Tensor) -> Turn:
 def _memory(device: torch.device) -> int:
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
     return int(_SHARE * free)
+
+
+def step_cost(algorithm: Algorithm, map_noise: float) -> Event | None:
+    """Return an event with noise multipliers for a step, of no epsilon in particular; None for a step without noise."""
+    event = algorithm.step_event(1.0, 0.01)
+    if event is None:
+        return None
+    on_map = None if event.map_noise_multiplier is None else map_noise
+    return replace(event, gradient_noise_multiplier=1.0, map_noise_multiplier=on_map)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.ranks.engine import RankEngine
 from dpfest.ranks.group import Group
+from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.reading import MicroBatch
 from pipelines.bench import pctr
@@ -155,8 +155,8 @@ def _step(
     def losses(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         return nn.functional.binary_cross_entropy_with_logits(model(*batch[:-1]), batch[-1], reduction="none")
 
-    make = partial(RankEngine, places=places, group=group, parts=settings.parts)
-    return private_step(name, model, losses, batches, size, make)
+    rows = partial(RankRows, places=places, group=group, parts=settings.parts)
+    return private_step(name, model, losses, batches, size, rows)
 
 
 def _normal(table: int, shard: int, rows: int, dim: int) -> Tensor:

@@ -323,7 +323,7 @@ class _RankRun(Run):
         while taken := list(islice(chunks, group.world)):
             own = self.task.to_device(taken[group.rank]) if group.rank < len(taken) else None
             found = torch.zeros(len(taken), dtype=torch.float64)
-            with self.training.engine.readable(own, len(own[2]) if own else 0, run):
+            with self.training.engine.rows.readable_outside(own, len(own[2]) if own else 0, run):
                 if own:
                     evaluation.add(model, own)
                     found[group.rank] = evaluation.losses[-1]
@@ -358,7 +358,7 @@ class _RankRun(Run):
         layout = self.training.engine.layout
         for start in range(0, layout.rows[table], _ROWS_AT_ONCE):
             end = min(start + _ROWS_AT_ONCE, layout.rows[table]) if self.group.rank == 0 else start
-            yield self.training.engine.fetch(np.arange(start, end) + layout.offsets[table])[table]
+            yield self.training.engine.rows.fetch(np.arange(start, end) + layout.offsets[table])[table]
 
 
 def _write_through(state: dict[str, Tensor], path: Path) -> None:

@@ -47,13 +47,17 @@ def reference_gradient(
     gradient_noise_multiplier: float,
     divisor: float,
     map_noise_multiplier: float | None = None,
-    epsilon_per_row: float | None = None,
+    epsilon_per_draw: float | None = None,
     selected: np.ndarray | None = None,
+    shards: Sequence[tuple[NoiseKey, np.ndarray]] | None = None,
+    roundings: float = 1.0,
 ) -> dict[str, Tensor]:
     """The averaged noised gradient of every parameter, dense; zero in rows that did not survive.
 
     Args:
         ids: for each table, in order, the set of rows that each example looked up.
+        shards: the key and the global rows, ascending, of each part of the tables that draws for itself; None for one.
+        roundings: how often a sum is rounded, as is charged.
     """
     kinds, parameters = (nn.Embedding, nn.EmbeddingBag), dict(model.named_parameters())  # a shared table once
     tables = {
@@ -63,6 +67,7 @@ def reference_gradient(
     sizes = [t.num_embeddings for t in tables.values()]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     total = int(offsets[-1])
+    shards = [(key, np.arange(total))] if shards is None else shards
     gradients = per_example_gradients(model, losses(batch))
     examples = len(gradients)
 
@@ -74,16 +79,16 @@ def reference_gradient(
     mask = np.zeros(total, dtype=bool)
     if isinstance(algorithm, AdaFEST):
         universe = np.arange(total) if selected is None else selected
-        restricted = contributions[:, universe]
-        lengths = np.maximum(np.linalg.norm(restricted, axis=1, keepdims=True), 1e-30)
-        clipped = restricted * np.minimum(1, algorithm.contribution_clipping_norm / lengths)
-        touched = np.flatnonzero(restricted.sum(0))
+        lengths = np.maximum(np.linalg.norm(contributions[:, universe], axis=1, keepdims=True), 1e-30)
+        clipped = contributions * np.minimum(1, algorithm.contribution_clipping_norm / lengths)
         scale = map_noise_multiplier * algorithm.contribution_clipping_norm
-        stream = key.stream("map", step)
-        noisy = clipped.sum(0)[touched] + gaussian(stream, len(touched), scale)
-        mask[universe[touched[noisy >= algorithm.threshold]]] = True
         probability = 0.5 - 0.5 * float(torch.erf(torch.tensor(algorithm.threshold / scale / 2**0.5).double()))
-        mask[universe[untouched_survivors(touched, len(universe), probability, stream)]] = True
+        for own, members in shards:
+            within, stream = np.intersect1d(members, universe), own.stream("map", step)
+            touched = np.flatnonzero(contributions[:, within].sum(0))
+            noisy = clipped.sum(0)[within[touched]] + gaussian(stream, len(touched), scale)
+            mask[within[touched[noisy >= algorithm.threshold]]] = True
+            mask[within[untouched_survivors(touched, len(within), probability, stream)]] = True
     elif isinstance(algorithm, Exponential):
         utilities = np.zeros(total)
         sums = [torch.zeros(t.weight.shape, dtype=torch.float64) for t in tables.values()]
@@ -94,7 +99,7 @@ def reference_gradient(
                 total_sum += gradient[name] * factor
         utilities = torch.cat([table.norm(dim=1) for table in sums]).numpy()
         touched = np.flatnonzero(contributions.sum(0))
-        scale = 2 * algorithm.selection_clipping_norm / epsilon_per_row
+        scale = 2 * algorithm.selection_clipping_norm / epsilon_per_draw
         mask[
             draw_rows(
                 touched,
@@ -126,29 +131,37 @@ def reference_gradient(
     if gradient_noise_multiplier > 0:
         coordinates = sum(value.numel() for value in dict(model.named_parameters()).values() if value.requires_grad)
         sensitivity = algorithm.clipping_norm * (1 + 2**-10)
-        deviation = charged_deviation(gradient_noise_multiplier, sensitivity, coordinates)
+        deviation = charged_deviation(gradient_noise_multiplier, sensitivity, coordinates * roundings**2)
         grid = gaussian_grid(deviation)
 
-        def noised(purpose: str, sums: Tensor) -> Tensor:
-            noise = torch.from_numpy(gaussian(key.stream(purpose, step), sums.numel(), deviation))
+        def noised(own: NoiseKey, purpose: str, sums: Tensor) -> Tensor:
+            noise = torch.from_numpy(gaussian(own.stream(purpose, step), sums.numel(), deviation))
             return (sums / grid).round() * grid + noise
 
-        rows = noised("row noise", torch.cat([sums_by_name[name][masks[name]].flatten() for name in names]))
-        for name, part in zip(names, rows.split([sums_by_name[n][masks[n]].numel() for n in names]), strict=True):
-            sums_by_name[name][masks[name]] = part.view(-1, sums_by_name[name].shape[1])
+        def row(number: int) -> Tensor:
+            table = int(np.searchsorted(offsets, number, side="right")) - 1
+            return sums_by_name[names[table]][number - offsets[table]]
+
+        for own, members in shards:
+            alive = members[mask[members]]
+            flat = torch.cat([torch.empty(0, dtype=torch.float64), *map(row, alive)])
+            values = noised(own, "row noise", flat).split([len(row(number)) for number in alive])
+            for number, value in zip(alive, values, strict=True):
+                row(number).copy_(value)
         dense = [name for name in sums_by_name if name not in names]
-        flat = noised("dense noise", torch.cat([sums_by_name[name].flatten() for name in dense]))
+        flat = noised(key, "dense noise", torch.cat([sums_by_name[name].flatten() for name in dense]))
         for name, part in zip(dense, flat.split([sums_by_name[n].numel() for n in dense]), strict=True):
             sums_by_name[name] = part.view_as(sums_by_name[name])
         if isinstance(algorithm, Threshold):
-            stream = key.stream("untouched rows", step)
-            for name in names:
-                rows, dim = sums_by_name[name].shape
+            streams = [own.stream("untouched rows", step) for own, _ in shards]
+            for number, name in enumerate(names):
+                dim = sums_by_name[name].shape[1]
                 radius = deviation * float(stats.chi.isf(algorithm.false_rate, dim))
-                others, drawn = untouched_rows(
-                    masks[name].nonzero()[:, 0].numpy(), rows, dim, deviation, radius, stream
-                )
-                sums_by_name[name][others] = torch.from_numpy(drawn)
+                for stream, (_, members) in zip(streams, shards, strict=True):
+                    within = members[(members >= offsets[number]) & (members < offsets[number + 1])]
+                    touched = np.flatnonzero(mask[within])
+                    others, drawn = untouched_rows(touched, len(within), dim, deviation, radius, stream)
+                    sums_by_name[name][within[others] - offsets[number]] = torch.from_numpy(drawn)
                 length = sums_by_name[name].norm(dim=1, keepdim=True)
                 shorter = 1 - radius / length if algorithm.rule == "soft" else 1.0
                 sums_by_name[name] *= torch.where(length >= radius, shorter, 0.0)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from dpfest.engine import NoisedGradient, PrivateEngine
+from dpfest.accounting import Event
+from dpfest.algorithms import Algorithm
+from dpfest.engine import PrivateEngine
+from dpfest.noise import NoiseKey
+from dpfest.parts import NoisedGradient
 from dpfest.reading import MicroBatch
+from dpfest.step_noise import Independent
 
 
 def by_batch(losses: Callable[[Any], Any]) -> Callable[[nn.Module, Any], Any]:
@@ -41,3 +47,35 @@ def clipped(engine: PrivateEngine, part: Any) -> dict[str, Tensor]:
         values = found.setdefault(f"{name}.weight", table.weight.detach().new_zeros(table.weight.shape))
         values[slice(None) if rows.rows is None else rows.rows] = rows.values
     return found
+
+
+def step_cost(
+    gradient_noise_multiplier: float,
+    map_noise_multiplier: float | None = None,
+    epsilon_per_draw: float | None = None,
+) -> Event:
+    """An event with noise multipliers of a test's own choice."""
+    gaussian = Event(
+        kind="gaussian", what="step", noise_multiplier=1.0, gradient_noise_multiplier=gradient_noise_multiplier,
+        map_noise_multiplier=map_noise_multiplier,
+    )  # fmt: skip
+    if epsilon_per_draw is None:
+        return gaussian
+    return replace(gaussian, kind="exponential_selection", draws=1, epsilon_per_draw=epsilon_per_draw)
+
+
+def engine_with(
+    model: nn.Module,
+    algorithm: Algorithm,
+    losses: Any,
+    key: NoiseKey,
+    *,
+    gradient_noise_multiplier: float,
+    map_noise_multiplier: float | None = None,
+    epsilon_per_draw: float | None = None,
+    **options: Any,
+) -> PrivateEngine:
+    """An engine with such multipliers; 0 for no noise on the gradient."""
+    cost = step_cost(gradient_noise_multiplier or 1.0, map_noise_multiplier, epsilon_per_draw)
+    noise = None if gradient_noise_multiplier else Independent(0.0)
+    return PrivateEngine(model, algorithm, losses, key, cost=cost, noise=noise, **options)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from scipy import stats
+from torch import Tensor, nn
 
 from dpfest import algorithms, survivors
-from dpfest.algorithms import ALGORITHMS, AdaFEST, Exponential, PrivateAlgorithm
+from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, INDEPENDENT, AdaFEST, Algorithm, Exponential, PrivateAlgorithm
+from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.parts import NoisedGradient, RowSums, Shard
 from dpfest.survivors import draw_rows
+from dpfest.tables import Survivors
+from tests.dpfest.steps import by_batch, engine_with, released
 
 
 def test_drawn_rows_follow_the_exponential_mechanism() -> None:
@@ -109,3 +117,58 @@ def test_every_private_algorithm_is_registered_under_its_name() -> None:
     private = {kind for kind in classes if issubclass(kind, PrivateAlgorithm)} - {PrivateAlgorithm}
     assert set(ALGORITHMS.values()) == private
     assert all(kind().name == name for name, kind in ALGORITHMS.items())
+
+
+class Touched:
+    """The exact rows that a batch touches: whoever sees them knows who was there."""
+
+    def survivors(self, shard: Shard, measured: Any, cost: Any, step: int) -> Tensor:
+        return shard.touched()
+
+
+@pytest.mark.parametrize("base", [PrivateAlgorithm, DPSGD, FEST, AdaFEST])
+def test_a_choice_of_rows_of_ones_own_is_not_accounted_as_another(base: type) -> None:
+    """Whatever it derives from, and through however many classes."""
+    own = {"survivors": Touched.survivors, "__module__": __name__}
+    with pytest.raises(UserError, match=r"Mine redefines survivors, and inherits the step_event of another"):
+        type("Mine", (base,), own)
+    with pytest.raises(UserError, match=r"Mine redefines survivors"):
+        type("Mine", (Touched, base), {})
+    stated = type("Mine", (base,), own | {"step_event": base.step_event})
+    with pytest.raises(UserError, match=r"Later redefines survivors"):
+        type("Later", (stated,), own)
+    with pytest.raises(UserError, match=r"Mine redefines measure"):
+        type("Mine", (base,), {"choice": INDEPENDENT, "measure": lambda self, *given: [None]})
+    with pytest.raises(UserError, match=r"Mine redefines draws_untouched"):
+        type("Mine", (base,), {"draws_untouched": True})
+
+
+def test_a_choice_that_is_independent_of_the_batch_is_not_told_what_it_touches() -> None:
+    def step(rule: Algorithm) -> NoisedGradient:
+        torch.manual_seed(1)
+        table = nn.Embedding(9, 2)
+        model = nn.Sequential(table, nn.Linear(2, 1))
+        losses = by_batch(lambda ids: model(ids).squeeze(1))
+        engine = engine_with(
+            model, rule, losses, NoiseKey.from_seed(1), gradient_noise_multiplier=1.0, expected_batch_size=4.0
+        )
+        return released(engine, [torch.tensor([1, 2, 2])], 0)
+
+    class Claims(DPSGD):
+        choice = INDEPENDENT
+        survivors = Touched.survivors
+
+    class Keeps(DPSGD):
+        def kept(self, shard: Shard, noised: RowSums, deviation: float, step: int) -> RowSums:
+            return RowSums(Survivors(shard.layout, shard.touched()), noised.flat[:4])
+
+    class Even(PrivateAlgorithm):
+        choice = INDEPENDENT
+
+        def survivors(self, shard: Shard, measured: Any, cost: Any, step: int) -> Tensor:
+            return torch.arange(step % 2, shard.layout.total_rows, 2)
+
+    for rule in (Claims(), Keeps()):
+        with pytest.raises(UserError, match="asks what the batch touches where nothing pays for the answer"):
+            step(rule)
+    assert step(Even()).rows_per_table == [5]

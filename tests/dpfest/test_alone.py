@@ -19,9 +19,9 @@ from torch.utils.data import TensorDataset
 import dpfest
 from dpfest import DPSGD, AdaFEST, UserError, make_private
 from dpfest.accounting import Event
-from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.training import PrivateTraining
+from tests.dpfest.steps import engine_with, step_cost
 
 
 def data() -> TensorDataset:
@@ -165,20 +165,16 @@ def test_a_private_step_without_noise_is_refused(stated: float | None) -> None:
 
 
 def test_a_map_without_noise_is_refused() -> None:
-    run = training()
-    with pytest.raises(UserError, match=r"map_noise_multiplier=0.*without noise"):
-        PrivateEngine(
-            run.model, AdaFEST(), losses, NoiseKey.fresh(), gradient_noise_multiplier=1.0, expected_batch_size=40.0,
-            map_noise_multiplier=0.0,
-        )  # fmt: skip
+    with pytest.raises(ValueError, match="map_noise_multiplier must be a number in"):
+        step_cost(1.0, map_noise_multiplier=0.0)
 
 
 @pytest.mark.parametrize("algorithm", [dpfest.FEST(), AdaFEST(), dpfest.Exponential()], ids=lambda one: one.name)
 def test_what_a_choice_of_rows_needs_is_asked_for_by_name(algorithm: Any) -> None:
     """Not by an assertion, which `python -O` would leave out."""
     run = training()
-    engine = PrivateEngine(
+    engine = engine_with(
         run.model, algorithm, losses, NoiseKey.fresh(), gradient_noise_multiplier=1.0, expected_batch_size=40.0
     )
-    with pytest.raises(UserError, match=r"selected=|map_noise_multiplier=|epsilon_per_row="):
+    with pytest.raises(UserError, match=r"selected=|map_noise_multiplier=|epsilon_per_draw="):
         engine.gradient([], 0)

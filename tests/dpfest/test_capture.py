@@ -13,7 +13,7 @@ from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.tables import ascending
-from tests.dpfest.steps import released
+from tests.dpfest.steps import engine_with, released
 
 BATCH = (torch.arange(6) % 4,)
 
@@ -31,7 +31,7 @@ class Scorer(nn.Module):
 
 
 def engine_of(model: nn.Module) -> PrivateEngine:
-    return PrivateEngine(
+    return engine_with(
         model, DPSGD(), lambda model, batch: model(*batch), NoiseKey.from_seed(0),
         gradient_noise_multiplier=0.0, expected_batch_size=6,
     )  # fmt: skip

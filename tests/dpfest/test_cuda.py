@@ -30,8 +30,8 @@ from dpfest import (
 )
 from dpfest.algorithms import Algorithm
 from dpfest.box_muller import BLOCK
-from dpfest.engine import NoisedGradient, PrivateEngine
-from tests.dpfest.steps import released
+from dpfest.parts import NoisedGradient
+from tests.dpfest.steps import engine_with, released
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -75,7 +75,7 @@ def losses(model: nn.Module, ids: Any) -> Tensor:
 def gradient(
     algorithm: Algorithm, device: torch.device, dtype: torch.dtype, noise: float = 0.0, step: int = 0
 ) -> NoisedGradient:
-    engine = PrivateEngine(
+    engine = engine_with(
         Model().to(device, dtype),
         algorithm,
         losses,
@@ -83,7 +83,7 @@ def gradient(
         gradient_noise_multiplier=noise,
         expected_batch_size=50.0,
         map_noise_multiplier=1e-6,
-        epsilon_per_row=1e6,
+        epsilon_per_draw=1e6,
         selected=torch.arange(0, 90, 3) if algorithm.selection else None,
     )
     return released(engine, [batch()], step)

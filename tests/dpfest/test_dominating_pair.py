@@ -14,10 +14,10 @@ from dpfest.dominating_pair import hockey_stick, privacy_loss
 DELTAS = (1e-3, 1e-5, 1e-7)
 
 
-@pytest.mark.parametrize("rows, epsilon_per_row", [(0, 1.0), (1, 1e-6), (50, 1e-6)])
+@pytest.mark.parametrize("rows, epsilon_per_draw", [(0, 1.0), (1, 1e-6), (50, 1e-6)])
 @pytest.mark.parametrize("sigma, q, steps", [(0.8, 0.01, 100), (1.2, 0.2, 10), (3.0, 1.0, 1)])
-def test_without_selection_it_is_the_sampled_gaussian(sigma, q, steps, rows, epsilon_per_row):
-    ours = privacy_loss(epsilon_per_row, rows, sigma, q, 1e-3).self_compose(steps)
+def test_without_selection_it_is_the_sampled_gaussian(sigma, q, steps, rows, epsilon_per_draw):
+    ours = privacy_loss(epsilon_per_draw, rows, sigma, q, 1e-3).self_compose(steps)
     theirs = pld.from_gaussian_mechanism(sigma, sampling_prob=q, value_discretization_interval=1e-3).self_compose(steps)
     for delta in DELTAS:
         assert ours.get_epsilon_for_delta(delta) == pytest.approx(theirs.get_epsilon_for_delta(delta), rel=2e-4)

@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Threshold
-from dpfest.engine import NoisedGradient, PrivateEngine
+from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.layers import Call, LinearFactors
 from dpfest.noise import NoiseKey
+from dpfest.parts import NoisedGradient
 from dpfest.unproven import Nonprivate
 from tests.dpfest.reference import reference_gradient
-from tests.dpfest.steps import by_batch, released
+from tests.dpfest.steps import by_batch, engine_with, released
 
 SIGMA = {"gradient_noise_multiplier": 0.8}
 SELECTED = np.array([0, 2, 7, 8, 20, 33, 40, 41, 50])
@@ -148,7 +149,7 @@ CASES: dict[str, tuple[Algorithm, dict[str, Any]]] = {
     ),
     "exponential": (
         Exponential(clipping_norm=0.5, selection_clipping_norm=0.4, rows_per_step=9),
-        {**SIGMA, "epsilon_per_row": 0.8},
+        {**SIGMA, "epsilon_per_draw": 0.8},
     ),
 }
 CASES |= {name: (kind(clipping_norm=0.7), SIGMA) for name, kind in ALGORITHMS.items() if name not in CASES}
@@ -163,7 +164,7 @@ def test_step_equals_dense_reference(case: str, make: Any, splits: int) -> None:
     model, batch, ids = make(examples)
     losses, key = losses_of(model), NoiseKey.from_seed(3)
     selected = settings.get("selected")
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         algorithm,
         by_batch(losses),
@@ -199,7 +200,7 @@ def test_look_ups_that_vary_between_micro_batches_are_all_seen() -> None:
     batch, key = (tokens, torch.randint(0, 2, (6,)).double()), NoiseKey.from_seed(3)
     model, (algorithm, settings) = ReadByWord().double(), CASES["adafest"]
     losses = losses_of(model)
-    engine = PrivateEngine(model, algorithm, by_batch(losses), key, expected_batch_size=10.0, **settings)
+    engine = engine_with(model, algorithm, by_batch(losses), key, expected_batch_size=10.0, **settings)
     micro = list(zip(*(part.tensor_split(3) for part in batch), strict=True))
     touched = [[set(map(int, line)) - {0} for line in tokens]]
     for step in range(2):
@@ -212,7 +213,7 @@ def test_look_ups_that_vary_between_micro_batches_are_all_seen() -> None:
 def test_clipping_binds_and_masking_comes_first() -> None:
     """With every row masked, the dense part alone fills the clipping norm: masked before clipped."""
     model, batch, _ = tabular(1)
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         Frozen(clipping_norm=0.01),
         by_batch(losses_of(model)),
@@ -229,7 +230,7 @@ def test_empty_batch_still_gets_noise(case: str) -> None:
     algorithm, settings = CASES[case]
     model, batch, _ = tabular(4)
     selected = settings.get("selected")
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         algorithm,
         by_batch(losses_of(model)),
@@ -246,7 +247,7 @@ def test_empty_batch_still_gets_noise(case: str) -> None:
 
 
 def engine_for(model: nn.Module, algorithm: Algorithm, **settings: Any) -> PrivateEngine:
-    return PrivateEngine(
+    return engine_with(
         model,
         algorithm,
         by_batch(losses_of(model)),
@@ -296,7 +297,7 @@ def test_a_bag_of_repeated_ids_is_summed_even_where_there_are_as_many_ids_as_exa
 
     model, ids = Bag().double(), torch.tensor([4, 4, 1])
     batch = (ids, torch.tensor([0, 2, 3]), torch.ones(3).double())
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         DPSGD(clipping_norm=0.5),
         lambda model, b: model(*b[:2]),
@@ -320,7 +321,7 @@ def test_in_place_activation_is_refused_by_name() -> None:
 def test_writing_into_an_embedding_output_is_refused_in_a_sentence() -> None:
     table = nn.Embedding(7, 2)
     losses = lambda _, ids: table(ids).mul_(2).sum(1)  # noqa: E731
-    engine = PrivateEngine(table, DPSGD(), losses, NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA)
+    engine = engine_with(table, DPSGD(), losses, NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA)
     with pytest.raises(UserError, match=r"output of a trainable layer is changed in place.*out-of-place form"):
         released(engine, [torch.arange(5)], 0)
 
@@ -432,7 +433,7 @@ def test_layers_that_do_not_count_examples_are_refused() -> None:
 def test_a_mean_loss_is_refused() -> None:
     model, batch, _ = tabular(5)
     losses = losses_of(model)
-    engine = PrivateEngine(
+    engine = engine_with(
         model, DPSGD(), lambda _, b: losses(b).mean(), NoiseKey.from_seed(0), expected_batch_size=5, **SIGMA
     )
     with pytest.raises(UserError, match="one loss per example"):
@@ -445,7 +446,7 @@ def test_an_example_without_a_finite_gradient_counts_as_zero(make: Any, bad: flo
     model, batch, _ = make(6)
     losses = losses_of(model)
     weights = torch.tensor([1, 1, bad, 1, 1, 1], dtype=torch.float64)
-    broken = PrivateEngine(
+    broken = engine_with(
         model,
         DPSGD(),
         lambda _, b: losses(b) * weights[: len(b[-1])],

@@ -16,10 +16,10 @@ from scipy import stats
 
 from dpfest import ahead, box_muller, kernels
 from dpfest import gaussian as module
-from dpfest.ahead import NoiseAhead
 from dpfest.box_muller import BLOCK, Scratch, nearest_normals
 from dpfest.gaussian import add_gaussian, charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import Keystream, NoiseKey
+from dpfest.step_noise import NoiseAhead
 
 FALSE_ALARM = 1e-4
 GIVEN = NoiseKey.from_seed(1)

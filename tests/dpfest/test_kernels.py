@@ -16,13 +16,15 @@ import torch
 
 from dpfest import box_muller, kernels
 from dpfest.algorithms import DPSGD, FEST
+from dpfest.batch import LogicalBatch
+from dpfest.clipped_sum import ClippedSum
 from dpfest.embeddings import _grouped
-from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
 from dpfest.gaussian import add_gaussian, gaussian
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
+from tests.dpfest.steps import engine_with
 
 KEY = NoiseKey.from_seed(1)
 
@@ -243,17 +245,17 @@ def test_clipped_sums_are_those_of_the_reference(
 
     def step() -> list[torch.Tensor]:
         model = Model().to(dtype)
-        engine = PrivateEngine(
+        engine = engine_with(
             model, DPSGD(), losses, KEY, gradient_noise_multiplier=0.0, expected_batch_size=1.0, sum_dtype=sum_dtype
         )
         ids = torch.randint(50, (60, 8), generator=torch.Generator().manual_seed(1))
         with torch.no_grad():
             model.wide.weight[49] = math.inf  # such an example counts as zero
         parts = [MicroBatch(np.arange(40), ids[:40]), MicroBatch(np.arange(40, 60), ids[40:])]
-        batch = LogicalBatch(engine, parts, 0)
+        batch = LogicalBatch(engine.recorder, parts, 0)
         touched = batch.contributions().rows
         rows = {"all": None, "touched": touched, "some": touched[::2], "none": touched[:0]}[kept]
-        total = ClippedSum(engine, Survivors(engine.layout, rows), 0.5)
+        total = ClippedSum(engine.recorder, Survivors(engine.layout, rows), 0.5)
         for recording in batch.recordings():
             total.add(recording)
         assert any(not norms.isfinite().all() for norms in total.example_norms)
@@ -278,7 +280,7 @@ def test_other_types_are_left_to_the_reference(dtype: torch.dtype) -> None:
 def test_selected_rows_of_any_integer_type_are_the_same_rows() -> None:
     norms = []
     for dtype in (torch.int64, torch.int32):
-        engine = PrivateEngine(
+        engine = engine_with(
             Model(), FEST(), losses, KEY, gradient_noise_multiplier=0.0, expected_batch_size=1.0,
             selected=torch.arange(40).to(dtype),
         )  # fmt: skip
@@ -290,7 +292,7 @@ def test_selected_rows_of_any_integer_type_are_the_same_rows() -> None:
 
 def test_sums_narrower_than_the_model_are_refused() -> None:
     with pytest.raises(ValueError, match="narrower than the model's"):
-        PrivateEngine(
+        engine_with(
             Model().double(), DPSGD(), losses, KEY, gradient_noise_multiplier=1.0, expected_batch_size=1.0,
             sum_dtype=torch.float32,
         )  # fmt: skip

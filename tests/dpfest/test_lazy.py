@@ -16,10 +16,10 @@ from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from dpfest import DPSGD, NoiseKey, PrivacyPlan, PrivateEngine, PrivateTraining, UserError, plan
+from dpfest import DPSGD, NoiseKey, PrivacyPlan, PrivateTraining, UserError, plan
 from dpfest.lazy import lacks_noise
 from dpfest.reading import DatasetReader
-from tests.dpfest.steps import by_batch, released
+from tests.dpfest.steps import by_batch, engine_with, released
 
 ROWS, DIM, STEPS, EXAMPLES = 6, 12_000, 7, 40
 FALSE_ALARM = 1e-4
@@ -81,7 +81,7 @@ def accepts(sample: Tensor, variance: float) -> None:
 def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
     model = Reader()
     run = training(model, micro_batch_size=3)
-    deviation = run.engine.deviation / run.plan.batch_size
+    deviation = run.engine.noise.deviation / run.plan.batch_size
     owed = 0.0
     for step, batch in enumerate(run):
         rate = 0.5 / (1 + step)  # a schedule
@@ -106,7 +106,7 @@ def test_every_read_and_the_end_have_the_variance_of_dense_noise() -> None:
 def test_a_flush_on_the_way_changes_no_law_and_owes_nothing() -> None:
     model = Reader()
     run = training(model)
-    deviation = run.engine.deviation / run.plan.batch_size
+    deviation = run.engine.noise.deviation / run.plan.batch_size
     for step, batch in enumerate(run):
         run.step(batch)
         if step in (1, 4):
@@ -163,7 +163,7 @@ def test_without_noise_it_is_dense_dpsgd_to_the_bit() -> None:
     batch = torch.randint(0, 20, (8, 2))
     found = []
     for noise in ("dense", "lazy"):
-        engine = PrivateEngine(
+        engine = engine_with(
             model,
             DPSGD(clipping_norm=0.1, noise=noise),
             by_batch(lambda ids: model(ids).squeeze(1).square()),

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.algorithms import DPSGD
-from dpfest.engine import ClippedSum, PrivateEngine
+from dpfest.clipped_sum import ClippedSum
 from dpfest.noise import NoiseKey
 from dpfest.tables import Survivors
+from tests.dpfest.steps import engine_with
 
 
 class Words(nn.Module):
@@ -79,7 +80,7 @@ def test_norms_and_clipped_sums_equal_opacus(name: str, seed: int) -> None:
     def losses(model: nn.Module, batch: Any) -> Tensor:
         return nn.functional.binary_cross_entropy_with_logits(model(*batch), labels, reduction="none")
 
-    engine = PrivateEngine(
+    engine = engine_with(
         model, DPSGD(), losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
     recording = engine.recorder.record(inputs, np.arange(examples), 0)
@@ -97,7 +98,7 @@ def test_norms_and_clipped_sums_equal_opacus(name: str, seed: int) -> None:
     bound = float(squares.sqrt().median())
     factor = (bound / squares.sqrt()).clamp_max(1.0)
 
-    total = ClippedSum(engine, everything, bound)
+    total = ClippedSum(engine.recorder, everything, bound)
     total.add(recording)
     torch.testing.assert_close(total.example_norms[0], squares.sqrt(), rtol=1e-9, atol=1e-12)
     assert 0 < int((factor < 1).sum()) < examples, "the bound must cut some and spare some"

@@ -111,7 +111,7 @@ IDS = torch.randint(0, 20, (200, 2), generator=torch.Generator().manual_seed(1))
 def test_the_engine_tells_it_the_noise_which_no_example_moves() -> None:
     one, other = training(IDS), training((IDS + 3) % 20)
     told = [each.optimizers[1].param_groups[0]["noise_deviation"] for each in (one, other)]
-    assert told[0] == told[1] == one.engine.deviation / 20
+    assert told[0] == told[1] == one.engine.noise.deviation / 20
     assert told[0] == pytest.approx(1.5 / 20, rel=2e-3)  # sigma C / B
     assert "noise_deviation" not in one.optimizers[0].param_groups[0]
 
@@ -122,7 +122,7 @@ def test_its_update_is_a_function_of_what_was_released() -> None:
     weights = [parameter.detach().clone() for parameter in run.model[2].parameters()]  # type: ignore[union-attr]
     replayed = [nn.Parameter(weight) for weight in weights]
     optimizer = dpfest.AdamBC(replayed, lr=0.01)
-    optimizer.param_groups[0]["noise_deviation"] = run.engine.deviation / 20
+    optimizer.param_groups[0]["noise_deviation"] = run.engine.noise.deviation / 20
     for batch in run:
         release = run.step(batch).release
         for parameter, gradient in zip(replayed, release.dense.values(), strict=True):

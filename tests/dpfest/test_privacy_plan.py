@@ -15,7 +15,7 @@ from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.periods import training_steps
 from dpfest.privacy_plan import plan, threshold_for
-from dpfest.survivors import Contributions, surviving_rows
+from dpfest.survivors import surviving_rows
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import Nonprivate
 
@@ -212,12 +212,12 @@ def test_the_threshold_keeps_as_many_untouched_rows_as_were_asked_for():
     empty = torch.empty(0, dtype=torch.int64)
     for step in range(400):
         kept = surviving_rows(
-            Contributions(empty, empty, empty, 0),
+            empty,
+            empty.double(),
             key.stream("map", step),
             universe=1_000_000,
             threshold=tau,
-            contribution_clipping_norm=0.5,
-            map_noise_multiplier=found.map_noise_multiplier,
+            deviation=0.5 * found.map_noise_multiplier,
         )
         counts.append(len(kept))
     assert abs(np.mean(counts) - 20) < 5 * math.sqrt(20 / 400)

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest import DPSGD, MicroBatch, NoiseKey, PrivateEngine
-from dpfest.engine import ROUNDING_ALLOWANCE
+from dpfest import DPSGD, MicroBatch, NoiseKey
+from dpfest.gaussian import ROUNDING_ALLOWANCE
+from tests.dpfest.steps import engine_with
 
 
 def clipped_sum(model: nn.Module, batch: tuple[Tensor, Tensor], **settings: Any) -> Tensor:
     """The noiseless clipped sum of ``model(x) * y`` at a clipping norm of 1, as one float64 vector."""
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         DPSGD(),
         lambda model, batch: model(batch[0])[:, 0] * batch[1],
@@ -64,9 +65,9 @@ def test_crafted_data_pass_the_charge_in_float32_and_not_where_sums_are_float64(
 
 
 def test_what_is_charged_is_in_the_noise() -> None:
-    engine = PrivateEngine(
+    engine = engine_with(
         nn.Linear(4, 1), DPSGD(clipping_norm=2.0), lambda model, batch: model(batch)[:, 0], NoiseKey.from_seed(0),
         gradient_noise_multiplier=3.0, expected_batch_size=1.0,
     )  # fmt: skip
-    assert engine.deviation == pytest.approx(6.0 * (1 + ROUNDING_ALLOWANCE), rel=1e-6)
-    assert engine.deviation > 6.0 * (1 + ROUNDING_ALLOWANCE)
+    assert engine.noise.deviation == pytest.approx(6.0 * (1 + ROUNDING_ALLOWANCE), rel=1e-6)
+    assert engine.noise.deviation > 6.0 * (1 + ROUNDING_ALLOWANCE)

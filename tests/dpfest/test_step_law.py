@@ -14,9 +14,8 @@ import torch
 from scipy import stats
 
 from dpfest.algorithms import DPSGD, FEST, Algorithm, Threshold
-from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
-from tests.dpfest.steps import by_batch
+from tests.dpfest.steps import by_batch, engine_with
 from tests.dpfest.test_engine import dense, losses_of, tabular
 
 FALSE_ALARM, STEPS = 1e-4, 800
@@ -26,7 +25,7 @@ CLIPPING_NORM, SIGMA, BATCH = 0.7, 1.3, 10.0
 def released(algorithm: Algorithm, examples: int, seed: int, selected: list[int] | None = None) -> np.ndarray:
     """Every coordinate of the gradient in each of many steps on one batch, ``[steps, coordinates]``."""
     model, batch, _ = tabular(examples)
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         algorithm,
         by_batch(losses_of(model)),

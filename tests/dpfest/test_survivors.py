@@ -23,21 +23,6 @@ def stream(step: int = 0) -> Keystream:
     return NoiseKey.from_seed(0).stream("survivors", step)
 
 
-class Given(Contributions):
-    """Contributions whose clipped map is given."""
-
-    sums: list[float]
-
-    def clipped(self, contribution_clipping_norm: float, grid: float = 0.0) -> torch.Tensor:
-        return torch.tensor(self.sums, dtype=torch.float64)
-
-
-def contributions(rows: list[int], sums: list[float]) -> Contributions:
-    given = Given(torch.tensor(rows, dtype=torch.int64), torch.arange(len(rows)), torch.zeros(len(rows)), 1)
-    object.__setattr__(given, "sums", sums)
-    return given
-
-
 def draws(
     *, sigma: float, clip: float, threshold: float, universe: int, rows: list[int], sums: list[float], n: int
 ) -> np.ndarray:
@@ -45,12 +30,12 @@ def draws(
     key, masks = NoiseKey.from_seed(7), np.zeros((n, universe), dtype=bool)
     for i in range(n):
         kept = surviving_rows(
-            contributions(rows, sums),
+            torch.tensor(rows, dtype=torch.int64),
+            torch.tensor(sums, dtype=torch.float64),
             key.stream("map", i),
             universe=universe,
             threshold=threshold,
-            contribution_clipping_norm=clip,
-            map_noise_multiplier=sigma,
+            deviation=sigma * clip,
         )
         assert bool((kept[1:] > kept[:-1]).all()), "sorted, no row twice"
         masks[i, kept] = True
@@ -184,15 +169,24 @@ def test_an_untouched_row_survives_as_often_as_a_touched_one_of_sum_zero() -> No
     assert survival_probability(-np.inf, 1.0) == 1 and survival_probability(np.inf, 1.0) == 0
 
 
-def test_no_threshold_keeps_every_row_and_no_noise_keeps_what_reaches_it() -> None:
-    def kept(threshold: float, noise: float, sums: list[float]) -> list[int]:
-        settings = dict(contribution_clipping_norm=1.0, map_noise_multiplier=noise, universe=6)
-        return surviving_rows(contributions([1, 4], sums), stream(), threshold=threshold, **settings).tolist()
+def test_no_threshold_keeps_every_row_and_an_infinite_one_none() -> None:
+    def kept(threshold: float) -> list[int]:
+        rows, sums = torch.tensor([1, 4]), torch.tensor([1.0, 3.0], dtype=torch.float64)
+        return surviving_rows(rows, sums, stream(), universe=6, threshold=threshold, deviation=2.0).tolist()
 
-    assert kept(-np.inf, 2.0, [1.0, 3.0]) == list(range(6))
-    assert kept(np.inf, 2.0, [1.0, 3.0]) == []
-    assert kept(2.0, 0.0, [1.0, 2.0]) == [4]
-    assert kept(0.0, 0.0, [1.0, 2.0]) == list(range(6))
+    assert kept(-np.inf) == list(range(6))
+    assert kept(np.inf) == []
+
+
+def test_a_map_within_a_set_is_that_of_its_rows_alone() -> None:
+    """The same draws, by rank within the set; what is touched outside of it leaves no trace."""
+    selected = torch.tensor([6, 7, 12, 30])
+    touched, sums = torch.tensor([4, 6, 9, 12]), torch.tensor([9.0, 1.0, 9.0, 2.0], dtype=torch.float64)
+    settings = {"threshold": 1.0, "deviation": 1.5}
+    for step in range(20):
+        inside = surviving_rows(torch.tensor([0, 2]), sums[[1, 3]], stream(step), universe=4, **settings)
+        found = surviving_rows(touched, sums, stream(step), universe=99, selected=selected, **settings)
+        assert torch.equal(found, selected[inside])
 
 
 def test_contributions_within_a_set_count_its_rows_alone() -> None:
@@ -201,7 +195,9 @@ def test_contributions_within_a_set_count_its_rows_alone() -> None:
     touched = Contributions(rows, torch.tensor([0, 1, 1, 2, 3]), torch.tensor([0, 0, 1, 0, 0]), 2)
     within = touched.within(torch.tensor([6, 7, 12]))
     assert within.rows.tolist() == [0, 2]
-    torch.testing.assert_close(within.clipped(1.0), torch.tensor([1 + 0.5**0.5, 0.5**0.5], dtype=torch.float64))
+    clipped = torch.tensor([0, 1 + 0.5**0.5, 0, 0.5**0.5], dtype=torch.float64)
+    torch.testing.assert_close(within.clipped(1.0), clipped[[1, 3]])
+    torch.testing.assert_close(touched.clipped(1.0, selected=torch.tensor([6, 7, 12])), clipped)
 
 
 def test_cost_does_not_grow_with_the_universe() -> None:

@@ -16,13 +16,12 @@ from scipy import stats
 from torch import nn
 
 from dpfest import DPSGD, Threshold, thresholding
-from dpfest.engine import PrivateEngine
 from dpfest.gaussian import NormalRows, add_gaussian
 from dpfest.noise import Keystream, NoiseKey
 from dpfest.precise import precise
 from dpfest.tables import Survivors, TableLayout
 from dpfest.thresholding import keep_long_rows, long_rows, radius_of, row_norms, tail, untouched_rows
-from tests.dpfest.steps import by_batch, released
+from tests.dpfest.steps import by_batch, engine_with, released
 from tests.dpfest.test_engine import losses_of, tabular
 from tests.dpfest.test_training import STEPS, take, training, weights
 
@@ -250,7 +249,7 @@ def test_a_soft_threshold_shortens_the_same_rows_by_the_radius() -> None:
 def test_every_row_that_is_applied_reaches_the_norm_of_its_table() -> None:
     """So the rows that leave are told by the values that leave, and by nothing else."""
     model, batch, _ = tabular(30)
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         Threshold(false_rate=0.2),
         by_batch(losses_of(model)),
@@ -262,7 +261,7 @@ def test_every_row_that_is_applied_reaches_the_norm_of_its_table() -> None:
     for step in range(50):
         gradient = released(engine, [batch], step)
         for table, dim in zip(gradient.tables, engine.layout.dims, strict=True):
-            radius = radius_of(0.2, dim, engine.deviation) / 10
+            radius = radius_of(0.2, dim, engine.noise.deviation) / 10
             assert bool((table.values.norm(dim=1) >= radius * (1 - 1e-12)).all())
         shares.append(sum(gradient.rows_per_table) / engine.layout.total_rows)
     assert 0.1 < np.mean(shares) < 0.7
@@ -283,7 +282,7 @@ def test_it_costs_what_dpsgd_does_and_trains() -> None:
 def test_momentum_and_other_optimisers_see_the_release_alone() -> None:
     """A table's gradient is sparse, and holds what was released."""
     model = nn.Sequential(nn.Embedding(30, 3), nn.Flatten(), nn.Linear(3, 1))
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         Threshold(false_rate=0.1),
         lambda model, ids: model(ids).squeeze(1),

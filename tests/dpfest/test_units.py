@@ -35,7 +35,9 @@ from dpfest import (
     make_private,
     select,
 )
-from dpfest.engine import ClippedSum, LogicalBatch, PrivateEngine
+from dpfest.batch import LogicalBatch
+from dpfest.clipped_sum import ClippedSum
+from dpfest.engine import PrivateEngine
 from dpfest.ledger import Ledger
 from dpfest.reading import DatasetReader, MicroBatch, UnitReader
 from dpfest.selection import counted
@@ -43,7 +45,7 @@ from dpfest.tables import Survivors
 from dpfest.training import PrivateTraining
 from dpfest.unproven import Nonprivate
 from tests.dpfest.reference import reference_gradient
-from tests.dpfest.steps import by_batch
+from tests.dpfest.steps import by_batch, engine_with
 from tests.dpfest.test_engine import CASES, dense_release, losses_of, mixed, tabular, text
 from tests.dpfest.test_training import Shop, data, losses
 
@@ -94,7 +96,7 @@ def test_a_step_is_that_of_the_dense_reference_on_whole_units(case: str, make: A
     algorithm, settings = CASES[case]
     model, batch, ids = make(len(OF))
     losses, key, selected = losses_of(model), NoiseKey.from_seed(3), settings.get("selected")
-    engine = PrivateEngine(
+    engine = engine_with(
         model,
         algorithm,
         by_batch(losses),
@@ -121,7 +123,7 @@ def test_units_of_one_example_are_examples_to_the_last_bit(case: str, make: Any,
     for unit in (None, UnitConfig("line", combine="sum"), UnitConfig("line", combine="mean")):
         model, batch, _ = make(9)
         batch = tuple(part.to(dtype) if part.is_floating_point() else part for part in batch)
-        engine = PrivateEngine(
+        engine = engine_with(
             model.to(dtype),
             algorithm,
             by_batch(losses_of(model)),
@@ -145,7 +147,7 @@ def noiseless(make: Any, unit: UnitConfig | None, clipping_norm: float, factors:
         *inputs, at = part
         return losses(inputs) * (1.0 if factors is None else factors[at])
 
-    engine = PrivateEngine(
+    engine = engine_with(
         model, DPSGD(clipping_norm=clipping_norm), scaled, NoiseKey.from_seed(0), unit=unit,
         gradient_noise_multiplier=0.0, expected_batch_size=1.0,
     )  # fmt: skip
@@ -153,8 +155,8 @@ def noiseless(make: Any, unit: UnitConfig | None, clipping_norm: float, factors:
 
     def total(members: np.ndarray) -> Tensor:
         part = MicroBatch(members, tuple(one[torch.from_numpy(members)] for one in batch), unit and OF[members])
-        found = ClippedSum(engine, Survivors(engine.layout, None))
-        for recording in LogicalBatch(engine, [part], 0).recordings():
+        found = ClippedSum(engine.recorder, Survivors(engine.layout, None), engine.algorithm.clipping_norm)
+        for recording in LogicalBatch(engine.recorder, [part], 0).recordings():
             found.add(recording)
         return torch.cat([found.flat_dense, found.flat_rows])
 
@@ -184,12 +186,12 @@ def test_a_unit_with_one_example_that_is_not_finite_counts_as_zero_and_spoils_no
 
 def test_the_map_of_a_unit_is_clipped_as_one() -> None:
     model, batch, ids = tabular(len(OF))
-    engine = PrivateEngine(
+    engine = engine_with(
         model, AdaFEST(), by_batch(losses_of(model)), NoiseKey.from_seed(0), unit=UnitConfig("person"),
         map_noise_multiplier=1.0, gradient_noise_multiplier=1.0, expected_batch_size=1.0,
     )  # fmt: skip
     for cuts in ([], [1, 6, 12]):
-        found = LogicalBatch(engine, parts_of(batch, cuts), 0).contributions()
+        found = LogicalBatch(engine.recorder, parts_of(batch, cuts), 0).contributions()
         rows = [sum(map(len, unit)) for unit in zip(*joined(ids), strict=True)]
         assert torch.bincount(found.example).tolist() == rows and found.examples == len(SIZES)
         for norm in (0.5, 2.0):
@@ -202,7 +204,7 @@ def test_micro_batches_that_would_clip_a_unit_in_parts_are_refused() -> None:
     model, batch, _ = tabular(len(OF))
 
     def engine(unit: UnitConfig | None) -> PrivateEngine:
-        return PrivateEngine(
+        return engine_with(
             model, DPSGD(), by_batch(losses_of(model)), NoiseKey.from_seed(0), unit=unit,
             gradient_noise_multiplier=1.0, expected_batch_size=1.0,
         )  # fmt: skip
@@ -226,15 +228,15 @@ def test_rounding_of_sums_of_units_stays_under_what_is_charged() -> None:
         for parameter in model.parameters():
             parameter.mul_(3)
     batch = tuple(torch.cat([part] * 6)[: len(of)] for part in data().tensors)
-    engine = PrivateEngine(
+    engine = engine_with(
         model, DPSGD(clipping_norm=1e-3), lambda model, b: 10 * losses(model, b), NoiseKey.from_seed(0),
         unit=UnitConfig("person", combine="sum"), gradient_noise_multiplier=0.0, expected_batch_size=1.0,
     )  # fmt: skip
 
     def total(members: np.ndarray) -> Tensor:
-        found = ClippedSum(engine, Survivors(engine.layout, None))
+        found = ClippedSum(engine.recorder, Survivors(engine.layout, None), engine.algorithm.clipping_norm)
         part = MicroBatch(members, tuple(one[torch.from_numpy(members)] for one in batch), of[members])
-        for recording in LogicalBatch(engine, [part], 0).recordings():
+        for recording in LogicalBatch(engine.recorder, [part], 0).recordings():
             found.add(recording)
         return torch.cat([found.flat_dense, found.flat_rows]).double()
 
@@ -389,7 +391,7 @@ def test_lazy_noise_takes_the_clipped_sums_of_units() -> None:
     model, batch, _ = tabular(len(OF))
     rows = []
     for algorithm, sigma in ((DPSGD(noise="lazy", clipping_norm=0.7), 1.0), (DPSGD(clipping_norm=0.7), 0.0)):
-        engine = PrivateEngine(
+        engine = engine_with(
             model, algorithm, by_batch(losses_of(model)), NoiseKey.from_seed(0), unit=UnitConfig("person"),
             gradient_noise_multiplier=sigma, expected_batch_size=1.0,
         )  # fmt: skip

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from dpfest import DPSGD, NoiseKey, PrivateEngine, UserError
-from tests.dpfest.steps import by_batch, micro_batches, released
+from tests.dpfest.steps import by_batch, engine_with, micro_batches, released
 
 
 def engine(model: nn.Module, losses: Callable[[Any], Any], clipping_norm: float = 1.0) -> PrivateEngine:
     """An engine without noise that does not average: its gradient is the sum of clipped ones."""
-    return PrivateEngine(
+    return engine_with(
         model,
         DPSGD(clipping_norm=clipping_norm),
         by_batch(losses),
@@ -156,7 +156,7 @@ def test_bags_with_a_last_offset_leave_out_the_tail() -> None:
 
 def test_an_empty_batch_runs_nothing_and_is_noised() -> None:
     model = two_layers()
-    noisy = PrivateEngine(
+    noisy = engine_with(
         model,
         DPSGD(),
         lambda *_: pytest.fail("the model is not to be run"),

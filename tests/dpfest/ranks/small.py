@@ -108,7 +108,7 @@ def weights(own: RankTraining) -> dict[str, Tensor]:
     """The whole model, on every rank: for tests alone."""
     own.flush()
     rows = np.arange(own.engine.layout.total_rows)
-    found = {f"{n}.weight": v for n, v in zip(own.engine.layout.names, own.engine.fetch(rows), strict=True)}
+    found = {f"{n}.weight": v for n, v in zip(own.engine.layout.names, own.engine.rows.fetch(rows), strict=True)}
     return found | {n: p.detach() for n, p in own.engine.recorder.dense_parameters.items()}
 
 

@@ -6,6 +6,8 @@ fixed, so that the tests pass or fail for good.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,19 +18,21 @@ from scipy import stats
 from torch import Tensor, nn
 
 from dpfest.algorithms import DPSGD, AdaFEST
-from dpfest.engine import ROUNDING_ALLOWANCE, PrivateEngine, noise_of
-from dpfest.gaussian import add_gaussian
+from dpfest.engine import PrivateEngine
+from dpfest.gaussian import ROUNDING_ALLOWANCE, add_gaussian
 from dpfest.noise import NoiseKey
-from dpfest.ranks.engine import RankEngine
+from dpfest.parts import DenseSums, Shard
 from dpfest.ranks.group import Group
 from dpfest.ranks.lazy import ShardLazyNoise
+from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import PartReader
 from dpfest.reading import MicroBatch
+from dpfest.step_noise import Independent
 from dpfest.survivors import survival_probability
-from dpfest.tables import Survivors
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
+from tests.dpfest.steps import engine_with
 
 ROWS, TOUCHED, WIDE, STEPS = 4000, 500, 1100, 12
 SIGMA, SIGMA_1, THRESHOLD = 1.5, 1.0, 2.0
@@ -51,53 +55,52 @@ def nothing(model: nn.Module, ids: Tensor) -> Tensor:
     return 0.0 * model(ids)
 
 
-class NoiseByRank(RankEngine):
+class NoiseByRank(RankRows):
     def shard_key(self, shard: int) -> NoiseKey:
         return self.key.derive("rank", self.group.rank)
 
 
-class SameKey(RankEngine):
+class SameKey(RankRows):
     def shard_key(self, shard: int) -> NoiseKey:
         return self.key.derive("shard", 0)
 
 
-class SurvivorsTwice(RankEngine):
-    def _survivors(self, touched: Any, summed: Any, step: int) -> list[Survivors]:
-        once, again = super()._survivors(touched, summed, step), super()._survivors(touched, summed, step + 1000)
-        return [
-            Survivors(layout, torch.unique(torch.cat([first.rows, second.rows])))
-            for layout, first, second in zip(self.places.layouts, once, again, strict=True)
-        ]
+class SurvivorsTwice(AdaFEST):
+    def survivors(self, shard: Shard, measured: Any, cost: Any, step: int) -> Tensor:
+        found = [super(SurvivorsTwice, self).survivors(shard, measured, cost, each) for each in (step, step + 1000)]
+        return torch.unique(torch.cat(found))  # type: ignore[arg-type]
+
+    step_event = AdaFEST.step_event  # which does not cover it
 
 
-class DenseTwice(RankEngine):
-    def _noised_dense(self, sums: Tensor, step: int, divisor: float) -> dict[str, Tensor]:
-        own = self.key.derive("own", self.group.rank).stream("dense noise", step)
-        add_gaussian(sums, own, self.deviation)
-        return super()._noised_dense(sums, step, divisor)
+class DenseTwice(Independent):
+    def on_dense(self, sums: DenseSums, key: NoiseKey, step: int) -> None:
+        super().on_dense(sums, key, step)
+        super().on_dense(sums, key.derive("own", Group().rank), step)
 
 
-class SameSlices(RankEngine):
-    def _noised_dense(self, sums: Tensor, step: int, divisor: float) -> dict[str, Tensor]:
+class SameSlices(RankRows):
+    def joined_dense(self, sums: DenseSums, divisor: float) -> dict[str, Tensor]:
         high = self._cuts[1]
-        found = torch.cat([one.flatten() for one in super()._noised_dense(sums, step, divisor).values()])
+        found = torch.cat([one.flatten() for one in super().joined_dense(sums, divisor).values()])
         return {"all": torch.cat([found[:high], found[: len(found) - high]])}
 
 
-ENGINES: dict[str, type[RankEngine]] = {
-    "sound": RankEngine, "rank": NoiseByRank, "key": SameKey, "survivors": SurvivorsTwice, "dense": DenseTwice,
-    "slices": SameSlices,
-}  # fmt: skip
+ROWS_OF: dict[str, type[RankRows]] = {"rank": NoiseByRank, "key": SameKey, "slices": SameSlices}
 
 
 def releases(kind: str) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Of every step: dense gradient, own surviving global rows, and the noise on them."""
     group, model = Group(), Wide()
     places = shard_tables(model, SHARDS, group.world, group.rank)
-    engine = ENGINES[kind](
-        model, ALGORITHM, nothing, NoiseKey.from_seed(1), places=places, group=group, parts=2,
-        gradient_noise_multiplier=SIGMA, map_noise_multiplier=SIGMA_1, expected_batch_size=1.0,
+    rows_in = partial(ROWS_OF.get(kind, RankRows), places=places, group=group, parts=2)
+    engine = engine_with(
+        model, SurvivorsTwice(**asdict(ALGORITHM)) if kind == "survivors" else ALGORITHM, nothing,
+        NoiseKey.from_seed(1), rows=rows_in, gradient_noise_multiplier=SIGMA, map_noise_multiplier=SIGMA_1,
+        expected_batch_size=1.0,
     )  # fmt: skip
+    if kind == "dense":
+        engine.noise = DenseTwice(engine.noise.deviation)
     rows = np.concatenate([places.local_rows(0, shard) for shard in places.own])
     dense, alive, noise = [], [], []
     for step in range(STEPS):
@@ -178,17 +181,18 @@ def test_an_engine_that_draws_by_rank_or_twice_is_told_apart(kind: str, broken: 
 def test_the_noise_of_rows_is_drawn_from_each_shards_own_stream(kind: str) -> None:
     """The release is the sum of one process without noise, and noise that is drawn here, shard by shard."""
     (plan, _), key, step = small.planned(DPSGD()), NoiseKey.from_seed(3), 2
-    noise, examples = noise_of(plan.step(), plan.batch_size), np.arange(0, small.EXAMPLES, 5)
+    examples, asked = np.arange(0, small.EXAMPLES, 5), {"expected_batch_size": float(plan.batch_size)}
     model = small.Clicks()
-    silent = noise | {"gradient_noise_multiplier": 0.0}
-    sums, _ = PrivateEngine(model, DPSGD(), small.losses, key, **silent).gradient(small.read(examples), step)
+    silent = PrivateEngine(model, DPSGD(), small.losses, key, cost=None, **asked)
+    sums, _ = silent.gradient(small.read(examples), step)
     places = shard_tables(model, SHARDS)
-    engine = ENGINES[kind](model, DPSGD(), small.losses, key, places=places, group=Group(), parts=4, **noise)
+    rows = partial(ROWS_OF.get(kind, RankRows), places=places, group=Group(), parts=4)
+    engine = PrivateEngine(model, DPSGD(), small.losses, key, cost=plan.step(), rows=rows, **asked)
     found, _ = engine.gradient(PartReader(small.read, 4)(examples, b""), step)
     agree = []
     for shard, layout in enumerate(places.layouts):
         drawn = torch.zeros(layout.coordinates, dtype=torch.float64)
-        add_gaussian(drawn, key.derive("shard", shard).stream("row noise", step), engine.deviation)
+        add_gaussian(drawn, key.derive("shard", shard).stream("row noise", step), engine.noise.deviation)
         sizes = [rows * dim for rows, dim in zip(layout.rows, layout.dims, strict=True)]
         for table, own in enumerate(drawn.split(sizes)):
             sum_of = sums.tables[table].values[torch.from_numpy(places.local_rows(table, shard))]
@@ -235,10 +239,12 @@ def accumulated(kind: str, flushes: tuple[int, ...], steps: int) -> tuple[np.nda
     """Own global rows, what their weights gained in some steps of zero gradients, and a step's claimed deviation."""
     group, model = Group(), Rows()
     places = shard_tables(model, SHARDS, group.world, group.rank)
-    engine = type("Engine", (RankEngine,), {"_lazy_noise": lambda self: LAZY[kind](
-        self.places, list(self.recorder.tables), list(self.recorder.tables.values()), self.key
-    )})(
-        model, DPSGD(noise="lazy"), nothing, NoiseKey.from_seed(1), places=places, group=group, parts=2,
+    rows_in = type("Rows", (RankRows,), {"lazy_noise": lambda self: LAZY[kind](
+        self.places, ["table"], self.tables, self.key
+    )})  # fmt: skip
+    engine = engine_with(
+        model, DPSGD(noise="lazy"), nothing, NoiseKey.from_seed(1),
+        rows=partial(rows_in, places=places, group=group, parts=2),
         gradient_noise_multiplier=SIGMA, expected_batch_size=10.0,
     )  # fmt: skip
     optimizer = torch.optim.SGD([model.table.weight], lr=RATE)

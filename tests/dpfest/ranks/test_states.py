@@ -104,7 +104,7 @@ def read_while_pending(planned: Planned) -> list[str]:
     for batch in small.batches(own, 1):
         own.step(batch)
     said = []
-    for read in (copy.deepcopy, pickle.dumps, lambda model: own.engine.fetch(np.arange(3))):
+    for read in (copy.deepcopy, pickle.dumps, lambda model: own.engine.rows.fetch(np.arange(3))):
         with pytest.raises(UserError) as refusal:
             read(own.model)
         said.append(str(refusal.value))

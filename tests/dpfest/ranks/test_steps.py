@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -11,19 +11,20 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.algorithms import Exponential
-from dpfest.engine import PrivateEngine, noise_of
+from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
-from dpfest.ranks.engine import RankEngine
 from dpfest.ranks.group import Group
+from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import PartReader
 from dpfest.reading import MicroBatch, request_of
 from dpfest.unproven import Nonprivate
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
+from tests.dpfest.steps import engine_with
 
 Plans = dict[str, tuple[PrivacyPlan, Ledger]]
 
@@ -58,17 +59,17 @@ def test_one_two_and_four_ranks_give_the_same_bits_under_every_rule() -> None:
 def test_a_step_is_that_of_one_process_under_the_same_draws(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One shard, under the run's own key, draws what one process draws."""
     plan, key = plans()[name][0], NoiseKey.from_seed(3)
-    noise = noise_of(plan.step(), plan.batch_size)
-    selected = torch.from_numpy(small.SELECTED) if plan.algorithm.selection else None
+    size = float(plan.batch_size) if plan.step() else None
+    asked = {"cost": plan.step(), "expected_batch_size": size}
     examples = np.sort(np.random.default_rng(5).choice(small.EXAMPLES, 70, replace=False))
     model = small.Clicks()
-    one = PrivateEngine(model, plan.algorithm, small.losses, key, selected=selected, **noise)
+    asked["selected"] = torch.from_numpy(small.SELECTED) if plan.algorithm.selection else None
+    one = PrivateEngine(model, plan.algorithm, small.losses, key, **asked)  # type: ignore[arg-type]
     expected, said = one.gradient(small.read(examples), 2)
     places = shard_tables(model, 1)
-    own = RankEngine(
-        model, plan.algorithm, small.losses, key, places=places, group=Group(), parts=4, selected=selected, **noise
-    )
-    monkeypatch.setattr(own, "shard_key", lambda shard: key)
+    rows = partial(RankRows, places=places, group=Group(), parts=4)
+    own = PrivateEngine(model, plan.algorithm, small.losses, key, rows=rows, **asked)  # type: ignore[arg-type]
+    monkeypatch.setattr(own.rows, "shard_key", lambda shard: key)
     found, told = own.gradient(PartReader(small.read, 4)(examples, b""), 2)
     assert found.rows_per_table == expected.rows_per_table and told.examples == said.examples
     for parameter, value in expected.dense.items():
@@ -105,8 +106,9 @@ def test_exponential_selection_is_refused_with_the_reason() -> None:
     model = small.Clicks()
     places = shard_tables(model, 4)
     with pytest.raises(UserError, match="draws m rows from all tables jointly"):
-        RankEngine(
-            model, Exponential(), small.losses, NoiseKey.fresh(), places=places, group=Group(), parts=4,
+        engine_with(
+            model, Exponential(), small.losses, NoiseKey.fresh(),
+            rows=partial(RankRows, places=places, group=Group(), parts=4),
             gradient_noise_multiplier=1.0, expected_batch_size=10.0,
         )  # fmt: skip
 
@@ -125,7 +127,7 @@ def test_a_forward_pass_that_reads_a_tables_memory_is_refused(monkeypatch: pytes
     with pytest.raises(UserError, match=r"reads the table tables\.1 outside of a look-up"):
         own.step(batch)
     with (
-        own.engine.readable(small.data()[:2], small.EXAMPLES, lambda data: own.model(*data)),
+        own.engine.rows.readable_outside(small.data()[:2], small.EXAMPLES, lambda data: own.model(*data)),
         pytest.raises(UserError, match=r"reads the table tables\.1 outside of a look-up"),
     ):
         own.model(*small.data()[:2])
@@ -140,7 +142,7 @@ class AddsMemory(small.Clicks):
 
 def test_a_read_that_is_not_named_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every call is searched for reads of a table's memory; they are harmless in the others."""
-    monkeypatch.setattr("dpfest.ranks.engine.OnlyLookUps", lambda tables: nullcontext())
+    monkeypatch.setattr("dpfest.ranks.rows.OnlyLookUps", lambda tables: nullcontext())
     released = []
     for model in (small.Clicks, AddsMemory):
         monkeypatch.setattr(small, "Clicks", model)
@@ -190,7 +192,7 @@ def test_training_and_evaluation_may_look_up_different_numbers_of_rows(monkeypat
     for batch in small.batches(own, 3):
         own.step(batch)
         own.model.eval()
-        with own.engine.readable(small.data()[:2], small.EXAMPLES, run):
+        with own.engine.rows.readable_outside(small.data()[:2], small.EXAMPLES, run):
             assert len(run(small.data()[:2])) == small.EXAMPLES
         own.model.train()
 
@@ -212,10 +214,16 @@ class Loud(nn.Module):
 def test_without_noise_large_sums_are_the_same_in_any_order() -> None:
     model = Loud()
     places = shard_tables(model, 2)
-    engine = RankEngine(
-        model, Nonprivate(), lambda model, ids: model(ids), NoiseKey.from_seed(1), places=places, group=Group(),
-        parts=4, gradient_noise_multiplier=0.0, expected_batch_size=None,
-    )  # fmt: skip
+    rows = partial(RankRows, places=places, group=Group(), parts=4)
+    engine = PrivateEngine(
+        model,
+        Nonprivate(),
+        lambda model, ids: model(ids),
+        NoiseKey.from_seed(1),
+        cost=None,
+        expected_batch_size=None,
+        rows=rows,
+    )
     parts = [MicroBatch(np.arange(part, 300, 4), torch.arange(part, 300, 4)) for part in range(4)]
     once, again = (engine.gradient(order, 0)[0].dense for order in (parts, [parts[n] for n in (2, 3, 1, 0)]))
     assert 2.0**13 < 300 * float(once["dense.weight"].abs().max()) < 2.0**23

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,16 +15,18 @@ from scipy.stats import binomtest
 
 from cli.audit import SETTINGS
 from dpfest import accounting
+from dpfest.accounting import Event
 from dpfest.algorithms import ALGORITHMS, Algorithm
-from dpfest.engine import RowGradient
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.parts import RowGradient
 from pipelines.audit.audit import PRIVATE_ALGORITHMS, audit, read, write
 from pipelines.audit.bound import Draws, lower_bound, refuted
 from pipelines.audit.pair import DROPPED, NOISED, REPLICAS, Pair
 from pipelines.audit.sabotage import SABOTAGES
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
+from tests.dpfest.steps import step_cost
 
 CHOOSING = ("adafest", "adafest_plus", "exponential")
 
@@ -90,14 +93,16 @@ def test_a_value_that_repeats_exactly_is_told_apart() -> None:
 # The pair.
 
 
-def noise(**multipliers: float) -> dict[str, float]:
-    return {"gradient_noise_multiplier": 1e-9, "map_noise_multiplier": 1.0, "epsilon_per_row": 1.0} | multipliers
+def cost(**multipliers: float) -> Event:
+    """Next to no noise on the gradient, and some on the choice of rows."""
+    some = {"gradient_noise_multiplier": 1e-9, "map_noise_multiplier": 1.0, "epsilon_per_draw": 1.0}
+    return step_cost(**some | multipliers)
 
 
 @pytest.mark.parametrize("name", PRIVATE_ALGORITHMS)
 def test_the_canary_moves_the_release_by_its_whole_clipping_norm(name: str) -> None:
     algorithm: Algorithm = configured(name, "algorithm.clipping_norm=3").algorithm
-    draws = Pair(algorithm, noise() | {"expected_batch_size": 1.0}, NoiseKey.from_seed(0)).draws(4 * REPLICAS)
+    draws = Pair(algorithm, cost(), NoiseKey.from_seed(0)).draws(4 * REPLICAS)
     assert draws.value[draws.world] == pytest.approx(3, rel=1e-5)
     assert draws.value[~draws.world] == pytest.approx(0, abs=1e-5)
     kinds = {"dpsgd": {NOISED}, "fest": {NOISED}, "frozen": {DROPPED}}.get(name, {DROPPED, NOISED})
@@ -109,7 +114,7 @@ def test_the_canary_moves_the_release_by_its_whole_clipping_norm(name: str) -> N
 def test_the_canary_alone_decides_whether_its_row_reaches_the_threshold(threshold: float, clipping: float) -> None:
     kind = ALGORITHMS["adafest"]
     algorithm = kind(threshold=threshold, contribution_clipping_norm=clipping)  # type: ignore[call-arg]
-    silent_map = noise(map_noise_multiplier=1e-9, gradient_noise_multiplier=1.0) | {"expected_batch_size": 1.0}
+    silent_map = cost(map_noise_multiplier=1e-9, gradient_noise_multiplier=1.0)
     draws = Pair(algorithm, silent_map, NoiseKey.from_seed(0)).draws(REPLICAS)
     there = draws.kind != DROPPED
     if threshold > 0 and threshold != round(threshold / clipping) * clipping:  # on the threshold, a coin decides
@@ -128,8 +133,8 @@ def test_a_threshold_out_of_reach_is_refused_by_its_key() -> None:
 def test_counts_of_surviving_replicas_spread_no_more_over_steps_than_independent_ones(name: str) -> None:
     """Survivors of a world in a step, against the binomial that the bound takes them for (their variances' ratio)."""
     steps, algorithm = 400, configured(name).algorithm
-    multipliers = {"gradient_noise_multiplier": 1.0, "map_noise_multiplier": 2.6, "epsilon_per_row": 1.0}
-    pair = Pair(algorithm, multipliers | {"expected_batch_size": 1.0}, NoiseKey.from_seed(5))
+    multipliers = cost(gradient_noise_multiplier=1.0, map_noise_multiplier=2.6)
+    pair = Pair(algorithm, multipliers, NoiseKey.from_seed(5))
     draws = pair.draws(steps * REPLICAS // 2)
     world, there = draws.world.reshape(steps, REPLICAS), (draws.kind != DROPPED).reshape(steps, REPLICAS)
     for present in (False, True):
@@ -145,13 +150,13 @@ def test_counts_of_surviving_replicas_spread_no_more_over_steps_than_independent
 
 
 def test_each_sabotage_spoils_what_it_names_and_nothing_else() -> None:
-    whole = {"gradient_noise_multiplier": 2.0, "map_noise_multiplier": 4.0, "epsilon_per_row": None}
-    spoiled = {sabotage.name: dict(sabotage.noise(whole)) for sabotage in SABOTAGES}
-    assert spoiled["gradient noise halved"] == whole | {"gradient_noise_multiplier": 1.0}
-    assert spoiled["no noise on the choice of rows"] == whole | {"map_noise_multiplier": pytest.approx(4e-9)}
+    whole = step_cost(2.0, 4.0)
+    spoiled = {sabotage.name: sabotage.noise(whole) for sabotage in SABOTAGES}
+    assert spoiled["gradient noise halved"] == replace(whole, gradient_noise_multiplier=1.0)
+    silent = spoiled["no noise on the choice of rows"]
+    assert silent == replace(whole, map_noise_multiplier=pytest.approx(4e-9))
     assert spoiled["no noise on untouched rows"] == whole
-    assert spoiled["no noise"]["gradient_noise_multiplier"] == pytest.approx(2e-9)
-    assert whole["gradient_noise_multiplier"] == 2.0
+    assert spoiled["no noise"].gradient_noise_multiplier == pytest.approx(2e-9)
 
 
 @pytest.mark.parametrize("rows", [None, torch.tensor([1, 3, 4])])

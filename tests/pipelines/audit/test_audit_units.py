@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
-from dpfest.engine import noise_of
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import plan
 from dpfest.units import UnitConfig
 from pipelines.audit.audit import audit
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import REPLICAS, Pair
-from tests.pipelines.audit.test_audit import configured, noise
+from tests.dpfest.steps import step_cost
+from tests.pipelines.audit.test_audit import configured
 
 DELTA, DRAWS = 0.01, 30_000
 UNIT = {"mean": UnitConfig("household", 4), "sum": UnitConfig("household", 4, "sum")}
@@ -25,9 +23,7 @@ UNIT = {"mean": UnitConfig("household", 4), "sum": UnitConfig("household", 4, "s
 @pytest.mark.parametrize("ignored", [False, True])
 def test_a_unit_of_four_moves_the_release_by_the_clipping_norm_once(combine: str, ignored: bool) -> None:
     algorithm = DPSGD(clipping_norm=3.0)
-    pair = Pair(
-        algorithm, noise() | {"expected_batch_size": 1.0}, NoiseKey.from_seed(0), unit=UNIT[combine], ignored=ignored
-    )
+    pair = Pair(algorithm, step_cost(1e-9), NoiseKey.from_seed(0), unit=UNIT[combine], ignored=ignored)
     draws = pair.draws(REPLICAS)
     assert draws.value[draws.world] == pytest.approx(12 if ignored else 3, rel=1e-5)
     assert draws.value[~draws.world] == pytest.approx(0, abs=1e-5)
@@ -37,10 +33,11 @@ def test_a_unit_of_four_moves_the_release_by_the_clipping_norm_once(combine: str
 def test_a_step_by_unit_stays_below_its_claim_and_one_by_example_passes_it(algorithm: Algorithm) -> None:
     """Fixed noise; fresh noise would call the sound engine broken in at most 5% of audits."""
     made = plan(algorithm, epsilon=1.0, delta=DELTA, examples=1, batch_size=1, steps=1, unit=UNIT["mean"])
-    noise: dict[str, Any] = noise_of(made.step(), 1)
+    cost = made.step()
+    assert cost is not None
     sound, ignored = (
         lower_bound(
-            Pair(algorithm, noise, NoiseKey.from_seed(4), unit=UNIT["mean"], ignored=flaw).draws(DRAWS), DELTA, 0.95
+            Pair(algorithm, cost, NoiseKey.from_seed(4), unit=UNIT["mean"], ignored=flaw).draws(DRAWS), DELTA, 0.95
         )
         for flaw in (False, True)
     )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
+from dpfest.accounting import Event
 from dpfest.algorithms import DPSGD, AdaFEST, Algorithm, Threshold
-from dpfest.engine import NoisedGradient, RowGradient, noise_of
+from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
+from dpfest.parts import NoisedGradient, RowGradient
 from dpfest.privacy_plan import PrivacyPlan, plan
-from dpfest.ranks.engine import RankEngine
 from dpfest.ranks.group import Group
+from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.reading import MicroBatch
 from pipelines.audit.bound import Draws, lower_bound
@@ -25,28 +27,28 @@ DELTA, DRAWS = 0.01, 30_000
 PARTS = 2
 
 
-class NoiseByRank(RankEngine):
+class NoiseByRank(RankRows):
     """Sabotaged: the noise follows whoever owns a shard."""
 
-    def shard_key(self, shard: int) -> NoiseKey:
-        return self.key.derive("rank", self.group.world * 8 + self.group.rank)
+    @property
+    def key(self) -> NoiseKey:
+        return super().key.derive("ranks", self.group.world)
 
-    def _noised_dense(self, sums: Tensor, step: int, divisor: float) -> dict[str, Tensor]:
-        return super()._noised_dense(sums, step + 10**6 * self.group.world, divisor)
+    def shard_key(self, shard: int) -> NoiseKey:
+        return self.key.derive("rank", self.group.rank)
 
 
 class PairOverRanks(Pair):
     """The audit's pair, with examples and rows divided among ranks; every rank gathers the release."""
 
-    def __init__(self, kind: type[RankEngine], algorithm: Algorithm, noise: dict[str, Any]) -> None:
-        super().__init__(algorithm, noise, key := NoiseKey.from_seed(11))
+    def __init__(self, kind: type[RankRows], algorithm: Algorithm, cost: Event) -> None:
+        super().__init__(algorithm, cost, key := NoiseKey.from_seed(11))
         self._group, model = Group(), Model()
         self._places = shard_tables(model, 4, self._group.world, self._group.rank)
         self._own = torch.from_numpy(np.concatenate([self._places.local_rows(0, v) for v in self._places.own]))
         losses = self._engine.recorder.loss_fn
-        self._over_ranks = kind(
-            model, algorithm, losses, key, places=self._places, group=self._group, parts=PARTS, **noise
-        )
+        rows = partial(kind, places=self._places, group=self._group, parts=PARTS)
+        self._over_ranks = PrivateEngine(model, algorithm, losses, key, cost=cost, expected_batch_size=1.0, rows=rows)
         self._engine = self  # type: ignore[assignment]
 
     def gradient(self, microbatches: list[MicroBatch], step: int) -> tuple[NoisedGradient, None]:
@@ -66,17 +68,18 @@ class PairOverRanks(Pair):
         return NoisedGradient(release.dense, [RowGradient(kept, values[kept, None].float())], [len(kept)], 0.0), None
 
 
-def drawn(kind: type[RankEngine], algorithm: Algorithm, noise: dict[str, Any]) -> Draws:
-    return PairOverRanks(kind, algorithm, noise).draws(DRAWS)
+def drawn(kind: type[RankRows], algorithm: Algorithm, cost: Event) -> Draws:
+    return PairOverRanks(kind, algorithm, cost).draws(DRAWS)
 
 
 def claimed(algorithm: Algorithm) -> PrivacyPlan:
     return plan(algorithm, epsilon=1.0, delta=DELTA, examples=1, batch_size=1, steps=1, fixed_noise_seed=True)
 
 
-def noise_for(made: PrivacyPlan, share: float = 1.0) -> dict[str, Any]:
-    noise = noise_of(made.step(), 1)
-    return noise | {"gradient_noise_multiplier": share * noise["gradient_noise_multiplier"]}
+def cost_of(made: PrivacyPlan, share: float = 1.0) -> Event:
+    event = made.step()
+    assert event is not None and event.gradient_noise_multiplier is not None
+    return replace(event, gradient_noise_multiplier=share * event.gradient_noise_multiplier)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +94,8 @@ def noise_for(made: PrivacyPlan, share: float = 1.0) -> dict[str, Any]:
 def test_over_two_ranks_a_sound_step_stays_below_its_claim_and_half_its_noise_passes_it(algorithm: Algorithm) -> None:
     """Slow but for one: 30,000 draws, sound and sabotaged, on two processes."""
     made = claimed(algorithm)
-    sound, *_ = together(drawn, 2, RankEngine, algorithm, noise_for(made))
-    halved, *_ = together(drawn, 2, RankEngine, algorithm, noise_for(made, 0.5))
+    sound, *_ = together(drawn, 2, RankRows, algorithm, cost_of(made))
+    halved, *_ = together(drawn, 2, RankRows, algorithm, cost_of(made, 0.5))
     assert 0.5 < lower_bound(sound, DELTA, 0.95) <= 1.0 < lower_bound(halved, DELTA, 0.95)
 
 
@@ -104,9 +107,9 @@ def test_a_step_repeated_on_other_ranks_reveals_nothing_and_noise_by_rank_would(
     """
     made = claimed(DPSGD())
 
-    def bound(kind: type[RankEngine]) -> float:
-        one, two = drawn(kind, DPSGD(), noise_for(made)), together(drawn, 2, kind, DPSGD(), noise_for(made))[0]
+    def bound(kind: type[RankRows]) -> float:
+        one, two = drawn(kind, DPSGD(), cost_of(made)), together(drawn, 2, kind, DPSGD(), cost_of(made))[0]
         assert np.array_equal(one.world, two.world)
         return lower_bound(Draws(one.world, one.kind, (one.value + two.value) / 2), DELTA, 0.95)
 
-    assert bound(RankEngine) <= 1.0 < bound(NoiseByRank)
+    assert bound(RankRows) <= 1.0 < bound(NoiseByRank)

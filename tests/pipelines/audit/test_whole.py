@@ -50,7 +50,7 @@ def test_a_canary_moves_its_row_by_its_whole_clipping_norm_and_one_left_out_by_n
     examples = Examples([2_000], NoiseKey.from_seed(1))
 
     def silence(running: object) -> None:
-        running.engine.deviation = 1e-9  # type: ignore[attr-defined]
+        running.engine.noise.deviation = 1e-9  # type: ignore[attr-defined]
 
     seen = Run(made, examples, NoiseKey.from_seed(2), spoil=silence).observed()
     hits = np.round(seen.change)

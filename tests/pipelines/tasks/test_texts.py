@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dpfest.algorithms import DPSGD, AdaFEST
 from dpfest.binding import describe
-from dpfest.engine import ClippedSum, PrivateEngine
+from dpfest.clipped_sum import ClippedSum
+from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.tables import Survivors
@@ -27,7 +28,7 @@ from pipelines.preprocess import preprocess
 from pipelines.runs.identity import run_folder, run_hash
 from pipelines.tasks.task import task_of
 from pipelines.train import make_run
-from tests.dpfest.steps import micro_batches
+from tests.dpfest.steps import engine_with, micro_batches
 from tests.pipelines.by_hand import noise_by_hand
 
 pytest.importorskip("transformers")
@@ -70,7 +71,7 @@ def clipped_sum(engine: PrivateEngine, batch: Any, survivors: Survivors, clippin
     (part,) = micro_batches([batch])
     recording = engine.recorder.record(part.data, part.examples, 0)
     recording.backward()
-    found = ClippedSum(engine, survivors, clipping_norm)
+    found = ClippedSum(engine.recorder, survivors, clipping_norm)
     found.add(recording)
     return found
 
@@ -83,7 +84,7 @@ def test_clipped_sums_equal_those_of_one_example_at_a_time(task: Any, survivors:
             if "lora_B" in name:
                 parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(1))
     batch = some_texts(task)
-    engine = PrivateEngine(
+    engine = engine_with(
         model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
     kept = Survivors(engine.layout, None if survivors is None else torch.tensor(survivors))
@@ -122,7 +123,7 @@ def test_norms_and_clipped_sums_equal_those_of_opacus(task: Any) -> None:
             if "lora_B" in name:
                 parameter.normal_(0, 0.3, generator=torch.Generator().manual_seed(1))
     batch = some_texts(task)
-    engine = PrivateEngine(
+    engine = engine_with(
         model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
     # So small a norm clips every example.
@@ -155,7 +156,7 @@ def test_in_half_precision_norms_sums_and_noise_are_float32(tmp_path: Path) -> N
         lambda layer, given, output: seen.append(output.dtype)
     )
     assert task.losses(task.model, batch).dtype == torch.float32 and seen == [torch.bfloat16]
-    engine = PrivateEngine(
+    engine = engine_with(
         task.model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
     everything, clipping_norm = Survivors(engine.layout, None), 1e-3
@@ -219,7 +220,7 @@ def test_half_precision_is_another_run_of_nearly_the_same_losses(tmp_path: Path)
 
 def test_the_map_counts_a_token_once_a_text_and_padding_never(task: Any) -> None:
     ids, mask, _ = batch = some_texts(task)
-    engine = PrivateEngine(
+    engine = engine_with(
         task.model, DPSGD(), task.losses, NoiseKey.from_seed(0), gradient_noise_multiplier=0.0, expected_batch_size=1.0
     )
     (part,) = micro_batches([batch])
@@ -234,7 +235,7 @@ def test_the_map_counts_a_token_once_a_text_and_padding_never(task: Any) -> None
 def surviving(task: Any, batch: Any, **settings: float) -> list[int]:
     algorithm, key = AdaFEST(**settings), NoiseKey.from_seed(0)
     noise = {"gradient_noise_multiplier": 0.0, "map_noise_multiplier": 0.3, "expected_batch_size": 1.0}
-    engine = PrivateEngine(task.model, algorithm, task.losses, key, **noise)
+    engine = engine_with(task.model, algorithm, task.losses, key, **noise)
     return engine.gradient(micro_batches([batch]), 0)[0].tables[0].rows.tolist()
 
 

@@ -1,0 +1,228 @@
+"""Which algorithm trains on which path: small trainings of each, made and stepped; `docs/` prints their table.
+
+A path is a way through the library (one process, micro-batches, ranks, units, a sampler, ...). An algorithm that is
+added to :data:`dpfest.algorithms.ALGORITHMS` appears by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpfest.algorithms import ALGORITHMS, Algorithm
+from dpfest.errors import UserError
+from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.ranks.group import Group
+from dpfest.ranks.table import shard_tables
+from dpfest.ranks.training import RankTraining
+from dpfest.reading import MicroBatch
+from dpfest.topk import SelectionConfig
+from dpfest.training import PrivateTraining
+from dpfest.units import UnitConfig, Units
+from dpfest.unproven import Nonprivate
+
+ROWS, DIMS = (5, 40), (2, 3)
+EXAMPLES, BATCH, STEPS, RATE = 60, 20, 4, 0.1
+SELECTED = np.array([0, 3, 5, 6, 9, 17, 30, 31, 44])
+SHARDS, PARTS = 4, 4
+UNIT = UnitConfig(name="person", max_examples=2)
+_PUBLIC = SelectionConfig(mechanism="public", prior="a table of paths")
+_SETTINGS: dict[str, Any] = {"false_rate": 0.3, "threshold": 1.0, "rows_per_step": 9}
+
+
+@dataclass(frozen=True)
+class Path:
+    """A way through the library.
+
+    Attributes:
+        words: its heading in a table.
+        micro_batch_size: largest micro-batch; None for one.
+        sampling: arguments of :func:`dpfest.plan`.
+        unit: whether a unit of privacy has several examples.
+        ranks: whether tables lie in shards.
+        periods: number of periods of a stream, of which the last is trained.
+        options: arguments of the training.
+        autocast: whether the forward pass computes in bfloat16.
+        before: how a training starts: ``resume`` or ``branch`` from the state of another one; None by itself.
+    """
+
+    words: str
+    micro_batch_size: int | None = None
+    sampling: Mapping[str, Any] | None = None
+    unit: bool = False
+    ranks: bool = False
+    periods: int = 1
+    options: Mapping[str, Any] | None = None
+    autocast: bool = False
+    before: str | None = None
+
+
+PATHS: dict[str, Path] = {
+    "one process": Path("one process"),
+    "micro-batches": Path("micro-batches", micro_batch_size=7),
+    "units": Path("units of several examples", unit=True),
+    "ranks": Path("ranks", ranks=True),
+    "ranks, units": Path("ranks, with units", ranks=True, unit=True),
+    "ranks, stream": Path("ranks, on a stream", ranks=True, periods=2),
+    "stream": Path("a stream's period", periods=2),
+    "truncated Poisson": Path(
+        "truncated Poisson batches", sampling={"sampling": "truncated_poisson", "max_batch_size": 22}
+    ),
+    "balls-in-bins": Path("balls-in-bins batches", sampling={"sampling": "balls_in_bins"}),
+    "workers": Path("workers that read", options={"num_workers": 1}),
+    "autocast": Path("autocast", autocast=True),
+    "float64 sums": Path("float64 sums", options={"sum_dtype": torch.float64}),
+    "resumed": Path("resumed", before="resume"),
+    "branch": Path("a branch", before="branch"),
+}
+
+
+class Model(nn.Module):
+    """Two tables, of which a batch touches most of one and little of the other, and a linear layer."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(4)
+        self.tables = nn.ModuleList(
+            [
+                nn.Embedding.from_pretrained(torch.randn(rows, dim, generator=generator), freeze=False)
+                for rows, dim in zip(ROWS, DIMS, strict=True)
+            ]
+        )
+        self.network = nn.Linear(sum(DIMS), 1)
+        with torch.no_grad():
+            self.network.weight.copy_(torch.randn(1, sum(DIMS), generator=generator))
+            self.network.bias.zero_()
+        self.to(dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return the logits ``[b]`` of ids ``[b, 2]``."""
+        embedded = [table(ids[:, number]) for number, table in enumerate(self.tables)]
+        return self.network(torch.cat(embedded, dim=1)).squeeze(1)
+
+
+def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the loss of each example, ``[b]``."""
+    ids, labels = batch
+    logits = model(ids)
+    return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none") * 8
+
+
+def losses_in_half(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the losses, of a forward pass in bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(batch[0])
+    return nn.functional.binary_cross_entropy_with_logits(logits.float(), batch[1].float(), reduction="none") * 8
+
+
+def data() -> tuple[Tensor, Tensor]:
+    """Return ids ``[N, 2]``, most of them small, and labels ``[N]``."""
+    generator = np.random.default_rng(8)
+    ids = np.stack([generator.integers(0, ROWS[0], EXAMPLES), generator.geometric(0.2, EXAMPLES) % ROWS[1]], 1)
+    return torch.from_numpy(ids), torch.from_numpy(ids[:, 1] % 2)
+
+
+class Reader:
+    """Reads examples in micro-batches.
+
+    Args:
+        size: of the largest; None for one.
+    """
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+
+    def __call__(self, indices: np.ndarray, seed: bytes = b"") -> list[MicroBatch]:
+        """Return the micro-batches of these examples."""
+        cuts = range(self.size, len(indices), self.size) if self.size else []
+        parts = np.split(indices, cuts)
+        return [MicroBatch(part, tuple(one[torch.from_numpy(part)] for one in data())) for part in parts]
+
+
+def variants() -> dict[str, Algorithm]:
+    """Return every algorithm of the library, with settings for these trainings, and in each way that it has."""
+    found: dict[str, Algorithm] = {"nonprivate": Nonprivate()}
+    for name, kind in ALGORITHMS.items():
+        known = {field.name for field in fields(kind)}
+        settings = {key: value for key, value in _SETTINGS.items() if key in known}
+        found[name] = kind(**settings | ({"selection": _PUBLIC} if "selection" in known else {}))
+        for field, words in (("noise", "lazy"), ("rule", "soft")):
+            if field in known:
+                found[f"{name}, {words}"] = replace(found[name], **{field: words})
+    return found
+
+
+def planned(algorithm: Algorithm, path: Path) -> PrivacyPlan:
+    """Return a plan at noise multiplier 1, whatever epsilon that is below 20."""
+    sizes: Any = EXAMPLES
+    if path.periods > 1:
+        sizes = [EXAMPLES] * path.periods
+    if path.unit:
+        sizes = units().count
+    return plan(
+        algorithm, epsilon=20.0 if algorithm.private else None, delta=1e-3, examples=sizes, batch_size=BATCH,
+        steps=None if path.periods > 1 else STEPS, epochs=1.0 if path.periods > 1 else None,
+        period=1 if path.periods > 1 else None, unit=UNIT if path.unit else None,
+        features=list(ROWS) if algorithm.selection else None, fixed_noise_seed=True, calibrate=lambda *question: 1.0,
+        **path.sampling or {},
+    )  # fmt: skip
+
+
+def units() -> Units:
+    """Return whose example each is: 40 persons have one or two."""
+    return Units(np.arange(EXAMPLES) % 40, name=UNIT.name, max_examples=UNIT.max_examples)
+
+
+def training(algorithm: Algorithm, path: Path, seed: int = 3) -> PrivateTraining:
+    """Return a small training of an algorithm on a path.
+
+    Raises:
+        UserError: the library refuses it, and says why.
+    """
+    made = planned(algorithm, path)
+    model = Model(torch.float32 if path.autocast else torch.float64)
+    options = dict(path.options or {}) | {"period": path.periods - 1, "key": NoiseKey.from_seed(seed)}
+    options |= {"selected": SELECTED} if algorithm.selection else {}
+    reader, loss_fn = Reader(path.micro_batch_size), losses_in_half if path.autocast else losses
+    if path.ranks:
+        group = Group()
+        places = shard_tables(model, SHARDS, group.world, group.rank)
+        options |= {"places": places, "group": group, "parts": PARTS}
+    elif path.unit:
+        options["units"] = units()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    kind: Callable[..., PrivateTraining] = RankTraining if path.ranks else PrivateTraining
+    return kind(model, loss_fn, optimizer, made, reader, **options)
+
+
+def started(algorithm: Algorithm, path: Path) -> PrivateTraining:
+    """Return a training that has taken a step, and is about to take its second as the path says.
+
+    Raises:
+        UserError: as :func:`training`.
+    """
+    first = training(algorithm, path)
+    first.step(next(iter(first)))
+    if path.before is None:
+        return first
+    second = training(algorithm, path)
+    if path.before == "branch":
+        second.load_state_dict(first.fork(2), steps=2)
+    else:
+        second.load_state_dict(first.state_dict())
+    return second
+
+
+def refusal(algorithm: Algorithm, path: Path) -> str | None:
+    """Return why an algorithm is refused on a path; None if it trains."""
+    try:
+        started(algorithm, path)
+    except UserError as error:
+        return str(error)
+    return None

@@ -14,7 +14,7 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
-from dpfest import ahead, box_muller, kernels
+from dpfest import box_muller, kernels, step_noise
 from dpfest import gaussian as module
 from dpfest.box_muller import BLOCK, Scratch, nearest_normals
 from dpfest.gaussian import add_gaussian, charged_deviation, gaussian, gaussian_grid
@@ -377,10 +377,10 @@ def test_epsilon_does_not_see_the_charge() -> None:
 
 def test_noise_that_is_drawn_ahead_is_that_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of steps in order, left out, repeated, under another key, and of another size or deviation."""
-    monkeypatch.setattr(ahead, "_LEAST", 100)
+    monkeypatch.setattr(step_noise, "_LEAST", 100)
     added, drawn, other = NoiseAhead("x"), [], NoiseKey.from_seed(2)
-    original = ahead.draw_units
-    monkeypatch.setattr(ahead, "draw_units", lambda *given: drawn.append(given[1:]) or original(*given))
+    original = step_noise.draw_units
+    monkeypatch.setattr(step_noise, "draw_units", lambda *given: drawn.append(given[1:]) or original(*given))
     asked = [(GIVEN, 0), (GIVEN, 1), (GIVEN, 2), (GIVEN, 5), (GIVEN, 5), (GIVEN, 6), (other, 7), (other, 8)]
     for kind in (torch.float32, torch.float64):
         for size, deviation in ((1001, 0.7), (1001, 0.9), (900, 0.9), (99, 0.9)):

@@ -216,7 +216,7 @@ def test_a_period_goes_on_after_the_one_before(monkeypatch):
     planned, model, checked = stream(), Scores(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def check(engine, batch, whole_tables):
+    def check(recorder, clipping_norm, batch, whole_tables):
         checked.append((batch.step, len(batch.parts[0][0].examples), whole_tables))
 
     monkeypatch.setattr("dpfest.training.check_batch", check)

@@ -107,11 +107,7 @@ class SearchPlan:
     @property
     def statement(self) -> str:
         """What epsilon means for the best run, in full sentences."""
-        return (
-            f"This run is the best on validation of {self.search.law} over {len(self.plans)} settings, and epsilon "
-            f"covers the choice: alone a run costs {self.epsilon_of_run:.4g}. It holds while nothing else of the "
-            "search leaves, not even the number of runs. It does not cover the validation rows."
-        )
+        return search_statement(self.to_json())
 
     def ledger(self, run: Ledger | Mapping[str, Any]) -> dict[str, Any]:
         """Return the ledger of the search as a JSON object, from that of its best run.
@@ -151,6 +147,16 @@ class SearchPlan:
             "epsilon_of_run": self.epsilon_of_run,
             "runs": [list(map(to_record, run)) for run in dict.fromkeys(tuple(plan.events) for plan in self.plans)],
         }
+
+
+def search_statement(search: Mapping[str, Any]) -> str:
+    """What epsilon means for the best run of a search, given the search's JSON form."""
+    law = Search(search["mean"], search["distribution"], search["shape"] or 0.0).law
+    return (
+        f"This run is the best on validation of {law} over {search['settings']} settings, and epsilon covers the "
+        f"choice: alone a run costs {search['epsilon_of_run']:.4g}. It holds while nothing else of the search leaves, "
+        "not even the number of runs. It does not cover the validation rows."
+    )
 
 
 def recount(ledger: Mapping[str, Any]) -> float:

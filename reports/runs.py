@@ -19,6 +19,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from dpfest.errors import UserError
+from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.identity import WITHOUT_EFFECT
 from pipelines.system.plain import visible
@@ -199,11 +201,21 @@ def read_run(folder: Path) -> Run:
     config, private = settings_file(folder / "release" / "config.yaml"), folder / "private" / "config.yaml"
     asked = settings_file(private) if os.access(private, os.R_OK) else {}  # it is missing, or its owner's alone
     run = _whole(folder, summary, config, asked)
+    _of_one_run(config, json_file(folder / "release" / "ledger.json"), summary)
     return replace(run, timings=_timings(folder / "private" / "timings.json"))
 
 
 def _of_card(file: Path, card: Card) -> Run:
-    return replace(_whole(file, card.summary, settings(card.config, "config.yaml"), {}), card=card)
+    run = replace(_whole(file, card.summary, settings(card.config, "config.yaml"), {}), card=card)
+    _of_one_run(card.config, card.ledger, card.summary)
+    return run
+
+
+def _of_one_run(config: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    try:
+        refuse_disagreement(config, ledger, summary)
+    except UserError as error:
+        raise Unusable(f"its parts are not of one run: {error}") from error
 
 
 def _whole(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], asked: Mapping[str, Any]) -> Run:

@@ -10,7 +10,9 @@ times, the name of the run's folder (it covers a fingerprint of the data), and e
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +25,10 @@ from safetensors import SafetensorError, safe_open
 
 from dpfest.errors import UserError
 from dpfest.ledger import EXAMPLE, Ledger
-from dpfest.search import recount
+from dpfest.search import recount, search_statement
 from pipelines.config.unit import UnitSettings
+from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE
+from pipelines.runs.agreement import refuse_disagreement
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 from pipelines.system.plain import json_value, yaml_value
@@ -42,6 +46,7 @@ _OPTIONAL = "search"  # a section of the settings, and a key of the ledger, of t
 UNIT = "unit"
 """Published with them where it matters (``Config.unit_matters``)."""
 _PLACES = ("path", "prior", "tokenizer")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
 
@@ -139,6 +144,14 @@ def _without_places(value: Any, key: str = "") -> Any:
     return value
 
 
+def rates_statement(rate: float, epsilon: float) -> str:
+    """Return what the paper's accounting of a stream leaves unsaid: the rate that it uses, and what its own give."""
+    return (
+        f"Every step is accounted at the whole stream's rate q = {rate:.4g}, as in the paper. An example occurs in one "
+        f"period only: accounted at each period's own rate, the same noise gives epsilon {epsilon:.4g}."
+    )
+
+
 def config_text(settings: Mapping[str, Any]) -> str:
     """Return the text of a released ``config.yaml``."""
     return _HEADING + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
@@ -177,7 +190,7 @@ def checked(run: Path) -> Release:
     _check_weights(folder / WEIGHTS, summary["tensors"])
     if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
         raise UserError(f"{folder / SUMS} does not match the files beside it. {_AGAIN}")
-    _recount(folder / LEDGER, ledger)
+    _recount(folder / LEDGER, ledger, summary)
     return Release(run, files, settings, summary, ledger, _digest_of(files))
 
 
@@ -341,35 +354,60 @@ def _refuse_contradictions(
     """Refuse files of different runs."""
     for path, value, shape in ((folder / LEDGER, ledger, _LEDGER), (folder / SUMMARY, summary, _SUMMARY)):
         _refuse_keys(path, value, list(shape))
+    _refuse_keys(folder / LEDGER, ledger["run"] or {}, list(_LEDGER["run"]))
     if summary["schema"] != SUMMARY_SCHEMA:
         raise UserError(
             f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}. {_AGAIN}"
         )
-    listed = summary["hyperparameters"]
-    if not isinstance(listed, Mapping) or listed != {name: settings.get(name) for name in listed}:
-        raise UserError(f"{folder / SUMMARY} and {CONFIG} are not from one run: their hyperparameters differ.")
-    run = ledger["run"] or {}
-    _refuse_keys(folder / LEDGER, run, list(_LEDGER["run"]))
-    if run["settings"] != settings["algorithm"]:
-        raise UserError(f"{folder / LEDGER} and {CONFIG} are not from one run: their algorithm settings differ.")
-    spent = summary["privacy"] or dict.fromkeys(("epsilon", "sound_epsilon"))
-    same = all(ledger[key] == spent[key] for key in ("epsilon", "sound_epsilon"))
-    if not same or any(run[key] != summary[key] for key in ("algorithm", "examples", "batch_size", "steps")):
-        raise UserError(f"{folder / SUMMARY} and {LEDGER} are not from one run: examples, steps or epsilon differ.")
-
-
-def _recount(path: Path, record: Mapping[str, Any]) -> None:
-    """Refuse a ledger whose epsilon is not that of its events."""
-    if record["target_epsilon"] is None:
-        return
+    for key in ("dataset", "algorithm"):  # of which the name of an archive's folder is made
+        if not isinstance(summary[key], str) or not _NAME.fullmatch(summary[key]):
+            raise UserError(
+                f"{folder / SUMMARY} has {str(summary[key])[:80]!r} as its {key}, which is no name. {_AGAIN}"
+            )
     try:
-        epsilon = Ledger.from_json(record).epsilon()
+        refuse_disagreement(settings, ledger, summary)
+    except UserError as error:
+        raise UserError(f"The files of {folder} are not from one run: {error}. {_AGAIN}") from error
+
+
+def _recount(path: Path, record: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    """Refuse a ledger that its own events do not give: another epsilon, sampling or accountant, other statements."""
+    try:
+        ledger = Ledger.from_json(record)
+        given = ledger.to_json()
         if _OPTIONAL in record:
-            epsilon = recount(record)
+            given |= dict.fromkeys(("epsilon", "sound_epsilon"), recount(record))
     except (UserError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"The epsilon of {path} cannot be recomputed: {error} {_AGAIN}") from error
-    if not math.isclose(epsilon, record["epsilon"], rel_tol=1e-3):
-        raise UserError(f"{path} states epsilon {record['epsilon']}, but its events cost {epsilon}. {_AGAIN}")
+    for name in ("epsilon", "sound_epsilon"):
+        if (given[name] is None) != (record[name] is None) or not math.isclose(
+            given[name] or 0.0, record[name] or 0.0, rel_tol=1e-3
+        ):
+            raise UserError(f"{path} states {name} {record[name]}, but its events cost {given[name]}. {_AGAIN}")
+    for name in ("schema", "sampling", "neighbours", "value_discretization_interval", "events", "planned"):
+        if record[name] != given[name]:
+            raise UserError(f"{path} states {name} {str(record[name])[:80]}, but its events give others. {_AGAIN}")
+    if not re.fullmatch(r"dp_accounting [0-9.]{1,20}, pessimistic privacy loss distributions", record["accountant"]):
+        raise UserError(f"{path} names an accountant that did not count it: {record['accountant'][:80]}. {_AGAIN}")
+    stated = list(record["statements"])
+    for sentence in [*given["statements"], *_further_statements(record, summary)]:
+        if stated[:1] == [sentence]:
+            stated.pop(0)
+        elif sentence in given["statements"]:
+            raise UserError(f"{path} lacks the statement: {sentence} {_AGAIN}")
+    if stated:
+        raise UserError(f"{path} states what nothing in it gives: {stated[0][:80]}. {_AGAIN}")
+
+
+def _further_statements(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    """Yield, in their order, the statements that a ledger may have besides those of its own events."""
+    spent = summary["privacy"] or {}
+    if not spent.get("public_vocabulary"):
+        yield DATA_DEPENDENT_NOTE
+    if (apart := spent.get("epsilon_at_own_rates")) is not None:
+        yield rates_statement(summary["batch_size"] / summary["examples"], apart)
+    if _OPTIONAL in record:
+        yield search_statement(record[_OPTIONAL])
 
 
 def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
@@ -383,9 +421,15 @@ def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
     try:
         with safe_open(path, framework="pt") as weights:
             metadata = weights.metadata() or {}
-            stored = {name: _in_words(weights.get_tensor(name)) for name in weights.keys()}  # noqa: SIM118
+            stored = {}
+            for name in weights.keys():  # noqa: SIM118
+                tensor = weights.get_tensor(name)
+                stored[name] = _in_words(tensor)
+                if not bool(tensor.isfinite().all()):
+                    raise UserError(f"{path} has values in {name} that are not finite: the training diverged.")
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
+    _refuse_padded_header(path)
     if set(metadata) - {"format"}:
         raise UserError(f"{path} contains metadata ({', '.join(metadata)}), which may not be published.")
     for name in sorted({*stored, *listed}):
@@ -393,6 +437,15 @@ def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
             raise UserError(
                 f"{path} has {stored.get(name, 'no tensor')} for {name}, and {SUMMARY} has {listed.get(name, 'none')}."
             )
+
+
+def _refuse_padded_header(path: Path) -> None:
+    """Refuse a header with more in it than its tensors: spaces, repeated keys."""
+    with path.open("rb") as file:
+        text = file.read(int.from_bytes(file.read(8), "little"))
+    plain = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False).encode()
+    if text != plain + b" " * (-len(plain) % 8):
+        raise UserError(f"{path} has a header that no run writes. {_AGAIN}")
 
 
 def described(weights: Mapping[str, Tensor]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, JoinedRows, PartOfRows, RowReader, Rows
 from pipelines.data.stream import Stream
 from pipelines.data.units import identifiers
+from pipelines.runs.release import rates_statement
 
 VALIDATION_SHARE = 1 / 8
 """Share of the rows of a stream's held-out days on which settings are chosen; the others are only reported."""
@@ -80,11 +81,7 @@ class Schedule:
         statements = [self.days[0].description["vocabulary"]["note"]] if self.data_dependent_vocabulary else []
         plan = self.plan
         if self.is_stream and plan.fidelity == "paper" and plan.target_epsilon is not None:
-            statements.append(
-                f"Every step is accounted at the whole stream's rate q = {plan.batch_size / plan.examples:.4g}, as in "
-                "the paper. An example occurs in one period only: accounted at each period's own rate, the same noise "
-                f"gives epsilon {epsilon_at_own_rates(plan):.4g}."
-            )
+            statements.append(rates_statement(plan.batch_size / plan.examples, epsilon_at_own_rates(plan)))
         return statements
 
 

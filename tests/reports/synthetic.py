@@ -50,7 +50,6 @@ def write_run(
     """Write one run folder; `changes` replace top-level keys of its summary.json, `period` makes it one of a stream."""
     stream = {} if period is None else {"stream": {"train_days": 18, "period": period}}
     algorithm_settings = {"name": algorithm} | (settings or {})
-    private = epsilon is not None
     summary = {
         "schema": 2,
         "dataset": dataset,
@@ -83,22 +82,29 @@ def write_run(
             ],
         },
         "privacy": {
-            "epsilon": epsilon * 0.9995 if epsilon is not None else None,
-            "delta": 1 / EXAMPLES if private else None,
+            "epsilon": epsilon * 0.9995,
+            "sound_epsilon": epsilon * 0.9995,
+            "delta": 1 / EXAMPLES,
             "fidelity": fidelity,
             "sampling": "poisson" if fidelity == "rigorous" else "shuffled",
-            "noise_multiplier": 0.9 if private else None,
-            "map_noise_multiplier": 12.0 if private and algorithm == "adafest" else None,
-            "gradient_noise_multiplier": 0.92 if private else None,
+            "noise_multiplier": 0.9,
+            "map_noise_multiplier": 12.0 if algorithm == "adafest" else None,
+            "gradient_noise_multiplier": 0.92,
             "selection": None,
             "periods": None,
-        },
-        "hyperparameters": {"algorithm": algorithm_settings, "optimizer": OPTIMIZER, "train": TRAIN, **stream},
+        }
+        if epsilon is not None
+        else None,
+        "periods": None,
+        "hyperparameters": (
+            settings_of := {"algorithm": algorithm_settings, "optimizer": OPTIMIZER, "train": TRAIN, **stream}
+        ),
     } | changes
     config = {
+        **settings_of,
         **(summary["hyperparameters"] or {}),
         "data": {"name": dataset, **(data or {})},
-        "model": {"name": "pctr", "hidden": [598, 598, 598, 598]},
+        "model": {"name": summary["model"], "hidden": [598, 598, 598, 598]},
         "privacy": {"fidelity": fidelity, "epsilon": epsilon or 1.0, "delta": None},
         "seed": seed,
     }
@@ -109,11 +115,29 @@ def write_run(
         (folder / part).mkdir()
         (folder / part / "config.yaml").write_text(config_text(config))
     (folder / "release" / "summary.json").write_text(json_text(summary))
-    ledger = {"target_epsilon": epsilon, "statements": [f"Of {name}."]}
+    ledger = ledger_of(summary, config, f"Of {name}.")
     (folder / "release" / "ledger.json").write_text(json_text(ledger))
     (folder / "private" / "timings.json").write_text(json.dumps({"wall_seconds": wall_seconds} | timings))
     (folder / "status.json").write_text(json.dumps({"status": status}))
     return folder
+
+
+def ledger_of(summary: Mapping[str, Any], config: Mapping[str, Any], statement: str) -> dict[str, Any]:
+    """The ledger that a summary goes with."""
+    spent = summary.get("privacy") or {}
+    return {
+        "run": {
+            "settings": config.get("algorithm"),
+            **{key: summary.get(key) for key in ("algorithm", "examples", "batch_size", "steps")},
+        },
+        "target_epsilon": config["privacy"]["epsilon"] if spent else None,
+        **{key: spent.get(key) for key in ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")},
+        "fixed_noise_seed": True,
+        "events": [],
+        "planned": [],
+        "statements": [statement],
+        **({"search": spent["search"]} if spent.get("search") else {}),
+    }
 
 
 def write_cards_of(runs: Path, file: Path) -> Path:

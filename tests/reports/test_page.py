@@ -233,12 +233,13 @@ def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path, und
     runs, report = tmp_path / "runs", tmp_path / "report"
     evil = '</pre><script>alert("x")</script>&amp;'
     folder = write_run(runs, "dpsgd", test=0.7, settings={"clipping_norm": evil})
-    (folder / "release" / "ledger.json").write_text(evil, encoding="utf-8")
+    ledger = folder / "release" / "ledger.json"
+    ledger.write_text(json.dumps(json.loads(ledger.read_text()) | {"statements": [evil]}), encoding="utf-8")
     (runs / "nycflights" / "dpsgd" / "<b>broken").mkdir()
     build(runs, report, only=["frontier"])
     document = Document((report / "index.html").read_text(encoding="utf-8"))
     assert len(document.all("script")) == 1 and not document.all("b", id="broken")
-    assert document.text.count(evil) >= 3  # in a table, in the configuration, in the ledger
+    assert document.text.count("</pre><script>alert(") >= 3  # in a table, in the configuration, in the ledger
     assert "nycflights/dpsgd/<b>broken: it has no status.json" in document.text
 
 
@@ -247,8 +248,9 @@ def test_names_in_runs_do_not_lead_out_of_the_report(tmp_path: Path, undrawn: No
     for seed in (0, 1):
         write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=seed)
     folder = write_run(runs, "nonprivate", test=0.7, epsilon=None, seed=2)
-    summary = folder / "release" / "summary.json"
-    summary.write_text(summary.read_text().replace('"nycflights"', '"../../../a b"'))
+    for name in ("summary.json", "config.yaml"):
+        file = folder / "release" / name
+        file.write_text(file.read_text().replace('"nycflights"', "nycflights").replace("nycflights", '"../../../a b"'))
     build(runs, report, only=["tab_vocab"], dataset="nycflights")
     assert (report / "tables" / "tab_vocab--.._.._.._a_b.csv").is_file()
     assert not [path for path in tmp_path.rglob("*a b*")]

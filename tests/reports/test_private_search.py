@@ -21,7 +21,7 @@ from tests.reports.synthetic import EXAMPLES, write_run
 PAID = Event(kind="gaussian", what="training step", noise_multiplier=3.0, gradient_noise_multiplier=3.0)
 
 WON = {
-    **{"epsilon": 0.999, "delta": 1 / EXAMPLES, "fidelity": "rigorous", "sampling": "poisson"},
+    **{"epsilon": 0.999, "sound_epsilon": 0.999, "delta": 1 / EXAMPLES, "fidelity": "rigorous", "sampling": "poisson"},
     "search": {"distribution": "negative_binomial", "mean": 10, "epsilon_of_run": 0.7},
 }
 
@@ -30,7 +30,8 @@ def rows(runs: Path, **paid: Event) -> tuple[list[dict[str, float | None]], int]
     """The rows of the table, and the number of runs that other artifacts see; `paid` by algorithm."""
     for ledger in runs.glob("*/*/*/release/ledger.json"):
         event = paid.get(ledger.parts[-4])
-        ledger.write_text(json.dumps({"planned": [to_record(event)]} if event else {}))
+        said = {name: value for name, value in json.loads(ledger.read_text()).items() if name != "planned"}
+        ledger.write_text(json.dumps(said | ({"planned": [to_record(event)]} if event else {})))
     (population,) = populations(load_runs(runs)[0])
     table = content(Inputs([population], runs, population)).table
     assert table is not None
@@ -86,7 +87,8 @@ def test_in_a_stream_runs_of_one_period_length_are_composed_part_by_part(tmp_pat
             write_run(tmp_path, "dpsgd", test=0.75, seed=seed, period=period, dataset="names_stream")
     for ledger in tmp_path.glob("*/*/*/release/ledger.json"):
         period = json.loads((ledger.parent / "summary.json").read_text())["hyperparameters"]["stream"]["period"]
-        ledger.write_text(json.dumps({"planned": [to_record(event) for event in days[: 18 // period]]}))
+        planned = {"planned": [to_record(event) for event in days[: 18 // period]]}
+        ledger.write_text(json.dumps(json.loads(ledger.read_text()) | planned))
     (population,) = populations(load_runs(tmp_path)[0])
     table = content(Inputs([population], tmp_path, population)).table
     assert table is not None

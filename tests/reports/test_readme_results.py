@@ -67,7 +67,7 @@ def of(reference: Path, **wanted: Any) -> dict[str, list[dict[str, Any]]]:
     found = defaultdict(list)
     for card in raw(reference):
         summary, privacy = card["summary"], card["summary"]["privacy"]
-        if privacy["fidelity"] != "rigorous" or privacy["epsilon"] not in (None, 0.9995):
+        if privacy is not None and (privacy["fidelity"], privacy["epsilon"]) != ("rigorous", 0.9995):
             continue
         if all(summary[key] == value for key, value in wanted.items()):
             found[json.dumps(summary["hyperparameters"], sort_keys=True)].append(summary)

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from reports.comparison import Setting, but_for_selection, populations
 from reports.runs import Timings, load_runs, setting_key
@@ -113,18 +114,33 @@ def test_empty_half_made_and_hidden_folders_do_no_harm(tmp_path: Path) -> None:
     assert [left_out.path for left_out in skipped] == ["nycflights/fest/just_started"]
 
 
+def rewrite(part: Path, **sections: object) -> None:
+    """Put other sections in the place of those of a config.yaml."""
+    config = yaml.safe_load((part / "config.yaml").read_text())
+    (part / "config.yaml").write_text(yaml.safe_dump(config | sections))
+
+
+def test_parts_of_two_runs_are_no_run(tmp_path: Path) -> None:
+    """Of a folder and of a card, with the first thing on which they disagree."""
+    folder = write_run(tmp_path / "runs", "dpsgd", test=0.72)
+    rewrite(folder / "release", seed=4)
+    cards = write_cards_of(tmp_path / "runs", tmp_path / "cards" / "all.jsonl")
+    for place in (tmp_path / "runs", cards):
+        runs, (left_out,) = load_runs(place)
+        assert runs == []
+        assert left_out.reason == "its parts are not of one run: seed of the summary is 0, and that of the settings 4"
+
+
 def test_hyperparameters_come_from_the_configuration_where_the_summary_has_none(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "fest", test=0.71, hyperparameters=None)
-    (folder / "release" / "config.yaml").write_text("algorithm: {name: fest, selection: {rows: 77}}\n")
+    write_run(tmp_path, "fest", test=0.71, settings={"selection": {"rows": 77}}, hyperparameters=None)
     ((run,), _) = load_runs(tmp_path)
     assert run.hyperparameters["algorithm"]["selection"]["rows"] == 77
 
 
 def test_a_setting_that_is_null_is_the_same_as_one_that_an_earlier_version_lacks(tmp_path: Path) -> None:
     for seed, train in enumerate(({"epochs": 2}, {"epochs": 2, "steps": None}, {"epochs": 2, "steps": 60})):
-        folder = write_run(tmp_path, "dpsgd", test=0.72, seed=seed, hyperparameters=None)
-        text = json.dumps({"data": {"name": "names", "rows": train.get("steps")}, "train": train})
-        (folder / "release" / "config.yaml").write_text(text)
+        folder = write_run(tmp_path, "dpsgd", test=0.72, seed=seed, dataset="names", hyperparameters=None)
+        rewrite(folder / "release", data={"name": "names", "rows": train.get("steps")}, train=train)
     runs = sorted(load_runs(tmp_path)[0], key=lambda run: run.seed)
     earlier, null, other = map(setting_key, runs)
     assert earlier == null != other
@@ -153,10 +169,9 @@ def test_data_are_told_apart_by_their_seeds_and_not_by_where_they_lie(tmp_path: 
 
 def test_pretrained_models_are_told_apart_by_their_weights_and_not_by_where_they_lie(tmp_path: Path) -> None:
     for seed, (weights, place) in enumerate((("5f2a91c3", "here"), ("5f2a91c3", "moved"), ("00c0ffee", "here"))):
-        folder = write_run(tmp_path, "dpsgd", test=0.72, seed=seed, weights=weights)
-        (folder / "release" / "config.yaml").write_text(
-            f"data: {{name: sst2, tokenizer: /{place}}}\nmodel: {{name: roberta, path: /{place}}}\n"
-        )
+        folder = write_run(tmp_path, "dpsgd", test=0.72, seed=seed, dataset="sst2", weights=weights, model="roberta")
+        model = {"name": "roberta", "path": f"/{place}"}
+        rewrite(folder / "release", data={"name": "sst2", "tokenizer": f"/{place}"}, model=model)
     runs, _ = load_runs(tmp_path)
     here, moved, other = (run.material for run in sorted(runs, key=lambda run: run.seed))
     assert here == moved != other
@@ -180,9 +195,9 @@ def test_a_run_whose_times_are_damaged_has_none(tmp_path: Path, seconds: object)
 
 
 def test_the_place_of_the_data_is_private_and_times_too(tmp_path: Path) -> None:
-    folder = write_run(tmp_path, "dpsgd", test=0.72, wall_seconds=33.0)
+    folder = write_run(tmp_path, "dpsgd", test=0.72, dataset="criteo_kaggle", wall_seconds=33.0)
     for part, place in (("release", "train.txt"), ("private", "/data/criteo/train.txt")):
-        (folder / part / "config.yaml").write_text(f"data: {{name: criteo_kaggle, path: {place}}}\n")
+        rewrite(folder / part, data={"name": "criteo_kaggle", "path": place})
     ((run,), _) = load_runs(tmp_path)
     assert (run.source, run.timings) == ("/data/criteo/train.txt", Timings(33.0))
     shutil.rmtree(folder / "private")  # a release that somebody else reads

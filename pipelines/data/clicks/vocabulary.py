@@ -18,6 +18,12 @@ from dpfest.errors import UserError
 from pipelines.data.hashing import bucket
 from pipelines.system.ranges import Count, Within
 
+DATA_DEPENDENT_NOTE = (
+    "This vocabulary was computed from the training rows, and is a release about them that the accounting does not "
+    "cover: the epsilon of a run on this dataset holds only if the vocabulary is taken as public."
+)
+PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
+
 
 @dataclass
 class VocabularyConfig:

@@ -16,6 +16,8 @@ from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowBlock, RowSource
 from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import (
+    DATA_DEPENDENT_NOTE,
+    PUBLIC_NOTE,
     LearnedVocabulary,
     Vocabulary,
     VocabularyConfig,
@@ -28,12 +30,6 @@ from pipelines.data.provenance import Provenance
 from pipelines.data.rows import click_record, fields_of
 from pipelines.data.source import Progress
 from pipelines.system.files import HashedFile
-
-DATA_DEPENDENT_NOTE = (
-    "This vocabulary was computed from the training rows, and is a release about them that the accounting does not "
-    "cover: the epsilon of a run on this dataset holds only if the vocabulary is taken as public."
-)
-PUBLIC_NOTE = "Fixed sizes and a fixed hash: the vocabulary depends on no row of the data."
 
 
 def write_dataset(

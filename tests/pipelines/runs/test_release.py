@@ -299,13 +299,29 @@ MODEL = "release/model.safetensors"
         (SUMMARY, lambda f: edit_json(f, seed={"x": 1}), "has at seed a value that may not be published"),
         (SUMMARY, lambda f: edit_json(f, schema=1), "has schema 1, and this version packs 2"),
         (SUMMARY, lambda f: edit_json(f, model="/home/me/x"), "contains /home/me/x, a path on a machine"),
-        (SUMMARY, lambda f: edit_json(f, hyperparameters={"seed": 3}), "their hyperparameters differ"),
+        (SUMMARY, lambda f: edit_json(f, hyperparameters={"seed": 3}), "hyperparameters.seed of the summary is 3"),
         (SUMMARY, lambda f: edit_json(f, steps=9), "are not from one run"),
+        (
+            SUMMARY,
+            lambda f: edit_json(f, dataset="../../evil"),
+            "dataset of the summary is '../../evil'",
+        ),
+        (SUMMARY, lambda f: edit_json(f, dataset="journey"), "dataset of the summary is journey, and data.name"),
+        (SUMMARY, lambda f: edit_json(f, algorithm="fest"), "algorithm of the summary is fest, and algorithm.name"),
+        (SUMMARY, lambda f: edit_json(f, seed=7), "seed of the summary is 7"),
+        (SUMMARY, lambda f: edit_json(f, privacy=None), "do not agree on whether the run is private"),
+        (SUMMARY, lambda f: edit_within(f, "utility", value=5.0), "utility.value is 5.0, not a number from 0 to 1"),
+        (SUMMARY, lambda f: edit_within(f, "utility", loss=-1.0), "utility.loss is -1.0"),
+        (SUMMARY, lambda f: edit_within(f, "embedding_gradient", reduction=1e9), "embedding_gradient.reduction is"),
+        (SUMMARY, lambda f: edit_within(f, "privacy", delta=1e-30), "privacy.delta of the summary is 1e-30"),
+        (LEDGER, lambda f: edit_json(f, target_epsilon=None), "do not agree on whether the run is private"),
+        (LEDGER, lambda f: edit_json(f, target_epsilon=50.0), "target_epsilon of the ledger is 50.0"),
+        (LEDGER, lambda f: edit_json(f, fixed_noise_seed=0), "fixed_noise_seed of the ledger is neither"),
         (SUMMARY, lambda f: f.write_text(f.read_text() + " "), "summary.json differs from the bytes that a run writes"),
         (SUMMARY, repeat_a_key, "summary.json differs from the bytes that a run writes"),
         (LEDGER, lambda f: edit_json(f, batch_sizes=[7]), "ledger.json contains batch_sizes, which is not on the list"),
         (LEDGER, lambda f: edit_within(f, "run", data="a1"), "ledger.json contains run.data, which is not on the list"),
-        (LEDGER, lambda f: edit_within(f, "run", settings={}), "ledger.json and config.yaml are not from one run"),
+        (LEDGER, lambda f: edit_within(f, "run", settings={}), "run.settings of the ledger is {}"),
         (LEDGER, lambda f: edit_within(f, "run", steps=9), "are not from one run"),
         (LEDGER, lambda f: edit_json(f, run=None), "ledger.json lacks algorithm"),
         (CONFIG, lambda f: edit_config(f, "privacy", noise_seed=5), "contains privacy.noise_seed"),
@@ -368,6 +384,59 @@ def test_a_ledger_is_recounted_before_it_leaves(run: Path) -> None:
     (run / "release" / "summary.json").write_text(json_text(summary))
     write_sums(run / "release")
     with pytest.raises(UserError, match=r"ledger\.json states epsilon .*, but its events cost"):
+        checked(run)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"sound_epsilon": 0.1}, r"states sound_epsilon 0\.1, but its events cost"),
+        ({"statements": ["Nothing can be learnt."]}, "lacks the statement: Epsilon holds at delta"),
+        ({"more": "Call 555 0199."}, "states what nothing in it gives: Call 555 0199"),
+        ({"fixed_noise_seed": False}, "lacks the statement|states what nothing"),
+        ({"sampling": "balls_in_bins"}, "cannot be recomputed|states sampling"),
+        ({"neighbours": "add or remove one byte"}, "lacks the statement"),
+        ({"accountant": "a friend"}, "names an accountant that did not count it"),
+        ({"value_discretization_interval": 1e-9}, "states value_discretization_interval"),
+        ({"planned": []}, "states planned"),
+    ],
+)
+def test_a_ledger_that_says_more_or_less_than_its_events_give_is_refused(
+    run: Path, changed: dict[str, Any], message: str
+) -> None:
+    """Sums regenerated, and the summary changed along, as an editor would."""
+    ledger, summary = (json.loads((run / "release" / name).read_text()) for name in ("ledger.json", "summary.json"))
+    if more := changed.get("more"):
+        changed = {"statements": [*ledger["statements"], more]}
+    ledger |= changed
+    summary["privacy"] |= {name: value for name, value in changed.items() if name in summary["privacy"]}
+    for name, value in (("ledger.json", ledger), ("summary.json", summary)):
+        (run / "release" / name).write_text(json_text(value))
+    write_sums(run / "release")
+    with pytest.raises(UserError, match=message):
+        checked(run)
+
+
+def _without_a_number(path: Path) -> None:
+    weights = load_file(path)
+    name = sorted(weights)[0]
+    weights[name].view(-1)[3] = float("nan")
+    save_file(weights, path)
+
+
+def _padded(path: Path) -> None:
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    path.write_bytes((size + 4096).to_bytes(8, "little") + data[8 : 8 + size] + b" " * 4096 + data[8 + size :])
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"), [(_without_a_number, "are not finite"), (_padded, "has a header that no run writes")]
+)
+def test_weights_that_carry_something_else_are_refused(run: Path, harm: Callable[[Path], None], message: str) -> None:
+    harm(run / "release" / "model.safetensors")
+    write_sums(run / "release")
+    with pytest.raises(UserError, match=message):
         checked(run)
 
 

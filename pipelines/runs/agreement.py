@@ -1,0 +1,124 @@
+"""What the three parts of a run's release must agree on, and the range of every number in them.
+
+One check for a release before it is packed, for a run card and for a folder that a report reads: a checksum shows that
+files are those that somebody wrote, not that they are one run's. It costs no composition; a release is also recounted
+(:mod:`pipelines.runs.release`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from dpfest.errors import UserError
+
+_PRIVACY = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")
+_RUN = ("algorithm", "examples", "batch_size", "steps")
+_SHARES = ("auc", "accuracy", "value", "validation")
+_SIZES = ("standard_error", "validation_standard_error", "loss")
+
+
+def refuse_disagreement(settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    """Refuse settings, a ledger and a summary that are not of one run.
+
+    Raises:
+        UserError: names the first value that is out of range, or that two of them state differently.
+    """
+    try:
+        _names(settings, summary)
+        _numbers(summary)
+        _privacy(settings, ledger, summary)
+    except UserError:
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        what = f"lack {error}" if isinstance(error, KeyError) else f"are malformed ({error})"
+        raise UserError(f"the summary, the settings or the ledger {what}") from error
+
+
+def _names(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    for key, section in (("dataset", "data"), ("algorithm", "algorithm"), ("model", "model")):
+        _refuse_other(f"{key} of the summary", summary[key], f"{section}.name", settings[section]["name"])
+    _refuse_other("seed of the summary", summary["seed"], "that of the settings", settings["seed"])
+    if isinstance(settings.get("profile"), str):
+        _refuse_other("profile of the summary", summary["profile"], "that of the settings", settings["profile"])
+    for name, section in (summary.get("hyperparameters") or {}).items():
+        _refuse_other(f"hyperparameters.{name} of the summary", section, "those of the settings", settings.get(name))
+
+
+def _numbers(summary: Mapping[str, Any]) -> None:
+    for key in ("examples", "batch_size", "steps"):
+        _whole(key, summary[key])
+    _utility("utility", summary["utility"])
+    gradient = summary["embedding_gradient"]
+    _whole("embedding_gradient.parameters", gradient["parameters"])
+    _between(
+        "embedding_gradient.coordinates_mean", gradient["coordinates_mean"], 0, gradient["parameters"] * (1 + 1e-9)
+    )
+    if gradient.get("reduction") is not None:
+        expected = gradient["parameters"] / gradient["coordinates_mean"] if gradient["coordinates_mean"] else math.inf
+        if not math.isclose(gradient["reduction"], expected, rel_tol=1e-9):
+            raise UserError(f"embedding_gradient.reduction is {gradient['reduction']}, and its parts give {expected}")
+    for table in gradient.get("tables") or ():
+        _whole("rows of a table", table["rows"])
+        _whole("dim of a table", table["dim"])
+        _between("rows_mean of a table", table["rows_mean"], 0, table["rows"])
+    for period in summary["periods"] or ():
+        _whole("period", period["period"])
+        _whole("examples of a period", period["examples"])
+        for split in ("validation", "following", "test"):
+            _utility(f"{split} of a period", period.get(split) or {})
+
+
+def _utility(where: str, found: Mapping[str, Any]) -> None:
+    for key, value in found.items():
+        if value is not None and key in _SHARES:
+            _between(f"{where}.{key}", value, 0, 1)
+        elif value is not None and key in _SIZES:
+            _between(f"{where}.{key}", value, 0, math.inf)
+
+
+def _privacy(settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    run = ledger["run"]
+    _refuse_other("run.settings of the ledger", run["settings"], "those of the algorithm", settings["algorithm"])
+    for key in _RUN:
+        _refuse_other(f"run.{key} of the ledger", run[key], "that of the summary", summary[key])
+    spent, target = summary["privacy"], ledger["target_epsilon"]
+    if (spent is None) != (target is None) or (spent is None) != (ledger["epsilon"] is None):
+        raise UserError("the ledger and the summary do not agree on whether the run is private")
+    if spent is None:
+        if ledger["events"] or ledger["planned"]:
+            raise UserError("the ledger of a run without privacy has events")
+        return
+    for key in _PRIVACY:
+        _refuse_other(f"privacy.{key} of the summary", spent[key], f"{key} of the ledger", ledger[key])
+    asked = settings["privacy"]
+    _refuse_other("fidelity of the ledger", ledger["fidelity"], "privacy.fidelity", asked["fidelity"])
+    if "search" not in ledger:  # there, epsilon is that of all runs
+        _refuse_other("target_epsilon of the ledger", target, "privacy.epsilon", asked["epsilon"])
+    if asked["delta"] is not None:
+        _refuse_other("delta of the ledger", ledger["delta"], "privacy.delta", asked["delta"])
+    _between("delta", ledger["delta"], 1e-300, 1)
+    _between("target_epsilon", target, 0, 1e6)
+    _between("epsilon", ledger["epsilon"], 0, target * (1 + 1e-9))
+    if type(ledger["fixed_noise_seed"]) is not bool:
+        raise UserError("fixed_noise_seed of the ledger is neither true nor false")
+
+
+def _refuse_other(what: str, value: Any, other: str, expected: Any) -> None:
+    if (type(value) is not type(expected) and not _numeric(value, expected)) or value != expected:
+        raise UserError(f"{what} is {str(value)[:80]}, and {other} {str(expected)[:80]}")
+
+
+def _numeric(*values: Any) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _between(what: str, value: Any, least: float, most: float) -> None:
+    if not _numeric(value) or not math.isfinite(value) or not least <= value <= most:
+        raise UserError(f"{what} is {str(value)[:80]}, not a number from {least:g} to {most:g}")
+
+
+def _whole(what: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{what} is {str(value)[:80]}, not a whole number above 0")

@@ -140,7 +140,8 @@ class Ledger:
         if self.target_epsilon is None:
             return ["Trained without privacy: nothing is guaranteed."]
         statements = {
-            f"Epsilon holds at delta {self.delta:.4g} under add-or-remove-one adjacency of {self._units}.": True,
+            f"Epsilon holds at delta {self.delta:.4g} under add-or-remove-one adjacency of {self._units}, for "
+            "neighbours that are trained under this one plan: its rate, steps, noise and delta are public.": True,
             SAMPLERS[self.sampling].statement: True,
             "One-shot Gumbel selection costs as many draws as rows, and the paper claims one draw's epsilon; epsilon "
             f"counts the {self._count.counts_of_gumbel}.": any(event.claimed_epsilon for event in self._spent),

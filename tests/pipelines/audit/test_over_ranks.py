@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from dpfest.accounting import Event
-from dpfest.algorithms import DPSGD, AdaFEST, Algorithm, Threshold
+from dpfest.algorithms import ALGORITHMS, DPSGD, Algorithm
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.parts import NoisedGradient, RowGradient
@@ -19,11 +20,14 @@ from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.reading import MicroBatch
+from dpfest.topk import SelectionConfig
 from pipelines.audit.bound import Draws, lower_bound
 from pipelines.audit.pair import ROWS, Model, Pair
+from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
 
 DELTA, DRAWS = 0.01, 30_000
+PUBLIC = SelectionConfig(mechanism="public", prior="a test")
 PARTS = 2
 
 
@@ -48,7 +52,9 @@ class PairOverRanks(Pair):
         self._own = torch.from_numpy(np.concatenate([self._places.local_rows(0, v) for v in self._places.own]))
         losses = self._engine.recorder.loss_fn
         rows = partial(kind, places=self._places, group=self._group, parts=PARTS)
-        self._over_ranks = PrivateEngine(model, algorithm, losses, key, cost=cost, expected_batch_size=1.0, rows=rows)
+        self._over_ranks = PrivateEngine(
+            model, algorithm, losses, key, cost=cost, expected_batch_size=1.0, selected=self._engine.selected, rows=rows
+        )
         self._engine = self  # type: ignore[assignment]
 
     def gradient(self, microbatches: list[MicroBatch], step: int) -> tuple[NoisedGradient, None]:
@@ -73,7 +79,10 @@ def drawn(kind: type[RankRows], algorithm: Algorithm, cost: Event) -> Draws:
 
 
 def claimed(algorithm: Algorithm) -> PrivacyPlan:
-    return plan(algorithm, epsilon=1.0, delta=DELTA, examples=1, batch_size=1, steps=1, fixed_noise_seed=True)
+    features = [ROWS] if algorithm.selection else None
+    return plan(
+        algorithm, epsilon=1.0, delta=DELTA, examples=1, batch_size=1, steps=1, features=features, fixed_noise_seed=True
+    )
 
 
 def cost_of(made: PrivacyPlan, share: float = 1.0) -> Event:
@@ -82,14 +91,18 @@ def cost_of(made: PrivacyPlan, share: float = 1.0) -> Event:
     return replace(event, gradient_noise_multiplier=share * event.gradient_noise_multiplier)
 
 
+SETTINGS: dict[str, dict[str, Any]] = {
+    "threshold": {"false_rate": 0.5},
+    "adafest": {"threshold": 0.5, "noise_ratio": 1.0},
+    "adafest_plus": {"threshold": 0.5, "noise_ratio": 1.0, "selection": PUBLIC},
+    "fest": {"selection": PUBLIC},
+}
+RULES = [kind(**SETTINGS.get(name, {})) for name, kind in ALGORITHMS.items() if name not in small.REFUSED]
+
+
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        AdaFEST(threshold=0.5, noise_ratio=1.0),
-        pytest.param(DPSGD(), marks=pytest.mark.slow),
-        pytest.param(Threshold(false_rate=0.5), marks=pytest.mark.slow),
-    ],
-    ids=lambda algorithm: algorithm.name,
+    [pytest.param(rule, marks=[] if rule.name == "adafest" else pytest.mark.slow, id=rule.name) for rule in RULES],
 )
 def test_over_two_ranks_a_sound_step_stays_below_its_claim_and_half_its_noise_passes_it(algorithm: Algorithm) -> None:
     """Slow but for one: 30,000 draws, sound and sabotaged, on two processes."""

@@ -3,7 +3,8 @@
 Events are plain records, counted pessimistically by ``dp_accounting`` on its accountant's default grid: its
 ``PLDAccountant`` gives the same number for the same Gaussian and Laplace events (``dpfest.sampled_gaussian`` is its
 constructor, faster). Only those for which it has no event are computed here: exponential selection and repeated pure-DP
-draws (``dpfest.dominating_pair``), and steps on batches that examples are allocated to (``dpfest.allocation``).
+draws (``dpfest.dominating_pair``), and steps on batches that examples are allocated to (``dpfest.allocation``); and
+Gaussian steps whose number is so large, or delta so small, that rounding would have a share of it (``dpfest.tilted``).
 
 Adjacency is add-or-remove-one example. Composition is adaptive (Zhu, Dong and Wang 2022, Theorem 10), and parallel over
 disjoint parts of the examples (McSherry 2009, Theorem 4): an example pays for the parts that contain it.
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from dpfest import allocation, dominating_pair, sampled_gaussian
+from dpfest import allocation, dominating_pair, sampled_gaussian, tilted
 from dpfest.errors import UserError
 
 INTERVAL = 1e-4
@@ -34,11 +35,13 @@ COARSE_INTERVAL = 1e-3
 """A coarser grid for quick upper bounds that need not be tight."""
 LEAST_EPSILON, MOST_EPSILON = 100 * INTERVAL, 1e3
 """Range of targets: below, the grid's rounding asks for many times the needed noise; above, nothing is protected."""
-MOST_DELTA = 0.1
-"""Largest delta: publishing each example unchanged with this probability would meet it."""
+LEAST_DELTA, MOST_DELTA = 1e-14, 0.1
+"""Range of deltas, of Gaussian steps: above, publishing each example unchanged with this probability would meet it."""
 # Rounding error in delta per fold of dp_accounting's FFT: three times the largest measured against the Gaussian's
 # closed form, at 10^2 to 10^7 folds. Charged on top of delta, so that small deltas stay upper bounds.
 _ROUNDING = 2.0**-52
+# Where it would be a larger share of delta, Gaussian steps are composed without it (dpfest.tilted).
+_LARGE_SHARE = 1e-3
 # Calibration aims this far (relative) below the target: another machine may round the other way.
 _MARGIN = 5e-5
 _LEAST_NOISE, _MOST_NOISE = 2.0**-4, 2.0**16
@@ -218,7 +221,7 @@ def calibrate(
     """
     limits = {
         "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),
-        "delta": (2 * _rounding(make_events(1.0)), delta, MOST_DELTA),
+        "delta": (LEAST_DELTA if _tilted_steps(first := make_events(1.0)) else 2 * _rounding(first), delta, MOST_DELTA),
     }
     for name, (least, value, most) in limits.items():
         if not least <= value <= most:
@@ -284,8 +287,25 @@ def _rounding(events: Sequence[Event]) -> float:
 
 @lru_cache(maxsize=1024)  # caches numbers, not distributions: of many parts, only those that changed are recounted
 def _epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
+    if _rounding(events) > _LARGE_SHARE * delta and (steps := _tilted_steps(events)):
+        return tilted.epsilon(steps, delta)
     exact = delta - _rounding(events)
     return float(_composed(events, interval).get_epsilon_for_delta(exact)) if exact > 0 else math.inf
+
+
+def _tilted_steps(events: Sequence[Event]) -> list[tilted.Steps]:
+    """Return the events for :mod:`dpfest.tilted`; none if one of them is no Gaussian on a Poisson sample."""
+    if not all(event.kind == "gaussian" and event.bins is None and event.noise_multiplier for event in events):
+        return []
+    found = []
+    for event in events:
+        count, sigma, q = event.count, event.noise_multiplier or 0.0, event.sampling_probability
+        chance = 0.0
+        if event.max_batch_size is not None and event.dataset_size is not None:
+            chance = chance_of_truncation(event.dataset_size, q, event.max_batch_size)
+        exact = q == 1 and chance == 0  # unsampled Gaussians compose exactly
+        found.append(tilted.Steps(1, sigma / math.sqrt(count), q) if exact else tilted.Steps(count, sigma, q, chance))
+    return found
 
 
 def _composed(events: Sequence[Event], interval: float) -> PrivacyLossDistribution:

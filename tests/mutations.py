@@ -76,7 +76,8 @@ MUTATIONS = [
     ),
     Mutation(
         "over ranks, what an algorithm keeps of noised rows is not asked",
-        ORDER, "own = [algorithm.kept(", "[algorithm.kept(", "tests/dpfest/ranks/test_steps.py",
+        ORDER, "own = [algorithm.kept(", "[algorithm.kept(",
+        "tests/pipelines/analysis/test_paths.py::test_a_step_is_that_of_the_reference_or_refused[threshold-ranks]",
     ),
     Mutation(
         "over ranks, all shards draw the same noise",
@@ -168,7 +169,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a ledger is not recounted before it leaves",
-        RELEASE, "    _recount(folder / LEDGER, ledger)\n", "", "tests/pipelines/runs/test_release.py",
+        RELEASE, "    _recount(folder / LEDGER, ledger, summary)\n", "", "tests/pipelines/runs/test_release.py",
     ),
     # What a kill leaves behind.
     Mutation(

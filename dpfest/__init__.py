@@ -8,7 +8,18 @@ from importlib import import_module as _import_module
 from typing import Any
 
 _HOME = {
-    "algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen", "Threshold"),
+    "accounting": ("Event",),
+    "algorithms": (
+        "Algorithm",
+        "PrivateAlgorithm",
+        "DPSGD",
+        "FEST",
+        "AdaFEST",
+        "AdaFESTPlus",
+        "Exponential",
+        "Frozen",
+        "Threshold",
+    ),
     "batches": ("PoissonBatches",),
     "engine": ("PrivateEngine",),
     "errors": ("UserError",),
@@ -16,7 +27,7 @@ _HOME = {
     "noise": ("NoiseKey",),
     "private": ("make_private",),
     "optimizers": ("AdamBC",),
-    "parts": ("Diagnostics", "NoisedGradient", "RowGradient"),
+    "parts": ("Diagnostics", "NoisedGradient", "RowGradient", "Rows", "RowSums", "Shard"),
     "periods": ("Period", "training_steps"),
     "privacy_plan": ("PrivacyPlan", "plan", "threshold_for"),
     "reading": ("Batch", "DatasetReader", "MicroBatch"),

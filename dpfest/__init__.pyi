@@ -1,9 +1,12 @@
+from dpfest.accounting import Event as Event
 from dpfest.algorithms import DPSGD as DPSGD
 from dpfest.algorithms import FEST as FEST
 from dpfest.algorithms import AdaFEST as AdaFEST
 from dpfest.algorithms import AdaFESTPlus as AdaFESTPlus
+from dpfest.algorithms import Algorithm as Algorithm
 from dpfest.algorithms import Exponential as Exponential
 from dpfest.algorithms import Frozen as Frozen
+from dpfest.algorithms import PrivateAlgorithm as PrivateAlgorithm
 from dpfest.algorithms import Threshold as Threshold
 from dpfest.batches import PoissonBatches as PoissonBatches
 from dpfest.engine import PrivateEngine as PrivateEngine
@@ -15,6 +18,9 @@ from dpfest.optimizers import AdamBC as AdamBC
 from dpfest.parts import Diagnostics as Diagnostics
 from dpfest.parts import NoisedGradient as NoisedGradient
 from dpfest.parts import RowGradient as RowGradient
+from dpfest.parts import Rows as Rows
+from dpfest.parts import RowSums as RowSums
+from dpfest.parts import Shard as Shard
 from dpfest.periods import Period as Period
 from dpfest.periods import training_steps as training_steps
 from dpfest.privacy_plan import PrivacyPlan as PrivacyPlan

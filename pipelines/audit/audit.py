@@ -173,9 +173,10 @@ def write(report: Path, audits: Sequence[Audit], whole: Sequence[WholeAudit] = (
     by_algorithm = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
     renewed = {audit.algorithm for audit in whole}
     trainings = [old for old in read_whole(path) if old["algorithm"] not in renewed] + [asdict(new) for new in whole]
+    ordered = [*PRIVATE_ALGORITHMS, *sorted(by_algorithm.keys() - set(PRIVATE_ALGORITHMS))]
     value = {
         "schema": 1,
-        "audits": [by_algorithm[name] for name in PRIVATE_ALGORITHMS if name in by_algorithm],
+        "audits": [by_algorithm[name] for name in ordered if name in by_algorithm],
         "trainings": sorted(trainings, key=lambda one: PRIVATE_ALGORITHMS.index(one["algorithm"])),
     }
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,58 @@ def test_what_is_set_has_the_last_word(dpfest_here: Command, tmp_path: Path) -> 
     assert ended.stdout.count("adafest        sampled ") == 3 and "whole trainings of 4 steps" in ended.stdout
     assert (first["settings"]["clipping_norm"], first["settings"]["threshold"]) == (2, 0.5)
     assert second["algorithm"] == "frozen" and 1.99 < second["claim"] <= 2
+
+
+OWN = """
+import torch
+from dataclasses import dataclass
+from dpfest import PrivateAlgorithm
+from dpfest.algorithms import INDEPENDENT
+
+
+@dataclass(frozen=True)
+class Touched(PrivateAlgorithm):
+    name: str = "touched"
+    step_event = PrivateAlgorithm.step_event  # which pays for no choice
+
+    def survivors(self, shard, measured, cost, step):
+        return shard.touched()
+
+
+@dataclass(frozen=True)
+class Every(PrivateAlgorithm):
+    name: str = "every"
+    nth: int = 2
+    choice = INDEPENDENT
+
+    def survivors(self, shard, measured, cost, step):
+        return torch.arange(1, shard.layout.total_rows, self.nth)
+"""
+
+
+def test_a_rule_of_ones_own_is_attacked(dpfest_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that reveals what a batch touches, though it claims to be accounted for, and one that does not."""
+    (tmp_path / "mine_of_a_test.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    broken = dpfest_here(*QUICK, "algorithm=mine_of_a_test:Touched")
+    assert broken.returncode == 1 and re.search(r"touched +as it is .* broken", broken.stdout)
+    sound = dpfest_here(*QUICK, "algorithm=mine_of_a_test:Every", "algorithm.nth=2")
+    assert sound.returncode == 0 and re.search(r"every +as it is .* sound", sound.stdout)
+    audits = json.loads((tmp_path / "report" / "audit" / "audit.json").read_text())["audits"]
+    assert [one["algorithm"] for one in audits] == ["every", "touched"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ("nowhere_at_all:Rule", "the module nowhere_at_all cannot be imported"),
+        ("json:Rule", "the module json has no Rule"),
+        ("json:JSONDecoder", "is no subclass of dpfest.PrivateAlgorithm"),
+    ],
+)
+def test_a_rule_that_is_not_there_is_named(dpfest_here: Command, rule: str, message: str) -> None:
+    ended = dpfest_here(*QUICK, f"algorithm={rule}")
+    assert ended.returncode != 0 and message in ended.stderr
 
 
 def test_an_engine_that_costs_more_than_it_claims_ends_with_status_one(

@@ -287,7 +287,7 @@ def _rounding(events: Sequence[Event]) -> float:
 
 @lru_cache(maxsize=1024)  # caches numbers, not distributions: of many parts, only those that changed are recounted
 def _epsilon(events: tuple[Event, ...], delta: float, interval: float) -> float:
-    if _rounding(events) > _LARGE_SHARE * delta and (steps := _tilted_steps(events)):
+    if _rounding(events) > _LARGE_SHARE * delta > 0 and (steps := _tilted_steps(events)):
         return tilted.epsilon(steps, delta)
     exact = delta - _rounding(events)
     return float(_composed(events, interval).get_epsilon_for_delta(exact)) if exact > 0 else math.inf

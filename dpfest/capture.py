@@ -119,6 +119,12 @@ class Recorder:
         now = {id(parameter) for parameter in self.held.look().parameters if parameter.requires_grad}
         if now != {id(parameter) for parameter in self.trainable.values()}:
             raise UserError("The model's trainable parameters are no longer those that were wrapped: wrap it anew.")
+        for name, parameter in self.trainable.items():
+            if (parameter.dtype, parameter.device) != (self.dtype, self.device):
+                raise UserError(
+                    f"{name} is {parameter.dtype} on {parameter.device} now, and was {self.dtype} on {self.device} "
+                    "when the model was wrapped: convert or move a model first, and then wrap it."
+                )
         recording = Recording(self, backward, groups)
         if not recording.forward(batch, examples, step):  # it drew for the first time: rerun, drawing by example
             self.draws = True
@@ -143,6 +149,7 @@ class Recording:
         self.factors: list[Factors] = []
         self.overflowed: Tensor | None = None  # bool [b]: the examples whose gradients a clipped sum set to zero
         self._backward, self._recording = backward, False
+        self._looked_up: tuple[nn.Parameter, Tensor] | None = None
         self._calls: dict[str, list[Call]] = {}
 
     def forward(self, batch: Any, examples: NDArray[np.int64], step: int) -> bool:
@@ -160,7 +167,8 @@ class Recording:
             self._recording = True
             try:
                 self.losses = recorder.loss_fn(recorder.model, batch)
-            except RuntimeError as error:
+            except (RuntimeError, IndexError) as error:
+                self._name_id(error)
                 if "leaf Variable that requires grad" in str(error):
                     raise UserError(f"The output of a trainable layer {_IN_PLACE}") from error
                 raise
@@ -178,11 +186,27 @@ class Recording:
             recorder.lazy.looking_up = True
             name = next(name for name, table in recorder.tables.items() if table.weight is own[0])
             self._watch.expect(f"{name}.weight", own[0])
+        if ids is not None:
+            self._looked_up = own[0], ids
         _hold(own, out=True)
+
+    def _name_id(self, error: Exception) -> None:
+        """Raise another error if the last look-up asked for a row that its table has not."""
+        if self._looked_up is None:
+            return
+        weight, ids = self._looked_up
+        table = next(table for table in self.recorder.tables.items() if table[1].weight is weight)
+        rows = table[1].num_embeddings
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < rows:
+            wrong = int(ids.min()) if int(ids.min()) < 0 else int(ids.max())
+            raise UserError(
+                f"The id {wrong} is looked up in {table[0]}, a table of {rows} rows: ids are 0 to {rows - 1}."
+            ) from error
 
     def after_layer(self, name: str, own: list[nn.Parameter], call: Call) -> None:
         """After a recorded layer's call: make its output an autograd leaf if it requires no gradient; keep the call."""
         _hold(own, out=False)
+        self._looked_up = None
         if self.recorder.lazy is not None:
             self.recorder.lazy.looking_up = False
         if self._backward and not torch.is_grad_enabled():

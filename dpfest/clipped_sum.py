@@ -29,6 +29,7 @@ class ClippedSum:
         norms: sum of the clipped gradients' norms, float.
         example_norms: norms of the masked gradients before clipping, ``[b]`` for each micro-batch.
         loss: sum of the examples' losses, float.
+        broken: number of examples (or units) whose gradient was not finite.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class ClippedSum:
         )
         self.rows = split(self.flat_rows, survivors.shapes)
         self.dense = dict(zip(parameters, split(self.flat_dense, shapes), strict=True))
-        self.norms, self.loss = 0.0, 0.0
+        self.norms, self.loss, self.broken = 0.0, 0.0, 0
         self.example_norms: list[Tensor] = []
 
     def add(self, recording: Recording) -> None:
@@ -65,6 +66,7 @@ class ClippedSum:
         finite = math.isfinite(float(squared_norms.sum()))
         if not finite:  # a gradient whose norm is not finite cannot be clipped: it counts as zero
             broken = recording.overflowed = ~squared_norms.isfinite()
+            self.broken += int(broken.sum())
             squared_norms.masked_fill_(broken, torch.inf)
             for part in (recording.lookups, *recording.factors):
                 part.drop(broken)

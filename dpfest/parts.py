@@ -93,10 +93,17 @@ class NoisedGradient:
 
 
 class Diagnostics(NamedTuple):
-    """Private by-products of a step: actual batch size, and mean loss (nan for an empty batch)."""
+    """Private by-products of a step.
+
+    Attributes:
+        examples: the actual batch size.
+        loss: mean loss; nan for an empty batch.
+        without_gradient: examples (or units) whose gradient was not finite, and counted as zero.
+    """
 
     examples: int
     loss: float
+    without_gradient: int = 0
 
 
 class Rows(Protocol):

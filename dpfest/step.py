@@ -65,7 +65,9 @@ def private_step(
     if noise.deviation > 0:
         own = [algorithm.kept(_blind(at), one, noise.deviation, step) for at, one in zip(shards, own, strict=True)]
     counts = [sum(shape[0] for shape in shapes) for shapes in zip(*(one.survivors.shapes for one in own), strict=True)]
-    *per_table, units, examples, loss = rows.totals([*counts, batch.units, batch.examples, sums.loss])
+    *per_table, units, examples, loss, broken = rows.totals(
+        [*counts, batch.units, batch.examples, sums.loss, sums.broken]
+    )
     divisor = expected_batch_size or max(units, 1.0)
     release = NoisedGradient(
         dense=rows.joined_dense(dense, divisor),
@@ -73,7 +75,7 @@ def private_step(
         rows_per_table=list(batch.recorder.layout.rows) if noise.deferred else [int(count) for count in per_table],
         pending=noise.deviation / divisor if noise.deferred else 0.0,
     )
-    return release, Diagnostics(int(examples), loss / examples if examples else math.nan)
+    return release, Diagnostics(int(examples), loss / examples if examples else math.nan, int(broken))
 
 
 def _chosen(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from dpfest.parts import NoisedGradient
+from dpfest.parts import Diagnostics, NoisedGradient
 
 _BARREN_STEPS = 10  # consecutive steps without a surviving row before a warning
 
@@ -22,7 +22,7 @@ class StepWarnings:
 
     def __init__(self, weights: Mapping[str, Tensor], *, trains_tables: bool) -> None:
         self._weights, self._trains_tables = weights, trains_tables
-        self._barren = 0
+        self._barren, self._warned = 0, False
         self.accept_weights()
 
     def accept_weights(self) -> None:
@@ -39,9 +39,19 @@ class StepWarnings:
                 stacklevel=3,
             )
 
-    def after_step(self, release: NoisedGradient) -> None:
-        """Accept the weights, and warn if many steps in a row had no row of a table."""
+    def after_step(self, release: NoisedGradient, private: Diagnostics) -> None:
+        """Accept the weights; warn if no example had a finite gradient, or many steps in a row no row of a table.
+
+        Warnings are for the one who trains, and private: they depend on the batch.
+        """
         self.accept_weights()
+        if private.without_gradient and private.without_gradient >= private.examples and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "No example of this batch has a finite gradient, so each counted as zero: nothing is learnt but noise. "
+                "Look for a diverged model (lower the learning rate) or inputs that are not finite.",
+                stacklevel=3,
+            )
         self._barren = 0 if sum(release.rows_per_table) or not release.tables else self._barren + 1
         if self._barren == _BARREN_STEPS and self._trains_tables:
             warnings.warn(

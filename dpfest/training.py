@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -230,8 +230,9 @@ class PrivateTraining(OneProcess):
         Raises:
             BudgetExceeded: the step would exceed the target; nothing has happened.
             UserError: the batch is not that of the current step; this is another process than the training's; or
-                examples mix, or the model cannot be trained
-                soundly for another reason: then the step is accounted for, and nothing was released.
+                examples mix, or the model cannot be trained soundly for another reason. In the last two cases, as
+                after any other exception (of the loss function, or Ctrl-C), the step is accounted for, nothing was
+                released, and the plan's other steps can still be taken.
         """
         if not isinstance(batch, Batch):
             raise UserError(
@@ -252,7 +253,7 @@ class PrivateTraining(OneProcess):
             raise UserError(f"Step {batch.step} is due a check that its batch was not read for: use request().")
         self.ledger.spend_step(self._number)
         lazy = self.engine.lazy
-        with lazy.private() if lazy else nullcontext():
+        with lazy.private() if lazy else nullcontext(), self._paid(batch.step):
             self._warnings.before_step()
             batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
             release, private = self.engine.gradient(batch.microbatches, batch.step, lambda: self._check(batch))
@@ -262,8 +263,21 @@ class PrivateTraining(OneProcess):
             release = replace(release, tables=[])  # their noise is pending
             if self.steps_left == 0:
                 lazy.close()
-        self._warnings.after_step(release)
+        self._warnings.after_step(release, private)
         return Step(release, private)
+
+    @contextmanager
+    def _paid(self, step: int) -> Iterator[None]:
+        """A context in which a step is taken that was paid for: if it fails, the plan goes on with the next."""
+        try:
+            yield
+        except BaseException as error:
+            self.steps_done = step + 1  # no other gradient gets its noise
+            error.add_note(
+                f"Step {step} of the plan is paid for. {self.steps_left} are left: iterate over the training again to "
+                "take them, with fresh batches and noise."
+            )
+            raise
 
     def _check(self, batch: Batch) -> None:
         if sum(map(bool, batch.parts)) > 2:  # the examples checked, and two parts of them

@@ -161,7 +161,8 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
                 if known and table and sparse and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
                     raise UserError(
                         f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of {name}. Use SGD, "
-                        "Adagrad or SparseAdam, without weight_decay."
+                        "Adagrad or SparseAdam, without weight_decay, for the tables, and another optimiser for the "
+                        "rest: dense, tables = dpfest.parameter_groups(model)."
                     )
                 if kind == "SparseAdam" and not (table and sparse):
                     raise UserError(f"SparseAdam cannot take the dense gradient of {name}.")

@@ -176,6 +176,7 @@ class RankRows:
                     total[low : low + BLOCK].add_(piece, alpha=quantum)  # a power of two: exact in any dtype
             whole.norms += sums.norms
             whole.loss += sums.loss
+            whole.broken += sums.broken
         return whole
 
     def reduce(self, sums: ClippedSum, chosen: Sequence[Survivors]) -> tuple[list[RowSums], DenseSums]:

@@ -51,7 +51,8 @@ class ShardedTable(nn.Embedding):
             if input.numel():
                 low, high = input.aminmax()
                 if not 0 <= int(low) <= int(high) < self.num_embeddings:
-                    raise IndexError(f"an id is outside of the table's {self.num_embeddings} rows")
+                    wrong = int(low) if int(low) < 0 else int(high)
+                    raise IndexError(f"the id {wrong} is outside of a table of {self.num_embeddings} rows")
             self._asked(self, input)
             return self.weight.new_zeros(()).expand(*input.shape, self.embedding_dim)
         if self._read is None:

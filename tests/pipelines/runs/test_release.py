@@ -304,7 +304,7 @@ MODEL = "release/model.safetensors"
         (
             SUMMARY,
             lambda f: edit_json(f, dataset="../../evil"),
-            "dataset of the summary is '../../evil'",
+            "'../../evil' as its dataset, which is no name",
         ),
         (SUMMARY, lambda f: edit_json(f, dataset="journey"), "dataset of the summary is journey, and data.name"),
         (SUMMARY, lambda f: edit_json(f, algorithm="fest"), "algorithm of the summary is fest, and algorithm.name"),

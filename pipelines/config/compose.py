@@ -181,9 +181,11 @@ class Composer:
             return f"a configuration file is not plain YAML: {' '.join(str(error).split())}."
         first_line = str(error).splitlines()[0]
         if match := re.match(r"Ambiguous value for argument '(.*)'", first_line):
+            key, _, value = match[1].partition("=")
+            whole = shlex.quote(f"{key}={override_text(value)}")
             return (
                 f"{match[1]} names several values: for a run of each use `dpfest sweep` or --multirun, for a "
-                "list write key=[1,2]."
+                f"list write key=[1,2], and for one value with a comma in it {whole}."
             )
         for override in overrides:
             key = override.lstrip("+~").partition("=")[0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
@@ -390,6 +391,12 @@ def _container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
     try:
         values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
     except InterpolationKeyError as error:
+        named = re.search(r"Interpolation key '([^']*)'", str(error))
+        if named and named[1].partition(".")[0] not in ("data", "model", "privacy", "train", "paths"):
+            raise UserError(
+                f"{error.full_key} holds ${{{named[1]}}}, which is read as the value of another key, and there is none "
+                f"of that name. For an environment variable write ${{oc.env:{named[1]}}}, or let the shell put it in."
+            ) from error
         if str(error.full_key).partition(".")[0] not in ("data", "model"):
             raise
         choices = " and ".join(f"{name}={cfg[name]['name']}" for name in ("data", "model"))

@@ -50,6 +50,11 @@ def test_help_of_the_whole_lists_every_command(dpfest_here: Command) -> None:
         (["privacy.epsilon=-1"], "privacy.epsilon must be a number above 0 and at most 10,000, not -1."),
         (["model.hidden=[16,x]"], "model.hidden[1] must be a whole number, not 'x'."),
         (["data=criteo_kaggle"], "data.path must be set: add data.path=... to the command."),
+        (
+            ["data.path=p/a,b.txt"],
+            """for one value with a comma in it 'data.path="p/a,b.txt"'""",
+        ),
+        (["data=criteo_kaggle", "data.path=p/${HOME}.txt"], "data.path holds ${HOME}, which is read as the value of"),
         (["seed=1,2"], "seed=1,2 names several values: for a run of each use `dpfest sweep` or --multirun"),
         (["train.epochs"], "Hydra cannot read the override train.epochs; write key=value"),
         (["-m", "seed=1,2", "train.epochs=1,two"], "train.epochs must be a number, not 'two'."),

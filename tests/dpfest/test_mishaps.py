@@ -1,4 +1,4 @@
-"""What goes wrong in a notebook: an exception in the loss, a model that diverges or is converted, an id out of range."""
+"""What goes wrong in a notebook: an exception in the loss, a model that diverges or is converted, ids out of range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Output that survives its reader: `dpfest train ... 2>&1 | head` continues, and a closed terminal ends no run."""
+"""Output that survives its reader: `dpfest train ... 2>&1 | head` continues, and a closed terminal ends no run.
+
+One that was closed before the start (`>&-`) is no other; a full disk ends the command with a sentence.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import os
 import sys
 from typing import Any, TextIO
 
+from dpfest.errors import UserError
+
 
 def outlive_readers() -> None:
     """Discard output to a closed pipe or terminal from now on."""
-    sys.stdout, sys.stderr = _Outliving(sys.stdout), _Outliving(sys.stderr)
+    sys.stdout, sys.stderr = (_Outliving(stream or open(os.devnull, "w")) for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
 
 
 class _Outliving:
@@ -33,11 +38,11 @@ class _Outliving:
             self._drop(error)
 
     def _drop(self, error: OSError) -> None:
-        if error.errno not in (errno.EPIPE, errno.EIO):  # a full disk is not forgiven
-            raise error
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self._stream.fileno())
         os.close(null)
+        if error.errno not in (errno.EPIPE, errno.EIO):  # a full disk is not forgiven
+            raise UserError(f"Output cannot be written ({error.strerror}): send it elsewhere.") from error
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

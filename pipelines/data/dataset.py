@@ -8,6 +8,7 @@ fixed-width records, memory-mapped, so that a Poisson batch costs one gather, ho
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,8 +153,10 @@ class Dataset:
         except (OSError, ValueError):
             whole = False
         if not whole:
-            write_array(path, self._count_training_rows(sizes))
-            counts = np.load(path, mmap_mode="r", allow_pickle=False)
+            counts = self._count_training_rows(sizes)
+            with suppress(OSError):  # a folder that may only be read keeps no counts
+                write_array(path, counts)
+                counts = np.load(path, mmap_mode="r", allow_pickle=False)
         return np.split(counts, np.cumsum(sizes)[:-1])
 
     def _count_training_rows(self, sizes: list[int]) -> NDArray[np.int64]:

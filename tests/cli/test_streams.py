@@ -44,3 +44,18 @@ def test_a_closed_terminal_asks_a_run_to_stop_but_not_under_nohup(before: signal
             assert stop.requested == stops
     finally:
         signal.signal(signal.SIGHUP, own)
+
+
+@pytest.mark.parametrize(
+    ("where", "status", "said"),
+    [
+        (">/dev/full", 2, "error: Output cannot be written (No space left on device): send it elsewhere.\n"),
+        (">&-", 0, ""),
+    ],
+)
+def test_a_full_disk_ends_a_command_with_a_sentence_and_a_closed_output_with_none(
+    where: str, status: int, said: str
+) -> None:
+    command = f"{sys.executable} -m dpfest config search {where}"
+    ended = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (status, said)

@@ -78,6 +78,18 @@ def test_histogram_counts_the_training_rows_and_is_cached(tmp_path: Path) -> Non
     assert all(np.array_equal(a, b) for a, b in zip(histogram, again, strict=True))
 
 
+def test_a_folder_that_may_only_be_read_has_its_histogram_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, array: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pipelines.data.dataset.write_array", refuse)
+    dataset = _dataset(tmp_path, some_lines(30))
+    assert sum(counts.sum() for counts in dataset.histogram()) == 26 * dataset.examples
+    assert not (dataset.folder / "histogram.npy").exists()
+
+
 def test_a_histogram_file_that_cannot_be_right_is_made_again(tmp_path: Path) -> None:
     dataset = _dataset(tmp_path, some_lines(30))
     np.save(dataset.folder / "histogram.npy", np.zeros(5))

@@ -23,6 +23,7 @@ from dpfest.errors import UserError
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.identity import WITHOUT_EFFECT
+from pipelines.system.checksum import SUMS
 from pipelines.system.plain import visible
 from reports.checked import (
     Unusable,
@@ -197,12 +198,26 @@ def measured_in(runs: Path, report: Path) -> Path:
 def read_run(folder: Path) -> Run:
     """Read one run folder; raises `Unusable` with the reason if it is not done, complete and finite."""
     _require_done(folder)
+    _refuse_damaged(folder / "release")
     summary = json_file(folder / "release" / "summary.json")
     config, private = settings_file(folder / "release" / "config.yaml"), folder / "private" / "config.yaml"
     asked = settings_file(private) if os.access(private, os.R_OK) else {}  # it is missing, or its owner's alone
     run = _whole(folder, summary, config, asked)
     _of_one_run(config, json_file(folder / "release" / "ledger.json"), summary)
     return replace(run, timings=_timings(folder / "private" / "timings.json"))
+
+
+def _refuse_damaged(release: Path) -> None:
+    """Refuse files that are not those of the checksums beside them; the weights, which no report reads, apart."""
+    if not (sums := release / SUMS).is_file():  # an earlier version made the run
+        return
+    written = dict(
+        reversed(line.split("  ", 1)) for line in sums.read_text(errors="replace").splitlines() if "  " in line
+    )
+    for name in ("config.yaml", "ledger.json", "summary.json"):
+        path = release / name
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != written.get(name):
+            raise Unusable(f"{name} is not what {SUMS} says")
 
 
 def _of_card(file: Path, card: Card) -> Run:

@@ -7,7 +7,9 @@ fixed-width records, memory-mapped, so that a Poisson batch costs one gather, ho
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,11 @@ from pipelines.data.rows import RowFile
 from pipelines.system.checksum import read_sha256, sha256_of
 from pipelines.system.files import write_array
 
-SCHEMA = 1
+ROWS_SCHEMA = 1
+"""Of the rows: part of the identity of a dataset."""
+SCHEMA = 2
+UNSEALED = 1
+"""The schema of descriptions without a seal, which earlier versions wrote and this one reads."""
 SPLITS = ("train", "validation", "test")
 
 
@@ -170,6 +176,15 @@ class Dataset:
         return counts
 
 
+def sealed_text(description: Mapping[str, Any]) -> str:
+    """Return the text of a JSON file that describes a dataset or stream, with a checksum over all of it."""
+    return json.dumps({**description, "seal": _seal(description)}, indent=2, allow_nan=False) + "\n"
+
+
+def _seal(description: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(description, sort_keys=True, allow_nan=False).encode()).hexdigest()
+
+
 def read_description(path: Path, schema: int, missing: str, damaged: str) -> dict[str, Any]:
     """Read the JSON file that describes a dataset or stream.
 
@@ -189,7 +204,11 @@ def read_description(path: Path, schema: int, missing: str, damaged: str) -> dic
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): delete {damaged} and preprocess again.") from error
     own = description.get("schema") if isinstance(description, dict) else None
-    if own != schema:
+    if own == schema or (own == UNSEALED and "seal" in description):
+        seal = description.pop("seal", None)
+        if seal != _seal(description):
+            raise UserError(f"{path} is damaged: it is not what was written. Delete {damaged} and preprocess again.")
+    elif own != UNSEALED:
         raise UserError(
             f"{path} has schema {own!r}, but this version reads schema {schema}: delete {path.parent} and preprocess "
             "again."

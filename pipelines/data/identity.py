@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from pipelines.data.dataset import SCHEMA
+from pipelines.data.dataset import ROWS_SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.source import DataConfig
 
@@ -41,5 +41,5 @@ def content_hash(data: DataConfig, source: dict[str, Any]) -> str:
     settings = dataclasses.asdict(data)  # type: ignore[call-overload]
     for place in ("path", "tokenizer", *(["days"] if data.is_stream else [])):
         settings.pop(place, None)
-    made_of = {"schema": SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": source}
+    made_of = {"schema": ROWS_SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": source}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()

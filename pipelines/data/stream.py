@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from pipelines.data.dataset import Dataset, read_description
-from pipelines.system.files import write_json
+from pipelines.data.dataset import Dataset, read_description, sealed_text
+from pipelines.system.files import write_atomically
 
-STREAM_SCHEMA = 1
+STREAM_SCHEMA = 2
 RECORD_FILE = "stream.json"
 
 
@@ -33,7 +33,8 @@ def failure_file(stream: Path, number: int) -> Path:
 def write_stream_record(folder: Path, name: str, hashes: Mapping[int, str], made_with: dict[str, Any]) -> None:
     """Write ``stream.json``, which lists the days before they are written, so that missing ones can be reported."""
     days = [{"day": day, "folder": day_folder(folder, day).name, "hash": hashes[day]} for day in hashes]
-    write_json(folder / RECORD_FILE, {"schema": STREAM_SCHEMA, "name": name, "days": days, "made_with": made_with})
+    text = sealed_text({"schema": STREAM_SCHEMA, "name": name, "days": days, "made_with": made_with})
+    write_atomically(folder / RECORD_FILE, lambda partial: partial.write_text(text, encoding="utf-8"))
 
 
 @dataclass(frozen=True)

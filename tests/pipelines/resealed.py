@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from pipelines.data.dataset import sealed_text
 from pipelines.system.checksum import read_sha256
 
 
@@ -14,4 +15,5 @@ def reseal(folder: Path) -> None:
     description = json.loads(path.read_text(encoding="utf-8"))
     for name, split in description["splits"].items():
         split["sha256"] = read_sha256(folder / f"{name}.rows")
-    path.write_text(json.dumps(description), encoding="utf-8")
+    del description["seal"]
+    path.write_text(sealed_text(description), encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from pipelines.data.clicks.vocabulary import (
     hashed_vocabulary,
     learn_vocabulary,
 )
-from pipelines.data.dataset import SCHEMA
+from pipelines.data.dataset import SCHEMA, sealed_text
 from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.provenance import Provenance
 from pipelines.data.rows import click_record, fields_of
@@ -104,8 +103,7 @@ def write_dataset(
     }
     if provenance is not None:
         description["provenance"] = dataclasses.asdict(provenance)
-    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-    (folder / "dataset.json").write_text(text, encoding="utf-8")
+    (folder / "dataset.json").write_text(sealed_text(description), encoding="utf-8")
 
 
 def _vocabulary(source: RowSource, config: VocabularyConfig, split: Split, progress: Progress) -> Vocabulary:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from pipelines.data.dataset import SCHEMA, SPLITS
+from pipelines.data.dataset import SCHEMA, SPLITS, sealed_text
 from pipelines.data.hashing import content_uniforms, line_content, text_key
 from pipelines.data.rows import fields_of, text_record
 from pipelines.data.source import SCRATCH, Progress, RefusedRows
@@ -93,8 +92,7 @@ def write_text_dataset(folder: Path, data: TextConfig, made_with: dict[str, Any]
         "made_from": data.identity(0),
         "made_with": made_with,
     }
-    text = json.dumps(description, indent=2, allow_nan=False) + "\n"
-    (folder / "dataset.json").write_text(text, encoding="utf-8")
+    (folder / "dataset.json").write_text(sealed_text(description), encoding="utf-8")
 
 
 class _Tally:

@@ -211,9 +211,8 @@ def _refuse_damaged(release: Path) -> None:
     """Refuse files that are not those of the checksums beside them; the weights, which no report reads, apart."""
     if not (sums := release / SUMS).is_file():  # an earlier version made the run
         return
-    written = dict(
-        reversed(line.split("  ", 1)) for line in sums.read_text(errors="replace").splitlines() if "  " in line
-    )
+    lines = [line.split("  ", 1) for line in sums.read_text(encoding="utf-8", errors="replace").splitlines()]
+    written = {parts[1]: parts[0] for parts in lines if len(parts) == 2}
     for name in ("config.yaml", "ledger.json", "summary.json"):
         path = release / name
         if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != written.get(name):

@@ -45,6 +45,7 @@ class Composer:
     def __init__(self, config_dir: Path | None = None) -> None:
         if config_dir and not config_dir.is_dir():
             raise UserError(f"--config-dir: there is no folder {config_dir}.")
+        _refuse_code(config_dir)
         self._search_path = (f"hydra.searchpath=[file://{config_dir.resolve()}]",) if config_dir else ()
         self._parser = OverridesParser.create()
         self.groups = _groups(self._search_path)
@@ -207,6 +208,22 @@ class Composer:
             except (HydraException, OmegaConfBaseException):
                 continue
         return sorted(self.groups)
+
+
+def _refuse_code(config_dir: Path | None) -> None:
+    """Refuse files that name code for Hydra to run: settings that somebody else wrote are data.
+
+    Raises:
+        UserError: one names a ``_target_``, or a factory of logging; launchers, which are code, have a folder for it.
+    """
+    for path in sorted(config_dir.rglob("*.y*ml")) if config_dir else ():
+        launcher = path.relative_to(config_dir).parts[:2] == ("hydra", "launcher")  # type: ignore[arg-type]
+        found = re.search(r"(_target_|\(\))['\"]?\s*:", path.read_text(encoding="utf-8", errors="replace"))
+        if found and not launcher:
+            raise UserError(
+                f"{path} names code to run ({found[1]}), and a file of settings may not: remove it, or put a launcher "
+                "of your own under hydra/launcher/."
+            )
 
 
 def override_text(value: Any) -> str:

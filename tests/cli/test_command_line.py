@@ -115,6 +115,19 @@ def test_help_of_train_leads_to_the_reference_of_its_keys(dpfest_here: Command) 
     assert refused.stderr.endswith("did you mean algorithm=adafest?\n")
 
 
+@pytest.mark.parametrize(
+    "hydra",
+    ["callbacks: {c: {_target_: shutil.copyfile, src: a, dst: b}}", "job_logging: {handlers: {x: {(): os.system}}}"],
+)
+def test_settings_of_somebody_else_that_name_code_are_refused(dpfest_here: Command, tmp_path: Path, hydra: str) -> None:
+    (tmp_path / "theirs" / "experiment").mkdir(parents=True)
+    text = f"# @package _global_\nhydra: {{{hydra}}}\n"
+    (tmp_path / "theirs" / "experiment" / "nice.yaml").write_text(text)
+    ended = dpfest_here("budget", "--config-dir", "theirs", "experiment=nice")
+    assert ended.returncode == 2 and "nice.yaml names code to run" in ended.stderr
+    assert not (tmp_path / "b").exists()
+
+
 def test_a_config_dir_adds_to_the_shipped_files(dpfest_here: Command, tmp_path: Path) -> None:
     (tmp_path / "mine" / "algorithm").mkdir(parents=True)
     (tmp_path / "mine" / "algorithm" / "gentle.yaml").write_text("defaults: [adafest]\nthreshold: 3.5\n")

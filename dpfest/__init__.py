@@ -9,9 +9,8 @@ from typing import Any
 
 _HOME = {
     "accounting": ("Event",),
+    "algorithm": ("Algorithm", "PrivateAlgorithm"),
     "algorithms": (
-        "Algorithm",
-        "PrivateAlgorithm",
         "DPSGD",
         "FEST",
         "AdaFEST",

@@ -1,12 +1,12 @@
 from dpfest.accounting import Event as Event
+from dpfest.algorithm import Algorithm as Algorithm
+from dpfest.algorithm import PrivateAlgorithm as PrivateAlgorithm
 from dpfest.algorithms import DPSGD as DPSGD
 from dpfest.algorithms import FEST as FEST
 from dpfest.algorithms import AdaFEST as AdaFEST
 from dpfest.algorithms import AdaFESTPlus as AdaFESTPlus
-from dpfest.algorithms import Algorithm as Algorithm
 from dpfest.algorithms import Exponential as Exponential
 from dpfest.algorithms import Frozen as Frozen
-from dpfest.algorithms import PrivateAlgorithm as PrivateAlgorithm
 from dpfest.algorithms import Threshold as Threshold
 from dpfest.batches import PoissonBatches as PoissonBatches
 from dpfest.engine import PrivateEngine as PrivateEngine

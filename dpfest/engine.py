@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.accounting import Event
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.alone import OneProcess
 from dpfest.capture import Recorder
 from dpfest.errors import UserError

@@ -31,7 +31,8 @@ from scipy.special import ndtri
 
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.algorithms import AdaFEST, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import AdaFEST
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
 from dpfest.ledger import EXAMPLE, Ledger

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest import binding
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan

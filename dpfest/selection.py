@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.alone import PROCESS_STATE
 from dpfest.capture import Recorder
 from dpfest.errors import UserError

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from dpfest.accounting import Event
-from dpfest.algorithms import INDEPENDENT, Algorithm
+from dpfest.algorithm import INDEPENDENT, Algorithm
 from dpfest.batch import LogicalBatch
 from dpfest.errors import UserError
 from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows, Shard

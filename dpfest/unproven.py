@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.batches import refuse_batch_size
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from dpfest.algorithms import ALGORITHMS, PrivateAlgorithm
+from dpfest.algorithm import PrivateAlgorithm
+from dpfest.algorithms import ALGORITHMS
 
 NORM = "algorithm.clipping_norm"
 

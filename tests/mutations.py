@@ -169,7 +169,8 @@ MUTATIONS = [
     ),
     Mutation(
         "a ledger is not recounted before it leaves",
-        RELEASE, "    _recount(folder / LEDGER, ledger, summary)\n", "", "tests/pipelines/runs/test_release.py",
+        RELEASE, "    refuse_miscounted(folder / LEDGER, ledger, summary)\n", "",
+        "tests/pipelines/runs/test_release.py",
     ),
     # What a kill leaves behind.
     Mutation(

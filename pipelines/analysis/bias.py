@@ -25,7 +25,8 @@ from dataclasses import astuple, dataclass, replace
 import torch
 from torch import Tensor
 
-from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import DPSGD, AdaFEST
 from dpfest.batches import PoissonBatches
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError

@@ -14,7 +14,8 @@ from pathlib import Path
 from scipy import special
 
 from dpfest import accounting
-from dpfest.algorithms import DPSGD, FEST, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import DPSGD, FEST
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import epsilon_at_own_rates, without_amplification

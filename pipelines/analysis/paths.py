@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import ALGORITHMS, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfest.algorithms import ALGORITHMS, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan

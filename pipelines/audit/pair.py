@@ -38,7 +38,8 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.accounting import Event
-from dpfest.algorithms import AdaFEST, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import AdaFEST
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dpfest.accounting import Event
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.parts import NoisedGradient
 from pipelines.audit.pair import After
 

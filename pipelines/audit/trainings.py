@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest.accounting import Event
-from dpfest.algorithms import AdaFEST, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import AdaFEST
 from dpfest.batch import LogicalBatch
 from dpfest.noise import NoiseKey
 from dpfest.parts import Rows, Shard

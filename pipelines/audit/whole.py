@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, Algorithm, Threshold
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, Threshold
 from dpfest.noise import NoiseKey
 from pipelines.audit.attack import ideal_attack
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS

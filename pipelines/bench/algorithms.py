@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST
 from dpfest.engine import PrivateEngine
 from dpfest.local import LocalRows
 from dpfest.noise import NoiseKey

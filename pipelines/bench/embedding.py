@@ -23,7 +23,8 @@ from scipy import special
 from torch import Tensor, nn
 
 from dpfest.accounting import Event
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.errors import UserError
 from pipelines.config.schema import build
 

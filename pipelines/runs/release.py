@@ -10,8 +10,6 @@ times, the name of the run's folder (it covers a fingerprint of the data), and e
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import re
 import stat
 import zipfile
@@ -21,20 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from safetensors import SafetensorError, safe_open
 
 from dpfest.errors import UserError
-from dpfest.ledger import EXAMPLE, Ledger
-from dpfest.search import recount, search_statement
+from dpfest.ledger import EXAMPLE
 from pipelines.config.unit import UnitSettings
-from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE
 from pipelines.runs.agreement import refuse_disagreement
+from pipelines.runs.recount import AGAIN, refuse_miscounted
+from pipelines.runs.weights import refuse_other_weights
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 from pipelines.system.plain import json_value, yaml_value
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 RELEASE, PRIVATE = "release", "private"
 CONFIG, LEDGER, SUMMARY, WEIGHTS = "config.yaml", "ledger.json", "summary.json", "model.safetensors"
@@ -47,7 +44,6 @@ UNIT = "unit"
 """Published with them where it matters (``Config.unit_matters``)."""
 _PLACES = ("path", "prior", "tokenizer")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
-_AGAIN = "Make the run again."
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
 
 # A shape: None is a plain value, [shape] a list of them, {key: shape} an object without other keys (or null), and
@@ -144,14 +140,6 @@ def _without_places(value: Any, key: str = "") -> Any:
     return value
 
 
-def rates_statement(rate: float, epsilon: float) -> str:
-    """Return what the paper's accounting of a stream leaves unsaid: the rate that it uses, and what its own give."""
-    return (
-        f"Every step is accounted at the whole stream's rate q = {rate:.4g}, as in the paper. An example occurs in one "
-        f"period only: accounted at each period's own rate, the same noise gives epsilon {epsilon:.4g}."
-    )
-
-
 def config_text(settings: Mapping[str, Any]) -> str:
     """Return the text of a released ``config.yaml``."""
     return _HEADING + yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
@@ -178,7 +166,7 @@ def checked(run: Path) -> Release:
     _refuse_open_private(run / PRIVATE)
     folder = run / RELEASE
     if folder.is_symlink() or not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: an earlier version made the run. {_AGAIN}")
+        raise UserError(f"{folder} is not a folder: an earlier version made the run. {AGAIN}")
     _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS, SUMS), "a release")
     settings, with_weights = _checked_config(folder / CONFIG)
     names = [CONFIG, LEDGER, SUMMARY, SUMS, *([WEIGHTS] if with_weights else [])]
@@ -187,10 +175,10 @@ def checked(run: Path) -> Release:
         _refuse_no_plain_file(path)
     ledger, summary = _checked_json(folder / LEDGER, _LEDGER), _checked_json(folder / SUMMARY, _SUMMARY)
     _refuse_contradictions(folder, settings, ledger, summary)
-    _check_weights(folder / WEIGHTS, summary["tensors"])
+    refuse_other_weights(folder / WEIGHTS, summary["tensors"])
     if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
-        raise UserError(f"{folder / SUMS} does not match the files beside it. {_AGAIN}")
-    _recount(folder / LEDGER, ledger, summary)
+        raise UserError(f"{folder / SUMS} does not match the files beside it. {AGAIN}")
+    refuse_miscounted(folder / LEDGER, ledger, summary)
     return Release(run, files, settings, summary, ledger, _digest_of(files))
 
 
@@ -240,22 +228,22 @@ def _refuse_no_plain_file(path: Path) -> None:
     try:
         status = path.lstat()
     except FileNotFoundError as error:
-        raise UserError(f"{path} is missing. {_AGAIN}") from error
+        raise UserError(f"{path} is missing. {AGAIN}") from error
     if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"{path} is a link or no plain file, so its content cannot be checked. {_AGAIN}")
+        raise UserError(f"{path} is a link or no plain file, so its content cannot be checked. {AGAIN}")
     if status.st_mode & stat.S_IWOTH:
         raise UserError(f"{path} is writable by every user of this machine: chmod o-w it, and make the run again.")
     if not status.st_size:
-        raise UserError(f"{path} is empty. {_AGAIN}")
+        raise UserError(f"{path} is empty. {AGAIN}")
 
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         value = json_value(path.read_text(encoding="utf-8"), _refuse_constant)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
+        raise UserError(f"{path} is damaged ({error}). {AGAIN}") from error
     if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged: it is not a JSON object. {_AGAIN}")
+        raise UserError(f"{path} is damaged: it is not a JSON object. {AGAIN}")
     return value
 
 
@@ -273,9 +261,9 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
     try:
         settings = yaml_value(text)
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
+        raise UserError(f"{path} is damaged ({error}). {AGAIN}") from error
     if not isinstance(settings, dict):
-        raise UserError(f"{path} is damaged: it contains no settings. {_AGAIN}")
+        raise UserError(f"{path} is damaged: it contains no settings. {AGAIN}")
     _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, *([UNIT] if UNIT in settings else [])))
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
@@ -301,7 +289,7 @@ def _checked_json(path: Path, shape: Shape) -> dict[str, Any]:
 
 def _edited(path: Path) -> UserError:
     # Comments, repeated keys and spaces could carry information that a parser does not see.
-    return UserError(f"{path} differs from the bytes that a run writes: it was edited. {_AGAIN}")
+    return UserError(f"{path} differs from the bytes that a run writes: it was edited. {AGAIN}")
 
 
 def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) -> None:
@@ -310,7 +298,7 @@ def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) ->
             raise UserError(f"{path} contains {key}, which is not on the list of what may be published.")
     for key in listed:
         if key not in value and key != _OPTIONAL:
-            raise UserError(f"{path} lacks {key}. {_AGAIN}")
+            raise UserError(f"{path} lacks {key}. {AGAIN}")
 
 
 def _refuse_unlisted(path: Path, value: Any, shape: Shape, where: str = "") -> None:
@@ -333,7 +321,7 @@ def _refuse_unlisted(path: Path, value: Any, shape: Shape, where: str = "") -> N
 def _refuse_places(path: Path, value: Any) -> None:
     for text in _texts(value):
         if text.startswith(("/", "~")) or text.startswith("\\\\") or text[1:3] == ":\\":
-            raise UserError(f"{path} contains {text}, a path on a machine. {_AGAIN}")
+            raise UserError(f"{path} contains {text}, a path on a machine. {AGAIN}")
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -357,104 +345,17 @@ def _refuse_contradictions(
     _refuse_keys(folder / LEDGER, ledger["run"] or {}, list(_LEDGER["run"]))
     if summary["schema"] != SUMMARY_SCHEMA:
         raise UserError(
-            f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}. {_AGAIN}"
+            f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}. {AGAIN}"
         )
     for key in ("dataset", "algorithm"):  # of which the name of an archive's folder is made
         if not isinstance(summary[key], str) or not _NAME.fullmatch(summary[key]):
             raise UserError(
-                f"{folder / SUMMARY} has {str(summary[key])[:80]!r} as its {key}, which is no name. {_AGAIN}"
+                f"{folder / SUMMARY} has {str(summary[key])[:80]!r} as its {key}, which is no name. {AGAIN}"
             )
     try:
         refuse_disagreement(settings, ledger, summary)
     except UserError as error:
-        raise UserError(f"The files of {folder} are not from one run: {error}. {_AGAIN}") from error
-
-
-def _recount(path: Path, record: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
-    """Refuse a ledger that its own events do not give: another epsilon, sampling or accountant, other statements."""
-    try:
-        ledger = Ledger.from_json(record)
-        given = ledger.to_json()
-        if _OPTIONAL in record:
-            given |= dict.fromkeys(("epsilon", "sound_epsilon"), recount(record))
-    except (UserError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"The epsilon of {path} cannot be recomputed: {error} {_AGAIN}") from error
-    for name in ("epsilon", "sound_epsilon"):
-        if (given[name] is None) != (record[name] is None) or not math.isclose(
-            given[name] or 0.0, record[name] or 0.0, rel_tol=1e-3
-        ):
-            raise UserError(f"{path} states {name} {record[name]}, but its events cost {given[name]}. {_AGAIN}")
-    for name in ("schema", "sampling", "neighbours", "value_discretization_interval", "events", "planned"):
-        if record[name] != given[name]:
-            raise UserError(f"{path} states {name} {str(record[name])[:80]}, but its events give others. {_AGAIN}")
-    if not re.fullmatch(r"dp_accounting [0-9.]{1,20}, pessimistic privacy loss distributions", record["accountant"]):
-        raise UserError(f"{path} names an accountant that did not count it: {record['accountant'][:80]}. {_AGAIN}")
-    stated = list(record["statements"])
-    for sentence in [*given["statements"], *_further_statements(record, summary)]:
-        if stated[:1] == [sentence]:
-            stated.pop(0)
-        elif sentence in given["statements"]:
-            raise UserError(f"{path} lacks the statement: {sentence} {_AGAIN}")
-    if stated:
-        raise UserError(f"{path} states what nothing in it gives: {stated[0][:80]}. {_AGAIN}")
-
-
-def _further_statements(record: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
-    """Yield, in their order, the statements that a ledger may have besides those of its own events."""
-    spent = summary["privacy"] or {}
-    if not spent.get("public_vocabulary"):
-        yield DATA_DEPENDENT_NOTE
-    if (apart := spent.get("epsilon_at_own_rates")) is not None:
-        yield rates_statement(summary["batch_size"] / summary["examples"], apart)
-    if _OPTIONAL in record:
-        yield search_statement(record[_OPTIONAL])
-
-
-def _check_weights(path: Path, listed: Mapping[str, str] | None) -> None:
-    """Refuse weights with other tensors than the summary lists, or with metadata."""
-    if (listed is None) == path.exists():
-        raise UserError(f"{path} and {SUMMARY} do not agree on whether weights were kept. {_AGAIN}")
-    if listed is None:
-        return
-    if not isinstance(listed, Mapping):
-        raise UserError(f"{path.with_name(SUMMARY)} lists no tensors by name. {_AGAIN}")
-    try:
-        with safe_open(path, framework="pt") as weights:
-            metadata = weights.metadata() or {}
-            stored = {}
-            for name in weights.keys():  # noqa: SIM118
-                tensor = weights.get_tensor(name)
-                stored[name] = _in_words(tensor)
-                if not bool(tensor.isfinite().all()):
-                    raise UserError(f"{path} has values in {name} that are not finite: the training diverged.")
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} is damaged ({error}). {_AGAIN}") from error
-    _refuse_padded_header(path)
-    if set(metadata) - {"format"}:
-        raise UserError(f"{path} contains metadata ({', '.join(metadata)}), which may not be published.")
-    for name in sorted({*stored, *listed}):
-        if stored.get(name) != listed.get(name):
-            raise UserError(
-                f"{path} has {stored.get(name, 'no tensor')} for {name}, and {SUMMARY} has {listed.get(name, 'none')}."
-            )
-
-
-def _refuse_padded_header(path: Path) -> None:
-    """Refuse a header with more in it than its tensors: spaces, repeated keys."""
-    with path.open("rb") as file:
-        text = file.read(int.from_bytes(file.read(8), "little"))
-    plain = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False).encode()
-    if text != plain + b" " * (-len(plain) % 8):
-        raise UserError(f"{path} has a header that no run writes. {_AGAIN}")
-
-
-def described(weights: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return type and shape of each tensor by name, as in ``float32 [60, 5]``."""
-    return {name: _in_words(weight) for name, weight in sorted(weights.items())}
-
-
-def _in_words(weight: Tensor) -> str:
-    return f"{str(weight.dtype).removeprefix('torch.')} {list(weight.shape)}"
+        raise UserError(f"The files of {folder} are not from one run: {error}. {AGAIN}") from error
 
 
 def _digest_of(files: Sequence[Path]) -> str:

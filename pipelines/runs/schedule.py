@@ -17,7 +17,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, JoinedRows, PartOfRows, RowReader, Rows
 from pipelines.data.stream import Stream
 from pipelines.data.units import identifiers
-from pipelines.runs.release import rates_statement
+from pipelines.runs.recount import rates_statement
 
 VALIDATION_SHARE = 1 / 8
 """Share of the rows of a stream's held-out days on which settings are chosen; the others are only reported."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from pipelines.runs.release import described
+from dpfest.errors import UserError
+from pipelines.runs.recount import AGAIN
 
 _NAMES = {torch.float32: "F32", torch.float64: "F64"}
 
@@ -55,3 +57,51 @@ def write_pieces(path: Path, dtype: torch.dtype, shapes: Mapping[str, Sequence[i
         file.write(len(text).to_bytes(8, "little") + text)
         for piece in pieces:
             file.write(piece.numpy().tobytes())
+
+
+def refuse_other_weights(path: Path, listed: Mapping[str, str] | None) -> None:
+    """Refuse weights with other tensors than the summary lists, or with metadata."""
+    if (listed is None) == path.exists():
+        raise UserError(f"{path} and summary.json do not agree on whether weights were kept. {AGAIN}")
+    if listed is None:
+        return
+    if not isinstance(listed, Mapping):
+        raise UserError(f"{path.with_name('summary.json')} lists no tensors by name. {AGAIN}")
+    try:
+        with safe_open(path, framework="pt") as weights:
+            metadata = weights.metadata() or {}
+            stored = {}
+            for name in weights.keys():  # noqa: SIM118
+                tensor = weights.get_tensor(name)
+                stored[name] = _in_words(tensor)
+                if not bool(tensor.isfinite().all()):
+                    raise UserError(f"{path} has values in {name} that are not finite: the training diverged.")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} is damaged ({error}). {AGAIN}") from error
+    _refuse_padded_header(path)
+    if set(metadata) - {"format"}:
+        raise UserError(f"{path} contains metadata ({', '.join(metadata)}), which may not be published.")
+    for name in sorted({*stored, *listed}):
+        if stored.get(name) != listed.get(name):
+            raise UserError(
+                f"{path} has {stored.get(name, 'no tensor')} for {name}, and summary.json has "
+                f"{listed.get(name, 'none')}."
+            )
+
+
+def _refuse_padded_header(path: Path) -> None:
+    """Refuse a header with more in it than its tensors: spaces, repeated keys."""
+    with path.open("rb") as file:
+        text = file.read(int.from_bytes(file.read(8), "little"))
+    plain = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False).encode()
+    if text != plain + b" " * (-len(plain) % 8):
+        raise UserError(f"{path} has a header that no run writes. {AGAIN}")
+
+
+def described(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return type and shape of each tensor by name, as in ``float32 [60, 5]``."""
+    return {name: _in_words(weight) for name, weight in sorted(weights.items())}
+
+
+def _in_words(weight: Tensor) -> str:
+    return f"{str(weight.dtype).removeprefix('torch.')} {list(weight.shape)}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dpfest.algorithms import DPSGD, positive
+from dpfest.algorithm import positive
+from dpfest.algorithms import DPSGD
 
 Shape = tuple[int, int]
 """Rows and dimension of an embedding table."""

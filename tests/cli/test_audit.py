@@ -49,7 +49,7 @@ OWN = """
 import torch
 from dataclasses import dataclass
 from dpfest import PrivateAlgorithm
-from dpfest.algorithms import INDEPENDENT
+from dpfest.algorithm import INDEPENDENT
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def try_kills(name: str, kills: int, seed: int, folder: Path) -> int:
     for number in range(4 * kills):
         if met >= kills:
             break
-        shutil.copytree(ready, here := folder / f"killed {number}", symlinks=True)
+        shutil.copytree(ready, here := folder / f"killed-{number}", symlinks=True)
         for _ in range(3):
             if not killed(here, words, chance.uniform(0.2, 0.95) * took):
                 break

@@ -13,7 +13,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from dpfest.algorithms import AdaFEST, Algorithm, Exponential, Frozen, Threshold
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import AdaFEST, Exponential, Frozen, Threshold
 from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import NoiseKey
 from dpfest.survivors import draw_rows, untouched_survivors

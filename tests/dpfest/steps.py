@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from dpfest.accounting import Event
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.parts import NoisedGradient

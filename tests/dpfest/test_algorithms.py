@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor, nn
 
 from dpfest import algorithms, survivors
-from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, INDEPENDENT, AdaFEST, Algorithm, Exponential, PrivateAlgorithm
+from dpfest.algorithm import INDEPENDENT, Algorithm, PrivateAlgorithm
+from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, Exponential
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.parts import NoisedGradient, RowSums, Shard

@@ -28,7 +28,7 @@ from dpfest import (
     Threshold,
     gaussian,
 )
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 from dpfest.box_muller import BLOCK
 from dpfest.parts import NoisedGradient
 from tests.dpfest.steps import engine_with, released

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Algorithm, Exponential, Frozen, Threshold
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen, Threshold
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.layers import Call, LinearFactors

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpfest import DPSGD, AdaFEST, PrivateTraining, UserError, make_private
-from dpfest.algorithms import Algorithm
+from dpfest.algorithm import Algorithm
 
 PLAN: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-4, "batch_size": 40, "steps": 4}
 

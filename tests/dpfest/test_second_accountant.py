@@ -17,7 +17,8 @@ import pytest
 
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.algorithms import DPSGD, AdaFEST, Algorithm, Exponential, Threshold
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import DPSGD, AdaFEST, Exponential, Threshold
 from dpfest.topk import SelectionConfig, selection_events
 from tests.dpfest import contour
 

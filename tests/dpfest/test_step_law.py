@@ -13,7 +13,8 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfest.algorithms import DPSGD, FEST, Algorithm, Threshold
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import DPSGD, FEST, Threshold
 from dpfest.noise import NoiseKey
 from tests.dpfest.steps import by_batch, engine_with
 from tests.dpfest.test_engine import dense, losses_of, tabular

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import ALGORITHMS, DPSGD, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import ALGORITHMS, DPSGD
 from dpfest.ledger import Ledger
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan

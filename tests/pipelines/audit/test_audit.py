@@ -16,7 +16,8 @@ from scipy.stats import binomtest
 from cli.audit import SETTINGS
 from dpfest import accounting
 from dpfest.accounting import Event
-from dpfest.algorithms import ALGORITHMS, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.parts import RowGradient

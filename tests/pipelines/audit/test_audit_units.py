@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpfest.algorithms import DPSGD, AdaFEST, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import DPSGD, AdaFEST
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import plan
 from dpfest.units import UnitConfig

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from dpfest.accounting import Event
-from dpfest.algorithms import ALGORITHMS, DPSGD, Algorithm
+from dpfest.algorithm import Algorithm
+from dpfest.algorithms import ALGORITHMS, DPSGD
 from dpfest.engine import PrivateEngine
 from dpfest.noise import NoiseKey
 from dpfest.parts import NoisedGradient, RowGradient

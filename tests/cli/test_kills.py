@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "report": (["report"], ["report"]),
     "release": (["release", "RUN", "--to", "out.zip"], ["out.zip"]),
-    "cards": (["release", "RUN", "--cards", "cards.jsonl"], ["cards.jsonl"]),
+    "cards": (["release", "RUN", "--cards", "cards.jsonl", "--made-by", "a test"], ["cards.jsonl"]),
 }
 NEEDS = {"report": "train", "release": "train", "cards": "train"}
 TIMES = {"status.json", "timings.json", "metrics.jsonl", "report.json", "attempts"}

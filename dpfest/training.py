@@ -141,6 +141,7 @@ class PrivateTraining(OneProcess):
                 "once an epoch: a second training, under its own key, would take it again. Resume from the first."
             )
         self.steps_done, self._reserved = 0, 0
+        self._paid_for: int | None = None
         before = None if after is None else (after._checks, after.steps_done)
         self._checks: CheckSchedule = CheckSchedule(self.period.steps, self._divides, self._draws_check, before)
         self._warnings = StepWarnings(self.engine.recorder.trainable, trains_tables=algorithm.name != "frozen")
@@ -232,7 +233,7 @@ class PrivateTraining(OneProcess):
             UserError: the batch is not that of the current step; this is another process than the training's; or
                 examples mix, or the model cannot be trained soundly for another reason. In the last two cases, as
                 after any other exception (of the loss function, or Ctrl-C), the step is accounted for, nothing was
-                released, and the plan's other steps can still be taken.
+                released, and it can be taken again without a second payment.
         """
         if not isinstance(batch, Batch):
             raise UserError(
@@ -251,9 +252,11 @@ class PrivateTraining(OneProcess):
             raise UserError(f"The batch does not hold the examples drawn for step {batch.step}: use read().")
         if self._examples_to_check(batch.step) and not batch.parts:
             raise UserError(f"Step {batch.step} is due a check that its batch was not read for: use request().")
-        self.ledger.spend_step(self._number)
+        if self._paid_for != batch.step:  # one that failed released nothing: its second attempt is the same step
+            self.ledger.spend_step(self._number)
+            self._paid_for = batch.step
         lazy = self.engine.lazy
-        with lazy.private() if lazy else nullcontext(), self._paid(batch.step):
+        with lazy.private() if lazy else nullcontext(), self._noted(batch.step):
             self._warnings.before_step()
             batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
             release, private = self.engine.gradient(batch.microbatches, batch.step, lambda: self._check(batch))
@@ -267,16 +270,16 @@ class PrivateTraining(OneProcess):
         return Step(release, private)
 
     @contextmanager
-    def _paid(self, step: int) -> Iterator[None]:
-        """A context in which a step is taken that was paid for: if it fails, the plan goes on with the next."""
+    def _noted(self, step: int) -> Iterator[None]:
+        """A context in which a step is taken; if it fails before its release, its error says how to go on."""
         try:
             yield
         except BaseException as error:
-            self.steps_done = step + 1  # no other gradient gets its noise
-            error.add_note(
-                f"Step {step} of the plan is paid for. {self.steps_left} are left: iterate over the training again to "
-                "take them, with fresh batches and noise."
-            )
+            if self.steps_done == step:
+                error.add_note(
+                    f"Nothing of step {step} was released, and it is paid for: iterate over the training again to take "
+                    f"it and what follows, {self.steps_left} steps in all."
+                )
             raise
 
     def _check(self, batch: Batch) -> None:
@@ -381,7 +384,7 @@ class PrivateTraining(OneProcess):
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
         new = done + reserved - self.steps_done - self._reserved
         self.ledger.spend_step(self._number, new)
-        self.steps_done, self._reserved = done, reserved
+        self.steps_done, self._reserved, self._paid_for = done, reserved, None
         self._checks.resume()
         self._warnings.accept_weights()
 

@@ -43,7 +43,7 @@ def training(
 
 @pytest.mark.parametrize("error", [RuntimeError("boom"), KeyboardInterrupt()], ids=["error", "ctrl-c"])
 def test_after_an_exception_in_the_loss_the_rest_of_the_plan_is_taken(error: BaseException) -> None:
-    """The step is paid for; those that are left draw batches and noise of their own, and end within the budget."""
+    """A step that released nothing is taken again, on its batch and with its noise, and paid for once."""
     fails = [False]
 
     def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -59,13 +59,14 @@ def test_after_an_exception_in_the_loss_the_rest_of_the_plan_is_taken(error: Bas
     with pytest.raises(type(error)) as raised:
         run.step(run.read(run.request(1)))
     assert raised.value.__notes__ == [
-        "Step 1 of the plan is paid for. 2 are left: iterate over the training again to take them, with fresh batches "
-        "and noise."
+        "Nothing of step 1 was released, and it is paid for: iterate over the training again to take it and what "
+        "follows, 3 steps in all."
     ]
     fails[0] = False
-    drawn = [run.indices(run.steps_done).tolist() for batch in run if run.step(batch)]
+    drawn = [run.indices(batch.step).tolist() for batch in run if run.step(batch)]
     assert run.steps_done == 4 and run.steps_left == 0 and run.epsilon() <= 4.0
-    assert len(drawn) == 2 and taken.tolist() not in drawn
+    assert len(drawn) == 3 and drawn[0] == taken.tolist()
+    assert sum(event.count for event in run.ledger.events) == 4
 
 
 def test_a_batch_without_a_finite_gradient_is_warned_of_and_counted() -> None:

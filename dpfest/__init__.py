@@ -10,15 +10,7 @@ from typing import Any
 _HOME = {
     "accounting": ("Event",),
     "algorithm": ("Algorithm", "PrivateAlgorithm"),
-    "algorithms": (
-        "DPSGD",
-        "FEST",
-        "AdaFEST",
-        "AdaFESTPlus",
-        "Exponential",
-        "Frozen",
-        "Threshold",
-    ),
+    "algorithms": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen", "Threshold"),
     "batches": ("PoissonBatches",),
     "engine": ("PrivateEngine",),
     "errors": ("UserError",),

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpfest.accounting import Event, split_noise
 from dpfest.algorithm import INDEPENDENT, Algorithm, PrivateAlgorithm
+from dpfest.clipped_sum import clipped_sum
 from dpfest.errors import UserError
 from dpfest.gaussian import ROUNDING_ALLOWANCE, gaussian_grid
 from dpfest.parts import Rows, RowSums, Shard
@@ -220,8 +221,9 @@ class Exponential(PrivateAlgorithm):
         Sums are float64: what the rounding of the others' sum moves when one example is added or removed is below
         2^-52 of it.
         """
-        touched, norm = [Survivors(shard.layout, shard.touched()) for shard in shards], self.selection_clipping_norm
-        sums = rows.clipped_sum(batch, rows.mask(touched), norm, grid=0.0, with_dense=False, dtype=torch.float64)
+        touched = [Survivors(shard.layout, shard.touched()) for shard in shards]
+        norm, quantum = self.selection_clipping_norm, rows.quantum(0.0)
+        sums = clipped_sum(batch, rows.mask(touched), norm, dtype=torch.float64, quantum=quantum, with_dense=False)
         of_shards, _ = rows.reduce(sums, touched)
         return [torch.cat([torch.linalg.vector_norm(table, dim=1) for table in own.tables]) for own in of_shards]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dpfest.batch import LogicalBatch
 from dpfest.capture import Recorder, Recording
+from dpfest.gaussian import BLOCK
 from dpfest.parts import split
 from dpfest.tables import Survivors
 
@@ -90,11 +91,35 @@ def clipped_sum(
     survivors: Survivors,
     clipping_norm: float,
     *,
+    dtype: torch.dtype,
+    quantum: float = 0.0,
     with_dense: bool = True,
-    dtype: torch.dtype | None = None,
 ) -> ClippedSum:
-    """Return the :class:`ClippedSum` of all micro-batches of a batch."""
-    sums = ClippedSum(batch.recorder, survivors, clipping_norm, with_dense=with_dense, dtype=dtype)
+    """Return the :class:`ClippedSum` of all micro-batches of a batch.
+
+    Args:
+        batch: the batch.
+        survivors: rows that are not zeroed.
+        clipping_norm: ``C2``.
+        dtype: of the sums; of each micro-batch's, where there is a quantum.
+        quantum: power of two to whose multiples the sum of each micro-batch is rounded, so that the float64 sum of all
+            is exact in any order; 0 for no rounding.
+        with_dense: whether dense parameters count in the norm and the sum.
+    """
+    if not quantum:
+        sums = ClippedSum(batch.recorder, survivors, clipping_norm, with_dense=with_dense, dtype=dtype)
+        for recording in batch.recordings():
+            sums.add(recording)
+        return sums
+    whole = ClippedSum(batch.recorder, survivors, clipping_norm, with_dense=with_dense, dtype=torch.float64)
     for recording in batch.recordings():
+        sums = ClippedSum(batch.recorder, survivors, clipping_norm, with_dense=with_dense, dtype=dtype)
         sums.add(recording)
-    return sums
+        for total, own in ((whole.flat_rows, sums.flat_rows), (whole.flat_dense, sums.flat_dense)):
+            for low in range(0, len(own), BLOCK):  # a block stays in the cache for its three operations
+                piece = own[low : low + BLOCK].mul_(1 / quantum).round_()
+                total[low : low + BLOCK].add_(piece, alpha=quantum)  # a power of two: exact in any dtype
+        whole.norms += sums.norms
+        whole.loss += sums.loss
+        whole.broken += sums.broken
+    return whole

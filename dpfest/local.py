@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpfest.batch import LogicalBatch
 from dpfest.capture import Recorder
-from dpfest.clipped_sum import ClippedSum, clipped_sum
+from dpfest.clipped_sum import ClippedSum
 from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.parts import DenseSums, RowGradient, RowSums, Shard, split
@@ -32,7 +32,7 @@ class LocalRows:
     roundings = 1.0
 
     def __init__(self, recorder: Recorder, selected: Tensor | None, sum_dtype: torch.dtype) -> None:
-        self._recorder, self.selected, self._sum_dtype = recorder, selected, sum_dtype
+        self._recorder, self.selected, self.sum_dtype = recorder, selected, sum_dtype
 
     @property
     def key(self) -> NoiseKey:
@@ -53,8 +53,9 @@ class LocalRows:
     def ask(self, batch: LogicalBatch) -> list[Shard]:
         """See :meth:`dpfest.parts.Rows.ask`."""
         recorder = self._recorder
-        touched = lambda: batch.contributions().rows  # noqa: E731
-        return [Shard(recorder.layout, recorder.key, recorder.device, self.selected, touched)]
+        return [
+            Shard(recorder.layout, recorder.key, recorder.device, self.selected, lambda: batch.contributions().rows)
+        ]
 
     def readable(self) -> AbstractContextManager[Any]:
         """See :meth:`dpfest.parts.Rows.readable`."""
@@ -69,18 +70,9 @@ class LocalRows:
         (survivors,) = chosen
         return survivors
 
-    def clipped_sum(
-        self,
-        batch: LogicalBatch,
-        survivors: Survivors,
-        clipping_norm: float,
-        *,
-        grid: float,
-        with_dense: bool = True,
-        dtype: torch.dtype | None = None,
-    ) -> ClippedSum:
-        """See :meth:`dpfest.parts.Rows.clipped_sum`; the noise itself rounds to its grid."""
-        return clipped_sum(batch, survivors, clipping_norm, with_dense=with_dense, dtype=dtype or self._sum_dtype)
+    def quantum(self, grid: float) -> float:
+        """See :meth:`dpfest.parts.Rows.quantum`: the noise itself rounds to its grid."""
+        return 0.0
 
     def reduce(self, sums: ClippedSum, chosen: Sequence[Survivors]) -> tuple[list[RowSums], DenseSums]:
         """See :meth:`dpfest.parts.Rows.reduce`."""

@@ -113,11 +113,13 @@ class Rows(Protocol):
         joint: whether one shard holds all rows.
         roundings: how often a coordinate of a sum is rounded, in roundings to the noise's grid.
         selected: DP-FEST's set, whole, in global rows.
+        sum_dtype: dtype in which the clipped gradients of a micro-batch are summed.
     """
 
     joint: bool
     roundings: float
     selected: Tensor | None
+    sum_dtype: torch.dtype
 
     @property
     def key(self) -> NoiseKey:
@@ -145,25 +147,11 @@ class Rows(Protocol):
     def mask(self, chosen: Sequence[Survivors]) -> Survivors:
         """Return which of the rows that this process's batch touches survive, from own shards' survivors."""
 
-    def clipped_sum(
-        self,
-        batch: LogicalBatch,
-        survivors: Survivors,
-        clipping_norm: float,
-        *,
-        grid: float,
-        with_dense: bool = True,
-        dtype: torch.dtype | None = None,
-    ) -> ClippedSum:
-        """Return the sum of the batch's masked, clipped gradients (:class:`dpfest.clipped_sum.ClippedSum`).
+    def quantum(self, grid: float) -> float:
+        """Return the power of two to which a micro-batch's sums are rounded before they are added up; 0 for none.
 
         Args:
-            batch: this process's part of it.
-            survivors: from :meth:`mask`.
-            clipping_norm: ``C2``.
-            grid: of the noise that will be added, or 0.
-            with_dense: whether dense parameters count in norm and sum.
-            dtype: of the sums; None for the training's.
+            grid: of the noise; 0 without noise.
         """
 
     def reduce(self, sums: ClippedSum, chosen: Sequence[Survivors]) -> tuple[list[RowSums], DenseSums]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader, IterableDataset, Sampler, default_collate
 
 from dpfest.alone import PROCESS_STATE
@@ -68,6 +69,16 @@ class Batch:
     def pin_memory(self) -> Batch:
         """Return a copy in pinned memory; called by PyTorch's loader."""
         return Batch(self.step, _pinned(self.microbatches), tuple(map(_pinned, self.parts)))
+
+    def moved(self, device: torch.device, units: Indices | None) -> Batch:
+        """Return a copy on a device, with the units of its examples from those of all, whatever a reader says."""
+
+        def of(part: MicroBatch) -> MicroBatch:
+            data = tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, part.data)
+            return MicroBatch(part.examples, data, None if units is None else units[part.examples])
+
+        parts = tuple([of(one) for one in part] for part in self.parts)
+        return Batch(self.step, [of(one) for one in self.microbatches], parts)
 
 
 Read = Callable[[Indices, bytes], list[MicroBatch]]

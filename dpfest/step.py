@@ -19,6 +19,7 @@ from torch import Tensor
 from dpfest.accounting import Event
 from dpfest.algorithm import INDEPENDENT, Algorithm
 from dpfest.batch import LogicalBatch
+from dpfest.clipped_sum import clipped_sum
 from dpfest.errors import UserError
 from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows, Shard
 from dpfest.tables import Survivors
@@ -56,7 +57,8 @@ def private_step(
         chosen = [
             _chosen(algorithm, noise, shard, found, cost, step) for shard, found in zip(shards, measured, strict=True)
         ]
-        sums = rows.clipped_sum(batch, rows.mask(chosen), algorithm.clipping_norm, grid=noise.grid)
+        quantum = rows.quantum(noise.grid)
+        sums = clipped_sum(batch, rows.mask(chosen), algorithm.clipping_norm, dtype=rows.sum_dtype, quantum=quantum)
     own, dense = rows.reduce(sums, chosen)
     for shard, of_rows in zip(shards, own, strict=True):
         noise.on_rows(shard, of_rows, step)

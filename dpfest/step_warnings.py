@@ -1,9 +1,11 @@
-"""What a training loop warns of: weights changed between its steps, and tables that no step trains."""
+"""What a training loop says: weights changed between its steps, tables that no step trains, a step that failed."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
 
 from torch import Tensor
 
@@ -59,3 +61,27 @@ class StepWarnings:
                 "threshold (dpfest.threshold_for gives one), or raise the batch size or epsilon.",
                 stacklevel=3,
             )
+
+
+class Steps(Protocol):
+    """How far a training is."""
+
+    steps_done: int
+
+    @property
+    def steps_left(self) -> int:
+        """Steps that the plan still allows."""
+
+
+@contextmanager
+def paid_for(training: Steps, step: int) -> Iterator[None]:
+    """A context in which a step is taken; if it fails before its release, its error says how to go on."""
+    try:
+        yield
+    except BaseException as error:
+        if training.steps_done == step:
+            error.add_note(
+                f"Nothing of step {step} was released, and it is paid for: iterate over the training again to take "
+                f"it and what follows, {training.steps_left} steps in all."
+            )
+        raise

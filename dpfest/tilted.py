@@ -134,14 +134,25 @@ class _Law:
         return _log_sum(tilt * losses, cells.mass)
 
     def chernoff(self, delta: float) -> tuple[float, float]:
-        """Return the Chernoff bound of epsilon, and its tilt."""
+        """Return the Chernoff bound of epsilon, and its tilt; what lies beyond the grid has its part of delta."""
+        rest = delta - sum(cells.count * cells.beyond for cells in self.cells)
 
         def bound(log_tilt: float) -> float:
             tilt = math.exp(log_tilt)
-            return (self.cumulants(tilt)[0] - math.log(delta)) / tilt
+            return (self.cumulants(tilt)[0] - math.log(rest)) / tilt
 
         found = minimize_scalar(bound, bounds=_TILTS, method="bounded", options={"xatol": 0.02})
-        return max(float(found.fun), 0.0), math.exp(found.x)
+        tilt = math.exp(found.x)
+        return max(float(found.fun) * (1 + 1e-12) + self.drift(tilt) / tilt, 0.0), tilt
+
+    def drift(self, tilt: float) -> float:
+        """Return how far K may be off: what relative errors of masses and losses become over all steps."""
+        found = 0.0
+        for cells, losses in zip(self.cells, self._losses, strict=True):
+            exponents = tilt * losses
+            weights = cells.mass * np.exp(exponents - self.log_moment(cells, tilt))
+            found += cells.count * (8 + float(np.abs(exponents) @ weights) + 2 * tilt * cells.steepest) * 4 * _U
+        return found
 
     def saddle(self, delta: float, near: float) -> tuple[float, float]:
         """Return tilt and epsilon at which the saddle-point approximation has this delta; ``near`` if there is none."""
@@ -183,12 +194,10 @@ class _Composed:
         transform_error = 7 * _U * math.log2(size)
         spectrum = np.ones(size // 2 + 1, dtype=complex)
         above, missed = np.zeros(size // 2 + 1), np.zeros(size // 2 + 1)
-        drift = 0.0  # what relative errors of masses and losses become over all steps
         for cells in law.cells:
             places = cells.first + np.arange(len(cells.mass))
             exponents = tilt * spacing * places
             weights = cells.mass * np.exp(exponents - law.log_moment(cells, tilt))
-            drift += cells.count * (8 + float(np.abs(exponents) @ weights) + 2 * tilt * cells.steepest) * 4 * _U
             folded = np.bincount(places % size, weights=weights, minlength=size)
             heaviest = np.argpartition(folded, -_HEAVIEST)[-_HEAVIEST:]
             one = _transform_of(heaviest, np.asarray(folded[heaviest], float), size)
@@ -218,7 +227,7 @@ class _Composed:
         self._weights = np.exp(np.minimum(-tilt * (self._losses - epsilon), 700.0))
         masses = np.maximum(composed[places % size], 0.0)
         self._sums = self._from_above(masses * self._weights)
-        factor = math.exp(min(drift, 1.0)) * (1 + 1e-9)
+        factor = math.exp(min(law.drift(tilt), 1.0)) * (1 + 1e-9)
         self._log_scale = math.log(factor) + total - tilt * epsilon
         self._rest = self._beyond + factor * math.exp(min(total - tilt * spacing * (start + size), 0.0))
 
@@ -277,7 +286,8 @@ def _spacing(steps: Sequence[Steps], tilt: float, epsilon: float, added: bool) -
 def _cells(steps: Steps, spacing: float, added: bool, beyond: float) -> _Cells:
     """Return the law of one step's loss on the grid; at most ``beyond`` of it counts as infinite."""
     plain = _gaussian_cells(steps.noise_multiplier, steps.rate, spacing, added, beyond)
-    steepest = 50 / steps.noise_multiplier * (1 if steps.doubled == 0 else 2) + 50
+    least = steps.noise_multiplier / (1 if steps.doubled == 0 else 2)
+    steepest = (1 + 40 * least) / least**2  # |t L'(t)| <= |t| / sigma^2, and no double's tail reaches 40 deviations
     if steps.doubled == 0:
         return _Cells(*plain, steps.count, steepest)
     twice = _gaussian_cells(steps.noise_multiplier / 2, steps.rate, spacing, added, beyond)

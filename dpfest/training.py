@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -27,8 +27,8 @@ from dpfest.noise import NoiseKey
 from dpfest.optimizers import tell_noise
 from dpfest.parts import Diagnostics, NoisedGradient
 from dpfest.privacy_plan import PrivacyPlan
-from dpfest.reading import Batch, Batches, MicroBatch, Read, Request, Requests, UnitReader, request_of
-from dpfest.step_warnings import StepWarnings
+from dpfest.reading import Batch, Batches, Read, Request, Requests, UnitReader, request_of
+from dpfest.step_warnings import StepWarnings, paid_for
 from dpfest.topk import Selection
 from dpfest.trial import check_batch
 from dpfest.units import Units
@@ -256,9 +256,10 @@ class PrivateTraining(OneProcess):
             self.ledger.spend_step(self._number)
             self._paid_for = batch.step
         lazy = self.engine.lazy
-        with lazy.private() if lazy else nullcontext(), self._noted(batch.step):
+        with lazy.private() if lazy else nullcontext(), paid_for(self, batch.step):
             self._warnings.before_step()
-            batch = Batch(batch.step, self._on_device(batch.microbatches), tuple(map(self._on_device, batch.parts)))
+            units = None if self.units is None else self.units.of
+            batch = batch.moved(self.engine.device, units)
             release, private = self.engine.gradient(batch.microbatches, batch.step, lambda: self._check(batch))
             self.steps_done += 1  # even if the update fails: this noise must not serve another gradient
             self.engine.update(release, self.optimizers)
@@ -268,19 +269,6 @@ class PrivateTraining(OneProcess):
                 lazy.close()
         self._warnings.after_step(release, private)
         return Step(release, private)
-
-    @contextmanager
-    def _noted(self, step: int) -> Iterator[None]:
-        """A context in which a step is taken; if it fails before its release, its error says how to go on."""
-        try:
-            yield
-        except BaseException as error:
-            if self.steps_done == step:
-                error.add_note(
-                    f"Nothing of step {step} was released, and it is paid for: iterate over the training again to take "
-                    f"it and what follows, {self.steps_left} steps in all."
-                )
-            raise
 
     def _check(self, batch: Batch) -> None:
         if sum(map(bool, batch.parts)) > 2:  # the examples checked, and two parts of them
@@ -413,18 +401,6 @@ class PrivateTraining(OneProcess):
         parts = binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
         units = {} if self.units is None else {"units": binding.digest(self.units.of.tobytes())}
         return {"period": str(self._number), **units, **parts}
-
-    def _on_device(self, parts: list[MicroBatch]) -> list[MicroBatch]:
-        """Return micro-batches on the model's device, with the units of their examples, whatever the reader says."""
-        device, units = self.engine.device, self.units
-        return [
-            MicroBatch(
-                part.examples,
-                tree_map(lambda leaf: leaf.to(device) if hasattr(leaf, "to") else leaf, part.data),
-                None if units is None else units.of[part.examples],
-            )
-            for part in parts
-        ]
 
 
 def _copied(state: Any) -> Any:

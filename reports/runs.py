@@ -23,7 +23,8 @@ from dpfest.errors import UserError
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.identity import WITHOUT_EFFECT
-from pipelines.system.checksum import SUMS
+from pipelines.runs.release import WEIGHTS
+from pipelines.system.checksum import check_sums
 from pipelines.system.plain import visible
 from reports.checked import (
     Unusable,
@@ -209,14 +210,10 @@ def read_run(folder: Path) -> Run:
 
 def _refuse_damaged(release: Path) -> None:
     """Refuse files that are not those of the checksums beside them; the weights, which no report reads, apart."""
-    if not (sums := release / SUMS).is_file():  # an earlier version made the run
-        return
-    lines = [line.split("  ", 1) for line in sums.read_text(encoding="utf-8", errors="replace").splitlines()]
-    written = {parts[1]: parts[0] for parts in lines if len(parts) == 2}
-    for name in ("config.yaml", "ledger.json", "summary.json"):
-        path = release / name
-        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != written.get(name):
-            raise Unusable(f"{name} is not what {SUMS} says")
+    try:
+        check_sums(release, "Make the run again.", leave_out=[WEIGHTS])
+    except (UserError, OSError) as error:
+        raise Unusable(str(error)) from error
 
 
 def _of_card(file: Path, card: Card) -> Run:

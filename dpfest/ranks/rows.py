@@ -86,7 +86,7 @@ class RankRows:
         tables = list(recorder.tables.values())
         if not tables or not all(isinstance(table, ShardedTable) for table in tables):
             raise UserError("Over ranks every trainable table must lie in shards: call shard_tables(model, ...) first.")
-        self._recorder, self.selected, self._sum_dtype = recorder, selected, sum_dtype
+        self._recorder, self.selected, self.sum_dtype = recorder, selected, sum_dtype
         self.places, self.group = places, group
         self.tables = cast(list[ShardedTable], tables)
         self.roundings = 1 + parts * 2.0**-QUANTUM_BITS
@@ -154,30 +154,9 @@ class RankRows:
         asked.survived = asked.exchange.answered(alive)
         return Survivors(self._recorder.layout, asked.rows[torch.from_numpy(asked.survived)])
 
-    def clipped_sum(
-        self,
-        batch: LogicalBatch,
-        survivors: Survivors,
-        clipping_norm: float,
-        *,
-        grid: float,
-        with_dense: bool = True,
-        dtype: torch.dtype | None = None,
-    ) -> ClippedSum:
-        """See :meth:`dpfest.parts.Rows.clipped_sum`: the float64 sum of parts that are each rounded to 2^-8 grids."""
-        quantum, dtype = grid * 2.0**-QUANTUM_BITS or _QUANTUM_WITHOUT_NOISE, dtype or self._sum_dtype
-        whole = ClippedSum(self._recorder, survivors, clipping_norm, with_dense=with_dense, dtype=torch.float64)
-        for recording in batch.recordings():
-            sums = ClippedSum(self._recorder, survivors, clipping_norm, with_dense=with_dense, dtype=dtype)
-            sums.add(recording)
-            for total, own in ((whole.flat_rows, sums.flat_rows), (whole.flat_dense, sums.flat_dense)):
-                for low in range(0, len(own), BLOCK):  # a block stays in the cache for its three operations
-                    piece = own[low : low + BLOCK].mul_(1 / quantum).round_()
-                    total[low : low + BLOCK].add_(piece, alpha=quantum)  # a power of two: exact in any dtype
-            whole.norms += sums.norms
-            whole.loss += sums.loss
-            whole.broken += sums.broken
-        return whole
+    def quantum(self, grid: float) -> float:
+        """See :meth:`dpfest.parts.Rows.quantum`."""
+        return grid * 2.0**-QUANTUM_BITS or _QUANTUM_WITHOUT_NOISE
 
     def reduce(self, sums: ClippedSum, chosen: Sequence[Survivors]) -> tuple[list[RowSums], DenseSums]:
         """See :meth:`dpfest.parts.Rows.reduce`."""

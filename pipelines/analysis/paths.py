@@ -180,7 +180,7 @@ def units() -> Units:
     return Units(np.arange(EXAMPLES) % 40, name=UNIT.name, max_examples=UNIT.max_examples)
 
 
-def training(algorithm: Algorithm, path: Path, seed: int = 3) -> PrivateTraining:
+def training(algorithm: Algorithm, path: Path) -> PrivateTraining:
     """Return a small training of an algorithm on a path.
 
     Raises:
@@ -188,7 +188,7 @@ def training(algorithm: Algorithm, path: Path, seed: int = 3) -> PrivateTraining
     """
     made = planned(algorithm, path)
     model = Model(torch.float32 if path.autocast else torch.float64)
-    options = dict(path.options or {}) | {"period": path.periods - 1, "key": NoiseKey.from_seed(seed)}
+    options = dict(path.options or {}) | {"period": path.periods - 1, "key": NoiseKey.from_seed(3)}
     options |= {"selected": SELECTED} if algorithm.selection else {}
     reader, loss_fn = Reader(path.micro_batch_size), losses_in_half if path.autocast else losses
     if path.ranks:

@@ -29,6 +29,7 @@ from yaml import YAMLError
 
 from dpfest.errors import UserError
 from pipelines.config.schema import dotted_keys, nearest, unknown_key
+from pipelines.system.plain import yaml_value
 
 CONFIG_MODULE = "conf"
 CONFIG_NAME = "config"
@@ -45,7 +46,8 @@ class Composer:
     def __init__(self, config_dir: Path | None = None) -> None:
         if config_dir and not config_dir.is_dir():
             raise UserError(f"--config-dir: there is no folder {config_dir}.")
-        _refuse_code(config_dir)
+        if config_dir:
+            _refuse_code(config_dir)
         self._search_path = (f"hydra.searchpath=[file://{config_dir.resolve()}]",) if config_dir else ()
         self._parser = OverridesParser.create()
         self.groups = _groups(self._search_path)
@@ -210,20 +212,34 @@ class Composer:
         return sorted(self.groups)
 
 
-def _refuse_code(config_dir: Path | None) -> None:
-    """Refuse files that name code for Hydra to run: settings that somebody else wrote are data.
+def _refuse_code(config_dir: Path) -> None:
+    """Refuse files that name code for Hydra or for logging to run: settings that somebody else wrote are data.
 
     Raises:
-        UserError: one names a ``_target_``, or a factory of logging; launchers, which are code, have a folder for it.
+        UserError: one names code, or is not plain YAML; launchers, which are code, have a folder for it.
     """
-    for path in sorted(config_dir.rglob("*.y*ml")) if config_dir else ():
-        launcher = path.relative_to(config_dir).parts[:2] == ("hydra", "launcher")  # type: ignore[arg-type]
-        found = re.search(r"(_target_|\(\))['\"]?\s*:", path.read_text(encoding="utf-8", errors="replace"))
-        if found and not launcher:
+    for path in sorted(config_dir.rglob("*.y*ml")):
+        if path.relative_to(config_dir).parts[:2] == ("hydra", "launcher"):
+            continue
+        try:
+            key = _names_code(yaml_value(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise UserError(f"A configuration file is not plain YAML: {path}: {error}.") from error
+        if key:
             raise UserError(
-                f"{path} names code to run ({found[1]}), and a file of settings may not: remove it, or put a launcher "
-                "of your own under hydra/launcher/."
+                f"{path} names code to run ({key}), and a file of settings may not: remove it, or put a launcher of "
+                "your own under hydra/launcher/."
             )
+
+
+def _names_code(value: Any) -> str | None:
+    """Return the first key under which Hydra (``_target_``) or logging (``()``, a dotted ``class``) looks for code."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if key in ("_target_", "()") or (key == "class" and isinstance(item, str) and "." in item):
+                return str(key)
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return next(filter(None, map(_names_code, items)), None)
 
 
 def override_text(value: Any) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
@@ -19,6 +18,7 @@ from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
 from dpfest.units import UnitConfig
 from pipelines.config.commands import AuditConfig, BenchConfig, BudgetConfig, CheckConfig
+from pipelines.config.plain import container
 from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
 from pipelines.config.unit import UnitSettings, check_unit
 from pipelines.system.hub import HubConfig
@@ -369,7 +369,7 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
             value that its dataclass refuses; or `search.run`, which no user sets.
     """
-    values = _container(cfg)
+    values = container(cfg)
     sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
     for key in values:
         if key not in Config.__dataclass_fields__:
@@ -382,29 +382,6 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
             "itself: leave it out."
         )
     return config
-
-
-def _container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
-    from omegaconf import DictConfig, OmegaConf
-    from omegaconf.errors import InterpolationKeyError
-
-    try:
-        values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
-    except InterpolationKeyError as error:
-        named = re.search(r"Interpolation key '([^']*)'", str(error))
-        if named and named[1].partition(".")[0] not in ("data", "model", "privacy", "train", "paths"):
-            raise UserError(
-                f"{error.full_key} holds ${{{named[1]}}}, which is read as the value of another key, and there is none "
-                f"of that name. For an environment variable write ${{oc.env:{named[1]}}}, or let the shell put it in."
-            ) from error
-        if str(error.full_key).partition(".")[0] not in ("data", "model"):
-            raise
-        choices = " and ".join(f"{name}={cfg[name]['name']}" for name in ("data", "model"))
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(
-            f"{choices} do not fit together ({error.full_key}: {reason}). Choose data and a model of the same task."
-        ) from error
-    return dict(values)  # type: ignore[arg-type]
 
 
 def _section(name: str, values: Any) -> Any:

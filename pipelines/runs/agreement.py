@@ -55,10 +55,12 @@ def _numbers(summary: Mapping[str, Any]) -> None:
     _between(
         "embedding_gradient.coordinates_mean", gradient["coordinates_mean"], 0, gradient["parameters"] * (1 + 1e-9)
     )
-    if gradient.get("reduction") is not None:
-        expected = gradient["parameters"] / gradient["coordinates_mean"] if gradient["coordinates_mean"] else math.inf
-        if not math.isclose(gradient["reduction"], expected, rel_tol=1e-9):
-            raise UserError(f"embedding_gradient.reduction is {gradient['reduction']}, and its parts give {expected}")
+    if "reduction" in gradient:
+        stated, mean = gradient["reduction"], gradient["coordinates_mean"]
+        expected = gradient["parameters"] / mean if mean else None
+        same = stated is None if expected is None else stated and math.isclose(stated, expected, rel_tol=1e-9)
+        if not same:
+            raise UserError(f"embedding_gradient.reduction is {stated}, and its parts give {expected}")
     for table in gradient.get("tables") or ():
         _whole("rows of a table", table["rows"])
         _whole("dim of a table", table["dim"])
@@ -98,6 +100,8 @@ def _privacy(settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Ma
         _refuse_other("target_epsilon of the ledger", target, "privacy.epsilon", asked["epsilon"])
     if asked["delta"] is not None:
         _refuse_other("delta of the ledger", ledger["delta"], "privacy.delta", asked["delta"])
+    elif not math.isclose(ledger["delta"], 1 / summary["examples"], rel_tol=1e-9):
+        raise UserError(f"delta of the ledger is {ledger['delta']}, and 1 / examples {1 / summary['examples']}")
     _between("delta", ledger["delta"], 1e-300, 1)
     _between("target_epsilon", target, 0, 1e6)
     _between("epsilon", ledger["epsilon"], 0, target * (1 + 1e-9))

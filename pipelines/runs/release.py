@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
@@ -29,9 +29,6 @@ from pipelines.runs.weights import refuse_other_weights
 from pipelines.system.checksum import SUMS, sums_text
 from pipelines.system.files import json_text, write_atomically
 from pipelines.system.plain import json_value, yaml_value
-
-if TYPE_CHECKING:
-    pass
 
 RELEASE, PRIVATE = "release", "private"
 CONFIG, LEDGER, SUMMARY, WEIGHTS = "config.yaml", "ledger.json", "summary.json", "model.safetensors"
@@ -347,6 +344,8 @@ def _refuse_contradictions(
         raise UserError(
             f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}. {AGAIN}"
         )
+    if not isinstance(summary["hyperparameters"], Mapping):
+        raise UserError(f"{folder / SUMMARY} has no hyperparameters by name. {AGAIN}")
     for key in ("dataset", "algorithm"):  # of which the name of an archive's folder is made
         if not isinstance(summary[key], str) or not _NAME.fullmatch(summary[key]):
             raise UserError(

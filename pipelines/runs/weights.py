@@ -51,8 +51,7 @@ def write_pieces(path: Path, dtype: torch.dtype, shapes: Mapping[str, Sequence[i
         end = start + dtype.itemsize * torch.Size(shape).numel()
         header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
         start = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text = _padded(json.dumps(header, separators=(",", ":")))
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for piece in pieces:
@@ -93,9 +92,14 @@ def _refuse_padded_header(path: Path) -> None:
     """Refuse a header with more in it than its tensors: spaces, repeated keys."""
     with path.open("rb") as file:
         text = file.read(int.from_bytes(file.read(8), "little"))
-    plain = json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False).encode()
-    if text != plain + b" " * (-len(plain) % 8):
+    if text != _padded(json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)):
         raise UserError(f"{path} has a header that no run writes. {AGAIN}")
+
+
+def _padded(header: str) -> bytes:
+    """Return a header's bytes, filled up with spaces so that the tensors begin at a multiple of 8."""
+    text = header.encode()
+    return text + b" " * (-len(text) % 8)
 
 
 def described(weights: Mapping[str, Tensor]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -133,12 +134,13 @@ def sums_text(folder: Path) -> str:
     return "".join(f"{_checksum(folder / name)}  {name}\n" for name in names)
 
 
-def check_sums(folder: Path, cure: str) -> None:
+def check_sums(folder: Path, cure: str, *, leave_out: Sequence[str] = ()) -> None:
     """Verify a folder against its checksums; one without checksums (written by an earlier version) passes.
 
     Args:
         folder: that :func:`write_sums` was called on.
         cure: what to do about a damaged file, as a full sentence.
+        leave_out: names of files that are not compared.
 
     Raises:
         UserError: a file is missing, added or changed; the message names the first.
@@ -149,7 +151,7 @@ def check_sums(folder: Path, cure: str) -> None:
         return
     listed = {name: checksum for checksum, _, name in (line.partition("  ") for line in written)}
     there = {path.name for path in folder.iterdir()} - {SUMS}
-    for name in sorted(there | listed.keys()):
+    for name in sorted((there | listed.keys()) - set(leave_out)):
         if name not in there:
             raise UserError(f"{folder / name} is missing, which {SUMS} lists. {cure}")
         if name not in listed:

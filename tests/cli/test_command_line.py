@@ -117,7 +117,12 @@ def test_help_of_train_leads_to_the_reference_of_its_keys(dpfest_here: Command) 
 
 @pytest.mark.parametrize(
     "hydra",
-    ["callbacks: {c: {_target_: shutil.copyfile, src: a, dst: b}}", "job_logging: {handlers: {x: {(): os.system}}}"],
+    [
+        "callbacks: {c: {_target_: shutil.copyfile, src: a, dst: b}}",
+        'callbacks: {c: {"_targ\\u0065t_": shutil.copyfile, src: a, dst: b}}',
+        "job_logging: {handlers: {x: {(): os.system}}}",
+        "job_logging: {handlers: {x: {class: shutil.copyfile, src: a, dst: b}}}",
+    ],
 )
 def test_settings_of_somebody_else_that_name_code_are_refused(dpfest_here: Command, tmp_path: Path, hydra: str) -> None:
     (tmp_path / "theirs" / "experiment").mkdir(parents=True)

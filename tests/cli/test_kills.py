@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     "sweep": (["sweep", *SMALL, "seed=0,1", "sweep.jobs=1"], [RUN]),
     "search": (
         ["sweep", *SMALL, "search=poisson", "search.mean=2", "algorithm.clipping_norm=1,2", "sweep.jobs=1"],
-        ["runs/criteo_synthetic/fest"],
+        [RUN],
     ),
     "report": (["report"], ["report"]),
     "release": (["release", "RUN", "--to", "out.zip"], ["out.zip"]),

@@ -84,7 +84,7 @@ def write_run(
         "privacy": {
             "epsilon": epsilon * 0.9995,
             "sound_epsilon": epsilon * 0.9995,
-            "delta": 1 / EXAMPLES,
+            "delta": 1 / changes.get("examples", EXAMPLES),
             "fidelity": fidelity,
             "sampling": "poisson" if fidelity == "rigorous" else "shuffled",
             "noise_multiplier": 0.9,

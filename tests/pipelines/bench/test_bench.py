@@ -24,6 +24,7 @@ from pipelines.bench.worker import Worker, WorkerError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.data.rows import RECORD
+from tests import accountant
 
 CPU = torch.device("cpu")
 
@@ -257,9 +258,10 @@ def test_cold_and_remembered_calibrations_are_told_apart(
     """Slow at the size of Criteo, where a calibration takes much longer than to read one."""
     monkeypatch.setattr(accounting, "EXAMPLES", examples)
     monkeypatch.setattr(accounting, "ALGORITHM_NAMES", ("dpsgd",))
+    monkeypatch.setattr(accounting, "calibration", accountant.forgetful)  # others' epsilons would make cold warm
     (cold, cached) = accounting.bench(config(tmp_path), repeats=1)
     assert (cold.competitor, cached.competitor, cached.reference) == ("cold", "cached", "cold")
-    assert cached.ratio is not None and (examples == 10_000 or cached.ratio < 1)
+    assert cached.ratio is not None and cached.ratio < 1
     assert not (tmp_path / "runs").exists()
 
 

@@ -20,6 +20,7 @@ class Rigorous:
     samplings = (Poisson.name, TruncatedPoisson.name, BallsInBins.name)  # the first is the default
     own_rates = True  # a period's batches are accounted for as samples of its own examples
     selects_rows_by = "gaussian"  # the mechanism of a selection that names none
+    splits_rows = "joint"  # among features, by a selection that does not say how
     counts_of_gumbel = "true cost"
     cost = staticmethod(accounting.epsilon)
 

@@ -271,7 +271,7 @@ def plan(
         for one in drafts or periods_of(examples, period, batch_size)
     )
     if selection:
-        selection = selection.named(FIDELITIES[fidelity].selects_rows_by, bool(periods[0].days))
+        selection = selection.named(FIDELITIES[fidelity], bool(periods[0].days))
         algorithm = replace(algorithm, selection=selection)  # type: ignore[call-arg]
     if selection and selection.mechanism == "gumbel" and selection.source in (None, "streaming") and periods[0].days:
         raise UserError(

@@ -1,17 +1,20 @@
 """Private top-k selection: the k most frequent embedding rows, chosen before training.
 
 Every example touches at most ``rows_per_example`` (r) distinct rows of each of p features (1 if a feature holds one
-category). k is split as the paper splits it, int(k / p) rows per feature, capped by its vocabulary. Mechanisms (for
-gaussian and laplace, top-k is post-processing of noisy counts):
+category). ``joint`` takes the k most frequent rows of all features together; ``equal``, as the paper, int(k / p) of
+each feature, capped by its vocabulary. Both cost the same. Mechanisms (for gaussian and laplace, top-k is
+post-processing of noisy counts):
 
 - gaussian: one Gaussian on the joint histogram of all features, of l2-sensitivity sqrt(p r): noise of
   ``noise_multiplier`` times that is a Gaussian mechanism of that multiplier, for any k.
 - laplace: noise of scale r / (epsilon/p) on each feature's histogram, of l1-sensitivity r: (epsilon/p, 0)-DP per
-  feature for any k, least private if one row takes all of r (log-concave noise: Awan and Dong 2022).
+  feature for any k, least private if one row takes all of r (log-concave noise: Awan and Dong 2022). All features
+  together are p of these.
 - gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once: the law of drawing k
   rows one after another, each by the exponential mechanism at epsilon/p on counts that one example moves by at most 1
-  in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws. The paper claims one: true for k = 1
-  only. For larger k, the event that a row far ahead is left out has a probability ratio near exp(k * epsilon/p).
+  in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws, from one feature or from all. The
+  paper claims one: true for k = 1 only. For larger k, the event that a row far ahead is left out has a probability
+  ratio near exp(k * epsilon/p).
 - public: the counts come from public data; nothing is spent.
 
 Noise and counts are multiples of one power of two, so noisy counts are the rounded output of a mechanism with real
@@ -24,6 +27,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +46,15 @@ ROWS_AT_ONCE = 64 * BLOCK
 """Rows of a block, which is drawn with the same bits as a whole feature."""
 
 MECHANISMS = ("gaussian", "laplace", "gumbel", "public")
+SPLITS = JOINT, EQUAL = ("joint", "equal")
 SOURCES = ("first_day", "all_days", "streaming")
+
+
+class Fidelity(Protocol):
+    """What a fidelity (:mod:`dpfest.fidelity`) says of a selection that leaves it open."""
+
+    selects_rows_by: str
+    splits_rows: str
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,8 @@ class SelectionConfig:
         mechanism: gaussian, laplace, gumbel (the paper's) or public; None for that of the fidelity: gaussian, or gumbel
             under ``paper``, except where a stream sums up noised counts, which gumbel does not release.
         rows: k, over all features.
+        split: ``joint``, the k most frequent rows of all features together, or ``equal``, the paper's int(k / p) of
+            each of p features; None for that of the fidelity: joint, or equal under ``paper``.
         noise_multiplier: for gaussian: noise over the joint l2-sensitivity.
         epsilon: for laplace and gumbel: over all features, as the paper states it.
         prior: for public: path of the public counts (a .npy file of all tables' counts end to end).
@@ -64,6 +78,7 @@ class SelectionConfig:
 
     mechanism: str | None = None
     rows: int = 10000
+    split: str | None = None
     noise_multiplier: float = 20.0
     epsilon: float = 0.01
     prior: str | None = None
@@ -76,6 +91,7 @@ class SelectionConfig:
 
         require(self.mechanism in (None, *MECHANISMS), "mechanism", f"one of {', '.join(MECHANISMS)}")
         require(self.rows >= 1, "rows", "at least 1")
+        require(self.split in (None, *SPLITS), "split", f"one of {', '.join(SPLITS)}, or null")
         require(0.1 <= self.noise_multiplier <= 1e9, "noise_multiplier", "from 0.1, below which it hides none, to 1e9")
         require(1e-9 <= self.epsilon <= 100, "epsilon", "from 1e-9 to 100, above which it hides none")
         rule = "the path of public counts for mechanism=public, and null for all others"
@@ -87,12 +103,14 @@ class SelectionConfig:
         """The mechanism, by its name; gaussian if there is none."""
         return self.mechanism or "gaussian"
 
-    def named(self, default: str, in_stream: bool) -> SelectionConfig:
-        """Return the selection with a mechanism: where there is none, the default, or gaussian for a stream's sums."""
-        if self.mechanism is not None:
-            return self
+    def named(self, fidelity: Fidelity, in_stream: bool) -> SelectionConfig:
+        """Return the selection with split and mechanism: the fidelity's where it has none.
+
+        For the sums of a stream it is gaussian.
+        """
         sums_counts = in_stream and self.source in (None, "streaming")
-        return replace(self, mechanism="gaussian" if sums_counts else default)
+        mechanism = self.mechanism or ("gaussian" if sums_counts else fidelity.selects_rows_by)
+        return replace(self, mechanism=mechanism, split=self.split or fidelity.splits_rows)
 
 
 @dataclass(frozen=True)
@@ -114,25 +132,36 @@ class Selection:
     unit: UnitConfig | None = None
 
 
-def rows_per_feature(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[int]:
-    """Return int(k / p) rows for each of p features, capped by its vocabulary."""
-    share = selection.rows // len(vocabulary_sizes)
+def groups(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[tuple[range, int]]:
+    """Return which features' rows are compared with one another, and how many of these are selected, at most all.
+
+    Raises:
+        UserError: fewer rows are asked for than there are features among which they are split equally.
+    """
+    features = len(vocabulary_sizes)
+    if selection.split != EQUAL:
+        return [(range(features), min(selection.rows, sum(vocabulary_sizes)))]
+    share = selection.rows // features
     if share == 0:
-        least = len(vocabulary_sizes)
-        raise UserError(f"selection.rows={selection.rows} must be at least {least}, one for each feature.")
-    return [min(share, size) for size in vocabulary_sizes]
+        raise UserError(f"selection.rows={selection.rows} must be at least {features}, one for each feature.")
+    return [(range(one, one + 1), min(share, size)) for one, size in enumerate(vocabulary_sizes)]
+
+
+def rows_selected(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> int:
+    """Return how many rows are selected in all."""
+    return sum(number for _, number in groups(selection, vocabulary_sizes))
 
 
 def selection_events(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[Event]:
     """Return what ``select_rows`` spends on tables of these sizes, before it runs."""
-    return _mechanism(selection, rows_per_feature(selection, vocabulary_sizes), 1)[2]
+    return _mechanism(selection, vocabulary_sizes, 1)[2]
 
 
 def _mechanism(
-    selection: SelectionConfig, shares: Sequence[int], rows_per_example: int
+    selection: SelectionConfig, vocabulary_sizes: Sequence[int], rows_per_example: int
 ) -> tuple[str, float, list[Event]]:
     """Return the noise of a count (its law and scale), and the events of the whole selection."""
-    features, what = len(shares), "row selection"
+    features, what, rows = len(vocabulary_sizes), "row selection", rows_selected(selection, vocabulary_sizes)
     share, sigma = selection.epsilon / features, selection.noise_multiplier
     if selection.law == "gaussian":
         event = Event(kind="gaussian", what=what, noise_multiplier=sigma)
@@ -141,8 +170,8 @@ def _mechanism(
         event = Event(kind="laplace", what=what, noise_multiplier=1 / share, count=features)
         return "laplace", rows_per_example / share, [event]
     if selection.law == "gumbel":
-        claim, draws = selection.epsilon, sum(shares)
-        event = Event(kind="pure", what=what, draws=draws, epsilon_per_draw=share, claimed_epsilon=claim)
+        claim = selection.epsilon
+        event = Event(kind="pure", what=what, draws=rows, epsilon_per_draw=share, claimed_epsilon=claim)
         return "gumbel", 1 / share, [event]
     return "none", 0.0, []
 
@@ -163,7 +192,7 @@ def select_rows(
     Args:
         histograms: for each feature, the number of examples in which each row occurs, shape ``(V_f,)``; for ``public``,
             public counts. "Examples" are units here and below, if units are counted. They may be memory maps: 2^22 rows
-            are in memory at a time, under ``laplace`` and ``gumbel`` a feature's.
+            are in memory at a time; under ``laplace`` a feature's; under ``gumbel`` those that are compared.
         selection: the mechanism and its settings.
         stream: source of the noise; the guarantee holds while its key is secret.
         examples: number of examples counted.
@@ -172,23 +201,25 @@ def select_rows(
 
     Raises:
         UserError: a histogram exceeds what so many examples can produce; fewer rows are requested than there are
-            features; or noise so large that no count can show through.
+            features to split them among; or noise so large that no count can show through.
     """
     sizes = [len(counts) for counts in histograms]
-    shares = rows_per_feature(selection, sizes)
-    law, scale, events = _mechanism(selection, shares, rows_per_example)
+    law, scale, events = _mechanism(selection, sizes, rows_per_example)
     refuse_overfull(histograms, selection, examples, rows_per_example)
+    offsets = np.cumsum([0, *sizes])
     if law == "gumbel":
-        drawn = [
-            draw_rows(np.arange(size), counts.astype(float), universe=size, count=share, scale=scale, stream=stream)
-            for counts, size, share in zip(histograms, sizes, shares, strict=True)
-        ]
-        offsets = np.cumsum([0, *sizes])
-        rows = np.concatenate([rows + offset for rows, offset in zip(drawn, offsets[:-1], strict=True)])
+        drawn = []
+        for features, number in groups(selection, sizes):
+            counts = np.concatenate([histograms[feature] for feature in features]).astype(float)
+            size, offset = len(counts), offsets[features.start]
+            drawn.append(
+                offset + draw_rows(np.arange(size), counts, universe=size, count=number, scale=scale, stream=stream)
+            )
+        rows = np.concatenate(drawn)
     else:
         noised = noisy_counts(histograms, selection, stream, examples=examples, rows_per_example=rows_per_example)
-        rows = most_frequent(noised, shares)
-    return Selection(rows, shares, events)
+        rows = most_frequent(noised, selection, sizes)
+    return Selection(rows, np.diff(np.searchsorted(rows, offsets)).tolist(), events)
 
 
 def noisy_counts(
@@ -208,8 +239,7 @@ def noisy_counts(
     Raises:
         UserError: the noise's grid is wider than 1.
     """
-    shares = rows_per_feature(selection, [len(counts) for counts in histograms])
-    law, scale, _ = _mechanism(selection, shares, rows_per_example)
+    law, scale, _ = _mechanism(selection, [len(counts) for counts in histograms], rows_per_example)
     refuse_overfull(histograms, selection, examples, rows_per_example)
     if law != "none" and gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost in privacy
         raise UserError(
@@ -245,11 +275,15 @@ def refuse_overfull(
             )
 
 
-def most_frequent(counts: Iterable[Counts], shares: Sequence[int]) -> NDArray[np.int64]:
-    """Return the rows of largest counts, ``shares`` of each feature: sorted global rows, int64 ``[s]``."""
+def most_frequent(
+    counts: Iterable[Counts], selection: SelectionConfig, vocabulary_sizes: Sequence[int]
+) -> NDArray[np.int64]:
+    """Return the selected rows, those of largest counts: sorted global rows, int64 ``[s]``."""
+    together = groups(selection, vocabulary_sizes)
+    group_of = [group for group, (features, _) in enumerate(together) for _ in features]
     chosen, offset = [], 0
-    for feature, blocks in groupby(counts, key=lambda block: block[0]):
-        places, size = _largest((block for _, block in blocks), shares[feature])
+    for group, blocks in groupby(counts, key=lambda block: group_of[block[0]]):
+        places, size = _largest((block for _, block in blocks), together[group][1])
         chosen.append(offset + places)
         offset += size
     return np.concatenate(chosen)

@@ -99,6 +99,7 @@ class Paper:
     samplings = (Shuffled.name,)
     own_rates = False
     selects_rows_by = "gumbel"
+    splits_rows = "equal"
     counts_of_gumbel = "claim"
 
     @staticmethod

@@ -28,7 +28,7 @@ from dpfest.topk import (
     SelectionConfig,
     most_frequent,
     noisy_counts,
-    rows_per_feature,
+    rows_selected,
     select_rows,
     selection_events,
 )
@@ -93,7 +93,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
     cost = f"epsilon {accounting.epsilon(events, delta):.4g} at delta {delta:.3g}"
     claim = ""
     if selection.law == "gumbel":
-        draws = sum(rows_per_feature(selection, sizes))
+        draws = rows_selected(selection, sizes)
         claim = f", as {draws:,} draws (the paper claims one, {selection.epsilon:g})"
     source = "1/N" if config.privacy.delta is None else "privacy.delta"
     days = {
@@ -162,7 +162,7 @@ class Selection:
             self._sum += np.load(self._counts(self._added) / "counts.npy", mmap_mode="r", allow_pickle=False)
             self._added += 1
         counts = np.split(self._sum, np.cumsum(self._sizes)[:-1])
-        return most_frequent(enumerate(counts), rows_per_feature(self._selection, self._sizes))
+        return most_frequent(enumerate(counts), self._selection, self._sizes)
 
     def release(self) -> Path:
         """Make or find the releases of all training days; returns the last folder."""

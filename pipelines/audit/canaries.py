@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.reading import MicroBatch
-from dpfest.topk import SelectionConfig, most_frequent, noisy_counts, rows_per_feature
+from dpfest.topk import SelectionConfig, most_frequent, noisy_counts
 from dpfest.training import PrivateTraining
 
 ORDINARY = 256
@@ -234,7 +234,7 @@ class Run:
             rows_per_example=1,
         )
         self._counts = self._counts + np.concatenate([block for _, block in noisy])
-        rows = most_frequent(enumerate([np.asarray(self._counts)]), rows_per_feature(selection, sizes))
+        rows = most_frequent(enumerate([np.asarray(self._counts)]), selection, sizes)
         self._selected.append(np.isin(self.examples.rows, rows) & (self.examples.period == period))
         return rows
 

@@ -335,7 +335,7 @@ class Config:
                 f"data={self.data.name} is no stream: leave it null, or choose a stream such as data=nycflights_stream."
             )
         if selection is not None:
-            selection = selection.named(FIDELITIES[self.privacy.fidelity].selects_rows_by, self.data.is_stream)
+            selection = selection.named(FIDELITIES[self.privacy.fidelity], self.data.is_stream)
             self.algorithm = dataclasses.replace(self.algorithm, selection=selection)
         check_unit(self)
 

@@ -12,7 +12,7 @@ from typing import Any
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
-from dpfest.topk import SelectionConfig
+from dpfest.topk import EQUAL, SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
 from pipelines.system.hub import pinned
@@ -80,9 +80,10 @@ def with_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _selection_with_effect(selection: Mapping[str, Any]) -> dict[str, Any]:
     """Return a selection without its source, if that is unset, the default of a stream, or without effect because of a
-    public prior."""
+    public prior; and without its split, if that is equal, as it always was in earlier versions."""
     has_effect = selection.get("source") not in (None, "streaming") and selection.get("prior") is None
-    return {name: value for name, value in selection.items() if name != "source" or has_effect}
+    without = [*(["source"] if not has_effect else []), *(["split"] if selection.get("split") in (None, EQUAL) else [])]
+    return {name: value for name, value in selection.items() if name not in without}
 
 
 def selection_settings(selection: SelectionConfig) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def test_gumbel_is_subtracted_under_paper_and_composed_at_its_true_cost_under_ri
 
 
 def test_caps_make_gumbel_cheaper_than_where_only_the_number_of_features_is_known():
-    selection = SelectionConfig(mechanism="gumbel", rows=400, epsilon=0.05)
+    selection = SelectionConfig(mechanism="gumbel", rows=400, split="equal", epsilon=0.05)
     known = planned("fest", selection=selection)
     unknown = planned("fest", selection=selection, features=4)
     assert known.selections[0].draws == 3 + 50 + 100 + 100 and unknown.selections[0].draws == 400

@@ -13,9 +13,10 @@ from scipy import stats
 from dpfest import accounting, topk
 from dpfest.accounting import Event
 from dpfest.errors import UserError
+from dpfest.fidelity import FIDELITIES
 from dpfest.gaussian import BLOCK, gaussian_grid
 from dpfest.noise import NoiseKey
-from dpfest.topk import SelectionConfig, rows_per_feature, selection_events
+from dpfest.topk import SelectionConfig, rows_selected, selection_events
 
 HISTOGRAMS = [np.array([5, 900, 7, 800, 3]), np.array([1, 2, 3]), np.array([0, 0, 0, 10_000])]
 
@@ -42,11 +43,8 @@ def config(mechanism, **settings):
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "gumbel", "public"])
 def test_ids_are_global_sorted_and_as_many_as_asked(mechanism):
-    chosen = select_rows(
-        HISTOGRAMS,
-        config(mechanism, rows=6, noise_multiplier=0.1, epsilon=30.0),
-        stream(),
-    )
+    settings = config(mechanism, rows=6, split="equal", noise_multiplier=0.1, epsilon=30.0)
+    chosen = select_rows(HISTOGRAMS, settings, stream())
     assert chosen.rows.dtype == np.int64
     assert chosen.rows.tolist()[:2] == [1, 3]
     assert 11 in chosen.rows
@@ -54,9 +52,28 @@ def test_ids_are_global_sorted_and_as_many_as_asked(mechanism):
     assert chosen.rows_per_feature == [2, 2, 2]
 
 
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace", "gumbel", "public"])
+def test_jointly_the_most_frequent_rows_of_all_features_are_taken(mechanism):
+    settings = config(mechanism, rows=3, split="joint", noise_multiplier=0.1, epsilon=30.0)
+    chosen = select_rows(HISTOGRAMS, settings, stream())
+    assert chosen.rows.tolist() == [1, 3, 11] and chosen.rows_per_feature == [2, 0, 1]
+
+
 def test_a_share_is_capped_by_the_vocabulary_and_the_rest_is_not_spent_elsewhere():
-    assert rows_per_feature(config("public", rows=13), [5, 3, 100]) == [4, 3, 4]
-    assert len(select_rows(HISTOGRAMS, config("public", rows=10**6), stream()).rows) == 12
+    histograms = [np.zeros(size, dtype=np.int64) for size in (5, 3, 100)]
+    equal = config("public", rows=13, split="equal")
+    assert select_rows(histograms, equal, stream()).rows_per_feature == [4, 3, 4]
+    assert rows_selected(equal, [5, 3, 100]) == 11 and rows_selected(config("public", rows=13), [5, 3, 100]) == 13
+    for split in topk.SPLITS:
+        assert len(select_rows(HISTOGRAMS, config("public", rows=10**6, split=split), stream()).rows) == 12
+
+
+def test_a_split_that_is_not_said_is_joint_and_the_papers_under_its_fidelity():
+    assert SelectionConfig().named(FIDELITIES["rigorous"], in_stream=False).split == "joint"
+    assert SelectionConfig().named(FIDELITIES["paper"], in_stream=False).split == "equal"
+    assert SelectionConfig(split="joint").named(FIDELITIES["paper"], in_stream=False).split == "joint"
+    chosen = select_rows(HISTOGRAMS, config("public", rows=3), stream())
+    assert chosen.rows.tolist() == [1, 3, 11]
 
 
 def test_equal_public_counts_go_to_the_lower_id():
@@ -66,7 +83,8 @@ def test_equal_public_counts_go_to_the_lower_id():
 
 def test_fewer_rows_than_features_are_refused_by_key():
     with pytest.raises(UserError, match=r"^selection\.rows=2 .* at least 3"):
-        select_rows(HISTOGRAMS, config("gaussian", rows=2), stream())
+        select_rows(HISTOGRAMS, config("gaussian", rows=2, split="equal"), stream())
+    assert len(select_rows(HISTOGRAMS, config("gaussian", rows=2), stream()).rows) == 2
 
 
 @pytest.mark.parametrize(
@@ -78,6 +96,7 @@ def test_fewer_rows_than_features_are_refused_by_key():
         ({"noise_multiplier": math.nan}, "noise_multiplier"),
         ({"epsilon": -1.0}, "epsilon"),
         ({"epsilon": 101.0}, "epsilon"),
+        ({"split": "evenly"}, "split"),
         ({"mechanism": "public"}, "prior"),
         ({"prior": "counts.npy"}, "prior"),
     ],
@@ -118,8 +137,10 @@ def test_noise_has_the_law_that_is_accounted(mechanism, law, monkeypatch):
 
 
 def test_gumbel_draws_have_the_scale_that_is_accounted(monkeypatch):
-    scales = noise_of("gumbel", [np.zeros(10_000)] * 4, monkeypatch, config=dict(rows=40, epsilon=0.2))
-    assert scales == pytest.approx(np.full(4, 20.0))
+    for split, draws in (("equal", 4), ("joint", 1)):
+        settings = dict(rows=40, epsilon=0.2, split=split)
+        scales = noise_of("gumbel", [np.zeros(10_000)] * 4, monkeypatch, config=settings)
+        assert scales == pytest.approx(np.full(draws, 20.0))
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
@@ -132,11 +153,12 @@ def test_released_counts_lie_on_a_grid_of_which_counts_are_multiples(mechanism):
     assert grid < 1 and (low / grid == np.rint(low / grid)).all() and (high - low == 3).all()
 
 
+@pytest.mark.parametrize("split", topk.SPLITS)
 @pytest.mark.parametrize("mechanism", ["gaussian", "public"])
-def test_blocks_of_a_feature_give_the_bits_of_the_whole(mechanism, monkeypatch):
+def test_blocks_of_a_feature_give_the_bits_of_the_whole(mechanism, split, monkeypatch):
     """Counts repeat, so that equal ones, of which the lower row wins, fall on both sides of a block's end."""
     counts = [np.random.default_rng(0).integers(0, 50, size) for size in (5 * BLOCK + 1001, 3, 2 * BLOCK)]
-    settings, known = config(mechanism, rows=3 * 70_000), dict(examples=10**9)
+    settings, known = config(mechanism, rows=3 * 70_000, split=split), dict(examples=10**9)
     whole = select_rows(counts, settings, stream(5), **known).rows
     noised = np.concatenate(noisy_counts(counts, settings, stream(5), **known))
     monkeypatch.setattr(topk, "ROWS_AT_ONCE", 2 * BLOCK)
@@ -144,6 +166,9 @@ def test_blocks_of_a_feature_give_the_bits_of_the_whole(mechanism, monkeypatch):
     assert np.array_equal(np.concatenate(noisy_counts(counts, settings, stream(5), **known)), noised)
     assert np.array_equal(select_rows(counts, settings, stream(5), **known).rows, whole)
     dense = np.concatenate(counts).astype(float) if mechanism == "public" else noised
+    if split == "joint":
+        assert np.array_equal(whole, np.sort(np.argsort(-dense, kind="stable")[: 3 * 70_000]))
+        return
     first = np.argsort(-dense[: len(counts[0])], kind="stable")[:70_000]
     assert np.array_equal(whole[:70_000], np.sort(first))
 
@@ -170,10 +195,11 @@ def test_events_cost_what_the_mechanism_costs():
     assert selection_events(config("laplace", epsilon=0.2), sizes) == [
         Event(kind="laplace", what="row selection", noise_multiplier=20.0, count=4)
     ]
-    # 10 rows from each feature, 2 where there are only 2.
-    assert selection_events(config("gumbel", epsilon=0.2, rows=40), sizes) == [
-        Event(kind="pure", what="row selection", epsilon_per_draw=0.05, draws=32, claimed_epsilon=0.2)
-    ]
+    # 10 rows from each feature, 2 where there are only 2; or 40 from all.
+    for split, draws in (("equal", 32), ("joint", 40)):
+        assert selection_events(config("gumbel", epsilon=0.2, rows=40, split=split), sizes) == [
+            Event(kind="pure", what="row selection", epsilon_per_draw=0.05, draws=draws, claimed_epsilon=0.2)
+        ]
     assert selection_events(config("public"), sizes) == []
 
 
@@ -214,6 +240,25 @@ def test_one_shot_gumbel_with_k_above_1_is_not_epsilon_dp_and_our_event_covers_i
         _probability_of_set([3, 0, 0, 0, 0], outcome, epsilon),
     )
     assert p > math.exp(epsilon) * q * 1.1
+
+
+def test_joint_gumbel_draws_cost_what_is_accounted_though_an_example_moves_a_count_of_each_feature():
+    """Rows 0 to 2 are one feature's and 3 to 5 another's; every example that could be added, every set of two rows."""
+    share, k = 0.5, 2
+    (event,) = selection_events(config("gumbel", epsilon=2 * share, rows=k, split="joint"), [3, 3])
+    sets = list(itertools.combinations(range(6), k))
+    worst = 0.0
+    for fewer in ([0, 0, 0, 0, 0, 0], [4, 1, 0, 2, 0, 0], [9, 0, 0, 8, 0, 0]):
+        p = np.array([_probability_of_set(fewer, s, share) for s in sets])
+        for first, second in itertools.product(range(3), range(3, 6)):
+            more = np.array(fewer)
+            more[[first, second]] += 1
+            q = np.array([_probability_of_set(more, s, share) for s in sets])
+            worst = max(worst, np.abs(np.log(p / q)).max())
+            for level in (0.0, 0.3, 0.7, 0.95):
+                spent = max(np.maximum(a - math.exp(level) * b, 0).sum() for a, b in ((p, q), (q, p)))
+                assert spent <= accounting.delta([event], level) + 1e-12
+    assert share < worst <= k * share
 
 
 def test_the_formula_of_the_counter_example_is_the_law_of_the_mechanism():

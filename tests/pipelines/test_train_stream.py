@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from dpfest.errors import UserError
-from dpfest.topk import most_frequent, rows_per_feature
+from dpfest.topk import most_frequent
 from dpfest.training import PrivateTraining
 from pipelines.budget import budget
 from pipelines.config.compose import Composer
@@ -228,7 +228,7 @@ def test_rows_come_from_the_sum_of_the_noised_days_up_to_the_periods_last(config
     assert sorted(noised) == [0, 1, 2, 3, 4, 5]
     for wanted, days in zip(rows, (4, 6), strict=True):
         total = np.split(sum(noised[day] for day in range(days)), np.arange(60, 26 * 60, 60))
-        assert wanted.tolist() == most_frequent(enumerate(total), rows_per_feature(selection, [60] * 26)).tolist()
+        assert wanted.tolist() == most_frequent(enumerate(total), selection, [60] * 26).tolist()
     assert rows[0].tolist() != rows[1].tolist()
     raw = np.concatenate(stream.days[3].histogram())
     spread = float(np.std(noised[3] - raw))

@@ -226,7 +226,7 @@ def audit(ctx: typer.Context) -> None:
 
 
 def main() -> None:
-    """Run the command line; a UserError is one line on stderr and exit status 2."""
+    """Run the command line; a UserError, and memory that runs out, is one line on stderr and exit status 2."""
     outlive_readers()
     try:
         check_packages()
@@ -234,6 +234,24 @@ def main() -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        print(
+            f"error: memory ran out ({' '.join(str(error).split())[:200] or 'Python'}). What was written is whole, and "
+            "the same command goes on from it: free memory, or lower train.micro_batch_size, which changes no result.",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether an error is Python's, numpy's or PyTorch's (of a CPU, which has no class of its own, or a GPU)."""
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or "DefaultCPUAllocator" in str(error)
+    )

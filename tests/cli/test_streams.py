@@ -59,3 +59,15 @@ def test_a_full_disk_ends_a_command_with_a_sentence_and_a_closed_output_with_non
     command = f"{sys.executable} -m dpfest config search {where}"
     ended = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (status, said)
+
+
+def test_memory_that_runs_out_ends_a_command_with_a_sentence(tmp_path: Path) -> None:
+    """A model of 4 GB where a process may have 3."""
+    words = ["train", "data=criteo_synthetic", "profile=smoke", "model.hidden=[32000,32000]"]
+    ended = subprocess.run(
+        ["bash", "-c", 'ulimit -v 3000000 && exec "$@"', "bash", sys.executable, "-m", "dpfest", *words],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 2, ended.stderr
+    assert "error: memory ran out (" in ended.stderr and "Traceback" not in ended.stderr
+    assert "lower train.micro_batch_size" in ended.stderr

@@ -95,6 +95,16 @@ def test_good_lines_keep_their_values_beside_bad_ones() -> None:
     assert np.array_equal(broken.label, whole.label[kept])
 
 
+def test_a_category_is_the_number_that_its_digits_write_in_either_case() -> None:
+    lines = some_lines(200)
+    upper = [
+        b"\t".join([*line.split(b"\t")[:14], *(field.upper() for field in line.split(b"\t")[14:])]) for line in lines
+    ]
+    assert upper != lines
+    lower, raised = (parse_block(b"\n".join(each) + b"\n") for each in (lines, upper))
+    assert np.array_equal(lower.keys, raised.keys)
+
+
 def test_the_message_says_which_field_and_what_it_held() -> None:
     fields = some_lines(1)[0].split(b"\t")
     fields[20] = b"0123zz67"

@@ -55,21 +55,27 @@ _KNOWN = {
             "smaller_tables", "DP-SGD, smaller tables", "#B2182B", "h",
             "smaller algorithm.max_rows or algorithm.max_dimension",
         ),
-        Algorithm("fest", "DP-FEST", "#0072B2", "s", _ROWS),
+        Algorithm("fest_equal", "DP-FEST (k/p a table, the paper's)", "#56B4E9", "d", _ROWS),
+        Algorithm("fest", "DP-FEST (one k)", "#0072B2", "s", _ROWS),
         Algorithm("adafest", "DP-AdaFEST", "#D55E00", "o", _THRESHOLD, symbols={}),
-        Algorithm("adafest_plus", "DP-AdaFEST+", "#009E73", "D", f"{_THRESHOLD} or {_ROWS}", symbols={}),
+        Algorithm(
+            "adafest_plus_equal", "DP-AdaFEST+ (k/p a table, the paper's)", "#7BC8A4", "<",
+            f"{_THRESHOLD} or {_ROWS}", symbols={},
+        ),
+        Algorithm("adafest_plus", "DP-AdaFEST+ (one k)", "#009E73", "D", f"{_THRESHOLD} or {_ROWS}", symbols={}),
         Algorithm(
             "exponential", "Exponential selection", "#AA4499", "^", "smaller algorithm.rows_per_step",
             symbols={NORM: "S₂", "algorithm.noise_ratio": "noise ratio"},
         ),
         Algorithm("frozen", "Frozen embeddings", "#777777", "X", dashes=(0, (4, 1.5, 1, 1.5))),
         Algorithm("lora_embedding", "LoRA on embeddings", "#E69F00", "v", "smaller algorithm.rank"),
-        Algorithm("fest/first_day", "DP-FEST (first day)", "#E69F00", "v", _ROWS, breadth=3.4),
-        Algorithm("fest/all_days", "DP-FEST (all days)", "#56B4E9", "^", _ROWS, breadth=2.2),
-        Algorithm("fest/streaming", "DP-FEST (streaming)", "#0072B2", "s", _ROWS),
+        Algorithm("fest_equal/first_day", "DP-FEST (k/p a table, first day)", "#E69F00", "v", _ROWS, breadth=3.4),
+        Algorithm("fest_equal/all_days", "DP-FEST (k/p a table, all days)", "#999933", "^", _ROWS, breadth=2.2),
+        Algorithm("fest_equal/streaming", "DP-FEST (k/p a table, streaming)", "#56B4E9", "d", _ROWS),
+        Algorithm("fest/streaming", "DP-FEST (one k, streaming)", "#0072B2", "s", _ROWS),
     )
 }  # fmt: skip
-_FREE = (("#CC79A7", ">"), ("#56B4E9", "<"), ("#35978F", "d"))
+_FREE = (("#CC79A7", ">"), ("#999999", "8"), ("#35978F", "H"))
 
 REFERENCES = ("nonprivate", "dpsgd", "frozen")
 """The algorithms that the others are compared with; they choose no rows."""

@@ -36,7 +36,7 @@ class Setting:
 
     @property
     def algorithm(self) -> str:
-        return self.runs[0].algorithm
+        return self.runs[0].rule
 
     @property
     def variant(self) -> str:
@@ -120,11 +120,12 @@ class Setting:
 
     @property
     def is_sparsest(self) -> bool:
-        """Whether no setting of its algorithm can have a larger reduction: DP-FEST with one row per table (int(k/p) =
-        1), exponential selection with one row per step, LoRA of rank 1."""
+        """Whether no setting of its algorithm can have a larger reduction: DP-FEST with one row (of each table where
+        int(k/p) = 1, or of all), exponential selection with one row per step, LoRA of rank 1."""
         tables, rows = len(self.runs[0].tables), self.parameter("selection.rows")
-        if self.algorithm == "fest":
-            return bool(tables and isinstance(rows, int | float) and rows // tables <= 1)
+        if self.algorithm in ("fest", "fest_equal"):
+            least = tables if self.algorithm == "fest_equal" else 1
+            return bool(tables and isinstance(rows, int | float) and rows // least <= 1)
         return 1 in (self.parameter("rows_per_step"), self.parameter("rank"))
 
     @cached_property

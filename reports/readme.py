@@ -122,7 +122,7 @@ class Results:
     @property
     def _sparse(self) -> list[str]:
         """The algorithms that make gradients smaller, in order."""
-        there = {run.algorithm for group in self.groups for run in group.runs}
+        there = {run.rule for group in self.groups for run in group.runs}
         return [name for name in ordered(there) if name not in REFERENCES]
 
     @property
@@ -284,7 +284,7 @@ def _sparse_row(panel: Panel, names: Sequence[str]) -> dict[str, str]:
 
 def _settings_of(panel: Panel, name: str) -> Sequence[Setting]:
     """Return an algorithm's settings; in streams, those of DP-FEST that count the days so far."""
-    return panel.of("fest/streaming" if name == "fest" and panel.population.periods else name)
+    return panel.of(f"{name}/streaming" if name in ("fest", "fest_equal") and panel.population.periods else name)
 
 
 def _within(settings: Sequence[Setting], best: Setting) -> str:

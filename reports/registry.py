@@ -55,11 +55,11 @@ ENTRIES = (
     ),
     Entry(
         "fig5", "DP-AdaFEST against DP-FEST in streams", best_reduction.fig5,
-        experiment="streaming", algorithms=(*_CONTROLS, "fest", "adafest"), kinds=("stream",),
+        experiment="streaming", algorithms=(*_CONTROLS, "fest_equal", "fest", "adafest"), kinds=("stream",),
     ),
     Entry(
         "fig6", "DP-AdaFEST+ in a stream", best_reduction.fig6,
-        experiment="streaming", algorithms=(*_CONTROLS, "fest", "adafest", "adafest_plus"), kinds=("stream",),
+        experiment="streaming", algorithms=(*_CONTROLS, *best_reduction.FIG4), kinds=("stream",),
     ),
     Entry(
         "tab_lora", "LoRA on the embedding table", tab_lora.content,

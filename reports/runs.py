@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
+from dpfest.topk import EQUAL
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.identity import WITHOUT_EFFECT
@@ -41,9 +42,9 @@ from reports.checked import (
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
 
-INCIDENTAL = frozenset({"noise", *WITHOUT_EFFECT})
-"""Hyper-parameters that do not affect the law of what a run computes, and distinguish no settings (`noise`: dense or
-lazy)."""
+INCIDENTAL = frozenset({"noise", "split", *WITHOUT_EFFECT})
+"""Hyper-parameters that distinguish no settings: they do not affect the law of what a run computes (`noise`: dense or
+lazy), or `Run.rule` states them (`split`)."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,14 @@ class Run:
     def reduction(self) -> float:
         """Embedding parameters over mean non-zero coordinates; infinite if no coordinate is updated."""
         return self.parameters / self.coordinates if self.coordinates > 0 else math.inf
+
+    @property
+    def rule(self) -> str:
+        """The algorithm; `fest_equal` or `adafest_plus_equal` where rows are selected as in the paper, as many of every
+        table, which of a single table is the same as the k most frequent of all."""
+        selection = (self.hyperparameters.get("algorithm") or {}).get("selection")
+        equal = selection is not None and (selection.get("split") in (None, EQUAL) or len(self.tables) == 1)
+        return self.algorithm + "_equal" * equal
 
     @property
     def anchor(self) -> str:
@@ -313,7 +322,7 @@ def _timings(file: Path) -> Timings | None:
 
 def setting_key(run: Run) -> str:
     """Return the key of a run's setting: everything but the seed."""
-    rest = [run.algorithm, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
+    rest = [run.rule, run.sampling, run.target_epsilon, run.delta, run.batch_size, run.steps]
     return json.dumps([distinctive(run), rest], sort_keys=True, default=str)
 
 

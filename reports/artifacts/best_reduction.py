@@ -33,10 +33,10 @@ from reports.tables import Column, Table
 from reports.wording import flag, generated, metric, multiple, number, settings_text, signed, tooltip, utility
 
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02)
-FIG3 = ("fest", "adafest", "exponential")
-FIG4 = ("fest", "adafest", "adafest_plus")
-FIG5 = ("adafest", *SOURCES)
-FIG6 = ("fest/streaming", "adafest", "adafest_plus")
+FIG3 = ("fest_equal", "fest", "adafest", "exponential")
+FIG4 = ("fest_equal", "fest", "adafest", "adafest_plus_equal", "adafest_plus")
+FIG5 = ("adafest", *SOURCES, "fest/streaming")
+FIG6 = ("fest_equal/streaming", "fest/streaming", "adafest", "adafest_plus_equal", "adafest_plus")
 
 
 def fig3(inputs: Inputs) -> Content:

@@ -14,7 +14,7 @@ from reports.entry import Content, Inputs
 from reports.style import WIDTH, Drawing, dashed, hover, key, log_axis, scale_bar
 from reports.wording import metric, number, plural, tooltip
 
-COMPARED = ("fest", "adafest", "adafest_plus", "exponential")
+COMPARED = ("fest_equal", "fest", "adafest", "adafest_plus_equal", "adafest_plus", "exponential")
 """The paper's algorithms; any other with runs is drawn as well."""
 
 

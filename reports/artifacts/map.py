@@ -21,7 +21,7 @@ from reports.style import NOTE_COLOUR, WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import metric, multiple, settings_text, significant, utility
 
-RULES = ("threshold", "smaller_tables", "fest", "adafest")
+RULES = ("threshold", "smaller_tables", "fest_equal", "fest", "adafest")
 KEPT = 0.9
 """Share of DP-SGD's gain over frozen embeddings that a setting must keep."""
 LEAST_GAIN = 0.01
@@ -30,7 +30,7 @@ GRID = 3
 """Number of settings of an algorithm on real data from which it is drawn: fewer do not show what it can keep."""
 REAL = ("D", "^", ">", "*", "P", "<")
 """Markers of real datasets, in turn; the colour is the algorithm's, as is the filling."""
-FILLING = {"threshold": "top", "smaller_tables": "right", "fest": "none", "adafest": "left"}
+FILLING = {"threshold": "top", "smaller_tables": "right", "fest_equal": "none", "fest": "bottom", "adafest": "left"}
 APART = 1.08
 """Factor by which real datasets of neighbouring algorithms are moved apart in a panel."""
 NOTHING = "nothing to keep"
@@ -131,7 +131,8 @@ def content(inputs: Inputs) -> Content:
     caption = (
         f"The largest reduction of the embedding gradient that keeps at least {KEPT:.0%} of DP-SGD's gain in {name} "
         "over frozen embeddings, chosen on validation. Planted data: each panel varies one property and leaves the "
-        "others at the centre. Open (DP-FEST) and half-filled (left: DP-AdaFEST, right: smaller tables, top: "
+        "others at the centre. Open (DP-FEST, k/p a table) and half-filled (bottom: "
+        "DP-FEST, one k; left: DP-AdaFEST, right: smaller tables, top: "
         "thresholded) markers are real datasets, which also differ from the centre in other properties (but have the "
         "centre's ε outside its own panel); they are missing where the property is unknown. At 1 (▾ for planted data) "
         "no setting tried keeps enough, so only DP-SGD does. "

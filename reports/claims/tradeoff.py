@@ -27,7 +27,7 @@ VERY = 10
 MUCH = 10
 """A reduction above this counts as significant; the paper gives no number."""
 
-SPARSE = ("fest", "adafest", "adafest_plus")
+SPARSE = ("fest_equal", "fest", "adafest", "adafest_plus_equal", "adafest_plus")
 
 
 def reaches(

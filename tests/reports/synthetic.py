@@ -165,6 +165,7 @@ def write_map(runs: Path) -> None:
             ("dpsgd", 1.0, 20_000.0, {}),
             ("fest", 0.95, 500.0, {"selection": {"rows": 100}}),
             ("fest", 0.8, 50.0, {"selection": {"rows": 10}}),
+            ("fest", 0.95, 400.0, {"selection": {"rows": 100, "split": "joint"}}),
             ("adafest", 0.7, 100.0, {"threshold": 4.0}),
             ("threshold", 0.92, 5_000.0, {"false_rate": 0.25}),
             ("smaller_tables", 0.93, 1_000.0, {"max_rows": 50}),
@@ -217,10 +218,12 @@ def write_comparison(
             for norm in (0.5, 1.0, 2.0):
                 put("dpsgd", {"clipping_norm": norm}, 0.720 - 0.002 * abs(math.log2(norm)), PARAMETERS)
             for k in (300, 1000, 3000, 10_000, 30_000):
-                fest = {"clipping_norm": 1.0, "selection": {"mechanism": "gaussian", "rows": k}}
-                put("fest", fest, 0.719 - 0.03 * math.exp(-k / 3000), k * 11.0)
-                both = fest | {"contribution_clipping_norm": 1.0, "threshold": 10.0, "noise_ratio": 5.0}
-                put("adafest_plus", both, 0.7185 - 0.016 * math.exp(-k / 1500), k * 0.12)
+                for split in ("equal", "joint"):
+                    selection = {"mechanism": "gaussian", "rows": k, "split": split}
+                    fest = {"clipping_norm": 1.0, "selection": selection}
+                    put("fest", fest, 0.719 - 0.03 * math.exp(-k / 3000), k * 11.0)
+                    both = fest | {"contribution_clipping_norm": 1.0, "threshold": 10.0, "noise_ratio": 5.0}
+                    put("adafest_plus", both, 0.7185 - 0.016 * math.exp(-k / 1500), k * 0.12)
             for ratio in (0.5, 1.0, 5.0, 10.0):
                 for threshold in (5.0, 10.0, 20.0, 50.0, 100.0):
                     if (ratio, threshold) == (0.5, 100.0):
@@ -254,12 +257,17 @@ def write_streaming(runs: Path, periods: tuple[int, ...] = (1, 4, 18), dataset: 
                 test = 0.71 + gain - loss - (0.004 if rows == 300 else 0)
                 settings = {"clipping_norm": 1.0, "selection": selection}
                 write_run(runs, "fest", test=test, coordinates=rows * 11.0, settings=settings, **shared)
+                if source == "streaming":
+                    settings = settings | {"selection": selection | {"split": "joint"}}
+                    write_run(runs, "fest", test=test, coordinates=rows * 11.0, settings=settings, **shared)
         for threshold in (5.0, 20.0):
             test = 0.7098 + gain - 0.0001 * threshold
             write_run(
                 runs, "adafest", test=test, coordinates=5e3 / threshold, settings={"threshold": threshold}, **shared
             )
         both = {"threshold": 5.0, "selection": {"mechanism": "gaussian", "rows": 3000, "source": "streaming"}}
+        write_run(runs, "adafest_plus", test=0.7095 + gain, coordinates=50.0, settings=both, **shared)
+        both = both | {"selection": {**both["selection"], "split": "joint"}}  # type: ignore[dict-item]
         write_run(runs, "adafest_plus", test=0.7095 + gain, coordinates=50.0, settings=both, **shared)
 
 

@@ -44,7 +44,8 @@ def test_every_algorithm_of_the_library_looks_like_no_other() -> None:
 
 
 def test_a_variant_without_a_look_of_its_own_has_that_of_its_algorithm() -> None:
-    assert label("fest/all_days") == "DP-FEST (all days)"
+    assert label("fest_equal/all_days") == "DP-FEST (k/p a table, all days)"
+    assert algorithm("fest/all_days") == algorithm("fest")
     assert algorithm("adafest_plus/all_days") == algorithm("adafest_plus")
     assert ordered(["other", "frozen", "dpsgd", "fest", "fest"]) == ["dpsgd", "fest", "frozen", "other"]
 

@@ -157,9 +157,9 @@ def test_the_reduction_curve_marks_settings_worse_than_frozen_with_hollow_marker
     with style():
         figure = best_reduction.fig3(Inputs(drawn=only_population(tmp_path))).figure
     assert figure is not None
-    markers = [line for line in figure.axes[0].lines if line.get_marker() == "s" and line.get_linestyle() == "None"]
+    markers = [line for line in figure.axes[0].lines if line.get_marker() == "d" and line.get_linestyle() == "None"]
     faces = {round(float(line.get_xdata()[0]), 6): line.get_markerfacecolor() for line in markers}
-    assert faces == {0.005: "#0072B2", 0.015: "white"}
+    assert faces == {0.005: "#56B4E9", 0.015: "white"}
     # The shaded region, from the loss of frozen embeddings on.
     assert min(patch.get_x() for patch in figure.axes[0].patches) == pytest.approx(0.01)
 
@@ -258,11 +258,14 @@ def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_compa
         write_run(tmp_path, "frozen", test=0.70, coordinates=0.0, epsilon=epsilon)
     for name in ("fest", "adafest", "exponential"):
         write_run(tmp_path, name, test=0.71, coordinates=100.0, epsilon=1.0)
+    for split in ("joint", "equal"):
+        write_run(tmp_path, "fest", test=0.71, coordinates=100.0, settings={"selection": {"rows": 9, "split": split}})
     entries = {entry.id: entry for entry in ENTRIES}
     for name in ("fig3", "tab_frozen"):
         assert absent(entries[name], only_population(tmp_path)) == []
     write_run(tmp_path, "fest", test=0.71, coordinates=100.0, epsilon=8.0)
     assert absent(entries["fig3"], only_population(tmp_path)) == [
+        "No DP-FEST (k/p a table, the paper's) (fest_equal) runs at ε = 8 yet.",
         "No DP-AdaFEST (adafest) runs at ε = 8 yet.",
         "No Exponential selection (exponential) runs at ε = 8 yet.",
     ]

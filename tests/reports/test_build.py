@@ -69,11 +69,11 @@ def test_a_whole_comparison_is_complete_and_one_with_planned_runs_to_come_is_not
     comparison: Path, report: Path, tmp_path: Path, undrawn: None
 ) -> None:
     assert {entry["status"] for entry in entries(report).values()} == {"complete"}
-    planned = {"comparison": {"adafest": 38, "frozen": 2, "fest": 19}}
+    planned = {"comparison": {"adafest": 38, "frozen": 2, "fest": 38}}
     build(comparison, tmp_path, only=["fig9", "frontier"], planned=planned)
     built = entries(tmp_path)
     assert (built["fig9"]["status"], built["frontier"]["status"]) == ("complete", "incomplete")
-    assert "10 of 19 fest runs" in (tmp_path / "tables" / "frontier.md").read_text(encoding="utf-8")
+    assert "20 of 38 fest runs" in (tmp_path / "tables" / "frontier.md").read_text(encoding="utf-8")
 
 
 @whole
@@ -113,7 +113,7 @@ def test_missing_algorithms_leave_artifacts_visibly_incomplete(tmp_path: Path, u
     entry = entries(report)["fig4"]
     assert entry["status"] == "incomplete"
     missing = "\n".join(entry["variants"][0]["missing"])
-    assert "No DP-AdaFEST+ (adafest_plus) runs yet." in missing
+    assert "No DP-AdaFEST+ (one k) (adafest_plus) runs yet." in missing
     assert "No Frozen embeddings (frozen) runs at ε = 3 yet" in missing
     assert "adafest_plus" in (report / "tables" / "fig4.md").read_text(encoding="utf-8")
 

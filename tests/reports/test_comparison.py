@@ -90,10 +90,10 @@ def test_frozen_embeddings_have_an_infinite_reduction_and_mark_what_they_beat(tm
     population = only_population(tmp_path)
     frozen = population.best("frozen", 1.0)
     assert frozen is not None and math.isinf(frozen.reduction)
-    marked = {s.parameter("selection.rows"): population.worse_than_frozen(s) for s in population.of("fest", 1.0)}
+    marked = {s.parameter("selection.rows"): population.worse_than_frozen(s) for s in population.of("fest_equal", 1.0)}
     assert marked == {900: False, 9: True}
     # Without a frozen run at that ε nothing is claimed.
-    assert not any(population.worse_than_frozen(s) for s in population.of("fest", 3.0))
+    assert not any(population.worse_than_frozen(s) for s in population.of("fest_equal", 3.0))
 
 
 def test_the_frontier_keeps_what_no_setting_beats_in_both(tmp_path: Path) -> None:

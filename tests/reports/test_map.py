@@ -48,15 +48,15 @@ def _real(runs: Path, batch_size: int = 2048) -> None:
 def test_each_point_has_the_most_reduced_setting_that_keeps_enough(tmp_path: Path) -> None:
     write_map(tmp_path)
     rows = _rows(_content(tmp_path))
-    assert len(rows) == 16
+    assert len(rows) == 20
     kept = {(row["zipf_exponent"], row["tail_signal"], row["examples_per_row"], row["algorithm"]): row for row in rows}
-    fest = kept["1.1", "0.5", "30", "fest"]
+    fest = kept["1.1", "0.5", "30", "fest_equal"]
     assert fest["reduction"] == "40" and float(fest["kept"]) == pytest.approx(0.95)
     adafest = kept["1.1", "0.5", "30", "adafest"]
     assert (adafest["reduction"], adafest["verdict"]) == ("", artifact.NONE)
     assert kept["1.1", "0.5", "30", "threshold"]["reduction"] == "4"
     assert kept["1.1", "0.5", "30", "smaller_tables"]["reduction"] == "20"
-    assert kept["1.1", "0.5", "300", "fest"]["verdict"] == artifact.NOTHING  # DP-SGD gains 0.002 there
+    assert kept["1.1", "0.5", "300", "fest_equal"]["verdict"] == artifact.NOTHING  # DP-SGD gains 0.002 there
 
 
 def _real_markers(runs: Path) -> dict[str, list[Any]]:
@@ -92,7 +92,7 @@ def test_real_data_stand_where_their_place_is_known(tmp_path: Path) -> None:
     real = _real_markers(tmp_path)
     assert len(real) == 5
     for axis in artifact.AXES:
-        known = [(artifact.REAL[0], artifact.FILLING["fest"])]
+        known = [(artifact.REAL[0], artifact.FILLING["fest_equal"])]
         assert real[axis.heading] == ([] if axis.name in ("zipf_exponent", "tail_signal") else known)
     assert "journey" in _legend(tmp_path)
 
@@ -120,9 +120,9 @@ def test_the_map_is_one_artifact_and_its_runs_are_main_data_of_no_other(tmp_path
     built = {one["id"]: one for one in json.loads((report / "report.json").read_text())["artifacts"]}
     assert built["fig8"]["status"] == built["frontier"]["status"] == "missing"
     assert built["map"]["status"] == "complete" and len(built["map"]["variants"]) == 1
-    assert built["map"]["runs_done"] == 28
+    assert built["map"]["runs_done"] == 32
     assert {path.name for path in (report / "figures").glob("map*")} == {"map.png", "map.pdf", "map.svg"}
     claims = json.loads((report / "report.json").read_text())["claims"]
     assert not [claim for claim in claims if "map_synthetic" in claim.get("datasets", {})]
     (line,) = [line for line in listing(runs, report).artifacts if line.name == "map"]
-    assert line.done == 28
+    assert line.done == 32

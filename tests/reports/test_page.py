@@ -264,7 +264,7 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path, monkeypatch: pyte
     document = Document((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
     statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
     assert statuses[:2] == ["missing", "incomplete"]  # fig5, then fig8: the paper's order
-    assert "Incomplete." in document.text and "No DP-FEST (fest) runs yet." in document.text
+    assert "Incomplete." in document.text and "No DP-FEST (one k) (fest) runs yet." in document.text
     assert len(document.all("svg")) == 3  # what was found; at a glance, and in its place
 
 

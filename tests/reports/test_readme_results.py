@@ -98,11 +98,17 @@ def test_every_number_of_the_table_is_that_of_the_cards(reference: Path, text: s
     dpsgd = best(of(reference, dataset="journey", algorithm="dpsgd"))
     for name, column in (("nonprivate", "Non-private"), ("dpsgd", "DP-SGD"), ("frozen", "Frozen embeddings")):
         assert journey[column] == said(best(of(reference, dataset="journey", algorithm=name)))
-    for name, column in (("fest", "DP-FEST"), ("adafest", "DP-AdaFEST"), ("adafest_plus", "DP-AdaFEST+")):
+    for name, shares, column in (
+        ("fest", "equal", "DP-FEST (k/p a table, the paper's)"),
+        ("fest", "joint", "DP-FEST (one k)"),
+        ("adafest", "", "DP-AdaFEST"),
+        ("adafest_plus", "equal", "DP-AdaFEST+ (k/p a table, the paper's)"),
+        ("adafest_plus", "joint", "DP-AdaFEST+ (one k)"),
+    ):
         near = [
             summaries
-            for summaries in of(reference, dataset="journey", algorithm=name).values()
-            if mean(dpsgd, "validation") - mean(summaries, "validation") <= 0.005
+            for settings, summaries in of(reference, dataset="journey", algorithm=name).items()
+            if mean(dpsgd, "validation") - mean(summaries, "validation") <= 0.005 and shares in settings
         ]
         chosen = max(near, key=reduction)
         utility, times = journey[column].split(" at ")
@@ -120,7 +126,7 @@ def test_what_says_nothing_is_not_told_and_all_cards_are_counted(reference: Path
     assert "criteo_synthetic" not in text and not re.search(r"0\.12[34]\d", text)
     assert max(len(line) for line in text.splitlines() if line[:1] != "|") <= 120
     found, tally, picture, *_ = text.split("\n\n")
-    assert all(line.startswith(("- ", "  ")) for line in found.splitlines()) and "Of 38 claims" in tally
+    assert all(line.startswith(("- ", "  ")) for line in found.splitlines()) and "Of 40 claims" in tally
     assert picture.startswith("![Utility against embedding gradient size on journey](docs/comparison.png)")
 
 

@@ -44,7 +44,7 @@ def test_every_finding_has_the_numbers_that_its_macro_words() -> None:
 
 
 def test_sentences_stand_on_one_line() -> None:
-    assert sentences("lacking", names=["dpsgd", "fest"], where="ε = 1") == "No DP-SGD or DP-FEST runs at ε = 1."
+    assert sentences("lacking", names=["dpsgd", "fest"], where="ε = 1") == "No DP-SGD or DP-FEST (one k) runs at ε = 1."
 
 
 def test_a_value_that_a_template_lacks_is_an_error_and_not_a_gap() -> None:

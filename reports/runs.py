@@ -42,9 +42,9 @@ from reports.checked import (
 SCHEMA = 2
 """The schema of summary.json that this version reads."""
 
-INCIDENTAL = frozenset({"noise", "split", *WITHOUT_EFFECT})
+INCIDENTAL = frozenset({"noise", "split", "calibrate", *WITHOUT_EFFECT})
 """Hyper-parameters that distinguish no settings: they do not affect the law of what a run computes (`noise`: dense or
-lazy), or `Run.rule` states them (`split`)."""
+lazy; `calibrate`), or `Run.rule` states them (`split`)."""
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,8 @@ class TrainConfig:
         log_every: steps between entries of metrics.jsonl, and between updates of terminal or log (loss, reduction,
             epsilon so far). The last step is always logged.
         save_model: whether a finished run keeps its weights.
+        calibrate: ``platt`` to fit, on validation rows, the two numbers that make scores of clicks probabilities; they
+            are released, and validation rows are outside of the guarantee. ``none`` leaves them out.
     """
 
     batch_size: Count = 2048
@@ -153,6 +155,7 @@ class TrainConfig:
     checkpoint_every: Count = 200
     log_every: Count = 20
     save_model: bool = True
+    calibrate: Literal["platt", "none"] = "platt"
 
 
 @dataclass

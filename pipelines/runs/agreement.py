@@ -16,7 +16,8 @@ from dpfest.errors import UserError
 _PRIVACY = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")
 _RUN = ("algorithm", "examples", "batch_size", "steps")
 _SHARES = ("auc", "accuracy", "value", "validation")
-_SIZES = ("standard_error", "validation_standard_error", "loss")
+_FINITE = ("scale", "shift")
+_SIZES = ("standard_error", "validation_standard_error", "loss", "constant_loss", "calibrated_loss")
 
 
 def refuse_disagreement(settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
@@ -78,6 +79,14 @@ def _utility(where: str, found: Mapping[str, Any]) -> None:
             _between(f"{where}.{key}", value, 0, 1)
         elif value is not None and key in _SIZES:
             _between(f"{where}.{key}", value, 0, math.inf)
+        elif value is not None and key in _FINITE:
+            _between(f"{where}.{key}", value, -math.inf, math.inf)
+    for place, group in enumerate(found.get("reliability") or ()):
+        for value, most in zip(group, (math.inf, 1, 1, 1), strict=True):
+            if value is not None:
+                _between(f"{where}.reliability[{place}]", value, 0, most)
+    if found.get("calibration"):
+        _utility(f"{where}.calibration", found["calibration"])
 
 
 def _privacy(settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> None:

@@ -73,6 +73,8 @@ def with_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
     for name, default in (("sampling", fidelity and fidelity.samplings[0]), ("max_batch_size", None)):
         if privacy.get(name) in (None, default):
             privacy.pop(name, None)
+    if train.get("calibrate") == "platt":
+        train.pop("calibrate")
     if algorithm.get("selection") is not None:
         algorithm["selection"] = _selection_with_effect(algorithm["selection"])
     return {**settings, "algorithm": algorithm, "privacy": privacy, "train": train}

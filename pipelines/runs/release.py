@@ -68,12 +68,18 @@ _LEDGER: dict[str, Any] = {
 _LAW = _plain("distribution mean shape")
 _SEARCH = {**_LAW, **_plain("settings target_epsilon epsilon_of_run")}
 _LEDGER[_OPTIONAL] = {**_SEARCH, "epsilon": None, "runs": [[_EVENT]]}
-_METRICS = _plain("auc accuracy standard_error loss")
+_LOSSES = {**_plain("loss constant_loss calibrated_loss"), "reliability": [[None]]}
+_PLATT = _plain("scale shift")
+_METRICS = {**_plain("auc accuracy standard_error"), **_LOSSES, **_PLATT}
 _PERIOD = {**_plain("examples steps"), "step": _EVENT, **_NOISE}
 _SUMMARY: dict[str, Any] = {
     **_plain("schema dataset model weights algorithm seed profile examples batch_size steps"),
     **{"hyperparameters": _APART, "tensors": _APART},
-    "utility": _plain("metric value split standard_error validation validation_standard_error loss"),
+    "utility": {
+        **_plain("metric value split standard_error validation validation_standard_error"),
+        **_LOSSES,
+        "calibration": _PLATT,
+    },
     "embedding_gradient": {
         **_plain("parameters coordinates_mean reduction"),
         "tables": [_plain("name rows dim rows_mean")],

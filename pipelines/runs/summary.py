@@ -22,6 +22,9 @@ from pipelines.runs.release import SUMMARY_SCHEMA
 from pipelines.runs.schedule import Schedule
 from pipelines.tasks.low_rank_table import EmbeddingSize
 
+PLATT = ("scale", "shift")
+"""The two numbers of a Platt scaling (:class:`pipelines.tasks.calibration.Platt`), fitted on validation rows."""
+
 
 def summarize(
     config: Config,
@@ -69,6 +72,8 @@ def summarize(
             "validation": validation[metric],
             "validation_standard_error": validation["standard_error"],
             "loss": test["loss"],
+            **{name: test[name] for name in ("constant_loss", "calibrated_loss", "reliability") if name in test},
+            **({"calibration": {name: validation[name] for name in PLATT}} if PLATT[0] in validation else {}),
         },
         "embedding_gradient": {
             "parameters": size.whole,

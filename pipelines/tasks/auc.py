@@ -7,6 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.tasks.calibration import Scores
 from pipelines.tasks.diverged import Diverged
 
 _KEPT_BITS = 20
@@ -42,6 +43,14 @@ class RocAuc:
         # Order floats as unsigned integers: flip all bits of negative ones, and the sign bit of others.
         ordered = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31))
         np.add.at(self.counts, (labels.astype(np.int64), ordered >> (32 - _KEPT_BITS)), 1)
+
+    @property
+    def scores(self) -> Scores:
+        """The scores counted, each as the middle of its bin."""
+        bins = np.flatnonzero(self.counts.any(axis=0))
+        ordered = (bins.astype(np.uint32) << (32 - _KEPT_BITS)) | np.uint32(1 << (31 - _KEPT_BITS))
+        bits = np.where(ordered >> 31, ordered & np.uint32((1 << 31) - 1), ~ordered)
+        return Scores(bits.view(np.float32).astype(np.float64), *self.counts[:, bins])
 
     @property
     def examples(self) -> int:

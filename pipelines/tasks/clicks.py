@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,6 +14,7 @@ from dpfest.tables import TableLayout
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, Rows
 from pipelines.tasks.auc import RocAuc
+from pipelines.tasks.calibration import FIT, Calibration, Platt
 from pipelines.tasks.diverged import refuse_infinite_loss
 from pipelines.tasks.low_rank_table import EmbeddingSize
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
@@ -47,13 +50,26 @@ class Evaluation:
         self.auc.add(labels.cpu().numpy(), logits.cpu().numpy())
         refuse_infinite_loss(self.losses[-1])
 
-    @property
-    def values(self) -> dict[str, float | None]:
-        """AUC, its standard error and the mean loss; None for those that too few rows leave undefined."""
-        examples = self.auc.examples
-        loss = sum(self.losses) / examples if examples else None
+    def values(self, calibration: Calibration = None) -> dict[str, Any]:
+        """Return AUC, its standard error, the mean loss and that of the best constant; see :meth:`ClickTask.evaluate`.
+
+        None stands for those that too few rows leave undefined.
+        """
+        examples, scores = self.auc.examples, self.auc.scores
         auc, error = self.auc.estimate
-        return {"auc": auc, "standard_error": error, "loss": loss}
+        loss = sum(self.losses) / examples if examples else None
+        values: dict[str, Any] = {
+            "auc": auc,
+            "standard_error": error,
+            "loss": loss,
+            "constant_loss": scores.constant_loss,
+        }
+        if calibration == FIT:
+            platt = scores.platt()
+            return values if platt is None else values | {"scale": platt.scale, "shift": platt.shift}
+        if isinstance(calibration, Platt):
+            values |= {"calibrated_loss": scores.loss(calibration), "reliability": scores.reliability(calibration)}
+        return values
 
 
 class ClickTask:
@@ -101,14 +117,20 @@ class ClickTask:
         logits = model(numeric, categorical)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
-    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
-        """Return the AUC, its standard error and the mean loss over rows; see :class:`Evaluation`."""
+    def evaluate(self, rows: ChunkedRows, calibration: Calibration = None) -> dict[str, Any]:
+        """Return the AUC, its standard error, the mean loss and that of the best constant over rows.
+
+        Args:
+            rows: the rows.
+            calibration: to fit a Platt scaling on them (``scale`` and ``shift`` of the result), or one that was fitted
+                on others, for ``calibrated_loss`` and ``reliability`` (:meth:`Scores.reliability`).
+        """
         self.model.eval()
         evaluation = Evaluation()
         for chunk in rows.chunks(EVALUATION_BATCH):
             evaluation.add(self.model, self.to_device(chunk))
         self.model.train()
-        return evaluation.values
+        return evaluation.values(calibration)
 
     def to_device(self, rows: Rows) -> Batch:
         """Return rows as a batch on the model's device."""

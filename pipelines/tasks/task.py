@@ -16,6 +16,7 @@ from dpfest.tables import TableLayout
 from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader
+from pipelines.tasks.calibration import Calibration
 from pipelines.tasks.low_rank_table import EmbeddingSize, LoraEmbedding
 from pipelines.tasks.smaller_tables import SmallerTables
 
@@ -44,8 +45,11 @@ class Task(Protocol):
     def losses(self, model: nn.Module, batch: Any) -> Tensor:
         """Return the loss of each example of a micro-batch under a model like :attr:`model`, ``[b]``."""
 
-    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
-        """Return the metric, its ``standard_error`` and the mean ``loss`` over rows."""
+    def evaluate(self, rows: ChunkedRows, calibration: Calibration = None) -> dict[str, Any]:
+        """Return the metric, its ``standard_error`` and the mean ``loss`` over rows.
+
+        ``calibration`` is for clicks alone (:meth:`pipelines.tasks.clicks.ClickTask.evaluate`).
+        """
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from dpfest.tables import TableLayout
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, TextRows
 from pipelines.tasks.auc import refuse_not_finite
+from pipelines.tasks.calibration import Calibration
 from pipelines.tasks.diverged import refuse_infinite_loss
 from pipelines.tasks.low_rank_table import EmbeddingSize, LowRankTable
 from pipelines.tasks.roberta import RobertaConfig, text_classifier
@@ -75,7 +76,7 @@ class TextTask:
         return nn.functional.cross_entropy(self._logits(model, ids, mask), labels, reduction="none")
 
     @torch.no_grad()
-    def evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+    def evaluate(self, rows: ChunkedRows, calibration: Calibration = None) -> dict[str, float | None]:
         """Return accuracy, its standard error and the mean loss over rows; None without rows."""
         right, examples, loss = 0, 0, 0.0
         for chunk in rows.chunks(EVALUATION_CHUNK):

@@ -41,6 +41,7 @@ from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
 from pipelines.tasks.averaging import TailAverage
+from pipelines.tasks.calibration import FIT, Calibration, Platt
 from pipelines.tasks.diverged import Diverged
 from pipelines.tasks.optimizers import optimizers, set_learning_rates
 from pipelines.tasks.task import Task, TaskReader, device_of, task_of
@@ -290,21 +291,24 @@ class Run:
             self.average.replace_weights()
         following = self.schedule.following(self.period)
         last = {"test": self.schedule.test} if following is None else {"following": following}
-        splits = {"validation": self.schedule.validation, **last}
-        self.evaluations.append({split: self._evaluate(rows) for split, rows in splits.items()})
+        fit = FIT if self.config.train.calibrate == "platt" else None
+        chosen = self._evaluate(self.schedule.validation, fit)
+        platt = Platt(chosen["scale"], chosen["shift"]) if "scale" in chosen else None
+        others = {split: self._evaluate(rows, platt) for split, rows in last.items()}
+        self.evaluations.append({"validation": chosen, **others})
         for split, values in self.evaluations[-1].items():
             if split != "test":
                 self._metrics(split, **values)
 
-    def _evaluate(self, rows: ChunkedRows) -> dict[str, float | None]:
+    def _evaluate(self, rows: ChunkedRows, calibration: Calibration = None) -> dict[str, Any]:
         started, counted = time.perf_counter(), CountedRows(rows)
-        values = self._values(counted)
+        values = self._values(counted, calibration)
         self.evaluating += time.perf_counter() - started
         self.evaluated += counted.count
         return values
 
-    def _values(self, rows: ChunkedRows) -> dict[str, float | None]:
-        return self.task.evaluate(rows)
+    def _values(self, rows: ChunkedRows, calibration: Calibration) -> dict[str, Any]:
+        return self.task.evaluate(rows, calibration)
 
     def release(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Release a run whose steps are all taken; returns the summary."""

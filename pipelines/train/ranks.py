@@ -44,6 +44,7 @@ from pipelines.runs.weights import Weights, write_pieces
 from pipelines.system.files import OWNER_ONLY, private_folder, write_atomically
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
+from pipelines.tasks.calibration import Calibration
 from pipelines.tasks.clicks import EVALUATION_BATCH, Batch, ClickTask, Evaluation
 from pipelines.tasks.task import Task, TaskReader, smaller_tables
 from pipelines.train import Run, RunOutcome, finished, prepare, warn_of_differences
@@ -311,7 +312,7 @@ class _RankRun(Run):
 
         self.training.load(saved["training"], read)
 
-    def _values(self, rows: ChunkedRows) -> dict[str, float | None]:
+    def _values(self, rows: ChunkedRows, calibration: Calibration) -> dict[str, Any]:
         """Evaluate the model on rows, chunk by chunk, each on one rank; counts and losses are summed exactly."""
         self.training.flush()
         model, group, evaluation, losses = self.task.model.eval(), self.group, Evaluation(), list[float]()
@@ -331,7 +332,7 @@ class _RankRun(Run):
         evaluation.losses = losses
         group.sum(torch.from_numpy(evaluation.auc.counts))
         model.train()
-        return evaluation.values
+        return evaluation.values(calibration)
 
     def _weights(self) -> Weights:
         layout = self.training.engine.layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -47,7 +48,8 @@ SLOW += [("clicks", "smaller_tables"), ("text", "lora_embedding"), ("text", "ada
 SLOW += [("text", rule) for rule in ("nonprivate", "dpsgd", "threshold", "fest", "adafest", "exponential", "frozen")]
 
 # Released quantities that depend on training rows through noise alone. A new one belongs here only with that argument.
-WEIGHTS = r"utility\.(value|standard_error|validation|validation_standard_error|loss)|periods\[\]\.\w+\.\w+"
+SCORES = r"value|standard_error|validation|validation_standard_error|loss|calibrated_loss|calibration\.\w+"
+WEIGHTS = rf"utility\.({SCORES})|(utility|periods\[\]\.\w+)\.reliability\[\]\[\]|periods\[\]\.\w+\.\w+"
 ROWS = r"embedding_gradient\.(coordinates_mean|reduction|tables\[\]\.rows_mean)"
 READS_GRADIENTS = {"exponential", "threshold"}
 """Rules whose rows follow from noised gradients, and so from labels as well."""
@@ -312,6 +314,17 @@ MODEL = "release/model.safetensors"
         (SUMMARY, lambda f: edit_json(f, privacy=None), "do not agree on whether the run is private"),
         (SUMMARY, lambda f: edit_within(f, "utility", value=5.0), "utility.value is 5.0, not a number from 0 to 1"),
         (SUMMARY, lambda f: edit_within(f, "utility", loss=-1.0), "utility.loss is -1.0"),
+        (SUMMARY, lambda f: edit_within(f, "utility", calibrated_loss="low"), "utility.calibrated_loss is low"),
+        (
+            SUMMARY,
+            lambda f: edit_within(f, "utility", reliability=[[9, 2.0, 0.5, 0.5]]),
+            "utility.reliability[0] is 2.0",
+        ),
+        (
+            SUMMARY,
+            lambda f: edit_within(f, "utility", calibration={"scale": math.inf, "shift": 0.0}),
+            "is damaged (Infinity is not JSON)",
+        ),
         (SUMMARY, lambda f: edit_within(f, "embedding_gradient", reduction=1e9), "embedding_gradient.reduction is"),
         (SUMMARY, lambda f: edit_within(f, "privacy", delta=1e-30), "privacy.delta of the summary is 1e-30"),
         (LEDGER, lambda f: edit_json(f, target_epsilon=None), "do not agree on whether the run is private"),

@@ -29,12 +29,12 @@ class Uncopied:
 
 
 class OneProcess(Uncopied):
-    """Base of what takes steps: refuses to take them in another process than the one that made it."""
+    """Base of what draws or takes steps: refuses to do so in another process than the one that made it."""
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
         """Remember the process."""
         made = super().__new__(cls)
-        made._process = os.getpid()
+        object.__setattr__(made, "_process", os.getpid())  # of a frozen dataclass, too
         return made
 
     _process: int

@@ -9,7 +9,7 @@ from torch import Tensor
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
-from dpfest.topk import Selection
+from dpfest.topk import JOINT, Selection
 from dpfest.units import Units
 
 
@@ -50,6 +50,13 @@ def rows_of(selected: Selection | Tensor | np.ndarray | None, privacy_plan: Priv
         )
     if isinstance(selected, Selection) and tuple(selected.events) != privacy_plan.selections:
         raise UserError("The rows were selected at another cost than the plan's: select them with the plan's settings.")
+    if isinstance(selected, Selection) and selected.settings and algorithm.selection:
+        made, asked = ((one.rows, one.split or JOINT) for one in (selected.settings, algorithm.selection))
+        if made != asked:
+            raise UserError(
+                f"The rows were selected with rows={made[0]} and split={made[1]}, and the plan says rows={asked[0]} "
+                f"and split={asked[1]}: select them with the plan's settings."
+            )
     if isinstance(selected, Selection) and selected.events and selected.unit != privacy_plan.unit:
         raise UserError("The rows were selected under another unit of privacy than the plan's: give select(units=...).")
     if isinstance(selected, Selection) and selected.fixed and not privacy_plan.fixed_noise_seed:

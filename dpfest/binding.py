@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
 
 from dpfest import kernels
 from dpfest.engine import PrivateEngine
@@ -79,16 +80,38 @@ def bound_to(
     }
 
 
-def training_of(privacy_plan: PrivacyPlan, model: nn.Module, loss_fn: Any, read: Any) -> str:
+def training_of(
+    privacy_plan: PrivacyPlan,
+    model: nn.Module,
+    loss_fn: Any,
+    read: Any,
+    optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+    *others: Any,
+) -> str:
     """Return a digest over what decides a training's gradients: a key that is given twice must not meet two of them.
 
-    Plan, model with its weights, loss function and reader count; of data with more than a million values, their shape.
+    Plan, model with its weights, loss function, reader, optimisers with their rates and state, and ``others`` (units,
+    selected rows, dtypes) count; of data with more than a million values, their shape.
     """
-    weights = hashlib.sha256()
-    for name, value in model.state_dict().items():
-        weights.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    parts = [repr(privacy_plan), str(model), weights.hexdigest(), describe(loss_fn), describe(read)]
+    of_optimizers = [(type(one).__qualname__, one.state_dict()) for one in _listed(optimizers)]
+    parts = [repr(privacy_plan), str(model), describe(loss_fn), describe(read)]
+    parts += [_content(value) for value in (model.state_dict(), of_optimizers, others)]
     return digest("\n".join(map(digest, parts)))
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, Sequence) else [value]
+
+
+def _content(value: Any) -> str:
+    """Return a digest over a value's description, and over the whole of the tensors and arrays in it."""
+    leaves, structure = tree_flatten(value)
+    content = hashlib.sha256(str(structure).encode())
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            leaf = leaf.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        content.update(leaf.tobytes() if isinstance(leaf, np.ndarray) else describe(leaf).encode())
+    return content.hexdigest()
 
 
 def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Collection[str] | None) -> None:

@@ -98,10 +98,11 @@ class LazyNoise:
             deviation: standard deviation of the noise due on every row.
             learning_rates: one for each table.
         """
-        for number, ((rows, values), rate) in enumerate(zip(gradients, learning_rates, strict=True)):
-            assert rows is not None  # those that the batch touched
-            self.tables[number].weight.index_add_(0, rows, values, alpha=-rate)
+        for number, rate in enumerate(learning_rates):  # first: an interruption must not leave a sum without noise
             self.pending[number] += (deviation * rate) ** 2
+        for table, (rows, values), rate in zip(self.tables, gradients, learning_rates, strict=True):
+            assert rows is not None  # those that the batch touched
+            table.weight.index_add_(0, rows, values, alpha=-rate)
 
     def _flush(self) -> None:
         """Apply all pending noise, in bounded memory; call before the weights are used for anything but a step."""
@@ -120,13 +121,15 @@ class LazyNoise:
         if not len(rows):
             return
         self.settling = True
-        weight = self.tables[table].weight
-        values = weight.index_select(0, rows)
-        add_gaussian(values, self._key.stream("lazy noise", self._draws), variance.sqrt_())
-        self._draws += 1
-        weight.index_copy_(0, rows, values)
-        self.settled[table].index_fill_(0, rows, self.pending[table])
-        self.settling = False
+        try:
+            weight = self.tables[table].weight
+            values = weight.index_select(0, rows)
+            add_gaussian(values, self._key.stream("lazy noise", self._draws), variance.sqrt_())
+            self._draws += 1
+            weight.index_copy_(0, rows, values)  # first: a row that an interruption leaves unsettled is noised again
+            self.settled[table].index_fill_(0, rows, self.pending[table])
+        finally:
+            self.settling = False
 
     def _looked_up(self, table: nn.Module, args: tuple[Any, ...]) -> None:
         if not self._private:
@@ -138,13 +141,18 @@ class LazyNoise:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LazyNoise:
         """Return self: a copied model keeps these hooks; it may be copied only when no noise is pending."""
-        if not self._private and lacks_noise(self.state_dict()):
+        if not self._private and self.is_pending:
             raise UserError("The model's tables lack noise that is still pending: call flush() before you copy it.")
         return self
 
     def __reduce__(self) -> Any:
         """Refuse to be pickled with the model, which would release the key."""
         raise UserError("A model in training under lazy noise cannot be pickled: save model.state_dict().")
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether noise is pending on any row."""
+        return lacks_noise({"settled": self.settled, "pending": self.pending})
 
     def state_dict(self) -> dict[str, Any]:
         """Return what :meth:`load_state_dict` needs; private."""

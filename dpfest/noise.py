@@ -29,14 +29,14 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-from dpfest.alone import Uncopied
+from dpfest.alone import OneProcess
 
 _ZEROS = bytes(1 << 18)  # their encryption in counter mode is the keystream itself
 _EXTENSIONS = 1 << 127  # counter of the cipher block that extends word 0
 
 
 @dataclass(frozen=True)
-class NoiseKey(Uncopied):
+class NoiseKey(OneProcess):
     """A 256-bit key, ``secret``, and whether it derives from a user's seed (then reproducible, and not secret)."""
 
     secret: bytes
@@ -71,14 +71,22 @@ class NoiseKey(Uncopied):
         Args:
             purpose: kind of part.
             number: index of the part.
+
+        Raises:
+            UserError: this is another process than the key's; its random numbers could serve two releases.
         """
         return NoiseKey(self._digest("key", purpose, number), self.fixed)
 
     def stream(self, purpose: str, step: int = 0) -> Keystream:
-        """Return the random words of a draw, from the first: a function of key, purpose and step alone."""
+        """Return the random words of a draw, from the first: a function of key, purpose and step alone.
+
+        Raises:
+            UserError: as :meth:`derive`.
+        """
         return Keystream(self._digest("stream", purpose, step))
 
     def _digest(self, kind: str, purpose: str, number: int) -> bytes:
+        self.refuse_another_process()
         return hashlib.sha3_256(self.secret + f"dpfest {kind}/{number}/{purpose}".encode()).digest()
 
 

@@ -86,7 +86,8 @@ def make_private(
         sum_dtype: see :class:`PrivateTraining`.
         noise_seed: None for a key from the operating system; a number makes a run reproducible, on public data only.
         key: in place of a seed, the secret key of this run alone: of :func:`dpfest.select_best`, or
-            ``NoiseKey.fresh()``. The noise is also a function of plan, model, initial weights, loss function and data.
+            ``NoiseKey.fresh()``. The noise is also a function of all that decides the gradients: plan, model, initial
+            weights, loss function, data, optimisers, units and selected rows.
 
     Raises:
         UserError: a ``ValueError`` that names the argument or the layer, and the remedy.
@@ -132,7 +133,10 @@ def make_private(
             f"{examples:,}: plan with examples={examples}, or train a stream by dpfest.PrivateTraining(..., period=)."
         )
     if key is not None and noise_seed is None:
-        key = key.derive(f"training {binding.training_of(plan, model, loss_fn, read)}")
+        rows = selected.rows if isinstance(selected, Selection) else selected
+        of_units = None if units is None else (units.of, units.config)
+        decides = (plan, model, loss_fn, read, optimizer, of_units, rows, sum_dtype)
+        key = key.derive(f"training {binding.training_of(*decides)}")
     return PrivateTraining(
         model, loss_fn, optimizer, plan, read, units=units,
         selected=selected, key=key, sum_dtype=sum_dtype, num_workers=num_workers, pin_memory=pin_memory,

@@ -123,6 +123,7 @@ class Selection:
         events: privacy events that they cost.
         fixed: whether their noise derives from a seed.
         unit: what was counted once in a row; None for an example.
+        settings: the settings by which they were selected; None if unknown.
     """
 
     rows: NDArray[np.int64]
@@ -130,6 +131,7 @@ class Selection:
     events: list[Event]
     fixed: bool = False
     unit: UnitConfig | None = None
+    settings: SelectionConfig | None = None
 
 
 def groups(selection: SelectionConfig, vocabulary_sizes: Sequence[int]) -> list[tuple[range, int]]:
@@ -219,7 +221,8 @@ def select_rows(
     else:
         noised = noisy_counts(histograms, selection, stream, examples=examples, rows_per_example=rows_per_example)
         rows = most_frequent(noised, selection, sizes)
-    return Selection(rows, np.diff(np.searchsorted(rows, offsets)).tolist(), events)
+    counted = np.diff(np.searchsorted(rows, offsets)).tolist()
+    return Selection(rows, counted, events, settings=selection)
 
 
 def noisy_counts(

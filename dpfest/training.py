@@ -145,7 +145,7 @@ class PrivateTraining(OneProcess):
         before = None if after is None else (after._checks, after.steps_done)
         self._checks: CheckSchedule = CheckSchedule(self.period.steps, self._divides, self._draws_check, before)
         self._warnings = StepWarnings(self.engine.recorder.trainable, trains_tables=algorithm.name != "frozen")
-        self._followed = False
+        self._followed = self._is_branch = False
         if after is not None:
             after._followed = True
 
@@ -158,13 +158,25 @@ class PrivateTraining(OneProcess):
                 f"after= is a training of period {self._number} of its plan: a later period of the same plan can "
                 f"follow it, not period {period}, whose noise would be drawn a second time."
             )
+        if self._is_branch:
+            raise UserError(
+                "The training given as after= is a branch, and later periods belong to the training that it left: "
+                "followed by both, they would be taken twice and counted once."
+            )
         if self._followed:
             raise UserError("The training given as after= was followed by another: one key serves a period once.")
+        if self.engine.lazy and self.engine.lazy.is_pending:
+            raise UserError("The training given as after= has noise pending on its tables: call its flush() first.")
 
     @property
     def steps_left(self) -> int:
         """Steps that the plan still allows."""
         return self.period.steps - self._reserved - self.steps_done
+
+    @property
+    def _paid_ahead(self) -> bool:
+        """Whether the next step was paid for by an attempt that failed."""
+        return self._paid_for == self.steps_done
 
     def epsilon(self, delta: float | None = None) -> float:
         """Return epsilon of everything spent so far, at ``delta`` (None for the plan's)."""
@@ -290,12 +302,14 @@ class PrivateTraining(OneProcess):
         A copy of tensors and plain values only (``torch.load(..., weights_only=True)`` reads it). Private: not part of
         the release. Save it before the first step as well: steps repeated under another key are a second release.
         """
+        self.refuse_another_process()
         lazy = self.engine.lazy
         with lazy.private() if lazy else nullcontext():
             model = _copied(self.model.state_dict())
         return {
             "steps_done": self.steps_done,
             "reserved": self._reserved,
+            "is_branch": self._is_branch,
             "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
             "bound_to": self._bound_to(),
             "private_model": model,
@@ -327,9 +341,15 @@ class PrivateTraining(OneProcess):
         Raises:
             UserError: the state is bound to something else, which is named; or steps were taken under another key.
         """
+        self.refuse_another_process()
         needed = {"steps_done", "key", "bound_to", "private_model", "lazy"}
         if not isinstance(state, Mapping) or not state.keys() >= needed:
             raise UserError("This is not a state from PrivateTraining.state_dict().")
+        if steps is None and "granted" in state:
+            raise UserError(
+                f"fork({state['granted']}) made this state, for a branch: load it with steps={state['granted']} into "
+                "another training. The training itself goes on, or resumes from a state_dict() saved after the fork."
+            )
         key = NoiseKey(bytes(state["key"].tolist()), self.plan.fixed_noise_seed)
         binding.refuse_difference(
             state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES
@@ -370,9 +390,11 @@ class PrivateTraining(OneProcess):
         self._batches = self.plan.batches(self._number, key)
         if self.engine.lazy:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
-        new = done + reserved - self.steps_done - self._reserved
-        self.ledger.spend_step(self._number, new)
-        self.steps_done, self._reserved, self._paid_for = done, reserved, None
+        paid = self.steps_done + self._reserved + self._paid_ahead
+        self.ledger.spend_step(self._number, max(0, done + reserved - paid))
+        self.steps_done, self._reserved = done, reserved
+        self._is_branch = self._is_branch or steps is not None or bool(state.get("is_branch"))
+        self._paid_for = done if paid > done + reserved else None
         self._checks.resume()
         self._warnings.accept_weights()
 
@@ -386,7 +408,11 @@ class PrivateTraining(OneProcess):
         self._refuse_branches()
         self.flush()
         state = self.state_dict()
-        self.ledger.spend_step(self._number, steps)
+        if self._paid_ahead and steps == self.steps_left:  # of a step that failed: the branch takes it
+            self.ledger.spend_step(self._number, steps - 1)
+            self._paid_for = None
+        else:
+            self.ledger.spend_step(self._number, steps)
         self._reserved += steps
         return {**state, "granted": steps}
 

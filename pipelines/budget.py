@@ -18,11 +18,13 @@ import numpy as np
 
 from dpfest import accounting
 from dpfest.accounting import Event, cost_alone, to_record
+from dpfest.algorithms import AdaFEST
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.sampling import TruncatedPoisson
 from dpfest.search import SearchPlan, plan_search
 from dpfest.search_law import Search
+from dpfest.seen import seen_by_map, seen_by_selection
 from dpfest.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
@@ -40,11 +42,13 @@ class Budget:
         plan: of a run; within a private search, of one of its runs.
         search: the private search over this one setting, if one is asked for.
         alone: the plan of a run that no search chooses.
+        rows_per_example: rows that an example (or a unit) touches in all tables; None where it is not one of each.
     """
 
     plan: PrivacyPlan
     search: SearchPlan | None = None
     alone: PrivacyPlan | None = None
+    rows_per_example: int | None = None
 
     def __str__(self) -> str:
         plan, stream, step = self.plan, self.plan.periods[0].days is not None, self.plan.step()
@@ -78,10 +82,26 @@ class Budget:
                 cost = f"{accounting.epsilon([selection], plan.delta):.6g}"
                 claimed = f" (the paper claims {claim:g})" if claim is not None else ""
                 lines["epsilon of selection alone"] = cost + claimed
-            lines |= self._searched()
+            lines |= self._seen() | self._searched()
         width = max(map(len, lines))
         table = [f"{name:<{width}}  {value}" for name, value in lines.items()]
         return "\n".join([*table, *(self._periods() if stream else ())])
+
+    def _seen(self) -> dict[str, str]:
+        """Return how often a row must occur to be told from the noise (:mod:`dpfest.seen`); of clicks alone, where an
+        example touches a row of each feature."""
+        plan, lines, whose = self.plan, {}, "examples" if self.plan.unit is None else f"{self.plan.unit.name}s"
+        if self.rows_per_example is None:
+            return {}
+        if isinstance(plan.algorithm, AdaFEST):
+            seen = seen_by_map(plan, self.rows_per_example)
+            assert seen.in_batch is not None
+            of = f"{seen.in_batch:,.1f} of a batch" + ("" if plan.periods[0].days is None else ", in the first period")
+            lines["a row is seen by the map in"] = f"{seen.in_all:,.0f} training {whose} ({of})"
+        if counted := seen_by_selection(plan, self.rows_per_example):
+            of = "" if plan.periods[0].days is None else " of the days counted"
+            lines["a row is seen by the selection in"] = f"{counted.in_all:,.0f} training {whose}{of}"
+        return lines
 
     def _searched(self) -> dict[str, str]:
         """Return what a private search costs, beside a run alone and as many runs by plain composition."""
@@ -135,10 +155,13 @@ def budget(config: Config) -> Budget:
     """
     examples, features = data_sizes(config)
     alone = planned(config, examples, features)
+    rows_per_example = None
+    if config.data.task == "clicks" and alone.unit is None:
+        rows_per_example = features if isinstance(features, int) else len(features)
     if not config.search.asked:
-        return Budget(alone)
+        return Budget(alone, rows_per_example=rows_per_example)
     search = search_plan([config], examples, features)
-    return Budget(search.plans[0], search, alone)
+    return Budget(search.plans[0], search, alone, rows_per_example)
 
 
 def data_sizes(config: Config) -> tuple[int | list[Any], int | Sequence[int]]:

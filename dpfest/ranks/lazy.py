@@ -137,7 +137,8 @@ class ShardLazyNoise:
         self, gradients: Sequence[tuple[Tensor | None, Tensor]], deviation: float, learning_rates: Sequence[float]
     ) -> None:
         """See :meth:`dpfest.lazy.LazyNoise.apply`; rows are this rank's."""
-        for number, ((rows, values), rate) in enumerate(zip(gradients, learning_rates, strict=True)):
-            assert rows is not None
-            self.tables[number].weight.index_add_(0, rows, values, alpha=-rate)
+        for number, rate in enumerate(learning_rates):  # first: an interruption must not leave a sum without noise
             self.pending[number] += (deviation * rate) ** 2
+        for table, (rows, values), rate in zip(self.tables, gradients, learning_rates, strict=True):
+            assert rows is not None
+            table.weight.index_add_(0, rows, values, alpha=-rate)

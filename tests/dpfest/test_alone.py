@@ -58,8 +58,20 @@ def test_what_draws_noise_is_not_copied(what: str, copied: Callable[[Any], Any])
         copied(one)
 
 
-@pytest.mark.parametrize("take", [step, lambda run: run.engine.gradient([], 0)], ids=["training", "engine"])
-def test_a_forked_process_takes_no_step(take: Callable[[PrivateTraining], Any]) -> None:
+@pytest.mark.parametrize(
+    "take",
+    [
+        step,
+        lambda run: run.engine.gradient([], 0),
+        lambda run: run.fork(2),
+        lambda run: run.state_dict(),
+        lambda run: run.load_state_dict({}),
+        lambda run: run.engine.key.stream("noise", 0),
+        lambda run: run.engine.key.derive("another"),
+    ],
+    ids=["training", "engine", "fork", "state_dict", "load_state_dict", "stream", "derive"],
+)
+def test_a_forked_process_takes_no_step_and_draws_nothing(take: Callable[[PrivateTraining], Any]) -> None:
     run = training()
     ours, theirs = os.pipe()
     if not os.fork():
@@ -178,3 +190,42 @@ def test_what_a_choice_of_rows_needs_is_asked_for_by_name(algorithm: Any) -> Non
     )
     with pytest.raises(UserError, match=r"selected=|map_noise_multiplier=|epsilon_per_draw="):
         engine.gradient([], 0)
+
+
+def lines(run: PrivateTraining) -> Tensor:
+    """The released gradient of the first table, dense."""
+    table = step(run).tables[0]
+    rows = torch.arange(50) if table.rows is None else table.rows
+    return torch.zeros(50, table.values.shape[1], dtype=table.values.dtype).index_copy_(0, rows, table.values)
+
+
+def units(ids: Any) -> dpfest.Units:
+    return dpfest.Units(ids, name="person", max_examples=4)
+
+
+def test_a_key_given_twice_meets_no_two_gradients() -> None:
+    """What decides the gradients decides the noise, too: of two trainings under one key, untouched rows differ."""
+
+    def first(lr: float = 0.1, **settings: Any) -> Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.EmbeddingBag(50, 8, mode="sum"), nn.Linear(8, 1))
+        optimizer = settings.pop("optimizer", torch.optim.SGD)(model.parameters(), lr=lr)
+        given = {"epsilon": 4.0, "delta": 1e-4, "batch_size": 40, "steps": 8, "algorithm": DPSGD()} | settings
+        return lines(make_private(model, optimizer, data(), losses, key=NoiseKey(bytes(32)), **given))
+
+    def chosen(rows: list[int]) -> Tensor:
+        selection = dpfest.SelectionConfig(mechanism="public", prior="counts.npy", rows=2)
+        return first(algorithm=dpfest.FEST(selection=selection), selected=torch.tensor(rows))
+
+    assert torch.equal(first(), first())
+    groups = [units(torch.arange(400).numpy() // 4), units(torch.arange(400).numpy() % 100)]
+    pairs = [
+        (first(), first(lr=0.2)),
+        (first(), first(optimizer=torch.optim.Adagrad)),
+        (first(), first(sum_dtype=torch.float64)),
+        (first(units=groups[0]), first(units=groups[1])),
+        (chosen([0, 1]), chosen([0, 2])),
+    ]
+    for one, other in pairs:
+        both = (one != 0).any(1) & (other != 0).any(1)
+        assert both.any() and not (one[both] == other[both]).any()

@@ -237,3 +237,25 @@ def test_noise_does_not_depend_on_what_is_checked(at: int) -> None:
     resumed.load_state_dict(state)
     go_on(resumed, 10)
     assert torch.equal(whole.model.bag.weight, resumed.model.bag.weight)  # type: ignore[union-attr]
+
+
+def test_an_interruption_leaves_no_sum_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C arrives while a table is updated: what the step added is noised in the end, on every row."""
+    model = Reader()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    run = PrivateTraining(model, read_and_keep, optimizer, planned(), DatasetReader(data()), key=NoiseKey.from_seed(1))
+    update = Tensor.index_add_
+
+    def interrupted(weight: Tensor, *arguments: Any, **settings: Any) -> Tensor:
+        update(weight, *arguments, **settings)
+        if weight is model.table.weight or weight.shape == model.table.weight.shape:
+            raise KeyboardInterrupt
+        return weight
+
+    monkeypatch.setattr(Tensor, "index_add_", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.step(run.read(run.request(0)))
+    monkeypatch.undo()
+    assert run.engine.lazy is not None and run.engine.lazy.is_pending
+    noised = model.state_dict()["table.weight"]
+    assert bool((noised != 0).any(1).all()) and not run.engine.lazy.settling

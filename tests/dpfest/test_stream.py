@@ -247,6 +247,52 @@ def test_a_period_goes_on_after_the_one_before(monkeypatch):
         begin(first, 1)
 
 
+def test_a_branch_is_not_followed_for_its_origin_is():
+    """Followed by both, an example of the next period would take part in twice as many steps as each ledger counts."""
+    planned = stream()
+
+    def begin(model, after=None, period=0):
+        read, optimizer = (
+            (lambda i, seed: [MicroBatch(i, torch.from_numpy(i % 6))]),
+            torch.optim.SGD(model.parameters()),
+        )
+        key = NoiseKey.from_seed(1) if after is None else None
+        return PrivateTraining(model, losses, optimizer, planned, read, period=period, key=key, after=after)
+
+    origin, branch = begin(Scores()), begin(Scores())
+    state = origin.fork(2)
+    branch.load_state_dict(state, steps=2)
+    resumed = begin(Scores())
+    resumed.load_state_dict(origin.state_dict())
+    for one in (origin, resumed):
+        assert begin(one.model, one, 1).steps_left
+    of_branch = begin(Scores())
+    of_branch.load_state_dict(branch.state_dict())
+    for one in (branch, of_branch):
+        with pytest.raises(UserError, match="is a branch, and later periods belong to the training that it left"):
+            begin(one.model, one, 1)
+
+
+def test_a_period_with_noise_pending_is_not_followed_before_its_flush():
+    planned = stream(algorithm=DPSGD(noise="lazy"))
+    model = Scores()
+
+    def begin(after=None, period=0):
+        read, optimizer = (
+            (lambda i, seed: [MicroBatch(i, torch.from_numpy(i % 6))]),
+            torch.optim.SGD(model.parameters()),
+        )
+        key = NoiseKey.from_seed(1) if after is None else None
+        return PrivateTraining(model, losses, optimizer, planned, read, period=period, key=key, after=after)
+
+    first = begin()
+    first.step(first.read(first.request(0)))
+    with pytest.raises(UserError, match=r"has noise pending on its tables: call its flush\(\) first"):
+        begin(first, 1)
+    first.flush()
+    begin(first, 1)
+
+
 def losses(model, batch):
     return model(batch) ** 2
 

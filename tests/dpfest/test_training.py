@@ -87,6 +87,45 @@ def test_the_loop_ends_with_the_plan_and_says_what_was_spent() -> None:
     assert issubclass(BudgetExceeded, RuntimeError) and issubclass(UserError, ValueError)
 
 
+def test_a_forks_state_is_a_branchs_alone() -> None:
+    """Loaded as a checkpoint it would take the steps that the branch was given."""
+    run = training()
+    take(run, 1)
+    state = run.fork(4)
+    with pytest.raises(UserError, match=r"fork\(4\) made this state, for a branch: load it with steps=4"):
+        training().load_state_dict(state)
+    branch = training()
+    branch.load_state_dict(state, steps=4)
+    assert (run.steps_left, branch.steps_left) == (STEPS - 5, 4)
+
+
+def test_a_step_that_failed_is_paid_for_once_whatever_follows() -> None:
+    """A rollback, or a fork of all that is left, after an exception in the loss."""
+    fails = [False]
+
+    def failing(model: nn.Module, batch: Any) -> Tensor:
+        if fails[0]:
+            raise RuntimeError("of the user")
+        return losses(model, batch)
+
+    for then in ("rollback", "fork"):
+        run = training(loss_fn=failing)
+        take(run, 2)
+        state = run.state_dict()
+        take(run, 1)
+        fails[0] = True
+        with pytest.raises(RuntimeError, match="of the user"):
+            take(run, 1)
+        fails[0] = False
+        if then == "rollback":
+            run.load_state_dict(state)
+            take(run, STEPS)
+            assert run.steps_left == 0 and [event.count for event in run.ledger.events] == [STEPS]
+        else:
+            run.fork(run.steps_left)
+            assert run.steps_left == 0 and [event.count for event in run.ledger.events] == [STEPS]
+
+
 def test_workers_read_the_same_batches() -> None:
     plain, workers = training(), training(num_workers=2)
     take(plain, 3)

@@ -478,7 +478,7 @@ def test_select_counts_units_and_its_rows_fit_a_plan_of_the_same_unit_alone() ->
     shops[300:], shops[:300] = 5, 3
     dataset = TensorDataset(baskets, shops, torch.ones(400))
     units = Units(people, "person", max_examples=4)
-    algorithm = FEST(selection=SelectionConfig(rows=2, noise_multiplier=1.0))
+    algorithm = FEST(selection=SelectionConfig(rows=2, split="equal", noise_multiplier=1.0))
     for size in (90, 1024):
         by_person = select(
             Shop(), dataset, losses, algorithm, rows_per_example=3, units=units, batch_size=size, noise_seed=1

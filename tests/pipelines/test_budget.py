@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -30,7 +31,7 @@ from pipelines.config.settings import (
 @pytest.fixture
 def config(tmp_path):
     return SimpleNamespace(
-        data=SimpleNamespace(name="anything", is_stream=False, features=lambda: [100] * 26),
+        data=SimpleNamespace(name="anything", task="clicks", is_stream=False, features=lambda: [100] * 26),
         stream=StreamConfig(),
         algorithm=ALGORITHMS["adafest"](),
         privacy=PrivacyConfig(),
@@ -55,6 +56,9 @@ def test_it_answers_without_a_dataset_and_keeps_the_calibration(config, tmp_path
     assert printed["epsilon"].startswith("0.9999") and "of 1 (rigorous, poisson batches" in printed["epsilon"]
     assert float(printed["map σ1"]) == pytest.approx(5 * float(printed["gradient σ2"]), rel=1e-4)
     assert float(printed["delta"]) == 2e-5
+    in_batch = math.sqrt(26) * float(printed["map σ1"])
+    seen = printed["a row is seen by the map in"]
+    assert seen == f"{in_batch / 0.1:,.0f} training examples ({in_batch:,.1f} of a batch)"
     assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 1
 
 
@@ -80,7 +84,7 @@ def test_n_is_read_from_the_processed_dataset(config, monkeypatch, tmp_path):
     config.algorithm = ALGORITHMS["fest"](selection=SelectionConfig(mechanism="gumbel", rows=1_000))
     got = stage.budget(config)
     assert got.plan.examples == 40_000
-    assert got.plan.selections[0].draws == 505
+    assert got.plan.selections[0].draws == 1_000
     assert "(the paper claims 0.01)" in str(got)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,9 @@ from pipelines.data.stream import Stream
 from pipelines.data.units import identifiers
 from pipelines.preprocess import dataset_folder
 from pipelines.system.files import write_json
+
+_LEAST_SPENT = 0.9
+"""Share of a target that a remembered noise multiplier must spend: where it spends less, it was edited."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,8 @@ def remembered_calibration(runs: Path) -> Callable[..., float]:
     """Return `accounting.calibrate` with a cache in `runs`, which later runs and commands share, whatever algorithm
     they train: its noise follows from what is spent alone.
 
-    A cached result is used only if it meets the target; otherwise, or if it cannot be read, it is recomputed.
+    A cached result is used only if it meets the target and spends most of it; otherwise, or if it cannot be read, it is
+    computed again. A folder that may only be read keeps none.
     """
     folder = runs / ".calibration"
 
@@ -256,12 +261,14 @@ def remembered_calibration(runs: Path) -> Callable[..., float]:
         entry = folder / f"{name}.json"
         try:
             sigma = json.loads(entry.read_text(encoding="utf-8"))["noise_multiplier"]
-            if accounting.epsilon(make_events(sigma), delta) <= target:
+            number = isinstance(sigma, float) and math.isfinite(sigma)
+            if number and _LEAST_SPENT * target <= accounting.epsilon(make_events(sigma), delta) <= target:
                 return sigma
         except (OSError, ValueError, KeyError, TypeError):
             pass
         sigma = accounting.calibrate(make_events, target, delta)
-        write_json(entry, {**question, "noise_multiplier": sigma})
+        with suppress(OSError):
+            write_json(entry, {**question, "noise_multiplier": sigma})
         return sigma
 
     return calibrate

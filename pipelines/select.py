@@ -42,7 +42,7 @@ from pipelines.preprocess import preprocess
 from pipelines.runs.identity import selection_settings
 from pipelines.runs.release import PRIVATE, RELEASE
 from pipelines.system.checksum import check_sums, write_sums
-from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_array, write_blocks, write_json
+from pipelines.system.files import OWNER_ONLY, made_once, private_folder, write_array, write_blocks, write_json
 
 Counts = Sequence[NDArray[np.integer]]
 """How often each row occurs, an array of each feature."""
@@ -278,7 +278,9 @@ def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Key
         )
     seed = config.privacy.noise_seed
     key = NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, name)
-    with whole_folder(folder) as partial:  # if another process was faster, its release stays
+    with made_once(folder) as partial:  # draws of a killed process, which no ledger counts, are removed
+        if partial is None:  # another process was faster: its release stays
+            return released
         write_json(private_folder(partial / PRIVATE) / "request.json", request, OWNER_ONLY)
         (partial / RELEASE).mkdir()
         record = fill(partial / RELEASE, key.stream("selection"))

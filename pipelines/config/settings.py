@@ -260,6 +260,11 @@ class PathsConfig:
     runs: str = "runs"
     report: str = "report"
 
+    def __post_init__(self) -> None:
+        for name, value in dataclasses.asdict(self).items():
+            if not value:
+                raise ValueError(f"paths.{name} is empty: name a folder, or . for this one.")
+
 
 @dataclass
 class ExperimentConfig:
@@ -392,7 +397,7 @@ def _section(name: str, values: Any) -> Any:
         return build(resolve_name(PLAIN_SCHEMAS[name]), values, name)
     choices = SCHEMAS[name]
     choice = values.get("name") if isinstance(values, Mapping) else None
-    if choice not in choices:
+    if not isinstance(choice, str) or choice not in choices:
         guess = nearest(str(choice), choices)
         raise UserError(
             f"{name}.name={choice} is none of {', '.join(choices)}"

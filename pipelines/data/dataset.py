@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.derived import read_derived, write_derived
 from pipelines.data.rows import RowFile
 from pipelines.system.checksum import read_sha256, sha256_of
-from pipelines.system.files import write_array
 
 ROWS_SCHEMA = 1
 """Of the rows: part of the identity of a dataset."""
@@ -90,6 +90,11 @@ class Dataset:
                 )
 
     @property
+    def training_rows(self) -> str:
+        """SHA-256 of the training rows."""
+        return str(self.description["splits"]["train"]["sha256"])
+
+    @property
     def name(self) -> str:
         """The dataset's name, as in ``data=...``."""
         return str(self.description["name"])
@@ -152,16 +157,11 @@ class Dataset:
         """
         sizes = self.vocabulary_sizes
         path = self.folder / "histogram.npy"
-        try:
-            counts = np.load(path, mmap_mode="r", allow_pickle=False)
-            once = self.rows_per_example > 1 or counts.sum() == self.examples * len(sizes)
-            whole = counts.shape == (sum(sizes),) and once
-        except (OSError, ValueError):
-            whole = False
-        if not whole:
+        counts = read_derived(path, self.training_rows)
+        if counts is None or counts.shape != (sum(sizes),):
             counts = self._count_training_rows(sizes)
             with suppress(OSError):  # a folder that may only be read keeps no counts
-                write_array(path, counts)
+                write_derived(path, counts, self.training_rows)
                 counts = np.load(path, mmap_mode="r", allow_pickle=False)
         return np.split(counts, np.cumsum(sizes)[:-1])
 

@@ -1,7 +1,8 @@
 """Units of privacy in processed data: the value of a column of the source for each training row.
 
 ``train.<column>.npy``, beside the rows, is written when a unit is first asked for: int64, an identifier of each
-training row's unit, which means the same unit in every day of a stream. Raw data, like the rows.
+training row's unit, which means the same unit in every day of a stream. Raw data, like the rows, and the guarantee of a
+unit rests on it: it is compared with its checksum before each use (:mod:`pipelines.data.derived`).
 """
 
 from __future__ import annotations
@@ -15,29 +16,29 @@ from numpy.typing import NDArray
 from dpfest.errors import UserError
 from dpfest.selection import counted
 from pipelines.data.dataset import Dataset
+from pipelines.data.derived import read_derived, write_derived
 from pipelines.data.source import SCRATCH, DataConfig
 from pipelines.data.stream import Stream
-from pipelines.system.files import write_array
 
 Identifiers = NDArray[np.int64]
 
 
 def write_identifiers(data: DataConfig, stream: Stream, days: int, column: str) -> None:
-    """Write the units of the first ``days`` days unless they are there, by reading the source of each once more.
+    """Write the units of the first ``days`` days unless they are there and whole, by reading the source of each again.
 
     Raises:
         UserError: the source is missing, or has other rows than when the day was written.
     """
     for number, day in zip(stream.day_numbers[:days], stream.days[:days], strict=True):
         path = _file(day, column)
-        if not path.exists():
+        if read_derived(path, day.training_rows) is None:
             found = data.units_of_rows(number, column, day.folder / SCRATCH)
             if len(found) != day.examples:
                 raise UserError(
                     f"The source of {day.folder} has {len(found):,} training rows, and {day.examples:,} were written: "
                     f"delete {day.folder} and preprocess again."
                 )
-            write_array(path, found)
+            write_derived(path, found, day.training_rows)
 
 
 def identifiers(days: Sequence[Dataset], column: str) -> list[Identifiers]:
@@ -74,12 +75,11 @@ def _file(day: Dataset, column: str) -> Path:
 
 def _read(day: Dataset, column: str) -> Identifiers:
     path = _file(day, column)
-    try:
-        found = np.load(path, allow_pickle=False)
-    except (OSError, ValueError) as error:
+    found = read_derived(path, day.training_rows)
+    if found is None:
         raise UserError(
-            f"{path} cannot be read ({error}): `dpfest preprocess privacy.unit={column}` with the same data makes it."
-        ) from error
+            f"{path} is missing or damaged: `dpfest preprocess privacy.unit={column}` with the same data makes it anew."
+        )
     if found.shape != (day.examples,) or found.dtype != np.int64:
         raise UserError(f"{path} does not hold a unit for each of {day.examples:,} training rows: delete it.")
     return found

@@ -8,10 +8,12 @@ files are those that somebody wrote, not that they are one run's. It costs no co
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from dpfest.errors import UserError
+from pipelines.runs.costs import refuse_other_costs
 
 _PRIVACY = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")
 _RUN = ("algorithm", "examples", "batch_size", "steps")
@@ -38,6 +40,13 @@ def refuse_disagreement(settings: Mapping[str, Any], ledger: Mapping[str, Any], 
 
 
 def _names(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> None:
+    if summary.get("weights") is not None:
+        _word("weights", summary["weights"], r"[0-9a-f]{8}")
+    _word("utility.metric", summary["utility"]["metric"], "auc|accuracy")
+    _word("utility.split", summary["utility"].get("split", "test"), "test")
+    for table in summary["embedding_gradient"].get("tables") or ():
+        _word("name of a table", table["name"], r"[\w.+-]{1,100}")
+    _word("device of the settings", settings.get("device", "cpu"), r"[a-z]{1,20}(:[0-9]{1,3})?")
     for key, section in (("dataset", "data"), ("algorithm", "algorithm"), ("model", "model")):
         _refuse_other(f"{key} of the summary", summary[key], f"{section}.name", settings[section]["name"])
     _refuse_other("seed of the summary", summary["seed"], "that of the settings", settings["seed"])
@@ -116,11 +125,17 @@ def _privacy(settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Ma
     _between("epsilon", ledger["epsilon"], 0, target * (1 + 1e-9))
     if type(ledger["fixed_noise_seed"]) is not bool:
         raise UserError("fixed_noise_seed of the ledger is neither true nor false")
+    refuse_other_costs(settings, ledger, summary)
 
 
 def _refuse_other(what: str, value: Any, other: str, expected: Any) -> None:
     if (type(value) is not type(expected) and not _numeric(value, expected)) or value != expected:
         raise UserError(f"{what} is {str(value)[:80]}, and {other} {str(expected)[:80]}")
+
+
+def _word(what: str, value: Any, pattern: str) -> None:
+    if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        raise UserError(f"{what} is {str(value)[:80]!r}, which no run writes")
 
 
 def _numeric(*values: Any) -> bool:

@@ -45,7 +45,11 @@ def refuse_miscounted(path: Path, record: Mapping[str, Any], summary: Mapping[st
     if not re.fullmatch(r"dp_accounting [0-9.]{1,20}, pessimistic privacy loss distributions", record["accountant"]):
         raise UserError(f"{path} names an accountant that did not count it: {record['accountant'][:80]}. {AGAIN}")
     stated = list(record["statements"])
-    for sentence in [*given["statements"], *_further_statements(record, summary)]:
+    try:
+        due = [*given["statements"], *_further_statements(record, summary)]
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"The statements of {path} cannot be made again: {error}. {AGAIN}") from error
+    for sentence in due:
         if stated[:1] == [sentence]:
             stated.pop(0)
         elif sentence in given["statements"]:

@@ -37,8 +37,8 @@ SUMMARY_SCHEMA = 2
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
 """The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
 _OPTIONAL = "search"  # a section of the settings, and a key of the ledger, of the best run of a private search alone
-UNIT = "unit"
-"""Published with them where it matters (``Config.unit_matters``)."""
+UNIT, RANKS = "unit", "ranks"
+"""Published with them where they matter: ``Config.unit_matters``, and of a run over ranks."""
 _PLACES = ("path", "prior", "tokenizer")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
@@ -122,7 +122,7 @@ class Release:
         return f"{self.summary['dataset']}-{self.summary['algorithm']}-{self.digest}"
 
 
-def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
+def released_settings(asked: Mapping[str, Any], over_ranks: bool = False) -> dict[str, Any]:
     """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}
     settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
@@ -132,7 +132,7 @@ def released_settings(asked: Mapping[str, Any]) -> dict[str, Any]:
     if unit != EXAMPLE:
         settings["privacy"]["unit"] = unit
     matters = UNIT in asked and (unit != EXAMPLE or asked[UNIT] != asdict(UnitSettings()))
-    return settings | ({UNIT: asked[UNIT]} if matters else {})
+    return settings | ({UNIT: asked[UNIT]} if matters else {}) | ({RANKS: asked[RANKS]} if over_ranks else {})
 
 
 def _without_places(value: Any, key: str = "") -> Any:
@@ -267,7 +267,7 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         raise UserError(f"{path} is damaged ({error}). {AGAIN}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {AGAIN}")
-    _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, *([UNIT] if UNIT in settings else [])))
+    _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, *(name for name in (UNIT, RANKS) if name in settings)))
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:

@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -46,7 +46,8 @@ def write_atomically(path: Path, write: Callable[[Path], object], mode: int = 0o
         write(partial)
         os.replace(partial, path)
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # where nothing can be written, that is the error to be told
+            partial.unlink(missing_ok=True)
 
 
 def json_text(value: Any) -> str:
@@ -81,11 +82,11 @@ def write_blocks(path: Path, count: int, dtype: DTypeLike, blocks: Iterable[NDAr
     """Write a ``.npy`` file of ``count`` values atomically, from consecutive blocks that need not fit the memory."""
 
     def write(partial: Path) -> None:
-        array, start = np.lib.format.open_memmap(partial, mode="w+", dtype=dtype, shape=(count,)), 0
-        for block in blocks:
-            array[start : start + len(block)] = block
-            start += len(block)
-        array.flush()
+        header = {"descr": np.lib.format.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": (count,)}
+        with partial.open("wb") as file:  # not a memory map, which ends the process where the disk is full
+            np.lib.format.write_array_header_1_0(file, header)
+            for block in blocks:
+                file.write(np.ascontiguousarray(block, dtype).data)
 
     write_atomically(path, write)
 

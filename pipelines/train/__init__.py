@@ -313,7 +313,7 @@ class Run:
     def release(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Release a run whose steps are all taken; returns the summary."""
         weights = self._weights() if self.config.train.save_model else None
-        public = released_settings(settings)
+        public = released_settings(settings, self.config.over_ranks)
         summary = summarize(
             self.config,
             self.schedule,

@@ -74,6 +74,14 @@ def test_a_search_costs_more_than_a_run_and_less_than_all_runs(tmp_path):
     assert float(printed["noise multiplier σ"]) > float(printed["σ of a run alone at epsilon 1"])
 
 
+@pytest.mark.parametrize("edited", [1e6, True, float("nan"), "a", -1.0])
+def test_a_remembered_calibration_that_was_edited_is_computed_again(config, tmp_path, edited):
+    sound = stage.budget(config).plan.noise_multiplier
+    (entry,) = (tmp_path / "runs" / ".calibration").iterdir()
+    entry.write_text(json.dumps(json.loads(entry.read_text()) | {"noise_multiplier": edited}))
+    assert stage.budget(config).plan.noise_multiplier == sound
+
+
 def test_n_is_read_from_the_processed_dataset(config, monkeypatch, tmp_path):
     folder = tmp_path / "dataset"
     folder.mkdir()

@@ -16,6 +16,7 @@ from pipelines.config.settings import typed
 from pipelines.data.dataset import Dataset
 from pipelines.preprocess import preprocess
 from pipelines.select import select
+from pipelines.system.files import partial_of
 
 
 def _said(tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> tuple[str, Dataset]:
@@ -92,3 +93,15 @@ def test_a_damaged_selection_is_named_and_not_made_again_in_silence(
     rows.write_bytes(b"")
     with pytest.raises(UserError, match=r"rows\.npy is damaged.*second release"):
         _said(tmp_path, capsys)
+
+
+def test_the_draw_of_a_killed_selection_does_not_stay_beside_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a second noised selection of the same counts, which no ledger counts."""
+    _said(tmp_path, capsys)
+    (made,) = (tmp_path / "runs" / ".selections" / "criteo_synthetic").glob("*")
+    killed = partial_of(made, "elsewhere.99999")
+    made.rename(killed)
+    _said(tmp_path, capsys)
+    assert [path.name for path in made.parent.iterdir()] == [made.name]

@@ -58,6 +58,20 @@ def config(tmp_path_factory: pytest.TempPathFactory, calibrations: Path) -> Any:
     return of
 
 
+def test_units_that_were_damaged_are_made_again_and_never_used(config: Any) -> None:
+    """Another assignment of as many rows would leave no guarantee for a household, and no other trace."""
+    settings = config(PLAIN, "privacy.unit=household_id")
+    stream = Stream.open(preprocess(settings))
+    (whole,) = identifiers(stream.days, "household_id")
+    whole = np.array(whole)
+    file = stream.days[0].folder / "train.household_id.npy"
+    np.save(file, np.random.default_rng(0).permutation(whole))
+    with pytest.raises(UserError, match=r"train\.household_id\.npy is missing or damaged: `dpfest preprocess"):
+        identifiers(stream.days, "household_id")
+    preprocess(settings)
+    assert np.array_equal(identifiers(stream.days, "household_id")[0], whole)
+
+
 # All 49 households in every batch: without sampling, noise is calibrated in no time.
 HOUSEHOLD = ("privacy.unit=household_id", "train.batch_size=49", "unit.max_examples=6")
 

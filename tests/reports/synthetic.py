@@ -87,11 +87,17 @@ def write_run(
             "delta": 1 / changes.get("examples", EXAMPLES),
             "fidelity": fidelity,
             "sampling": "poisson" if fidelity == "rigorous" else "shuffled",
-            "noise_multiplier": 0.9,
-            "map_noise_multiplier": 12.0 if algorithm == "adafest" else None,
-            "gradient_noise_multiplier": 0.92,
+            "step": {
+                "kind": "gaussian",
+                "what": "training step",
+                "count": 1,
+                "part": [],
+                **(noise := noise_of(algorithm)),
+            },
+            **noise,
             "selection": None,
             "periods": None,
+            "public_vocabulary": True,
         }
         if epsilon is not None
         else None,
@@ -122,6 +128,12 @@ def write_run(
     return folder
 
 
+def noise_of(algorithm: str) -> dict[str, float | None]:
+    """The noise of a step."""
+    own = 12.0 if algorithm == "adafest" else None
+    return {"noise_multiplier": 0.9, "map_noise_multiplier": own, "gradient_noise_multiplier": 0.92}
+
+
 def ledger_of(summary: Mapping[str, Any], config: Mapping[str, Any], statement: str) -> dict[str, Any]:
     """The ledger that a summary goes with."""
     spent = summary.get("privacy") or {}
@@ -134,9 +146,9 @@ def ledger_of(summary: Mapping[str, Any], config: Mapping[str, Any], statement: 
         **{key: spent.get(key) for key in ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")},
         "fixed_noise_seed": True,
         "events": [],
-        "planned": [],
+        "planned": [spent["step"] | {"count": summary["steps"]}] if spent.get("step") else [],
         "statements": [statement],
-        **({"search": spent["search"]} if spent.get("search") else {}),
+        **({"search": spent["search"] | {"epsilon": spent["epsilon"]}} if spent.get("search") else {}),
     }
 
 
@@ -285,6 +297,10 @@ def write_units(runs: Path) -> None:
                 config = yaml.safe_load(path.read_text())
                 if column != "example":
                     config["privacy"]["unit"] = column
+                    told = folder / "release" / "summary.json"
+                    summary = json.loads(told.read_text())
+                    summary["privacy"]["unit"] = column.removesuffix("_id")
+                    told.write_text(json_text(summary))
                 path.write_text(config_text(config))
 
 

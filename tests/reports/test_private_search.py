@@ -16,14 +16,25 @@ from reports.build import build
 from reports.comparison import populations
 from reports.entry import Inputs
 from reports.runs import load_runs
-from tests.reports.synthetic import EXAMPLES, write_run
+from tests.reports.synthetic import EXAMPLES, noise_of, write_run
 
 PAID = Event(kind="gaussian", what="training step", noise_multiplier=3.0, gradient_noise_multiplier=3.0)
 
 WON = {
     **{"epsilon": 0.999, "sound_epsilon": 0.999, "delta": 1 / EXAMPLES, "fidelity": "rigorous", "sampling": "poisson"},
-    "search": {"distribution": "negative_binomial", "mean": 10, "epsilon_of_run": 0.7},
+    **{"step": {"kind": "gaussian", "what": "training step", "count": 1, "part": [], **noise_of("fest")}},
+    **{"public_vocabulary": True, **noise_of("fest")},
+    "search": {
+        **{"distribution": "negative_binomial", "mean": 10, "shape": 0.0, "epsilon_of_run": 0.7},
+        "target_epsilon": 1.0,
+    },
 }
+
+
+@pytest.fixture(autouse=True)
+def events_of_the_tests_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prices are of events that these tests choose, not of those that their summaries tell."""
+    monkeypatch.setattr("reports.runs.refuse_disagreement", lambda config, ledger, summary: None)
 
 
 def rows(runs: Path, **paid: Event) -> tuple[list[dict[str, float | None]], int]:

@@ -81,10 +81,10 @@ def test_histogram_counts_the_training_rows_and_is_cached(tmp_path: Path) -> Non
 def test_a_folder_that_may_only_be_read_has_its_histogram_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(path: Path, array: object) -> None:
+    def refuse(path: Path, array: object, rows: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("pipelines.data.dataset.write_array", refuse)
+    monkeypatch.setattr("pipelines.data.dataset.write_derived", refuse)
     dataset = _dataset(tmp_path, some_lines(30))
     assert sum(counts.sum() for counts in dataset.histogram()) == 26 * dataset.examples
     assert not (dataset.folder / "histogram.npy").exists()
@@ -94,6 +94,23 @@ def test_a_histogram_file_that_cannot_be_right_is_made_again(tmp_path: Path) -> 
     dataset = _dataset(tmp_path, some_lines(30))
     np.save(dataset.folder / "histogram.npy", np.zeros(5))
     assert sum(counts.sum() for counts in dataset.histogram()) == 26 * dataset.examples
+
+
+def test_a_histogram_of_the_right_sum_but_other_counts_is_made_again(tmp_path: Path) -> None:
+    """As of other rows, or of a flipped bit beside another; the selection of rows would follow it without a word."""
+    dataset = _dataset(tmp_path, some_lines(300))
+    whole = np.concatenate(dataset.histogram())
+    file = dataset.folder / "histogram.npy"
+    for spoilt in (whole[::-1].copy(), np.roll(whole, 1)):
+        np.save(file, spoilt)
+        assert np.array_equal(np.concatenate(dataset.histogram()), whole)
+        assert np.array_equal(np.load(file), whole)
+    (tmp_path / "other").mkdir()
+    other = _dataset(tmp_path / "other", some_lines(200))
+    other.histogram()
+    for name in ("histogram.npy", "histogram.npy.sha256"):  # whole, but derived from other rows
+        (dataset.folder / name).write_bytes((other.folder / name).read_bytes())
+    assert np.array_equal(np.concatenate(dataset.histogram()), whole)
 
 
 @pytest.mark.parametrize(

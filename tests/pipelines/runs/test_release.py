@@ -327,6 +327,19 @@ MODEL = "release/model.safetensors"
         ),
         (SUMMARY, lambda f: edit_within(f, "embedding_gradient", reduction=1e9), "embedding_gradient.reduction is"),
         (SUMMARY, lambda f: edit_within(f, "privacy", delta=1e-30), "privacy.delta of the summary is 1e-30"),
+        (SUMMARY, lambda f: edit_within(f, "privacy", noise_multiplier=9.9), "privacy.noise_multiplier is 9.9, where"),
+        (
+            SUMMARY,
+            lambda f: edit_within(f, "privacy", step={"what": "Alice bought milk"}),
+            "privacy.step is {'what': 'Alice bought milk'}, where",
+        ),
+        (SUMMARY, lambda f: edit_within(f, "privacy", public_vocabulary=False), "privacy.public_vocabulary is False"),
+        (SUMMARY, lambda f: edit_within(f, "privacy", epsilon_at_own_rates="0.1"), "privacy.epsilon_at_own_rates of"),
+        (SUMMARY, lambda f: edit_within(f, "privacy", unit="household"), "privacy.unit is household, where None"),
+        (SUMMARY, lambda f: edit_within(f, "privacy", search={"mean": 1.0}), "on whether a private search chose"),
+        (SUMMARY, lambda f: edit_within(f, "utility", metric="my mood"), "utility.metric is 'my mood'"),
+        (SUMMARY, lambda f: edit_within(f, "utility", split="train"), "utility.split is 'train'"),
+        (SUMMARY, lambda f: edit_json(f, weights="a secret"), "weights is 'a secret', which no run writes"),
         (LEDGER, lambda f: edit_json(f, target_epsilon=None), "do not agree on whether the run is private"),
         (LEDGER, lambda f: edit_json(f, target_epsilon=50.0), "target_epsilon of the ledger is 50.0"),
         (LEDGER, lambda f: edit_json(f, fixed_noise_seed=0), "fixed_noise_seed of the ledger is neither"),
@@ -411,7 +424,7 @@ def test_a_ledger_is_recounted_before_it_leaves(run: Path) -> None:
         ({"neighbours": "add or remove one byte"}, "lacks the statement"),
         ({"accountant": "a friend"}, "names an accountant that did not count it"),
         ({"value_discretization_interval": 1e-9}, "states value_discretization_interval"),
-        ({"planned": []}, "states planned"),
+        ({"planned": []}, "privacy.step is .*, where None is due"),
     ],
 )
 def test_a_ledger_that_says_more_or_less_than_its_events_give_is_refused(

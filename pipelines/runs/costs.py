@@ -1,0 +1,102 @@
+"""What a summary says of privacy must be what the ledger's events give, and a private search the same in all files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dpfest.errors import UserError
+from dpfest.ledger import EXAMPLE
+from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE
+
+Record = Mapping[str, Any]
+STEP = "training step"
+_NOISE = ("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier")
+_LAW = ("distribution", "mean", "shape")
+
+
+def refuse_other_costs(settings: Record, ledger: Record, summary: Record) -> None:
+    """Refuse a summary whose costs, noise, unit or search are not those of the ledger and the settings.
+
+    Raises:
+        UserError: names the first.
+    """
+    spent = summary["privacy"]
+    steps = [event for event in ledger["planned"] if event["what"] == STEP]
+    selections = [event for event in ledger["planned"] if event["what"] != STEP]
+    stream = summary["periods"] is not None
+    for name in ("periods", "histograms", "epsilon_at_own_rates"):
+        if (spent.get(name) is not None) != stream:
+            raise UserError(
+                f"privacy.{name} of the summary does not fit {'a stream' if stream else 'a run of one day'}"
+            )
+    if stream:
+        _periods(spent, summary, steps, selections, ledger)
+    else:
+        _same("privacy.step", spent.get("step"), {**steps[0], "count": 1} if len(steps) == 1 else None)
+        _noise("privacy", spent, spent["step"])
+    _among("privacy.selection", spent.get("selection"), selections, but=("count", "part"))
+    _same("privacy.public_vocabulary", spent.get("public_vocabulary"), DATA_DEPENDENT_NOTE not in ledger["statements"])
+    unit = settings["privacy"].get("unit", EXAMPLE)
+    _same("privacy.unit", spent.get("unit"), None if unit == EXAMPLE else unit.removesuffix("_id"))
+    _search(settings, ledger, spent)
+
+
+def _periods(
+    spent: Record, summary: Record, steps: Sequence[Record], selections: Sequence[Record], ledger: Record
+) -> None:
+    periods = spent["periods"]
+    for number, (period, told) in enumerate(zip(periods, summary["periods"], strict=True), 1):
+        where = f"privacy.periods[{number}]"
+        _among(f"{where}.step", period["step"], steps, but=("count",))
+        _noise(where, period, period["step"])
+        _same(f"{where}.examples", period["examples"], told["examples"])
+    _same("the steps of privacy.periods", sum(period["steps"] for period in periods), summary["steps"])
+    for name in _NOISE:
+        values = {period.get(name) for period in periods}
+        _same(f"privacy.{name}", spent.get(name), values.pop() if len(values) == 1 else None)
+    for number, histogram in enumerate(spent["histograms"], 1):
+        _among(f"privacy.histograms[{number}]", histogram, selections, but=("count",))
+    apart, whole = spent["epsilon_at_own_rates"], ledger["epsilon"]
+    if ledger["fidelity"] == "rigorous" and "search" not in ledger and not math.isclose(apart, whole, rel_tol=1e-3):
+        raise UserError(f"privacy.epsilon_at_own_rates is {apart}, and epsilon {whole}")
+
+
+def _search(settings: Record, ledger: Record, spent: Record) -> None:
+    made, asked, told = ledger.get("search"), settings.get("search"), spent.get("search")
+    if (made is None) != (told is None) or (made is None) != (asked is None):
+        raise UserError(
+            "the settings, the ledger and the summary do not agree on whether a private search chose the run"
+        )
+    if made is None:
+        return
+    for name in _LAW:
+        _same(f"search.{name} of the ledger", made[name], asked[name])  # type: ignore[index]
+    for name, value in told.items():  # type: ignore[union-attr]
+        _same(f"privacy.search.{name} of the summary", value, made[name])
+    _same("search.target_epsilon of the ledger", made["target_epsilon"], settings["privacy"]["epsilon"])
+    _same("search.epsilon of the ledger", made["epsilon"], ledger["epsilon"])
+    of_run = made["epsilon_of_run"]
+    if isinstance(of_run, bool) or not isinstance(of_run, int | float) or not 0 <= of_run <= made["epsilon"]:
+        raise UserError(f"search.epsilon_of_run of the ledger is {str(of_run)[:80]}, not a number up to its epsilon")
+
+
+def _noise(where: str, stated: Record, step: Record) -> None:
+    for name in _NOISE:
+        _same(f"{where}.{name}", stated.get(name), step.get(name))
+
+
+def _among(where: str, event: Record | None, events: Sequence[Record], but: Sequence[str]) -> None:
+    """Refuse an event that is none of these, whatever is in the parts named; None is right where there are none."""
+
+    def bare(one: Record) -> dict[str, Any]:
+        return {name: value for name, value in one.items() if name not in but}
+
+    if (event is None) != (not events) or (event is not None and bare(event) not in list(map(bare, events))):
+        raise UserError(f"{where} of the summary is {str(event)[:80]}, which is not planned by the ledger")
+
+
+def _same(what: str, value: Any, expected: Any) -> None:
+    if type(value) is not type(expected) or value != expected:
+        raise UserError(f"{what} is {str(value)[:80]}, where {str(expected)[:80]} is due")

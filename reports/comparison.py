@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from reports.runs import Run, distinctive, essential, flat, setting_key
+from reports.runs import Losses, Run, distinctive, essential, flat, setting_key
 
 LARGE_VOCABULARY = 200_000
 """Rows of a word embedding from which it counts as large, like XLM-R's 250,002 and unlike RoBERTa's 50,265."""
@@ -111,6 +111,19 @@ class Setting:
         return max([over_seeds, *(run.test_error for run in self.runs if run.test_error is not None)])
 
     @property
+    def losses(self) -> Losses:
+        """Mean log losses over seeds, None where a run does not tell."""
+
+        def mean(place: int) -> float | None:
+            known = [run.losses[place] for run in self.runs]
+            return None if None in known else self._over_seeds(lambda run: run.losses[place] or 0.0)
+
+        return Losses(*map(mean, range(3)))
+
+    def _over_seeds(self, value: Callable[[Run], float]) -> float:
+        return statistics.fmean(self.over_seeds(value))
+
+    @property
     def coordinates(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.coordinates))
 
@@ -161,6 +174,11 @@ class Population:
     @property
     def metric(self) -> str:
         return self.settings[0].runs[0].metric
+
+    @property
+    def constant_loss(self) -> float | None:
+        """Log loss of the best constant on the test split, a property of the data; None if no run tells it."""
+        return next((run.losses.constant for run in self.runs if run.losses.constant is not None), None)
 
     @property
     def runs(self) -> list[Run]:

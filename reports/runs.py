@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dpfest.errors import UserError
 from dpfest.topk import EQUAL
@@ -45,6 +45,15 @@ SCHEMA = 2
 INCIDENTAL = frozenset({"noise", "split", "calibrate", *WITHOUT_EFFECT})
 """Hyper-parameters that distinguish no settings: they do not affect the law of what a run computes (`noise`: dense or
 lazy; `calibrate`), or `Run.rule` states them (`split`)."""
+
+
+class Losses(NamedTuple):
+    """Mean log losses on the test split, None where a run does not tell: of the model's own probabilities, of those
+    after Platt scaling on the validation split, and of the best constant."""
+
+    own: float | None = None
+    calibrated: float | None = None
+    constant: float | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +100,7 @@ class Run:
     validation: float
     test_error: float | None
     validation_error: float | None
+    losses: Losses
     parameters: int
     coordinates: float
     tables: tuple[TableGradient, ...]
@@ -270,6 +280,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         validation=share(utility["validation"], "utility.validation"),
         test_error=optional(utility.get("standard_error")),
         validation_error=optional(utility.get("validation_standard_error")),
+        losses=Losses(*(optional(utility.get(name)) for name in ("loss", "calibrated_loss", "constant_loss"))),
         parameters=count(gradient["parameters"], "embedding_gradient.parameters"),
         coordinates=size(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),
         tables=tuple(

@@ -25,7 +25,18 @@ def content(inputs: Inputs) -> Content:
         "the same ε. Reduction is embedding parameters over mean non-zero coordinates of the noised "
         "embedding gradient per step; ∞ means that no embedding is updated."
     )
+    caption += _constant(population)
     return Content(caption + generated(population), table=settings_table(population, frontier))
+
+
+def _constant(population: Population) -> str:
+    """Return what a log loss is compared with."""
+    if population.constant_loss is None:
+        return ""
+    return (
+        f" The best constant probability has a log loss of {utility(population.constant_loss)}: a larger one is of "
+        "probabilities that are worse than none. Platt scaling fits two numbers to the validation split."
+    )
 
 
 def settings_table(population: Population, settings: Iterable[Setting]) -> Table:
@@ -39,6 +50,8 @@ def settings_table(population: Population, settings: Iterable[Setting]) -> Table
         Column("test", f"test {name}", utility),
         Column("test_spread", "± over seeds", utility),
         Column("seeds", "seeds"),
+        Column("log_loss", "test log loss", utility),
+        Column("calibrated_loss", "after Platt scaling", utility),
         Column("reduction", "reduction", multiple),
         Column("validation_loss", "validation loss vs DP-SGD", signed),
         Column("test_loss", "test loss vs DP-SGD", signed),
@@ -73,6 +86,8 @@ def _row(population: Population, setting: Setting) -> Sequence[Any]:
         setting.test,
         setting.spread,
         len(setting.by_seed),
+        setting.losses.own,
+        setting.losses.calibrated,
         setting.reduction,
         None if reference is None else loss_on_validation(setting, reference),
         None if reference is None else loss_on_test(setting, reference),

@@ -10,7 +10,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from reports.ablation import largest_grid
-from reports.artifacts import audit, audit_trainings, best_reduction, fig1b, fig2, fig7, fig8, fig9
+from reports.artifacts import audit, audit_trainings, best_reduction, fig1b, fig2, fig7, fig8, fig9, frontier
 from reports.comparison import Population, populations
 from reports.entry import Inputs, absent
 from reports.registry import ENTRIES
@@ -340,3 +340,18 @@ def test_every_panels_curves_lie_within_the_axis_they_share(tmp_path: Path) -> N
     drawn = [value for axes in figure.axes for line in axes.get_lines() for value in line.get_ydata()]
     assert max(drawn) >= 4_999
     assert all(axes.get_ylim()[1] >= 4_999 for axes in figure.axes)
+
+
+def test_the_frontier_tells_log_losses_beside_that_of_a_constant(tmp_path: Path) -> None:
+    """Of runs that do not tell one, the cell is empty; a mean over some of the seeds would not be the setting's."""
+    about = {"metric": "auc", "split": "test", "standard_error": 0.002, "validation": 0.72}
+    for seed, calibrated in ((0, 0.50), (1, 0.52)):
+        told = {**about, "value": 0.72, "loss": 0.75, "calibrated_loss": calibrated, "constant_loss": 0.6931}
+        write_run(tmp_path, "dpsgd", test=0.72, seed=seed, utility=told)
+    write_run(tmp_path, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0})
+    content = frontier.content(Inputs(drawn=only_population(tmp_path)))
+    assert content.table is not None and "best constant probability has a log loss of 0.6931" in content.caption
+    names = [column.name for column in content.table.columns]
+    rows = {row[1]: dict(zip(names, row, strict=True)) for row in content.table.rows}
+    assert (rows["dpsgd"]["log_loss"], rows["dpsgd"]["calibrated_loss"]) == (0.75, pytest.approx(0.51))
+    assert rows["adafest"]["log_loss"] is rows["adafest"]["calibrated_loss"] is None

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import math
 import re
+import statistics
 from pathlib import Path
 
 import pytest
 
+from pipelines.runs.cards import Card, read_cards
 from reports.artifacts.private_search import cost
 from reports.comparison import Setting
 from reports.readme import Results
@@ -70,3 +72,33 @@ def test_the_cost_of_all_runs_on_journey_and_of_a_private_search_is_theirs() -> 
     runs = [run for run in journey.runs if run.target_epsilon == 1.0]
     composed, searched = cost(journey, runs)
     assert (len(runs), f"{composed:.1f}", f"{searched:.2f}") == (int(said[1]), said[2], said[3])
+
+
+def test_the_table_of_clipping_norms_and_what_mends_nothing_are_those_of_the_cards() -> None:
+    cards, damaged = read_cards(DOCS / "search" / "clipping.jsonl.gz")
+    assert len(cards) == 45 and not damaged
+    of: dict[tuple[float, float, bool], list[Card]] = {}
+    for card in cards:
+        settings = card.summary["hyperparameters"]
+        optimizer, norm = settings["optimizer"], settings["algorithm"]["clipping_norm"]
+        plain = (optimizer["average"], optimizer["schedule"], optimizer["dense"]["learning_rate"]) == (None, None, 0.01)
+        of.setdefault((norm, optimizer["tables"]["learning_rate"], plain), []).append(card)
+
+    def mean(cards: list[Card], *names: str) -> float:
+        values = [card.summary["utility"] for card in cards]
+        for name in names:
+            values = [value[name] for value in values]
+        return statistics.fmean(values)
+
+    text = (DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8")
+    table = re.findall(r"^ *\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
+    assert len(table) == 5
+    keys = (("value",), ("loss",), ("calibration", "scale"), ("calibrated_loss",))
+    for norm, rate, *said in table:
+        own = of[float(norm), float(rate), True]
+        assert len(own) == 3
+        assert [f"{mean(own, *key):.{len(one) - 2}f}" for key, one in zip(keys, said, strict=True)] == said
+    others = [cards for (norm, rate, plain), cards in of.items() if norm == 1 and not (plain and rate == 100)]
+    scales = [card.summary["utility"]["calibration"]["scale"] for cards in others for card in cards]
+    assert len(scales) == 24 and min(scales) > 0.27 and max(scales) < 0.345
+    assert f"{mean(cards, 'constant_loss'):.4f}" == "0.6931"

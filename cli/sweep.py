@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -57,11 +58,24 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
         return 0
     if not todo:
         return 0
+    _refuse_unwritable(todo[0].config.paths.runs)
     engine = todo[0].config.sweep.engine
     if with_launcher and engine != "local":
         raise UserError(f"sweep.engine={engine} and hydra/launcher=... both say what starts jobs: give one of them.")
     ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, fail_fast)
     return _follow(ended, len(todo))
+
+
+def _refuse_unwritable(runs: str) -> None:
+    """Refuse a folder of runs in which nothing can be written, before jobs start that would each fail."""
+    from dpfest.errors import UserError
+
+    try:
+        Path(runs).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=runs):
+            pass
+    except OSError as error:
+        raise UserError(f"paths.runs={runs} cannot be written ({error.strerror}): choose another folder.") from error
 
 
 def _search(planned: Plan, line: HydraLine, fail_fast: bool, dry_run: bool) -> int:
@@ -83,6 +97,7 @@ def _search(planned: Plan, line: HydraLine, fail_fast: bool, dry_run: bool) -> i
             print(f"{run}  {shlex.join(run.overrides)}")
         return 0
     if not search.is_done:
+        _refuse_unwritable(planned.runs[0].config.paths.runs)
         plan = search.plan()
         print(
             f"epsilon {plan.epsilon:.4g} at delta {plan.delta:.2g} covers all of it; a run is trained at epsilon "

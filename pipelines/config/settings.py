@@ -375,7 +375,7 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
 
     Raises:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
-            value that its dataclass refuses; or `search.run`, which no user sets.
+            value that its dataclass refuses; or `search.run` or, under torchrun, `sweep.records`, which no user sets.
     """
     values = container(cfg)
     sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
@@ -388,6 +388,11 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
         raise UserError(
             "search.run numbers the runs of a private search, whose noise depends on it, and dpfest sweep sets it "
             "itself: leave it out."
+        )
+    if config.sweep.records is not None and "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UserError(
+            "sweep.records is for the runs of a sweep, which are never over ranks, and dpfest sweep sets it itself: leave "
+            "it out under torchrun."
         )
     return config
 

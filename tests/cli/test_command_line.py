@@ -133,6 +133,18 @@ def test_settings_of_somebody_else_that_name_code_are_refused(dpfest_here: Comma
     assert not (tmp_path / "b").exists()
 
 
+@pytest.mark.parametrize("more", [(), ("search=poisson", "search.mean=2")], ids=["sweep", "search"])
+def test_a_sweep_into_a_folder_that_cannot_be_written_says_so_before_it_starts(
+    dpfest_here: Command, more: tuple[str, ...]
+) -> None:
+    """/proc takes no file from anybody, root included."""
+    ended = dpfest_here(
+        "sweep", "data=criteo_synthetic", "profile=smoke", "algorithm=dpsgd", "paths.runs=/proc/x", *more
+    )
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert "error: paths.runs=/proc/x cannot be written (" in ended.stderr
+
+
 def test_a_config_dir_adds_to_the_shipped_files(dpfest_here: Command, tmp_path: Path) -> None:
     (tmp_path / "mine" / "algorithm").mkdir(parents=True)
     (tmp_path / "mine" / "algorithm" / "gentle.yaml").write_text("defaults: [adafest]\nthreshold: 3.5\n")

@@ -180,7 +180,7 @@ MUTATIONS = [
     ),
     Mutation(
         "steps before a kill are not counted as spent",
-        TRAINING, "        self.ledger.spend_step(self._number, new)\n", "",
+        TRAINING, "        self.ledger.spend_step(self._number, max(0, done + reserved - paid))\n", "",
         "tests/dpfest/test_training.py tests/pipelines/test_train.py",
     ),
     Mutation(

@@ -391,8 +391,8 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
         )
     if config.sweep.records is not None and "TORCHELASTIC_RUN_ID" in os.environ:
         raise UserError(
-            "sweep.records is for the runs of a sweep, which are never over ranks, and dpfest sweep sets it itself: leave "
-            "it out under torchrun."
+            "sweep.records is for the runs of a sweep, which are never over ranks, and dpfest sweep sets it itself: "
+            "leave it out under torchrun."
         )
     return config
 

@@ -288,7 +288,7 @@ def test_torchrun_makes_no_run_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> No
     composed("sweep.records=/tmp/x")
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with pytest.raises(UserError, match=r"sweep\.records .* leave it out under torchrun"):
-        composed("sweep.records=/tmp/x")
+        composed("sweep.records=/tmp/y")
 
 
 def test_a_file_with_a_tag_of_yaml_is_refused_and_not_run(tmp_path: Path) -> None:

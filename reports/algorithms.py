@@ -55,11 +55,11 @@ _KNOWN = {
             "smaller_tables", "DP-SGD, smaller tables", "#B2182B", "h",
             "smaller algorithm.max_rows or algorithm.max_dimension",
         ),
-        Algorithm("fest_equal", "DP-FEST (k/p a table, the paper's)", "#56B4E9", "d", _ROWS),
+        Algorithm("fest_equal", "DP-FEST (k/p a table)", "#56B4E9", "d", _ROWS),
         Algorithm("fest", "DP-FEST (one k)", "#0072B2", "s", _ROWS),
         Algorithm("adafest", "DP-AdaFEST", "#D55E00", "o", _THRESHOLD, symbols={}),
         Algorithm(
-            "adafest_plus_equal", "DP-AdaFEST+ (k/p a table, the paper's)", "#7BC8A4", "<",
+            "adafest_plus_equal", "DP-AdaFEST+ (k/p a table)", "#7BC8A4", "<",
             f"{_THRESHOLD} or {_ROWS}", symbols={},
         ),
         Algorithm("adafest_plus", "DP-AdaFEST+ (one k)", "#009E73", "D", f"{_THRESHOLD} or {_ROWS}", symbols={}),

@@ -265,7 +265,7 @@ def test_an_epsilon_at_which_only_controls_were_trained_is_not_missed_by_a_compa
         assert absent(entries[name], only_population(tmp_path)) == []
     write_run(tmp_path, "fest", test=0.71, coordinates=100.0, epsilon=8.0)
     assert absent(entries["fig3"], only_population(tmp_path)) == [
-        "No DP-FEST (k/p a table, the paper's) (fest_equal) runs at ε = 8 yet.",
+        "No DP-FEST (k/p a table) (fest_equal) runs at ε = 8 yet.",
         "No DP-AdaFEST (adafest) runs at ε = 8 yet.",
         "No Exponential selection (exponential) runs at ε = 8 yet.",
     ]

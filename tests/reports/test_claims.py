@@ -121,13 +121,13 @@ def test_a_claim_of_click_data_holds_where_it_is_so_and_fails_where_it_is_not(cl
             fest(300, 0.012, 6e3),
             [adafest(5, 0.001, 5e3)],
             HOLDS,
-            "DP-FEST (k/p a table, the paper's) at 6,000× (selection=gaussian, k=300) of +0.0119 ±",
+            "DP-FEST (k/p a table) at 6,000× (selection=gaussian, k=300) of +0.0119 ±",
         ),
         (
             fest(30, 0.004, 9e4),
             [fest(300, 0.012, 6e3)],
             FAILS,
-            "DP-FEST (k/p a table, the paper's) at 90,000× (selection=gaussian, k=30) of +0.0039 ±",
+            "DP-FEST (k/p a table) at 90,000× (selection=gaussian, k=30) of +0.0039 ±",
         ),
     ],
 )
@@ -184,7 +184,7 @@ def test_an_algorithm_that_was_not_tried_sparser_is_neither_behind_nor_ahead(tmp
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
     assert verdicts(tmp_path)["adafest_ahead_of_fest"] == INCONCLUSIVE  # DP-FEST loses nothing yet where its grid ends
     evidence = found(tmp_path, "adafest_ahead_of_fest")["evidence"]
-    assert "DP-FEST (k/p a table, the paper's) (at most 90×; sweep smaller algorithm.selection.rows)" in evidence
+    assert "DP-FEST (k/p a table) (at most 90×; sweep smaller algorithm.selection.rows)" in evidence
     write(tmp_path, [fest(300, 0.03, 900.0)])
     assert verdicts(tmp_path)["adafest_ahead_of_fest"] == HOLDS
 

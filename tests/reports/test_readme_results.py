@@ -99,10 +99,10 @@ def test_every_number_of_the_table_is_that_of_the_cards(reference: Path, text: s
     for name, column in (("nonprivate", "Non-private"), ("dpsgd", "DP-SGD"), ("frozen", "Frozen embeddings")):
         assert journey[column] == said(best(of(reference, dataset="journey", algorithm=name)))
     for name, shares, column in (
-        ("fest", "equal", "DP-FEST (k/p a table, the paper's)"),
+        ("fest", "equal", "DP-FEST (k/p a table)"),
         ("fest", "joint", "DP-FEST (one k)"),
         ("adafest", "", "DP-AdaFEST"),
-        ("adafest_plus", "equal", "DP-AdaFEST+ (k/p a table, the paper's)"),
+        ("adafest_plus", "equal", "DP-AdaFEST+ (k/p a table)"),
         ("adafest_plus", "joint", "DP-AdaFEST+ (one k)"),
     ):
         near = [

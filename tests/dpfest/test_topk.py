@@ -12,10 +12,13 @@ from scipy import stats
 
 from dpfest import accounting, topk
 from dpfest.accounting import Event
+from dpfest.algorithms import FEST
+from dpfest.arguments import rows_of
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.gaussian import BLOCK, gaussian_grid
 from dpfest.noise import NoiseKey
+from dpfest.privacy_plan import plan
 from dpfest.topk import SelectionConfig, rows_selected, selection_events
 
 HISTOGRAMS = [np.array([5, 900, 7, 800, 3]), np.array([1, 2, 3]), np.array([0, 0, 0, 10_000])]
@@ -288,3 +291,15 @@ def test_laplace_is_least_private_where_one_row_takes_all_that_an_example_counts
     for epsilon in (0.0, 0.1, 0.3, 0.5, 0.65, 0.7):
         assert spread.get_delta_for_epsilon(epsilon) <= accounted.get_delta_for_epsilon(epsilon) + 1e-9
     assert accounted.get_delta_for_epsilon(share + 1e-3) < 1e-12
+
+
+def test_rows_of_another_selection_than_the_plans_are_refused_though_they_cost_the_same():
+    made = select_rows(HISTOGRAMS, config("gaussian", rows=6, split="equal"), stream())
+    for asked, match in (
+        (config("gaussian", rows=3, split="equal"), "rows=6 and split=equal, and the plan says rows=3 and split=equal"),
+        (config("gaussian", rows=6), "rows=6 and split=equal, and the plan says rows=6 and split=joint"),
+    ):
+        settings = {"epsilon": 1.0, "examples": 1000, "batch_size": 10, "steps": 1, "features": [5, 3, 4]}
+        made_for = plan(FEST(selection=asked), calibrate=lambda *question: 5.0, **settings)
+        with pytest.raises(UserError, match=match):
+            rows_of(made, made_for)

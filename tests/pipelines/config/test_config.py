@@ -307,3 +307,14 @@ def test_options_that_torch_refuses_are_named() -> None:
 def test_a_device_without_values_is_refused() -> None:
     with pytest.raises(UserError, match="device=meta cannot be used here"):
         device_of("meta")
+
+
+@pytest.mark.parametrize("override", ["data.name=[]", "model.name={}", "algorithm.name=[]"])
+def test_a_name_that_is_no_text_is_none_of_the_choices(override: str) -> None:
+    with pytest.raises(UserError, match=rf"{override.partition('=')[0]}=.* is none of"):
+        typed(Composer().compose([override]))
+
+
+def test_an_empty_path_is_not_the_current_folder() -> None:
+    with pytest.raises(UserError, match=r"paths\.runs is empty: name a folder"):
+        typed(Composer().compose(["paths.runs="]))

@@ -238,8 +238,8 @@ def main() -> None:
         if not _is_out_of_memory(error):
             raise
         print(
-            f"error: memory ran out ({' '.join(str(error).split())[:200] or 'Python'}). What was written is whole, and "
-            "the same command goes on from it: free memory, or lower train.micro_batch_size, which changes no result.",
+            f"error: memory ran out ({' '.join(str(error).split())[:200] or 'Python'}). What was written is whole: "
+            "free memory and give the same command again, or begin a run anew and lower train.micro_batch_size.",
             file=sys.stderr,
         )
         sys.exit(2)

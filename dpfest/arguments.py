@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.topk import JOINT, Selection
 from dpfest.units import Units
+
+if TYPE_CHECKING:
+    from dpfest.training import PrivateTraining
 
 
 def key_of(key: NoiseKey | None, privacy_plan: PrivacyPlan) -> NoiseKey:
@@ -65,3 +70,25 @@ def rows_of(selected: Selection | Tensor | np.ndarray | None, privacy_plan: Priv
         )
     rows = selected.rows if isinstance(selected, Selection) else selected
     return None if rows is None else torch.as_tensor(rows)
+
+
+def refuse_to_follow(
+    after: PrivateTraining, model: nn.Module, loss_fn: Any, privacy_plan: PrivacyPlan, period: int
+) -> None:
+    """Refuse a training that does not follow ``after``: under the same key, it could draw its noise again."""
+    if after.model is not model or after.engine.recorder.loss_fn != loss_fn:
+        raise UserError("after= is the training of the period before, of this very model and loss function.")
+    if after.plan != privacy_plan or period <= after._number:
+        raise UserError(
+            f"after= is a training of period {after._number} of its plan: a later period of the same plan can "
+            f"follow it, not period {period}, whose noise would be drawn a second time."
+        )
+    if after._is_branch:
+        raise UserError(
+            "The training given as after= is a branch, and later periods belong to the training that it left: "
+            "followed by both, they would be taken twice and counted once."
+        )
+    if after._followed:
+        raise UserError("The training given as after= was followed by another: one key serves a period once.")
+    if after.engine.lazy and after.engine.lazy.is_pending:
+        raise UserError("The training given as after= has noise pending on its tables: call its flush() first.")

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from dpfest import binding
 from dpfest.alone import PROCESS_STATE, OneProcess
-from dpfest.arguments import key_of, rows_of, units_of
+from dpfest.arguments import key_of, refuse_to_follow, rows_of, units_of
 from dpfest.check_schedule import CHECK_EVERY, CheckSchedule
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
@@ -106,7 +106,7 @@ class PrivateTraining(OneProcess):
         self.selected = rows_of(selected, privacy_plan)
         self.units = units_of(units, privacy_plan, self.period.examples)
         if after is not None:
-            after._refuse_to_be_followed(model, loss_fn, privacy_plan, period)
+            refuse_to_follow(after, model, loss_fn, privacy_plan, period)
             key = after._own_key if key is None else key
             ledger = after.ledger if ledger is None else ledger
         self._number = period
@@ -148,25 +148,6 @@ class PrivateTraining(OneProcess):
         self._followed = self._is_branch = False
         if after is not None:
             after._followed = True
-
-    def _refuse_to_be_followed(self, model: nn.Module, loss_fn: Any, privacy_plan: PrivacyPlan, period: int) -> None:
-        """Refuse a training that does not follow this one: under the same key, it could draw this one's noise again."""
-        if self.model is not model or self.engine.recorder.loss_fn != loss_fn:
-            raise UserError("after= is the training of the period before, of this very model and loss function.")
-        if self.plan != privacy_plan or period <= self._number:
-            raise UserError(
-                f"after= is a training of period {self._number} of its plan: a later period of the same plan can "
-                f"follow it, not period {period}, whose noise would be drawn a second time."
-            )
-        if self._is_branch:
-            raise UserError(
-                "The training given as after= is a branch, and later periods belong to the training that it left: "
-                "followed by both, they would be taken twice and counted once."
-            )
-        if self._followed:
-            raise UserError("The training given as after= was followed by another: one key serves a period once.")
-        if self.engine.lazy and self.engine.lazy.is_pending:
-            raise UserError("The training given as after= has noise pending on its tables: call its flush() first.")
 
     @property
     def steps_left(self) -> int:

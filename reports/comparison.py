@@ -116,12 +116,9 @@ class Setting:
 
         def mean(place: int) -> float | None:
             known = [run.losses[place] for run in self.runs]
-            return None if None in known else self._over_seeds(lambda run: run.losses[place] or 0.0)
+            return None if None in known else statistics.fmean(self.over_seeds(lambda run: run.losses[place] or 0.0))
 
         return Losses(*map(mean, range(3)))
-
-    def _over_seeds(self, value: Callable[[Run], float]) -> float:
-        return statistics.fmean(self.over_seeds(value))
 
     @property
     def coordinates(self) -> float:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
+from reports import frontiers
 from reports.claims import register
 from reports.commands import Commands
 from reports.comparison import Population, heading, joined, populations
@@ -101,12 +102,15 @@ def build(
     claims = register.judge(Inputs(groups, measured))
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
-    found = Found.of(claims, groups)
-    if found.datasets:
+    found, curves = Found.of(claims, groups), frontiers.main(groups)
+    if curves:
         with style():
-            put_figure(draft, "found", found.picture())
+            drawn = frontiers.picture(curves)
+            assert drawn is not None
+            put_figure(draft, "frontiers", drawn)
+        put_table(draft, "frontiers", frontiers.table(curves), "Largest reductions")
     else:
-        work.remove_stale("found", [])
+        work.remove_stale("frontiers", [])
     draft.put("tables/claims.md", judged.markdown())
     compared = None
     if reference is not None and reference.resolve() not in (runs.resolve(), *runs.resolve().parents):
@@ -115,15 +119,15 @@ def build(
     else:
         work.remove_stale("reference", [])
     content = {
-        "found": found.sentence,
+        "found": [list(pair) for pair in found.answers],
         "artifacts": ordered,
         "claims": claims,
         "skipped": left_out,
         "reference": None if compared is None else {"alarm": ALARM, "artifacts": [asdict(one) for one in compared]},
     }
-    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found}
+    beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found, "curves": curves}
     draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
-    draft.put("index.html", page(draft, ordered, claims, left_out, groups, compared))
+    draft.put("index.html", page(draft, ordered, claims, left_out, groups, curves, compared))
     draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     draft.publish()
     shown = [(entry, work.plain(entry)) for entry in artifacts if built[entry.id]["status"] != "complete"]

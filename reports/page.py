@@ -13,11 +13,13 @@ from markupsafe import Markup, escape
 
 from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.provenance import Provenance
+from reports import frontiers
 from reports.artifacts.frontier import in_order
-from reports.claims.claim import DIFFERS
-from reports.claims.estimate import ENOUGH, FAILS, HOLDS, INCONCLUSIVE, OPEN, TRAINING
+from reports.claims.claim import DECIDED, DIFFERS, PARTLY
+from reports.claims.estimate import CROSSES, ENOUGH, FAILS, HOLDS, INCONCLUSIVE, OPEN, TRAINING
 from reports.comparison import Population, Setting, heading
 from reports.found import Found
+from reports.frontiers import Frontier
 from reports.reference import ALARM, Agreement
 from reports.runs import Run
 from reports.svg import inline
@@ -25,17 +27,16 @@ from reports.templates import render
 from reports.wording import described, metric, number, settings_text
 from reports.write import Draft
 
-CENTRAL = "fig8"
-"""The artifact that the page begins with."""
-
 EMBEDDED = 8_000_000
 """Characters of configurations and ledgers in the page; for further runs it links to their files."""
 
 _VERDICTS = {
     HOLDS: "hold",
     FAILS: "do not hold",
-    DIFFERS: "hold on some data only",
-    OPEN: "need more runs",
+    CROSSES: "are of curves that cross",
+    PARTLY: "hold at some ε only",
+    DIFFERS: "differ by data",
+    OPEN: "are not shown",
     INCONCLUSIVE: "are inconclusive on these data and settings",
 }
 _LONG = 400  # characters of evidence that are shown at once
@@ -47,6 +48,7 @@ def page(
     claims: Sequence[dict[str, Any]],
     left_out: Sequence[Mapping[str, str]],
     groups: Sequence[Population],
+    curves: Sequence[Frontier] = (),
     reference: Sequence[Agreement] | None = None,
 ) -> str:
     """Return the page.
@@ -55,22 +57,21 @@ def page(
         draft: the report's files.
         entries, claims, left_out: as in `report.json`.
         groups: the runs to list.
+        curves: what the picture at the page's beginning was drawn from.
         reference: their agreement with the reference's runs.
     """
     anchors = {run.anchor for group in groups for run in group.runs}
     shown = [entry | {"variants": [_variant(entry, v, draft, anchors) for v in entry["variants"]]} for entry in entries]
-    central = next((entry for entry in shown if entry["id"] == CENTRAL and _drawn(entry)), None)
     return render(
         "page.html.jinja",
         entries=shown,
         ids={entry["id"] for entry in entries},
-        central=central,
-        glance=_glance(central, draft) if central else None,
-        found=_found(claims, groups, draft) if claims else None,
+        found=Found.of(claims, groups),
+        glance=_glance(curves, draft) if curves else None,
         claims=[claim | {"evidence": _folded(claim["evidence"])} for claim in claims],
         matrix=_matrix(claims, groups),
         verdicts=_VERDICTS,
-        decisive=(HOLDS, FAILS, DIFFERS),
+        decisive=(*DECIDED, DIFFERS),
         enough=ENOUGH,
         retraining=TRAINING["auc"],
         groups=[(group.dataset, described(group)) for group in groups],
@@ -113,26 +114,11 @@ def _interval(interval: Mapping[str, Any] | None) -> str:
     return f"{interval['of']}: {low} to {high}" if high else f"{interval['of']}: {low} or more"
 
 
-def _drawn(entry: Mapping[str, Any]) -> bool:
-    return bool(entry["variants"]) and entry["status"] != "missing"
-
-
-def _glance(entry: Mapping[str, Any], draft: Draft) -> Markup:
-    """Return the central figure, which precedes the artifacts in the paper's order."""
-    file = next(file for file in entry["variants"][0]["files"] if file.endswith(".svg"))
-    label = f"{entry['title']}. Its values are in the table of {CENTRAL}."
-    return Markup(inline(draft.text(file), label, "glance"))
-
-
-def _found(
-    claims: Sequence[Mapping[str, Any]], groups: Sequence[Population], draft: Draft
-) -> tuple[Found, Markup | None]:
-    """Return the summary of results and its picture; None if no claim can be tested on any data."""
-    found = Found.of(claims, groups)
-    if not found.datasets:
-        return found, None
-    label = "Verdict on each claim by dataset; the register of claims lists the same verdicts."
-    return found, Markup(inline(draft.text("figures/found.svg"), label))
+def _glance(curves: Sequence[Frontier], draft: Draft) -> dict[str, Any]:
+    """Return the picture that the page begins with, its caption and its values."""
+    caption = frontiers.caption(curves)
+    picture = inline(draft.text("figures/frontiers.svg"), f"{caption} Its values are in the table below.", "glance")
+    return {"picture": Markup(picture), "caption": caption, "table": Markup(draft.text("tables/frontiers.html"))}
 
 
 def _variant(

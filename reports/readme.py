@@ -1,15 +1,17 @@
-"""README's results and docs/CLAIMS.md, from the reference's run cards only: `python -m reports.readme` writes them.
+"""README's results, docs/RESULTS.md and docs/CLAIMS.md, from the reference's run cards only: `python -m reports.readme`
+writes them.
 
-A test compares them. README's block between BEGIN and END has the summary of claims, the picture of the central
-comparison, and two tables with a row per dataset; docs/CLAIMS.md has the evidence for every verdict. The map for
-docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a picture of other runs is
-detected.
+A test compares them. README's block between BEGIN and END has the answers to what readers ask first, the picture of all
+curves and their largest reductions; docs/RESULTS.md has all data, ε and algorithms, docs/CLAIMS.md the evidence for
+every verdict. The map for docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a
+picture of other runs is detected.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import math
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -20,34 +22,37 @@ from typing import Any
 
 from dpfest.errors import UserError
 from pipelines.system.files import write_atomically
+from pipelines.tasks.pctr import embedding_dim
+from reports import frontiers
 from reports.algorithms import REFERENCES, label, ordered
-from reports.artifacts import fig8, map
+from reports.artifacts import map
 from reports.bench import read
 from reports.claims import register
-from reports.claims.ahead import LOSSES
-from reports.claims.estimate import OPEN
-from reports.comparison import Panel, Population, Setting, best_reduction, by_epsilon, by_period, populations
+from reports.claims.claim import DECIDED
+from reports.claims.estimate import NEARLY
+from reports.comparison import Panel, Population, by_epsilon, by_period, populations
 from reports.entry import Content, Inputs, provenance
 from reports.found import Found
+from reports.frontiers import Frontier
+from reports.published import TAB_VOCAB
 from reports.reference import reference_folder
 from reports.runs import load_runs
-from reports.style import dress, settle, style
+from reports.style import Drawing, dress, settle, style
+from reports.tables import Table
 from reports.templates import render
 from reports.text import markdown
-from reports.wording import metric, multiple, number, seeds_of, significant, utility
+from reports.wording import multiple, number, seeds_of, significant, utility
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
 END = "<!-- end of results -->"
 
-PICTURE, MAP, CLAIMS = (Path("docs") / name for name in ("comparison.png", "map.png", "CLAIMS.md"))
+DOCS = Path("docs")
+PICTURE, MAP, CLAIMS, RESULTS = DOCS / "frontiers.png", DOCS / "map.png", DOCS / "CLAIMS.md", DOCS / "RESULTS.md"
 DIGEST = "Description"
 """The PNG's text chunk with the digest."""
 
-WORTHLESS = "†"
-"""Mark of a utility below that of frozen embeddings."""
-
-LOSS = 0.005
-"""Largest loss of validation utility against DP-SGD for the reductions in the table."""
+HALF_A_MILLION = 5e5
+"""Reduction that the paper reports for DP-AdaFEST on Criteo-Kaggle at a loss of AUC below 0.005."""
 
 
 @dataclass(frozen=True)
@@ -78,138 +83,144 @@ class Results:
         planted = [group for group in rigorous if group.kind == "map"]
         return cls(reference, len(runs), everything, groups, planted)
 
-    @property
-    def central(self) -> Population:
-        """The population of the picture: the first on click data, at its main ε."""
-        first = next(group for group in self.groups if group.kind == "clicks")
-        return first.at_epsilons([first.main_epsilon])
+    @cached_property
+    def frontiers(self) -> list[Frontier]:
+        """The frontiers on clicks and streams, at the main ε."""
+        return frontiers.main(self.groups)
 
     @cached_property
     def judged(self) -> list[dict[str, Any]]:
         """Return every claim with its verdicts."""
         return register.judge(Inputs(self.everything, self.reference))
 
-    @property
-    def claims(self) -> str:
-        """Return the page of all claims, with the evidence for each verdict."""
-        found = Found.of(self.judged, self.everything)
-        named = [name for claim in self.judged for name in claim["datasets"]]
-        return render(
-            "claims.md.jinja",
-            claims=self.judged,
-            datasets=list(dict.fromkeys(named)),
-            findings=found.findings,
-            tally=found.tally,
-            untested=OPEN,
-            losses=" / ".join(number(loss) for loss in LOSSES),
-            reductions=self._reductions,
-        )
-
-    @property
-    def _reductions(self) -> list[dict[str, str]]:
-        """Largest reductions within each of the paper's losses, by algorithm, on each dataset and at each ε."""
-        rows = []
-        for group in self.groups:
-            population = group.at(group.periods[0]) if group.periods else group
-            for panel in by_epsilon(population, group.epsilons):
-                tried = {name: _settings_of(panel, name) for name in self._sparse}
-                if panel.reference is None or not any(tried.values()):
-                    continue
-                cells = {label(name): _within(settings, panel.reference) for name, settings in tried.items()}
-                rows.append({"data": group.dataset, "ε": number(panel.epsilon), **cells})
-        return rows
-
-    @property
-    def _sparse(self) -> list[str]:
-        """The algorithms that make gradients smaller, in order."""
-        there = {run.rule for group in self.groups for run in group.runs}
-        return [name for name in ordered(there) if name not in REFERENCES]
+    @cached_property
+    def found(self) -> Found:
+        """The answers that the claims give."""
+        return Found.of(self.judged, self.everything)
 
     @property
     def text(self) -> str:
         """Text of the block in README."""
-        found = Found.of(self.judged, self.everything)
-        central, panels, tried = self.central, _panels(self.groups), self._sparse
-        caption = (
-            f"Test {metric(central)} on {central.dataset} against the gradient size reduction at "
-            f"ε = {number(central.main_epsilon)}, {seeds_of(central)}; bars are standard deviations over seeds."
+        epsilons = sorted({frontier.panel.epsilon for frontier in self.frontiers})
+        text = render(
+            "readme.md.jinja",
+            answers=self.found.answers,
+            caption=frontiers.caption(self.frontiers),
+            claims=CLAIMS.as_posix(),
+            coordinates=_criteo_coordinates(),
+            epsilon=", ".join(number(epsilon) for epsilon in epsilons),
+            half_a_million=HALF_A_MILLION,
+            marks=self.found.marks,
+            nearest=self._nearest,
+            nearly=NEARLY,
+            picture=PICTURE.as_posix(),
+            results=RESULTS.as_posix(),
+            runs=self.runs,
+            seen=self._seen,
+            speed=self._speed,
+            table=_table([_row(frontier, frontiers.SHOWN) for frontier in self.frontiers]),
         )
-        references = (
-            "**References.** Utility is test AUC, or accuracy for texts: means over seeds ± standard deviations (no ±: "
-            "one seed) of the setting that is best on validation. Training without privacy has its own batch size, "
-            "epochs and rates. —: no run."
-        )
-        sparse = (
-            "**Sparsity-preserving algorithms.** Utility and gradient size reduction of the sparsest setting whose "
-            f"validation utility is within {number(LOSS)} of the best DP-SGD's. None: no setting is, and the bracket "
-            f"has the one that is best on validation. {WORTHLESS}: below frozen embeddings. In streams, DP-FEST "
-            f"selects rows by the counts of the days so far. The runs are in [{self.runs:,} run cards](docs/reference)."
-        )
-        return "\n".join(
-            [
-                *(_wrapped(f"- {markdown(one)}", "  ") for one in [*found.findings, *self._speed]),
-                "",
-                _wrapped(
-                    "The losses compared, against DP-SGD, are those of the paper's tables: "
-                    f"{', '.join(number(loss) for loss in LOSSES)}. {markdown(found.tally)} "
-                    f"[Every claim and its evidence]({CLAIMS.as_posix()})"
-                ),
-                "",
-                f"![Utility against embedding gradient size on {central.dataset}]({PICTURE.as_posix()})",
-                "",
-                _wrapped(caption),
-                "",
-                _wrapped(references),
-                "",
-                *_table([_reference_row(panel) for panel in panels]),
-                "",
-                _wrapped(sparse),
-                "",
-                *_table([_sparse_row(one, tried) for one in panels if any(_settings_of(one, name) for name in tried)]),
-            ]
-        )
+        return _filled(text)
 
     @property
-    def _speed(self) -> list[str]:
-        """Sentence on the time of a step at the most rows that were timed with dense and with lazy noise; none without
-        such a benchmark."""
+    def results(self) -> str:
+        """The page of results: references and largest reductions on all data, at every ε."""
+        panels = [panel for group in self.groups for panel in _panels(group)]
+        sparse = [(frontier, frontier.curves) for frontier in (Frontier(panel) for panel in panels)]
+        names = ordered({name for _, curves in sparse for name in curves})
+        text = render(
+            "results.md.jinja",
+            nearly=NEARLY,
+            runs=self.runs,
+            references=_table([_reference_row(panel) for panel in panels]),
+            reductions=_table([_row(frontier, names, epsilon=True) for frontier, curves in sparse if curves]),
+            picture=PICTURE.name,
+            caption=frontiers.caption(self.frontiers),
+        )
+        return _filled(text)
+
+    @property
+    def claims(self) -> str:
+        """The page of all claims, with the evidence for each verdict."""
+        named = dict.fromkeys(name for claim in self.judged for name in claim["datasets"])
+        judged: dict[str, Any] = {"claims": self.judged, "datasets": list(named), "decided": DECIDED}
+        return render("claims.md.jinja", found=self.found, brief=self._brief, **judged)
+
+    def _brief(self, result: Mapping[str, Any], dataset: str) -> str:
+        """Return the evidence at the main ε, and the verdicts in other panels; the whole evidence of one panel."""
+        panels, epsilon = result["panels"], self.found.epsilons.get(dataset)
+        main = panels.get(f"ε = {number(epsilon)}" if epsilon is not None else "")
+        rest = "; ".join(f"{where}: {panel['verdict']}" for where, panel in panels.items() if panel is not main)
+        if main is None and len(panels) < 2:
+            return result["alone"]
+        text = "" if main is None else f"{main['evidence'][:1].upper()}{main['evidence'][1:]}"
+        return " ".join(filter(None, (text, rest and f"{rest}.")))
+
+    @property
+    def _nearest(self) -> dict[str, str]:
+        """Return where DP-AdaFEST cuts the gradient most within NEARLY, and by how much."""
+        reached = [(reach, one) for one in self.frontiers if (reach := one.reach("adafest"))]
+        reach, one = max(reached, key=lambda pair: pair[0].estimate)
+        return {"data": one.population.dataset, "cut": multiple(reach.estimate), "shown": multiple(reach.shown)}
+
+    @property
+    def _seen(self) -> dict[str, str]:
+        """Return the fewest and most training examples that a row must occur in to be seen by a map of equal noise
+        multipliers, and by the counts of DP-FEST, on click data."""
+        maps, counts = [], []
+        for frontier in (one for one in self.frontiers if one.population.kind == "clicks"):
+            for setting in frontier.population.settings:
+                run = setting.runs[0]
+                root = math.sqrt(len(run.tables))
+                if run.rule == "adafest" and setting.parameter("noise_ratio") == 1 and run.target_epsilon == 1:
+                    maps.append(root * (run.map_noise_multiplier or 0.0) * run.examples / run.batch_size)
+                elif run.rule == "fest" and run.target_epsilon == 1:
+                    counts.append(root * (setting.parameter("selection.noise_multiplier") or 0.0))
+        return {
+            name: f"{significant(float(f'{min(found):.2g}'))} to {significant(float(f'{max(found):.2g}'))}"
+            for name, found in (("map", maps), ("counts", counts)) if found
+        }  # fmt: skip
+
+    @property
+    def _speed(self) -> dict[str, str]:
+        """Return how many times as long as DP-AdaFEST's a step of DP-SGD takes at the most rows that were timed, with
+        dense and with lazy noise; empty without such a benchmark."""
         section = read(self.reference, "embedding")
         dense, lazy = (section.at(name) if section else {} for name in ("dpsgd", "dpsgd lazy"))
         both = [rows for rows in dense.keys() & lazy.keys() if dense[rows]["reference"] == "adafest"]
         if not both:
-            return []
+            return {}
         rows = max(both)
-        times = [significant(timed[rows]["ratio"]) for timed in (dense, lazy)]
-        return [
-            f"With {rows:,} embedding rows, a step of DP-SGD takes {times[0]} times as long as one of DP-AdaFEST; with "
-            f"lazily drawn noise, which has the same distribution, {times[1]} times."
-        ]
+        return {"rows": f"{rows:,}"} | {
+            name: significant(timed[rows]["ratio"]) for name, timed in (("dense", dense), ("lazy", lazy))
+        }
 
     @property
-    def pictures(self) -> dict[Path, tuple[Population, Content]]:
-        """The central comparison and, if there are runs on planted data, the map, by file."""
-        central = self.central
-        shown = {PICTURE: (central, fig8.content(Inputs([central], self.reference, central)))}
+    def pictures(self) -> dict[Path, tuple[Drawing, Table, str]]:
+        """The curves and, if there are runs on planted data, the map, by file: drawing, values and footer."""
+        drawn = frontiers.picture(self.frontiers)
+        assert drawn is not None
+        shown = {PICTURE: (drawn, frontiers.table(self.frontiers), "")}
         if self.planted:
             first = self.planted[0]
-            shown[MAP] = first, map.content(Inputs([*self.planted, *self.groups], self.reference, first))
+            content: Content = map.content(Inputs([*self.planted, *self.groups], self.reference, first))
+            assert content.figure is not None and content.table is not None
+            shown[MAP] = content.figure, content.table, provenance(first, content)
         return shown
 
 
-def png(population: Population, content: Content) -> bytes:
+def png(figure: Drawing, table: Table, footer: str) -> bytes:
     """Return the picture with the digest of its values."""
-    assert content.figure is not None
-    dress(content.figure, provenance(population, content), [])
-    settle(content.figure)
+    dress(figure, footer, [])
+    settle(figure)
     out = io.BytesIO()
-    content.figure.savefig(out, format="png", metadata={"Software": None, DIGEST: digest(content)})
+    figure.savefig(out, format="png", metadata={"Software": None, DIGEST: digest(table)})
     return out.getvalue()
 
 
-def digest(content: Content) -> str:
+def digest(table: Table) -> str:
     """Return a digest of the values that a picture shows."""
-    assert content.table is not None
-    return hashlib.sha256(content.table.csv().encode()).hexdigest()
+    return hashlib.sha256(table.csv().encode()).hexdigest()
 
 
 def split(text: str) -> tuple[str, str, str]:
@@ -226,13 +237,14 @@ def split(text: str) -> tuple[str, str, str]:
 
 
 def write(readme: Path, reference: Path) -> None:
-    """Replace README's results and docs/CLAIMS.md, and draw the pictures."""
+    """Replace README's results, docs/RESULTS.md and docs/CLAIMS.md, and draw the pictures."""
     before, _, after = split(readme.read_text(encoding="utf-8"))
     results = Results.read(reference)
     text = f"{before}\n{results.text}\n\n{after}"
     with style():
         for file, shown in results.pictures.items():
             _write(readme.parent / file, png(*shown))
+    _write(readme.parent / RESULTS, results.results.encode())
     _write(readme.parent / CLAIMS, results.claims.encode())
     _write(readme, text.encode())
 
@@ -241,68 +253,64 @@ def _write(file: Path, data: bytes) -> None:
     write_atomically(file, lambda partial: partial.write_bytes(data))
 
 
-def _panels(groups: Sequence[Population]) -> list[Panel]:
-    """Return a panel of each population: that of its main ε and, in streams, of the shortest period."""
-    found = []
-    for group in groups:
-        assert group.main_epsilon is not None
-        panels = by_period(group, group.periods[:1]) or by_epsilon(group, [group.main_epsilon])
-        found.append(panels[0])
-    return found
+def _panels(group: Population) -> list[Panel]:
+    """Return a panel of each ε; in streams, of the shortest period at the main ε."""
+    return by_period(group, group.periods[:1]) or by_epsilon(group, group.epsilons)
 
 
-def _wrapped(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+def _filled(text: str) -> str:
+    """Wrap the paragraphs and items of Markdown, but not its tables and headings."""
+    lines = []
+    for line in text.strip().splitlines():
+        indent = "  " if line.startswith("- ") else ""
+        fixed = line.startswith(("|", "#", "!"))
+        lines.append(line if fixed else textwrap.fill(
+            line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ))  # fmt: skip
+    return "\n".join(lines)
 
 
-def _table(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the lines of a table of rows with the same columns."""
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return a table of rows with the same columns."""
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
-    return ["| " + " | ".join(cells) + " |" for cells in lines]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-def _where(panel: Panel) -> dict[str, str]:
-    population = panel.population
-    where = population.dataset + (f", {panel.where}" if population.periods else "")
-    return {"data": markdown(where), "ε": number(panel.epsilon)}
+def _row(frontier: Frontier, names: Sequence[str], epsilon: bool = False) -> dict[str, str]:
+    """Return a dataset's largest reductions: in README with its references, in all results with its ε."""
+    population = frontier.population
+    reference, frozen = frontier.compared.reference, frontier.compared.frozen
+    assert reference is not None
+    controls = f"{reference.test:.3f} / {'—' if frozen is None else f'{frozen.test:.3f}'}"
+    data = markdown(population.dataset)
+    columns = {"data": data, "ε": number(frontier.panel.epsilon)} if epsilon else {
+        "data (DP-SGD / frozen AUC)": f"{data} ({controls})"
+    }  # fmt: skip
+    for name in names:
+        one = frontier.curves.get(name)
+        columns[label(name)] = frontiers.cell(frontier.reach(name), len(one.settings) if one else 0)
+    return columns
 
 
 def _reference_row(panel: Panel) -> dict[str, str]:
     population = panel.population
     controls = {name: population.best(name, None if name == "nonprivate" else panel.epsilon) for name in REFERENCES}
     return {
-        **_where(panel),
+        "data": markdown(population.dataset + (f", {panel.where}" if population.periods else "")),
+        "ε": number(panel.epsilon),
         "training examples": f"{population.examples:,}",
+        "rows": f"{population.embedding_rows:,}",
         **{label(name): utility(s.test, s.spread) if s is not None else "—" for name, s in controls.items()},
         "seeds": seeds_of(population.at_epsilons([panel.epsilon])).removeprefix("seeds "),
     }
 
 
-def _sparse_row(panel: Panel, names: Sequence[str]) -> dict[str, str]:
-    return {**_where(panel), **{label(name): _reduced(panel, name) for name in names}}
-
-
-def _settings_of(panel: Panel, name: str) -> Sequence[Setting]:
-    """Return an algorithm's settings; in streams, those of DP-FEST that count the days so far."""
-    return panel.of(f"{name}/streaming" if name in ("fest", "fest_equal") and panel.population.periods else name)
-
-
-def _within(settings: Sequence[Setting], best: Setting) -> str:
-    """Return the largest reduction within each of `LOSSES`."""
-    if not settings:
-        return "—"
-    chosen = [best_reduction(settings, best, loss) for loss in LOSSES]
-    return " / ".join("none" if one is None else multiple(one.reduction) for one in chosen)
-
-
-def _reduced(panel: Panel, name: str) -> str:
-    settings, best = _settings_of(panel, name), panel.reference
-    if not settings or best is None:
-        return "—"
-    chosen = best_reduction(settings, best, LOSS)
-    shown = chosen or max(settings, key=lambda setting: (setting.validation, setting.key))
-    said = utility(shown.test, shown.spread) + WORTHLESS * panel.population.worse_than_frozen(shown)
-    return f"none ({said} at best)" if chosen is None else f"{said} at {multiple(chosen.reduction)}"
+def _criteo_coordinates() -> dict[str, str]:
+    """Return the coordinates of the embedding tables of the paper's Criteo model, and how many of them are left after
+    a cut by HALF_A_MILLION."""
+    sizes = [int(size) for (size,) in TAB_VOCAB.rows.values()]
+    count = sum(size * embedding_dim(size) for size in sizes)
+    return {"all": f"{count / 1e6:.1f} million", "left": f"{count / HALF_A_MILLION:.0f}"}
 
 
 def main() -> None:

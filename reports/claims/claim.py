@@ -7,14 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN
+from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Verdict
 from reports.comparison import Population, Setting
 from reports.entry import Inputs
 from reports.templates import sentences
 from reports.wording import number, plural, seeds
 
+PARTLY = "holds in part"
+"""One algorithm is ahead at some ε (or in some periods), and behind or crossing at others."""
+
+DECIDED = (HOLDS, FAILS, CROSSES, PARTLY)
+"""The verdicts that decide a claim."""
+
 DIFFERS = "differs by dataset"
-"""The claim holds on one dataset and does not hold on another."""
+"""The claim is decided differently on different datasets."""
 
 EPSILONS = (1.0, 3.0, 8.0)
 """The paper's ε: a claim about every ε is not shown at one of them."""
@@ -26,6 +32,7 @@ _WITHOUT_RUNS = (
     "missing",
     "no_pair",
     "few_periods",
+    "all_empty",
 )  # macros that say which runs are missing
 
 Interval = tuple[str, float, float | None]
@@ -54,6 +61,11 @@ class Finding:
         return sentences(self.template, **self.numbers)
 
     @property
+    def p(self) -> float:
+        """The p-value of the verdict; 1 without one."""
+        return self.verdict.p if isinstance(self.verdict, Verdict) else 1.0
+
+    @property
     def without_runs(self) -> bool:
         """Whether there is nothing to compare: there are no runs of one side, or of one setting only."""
         parts = self._parts
@@ -68,6 +80,21 @@ class Finding:
         return bool(decisive) and (all(decisive) if self.verdict == FAILS else any(decisive))
 
     @property
+    def panels(self) -> dict[str, dict[str, Any]]:
+        """Its verdicts by panel (ε, period), of a claim that is judged in several, with the reduction and the loss at
+        which curves cross."""
+        if "where" in self.numbers:
+            point = getattr(self.numbers.get("comparison"), "crossing", None) if self.verdict == CROSSES else None
+            crossing = None if point is None else [point.reduction, point.losses[0]]
+            return {
+                self.numbers["where"]: {
+                    "verdict": str(self.verdict), "p": self.p, "as_tried": self.as_tried, "crossing": crossing,
+                    "evidence": self.evidence.removeprefix(f"{self.numbers['where']}: "),
+                }
+            }  # fmt: skip
+        return {where: said for part in self._parts for where, said in part.panels.items()}
+
+    @property
     def _parts(self) -> Sequence[Finding]:
         return [self.numbers["finding"]] if "finding" in self.numbers else self.numbers.get("findings", [])
 
@@ -77,8 +104,10 @@ class Finding:
             of, *bounds = self.interval
             low, high = (bound if bound is not None and math.isfinite(bound) else None for bound in bounds)
             interval = {"of": of, "low": low, "high": high}
-        said = {"verdict": self.verdict, "interval": interval, "evidence": self.evidence}
-        return said | {"without_runs": self.without_runs, "as_tried": self.as_tried}
+        alone = self.numbers["finding"].evidence if self.template == "on" else self.evidence
+        said = {"verdict": str(self.verdict), "p": self.p, "interval": interval}
+        said |= {"evidence": self.evidence, "alone": alone}
+        return said | {"without_runs": self.without_runs, "as_tried": self.as_tried, "panels": self.panels}
 
 
 def finding(
@@ -132,12 +161,13 @@ class Claim:
             "evidence": _together(judged),
             "artifacts": list(self.artifacts),
             "datasets": {name: result for name, result in judged.items() if name != NOWHERE},
+            "nowhere": judged.get(NOWHERE),
         }
 
 
 def overall(verdicts: Sequence[str]) -> str:
     """Return the verdict on several datasets: that of the datasets that decide the claim, if they agree."""
-    decided = {verdict for verdict in verdicts if verdict in (HOLDS, FAILS)}
+    decided = {verdict for verdict in verdicts if verdict in DECIDED}
     if len(decided) == 1:
         return decided.pop()
     return DIFFERS if decided else OPEN if OPEN in verdicts else INCONCLUSIVE
@@ -203,14 +233,17 @@ def nowhere(test: Callable[[Inputs], Finding]) -> Test:
 
 
 def all_of(findings: Sequence[Finding], template: str = "all_of", **numbers: Any) -> Finding:
-    """Combine findings of a claim that must hold everywhere: one failure makes it fail, one open one keeps it open
-    (more seeds may show that it fails there), and one inconclusive one keeps it from holding."""
+    """Combine findings of a claim that must hold everywhere: one failure or crossing makes it fail or cross, one open
+    one keeps it open (more seeds may show that it fails there), and one inconclusive one keeps it from holding."""
     verdicts = {finding.verdict for finding in findings}
-    verdict = next(
-        (verdict for verdict in (FAILS, OPEN, INCONCLUSIVE) if verdict in verdicts), HOLDS if verdicts else OPEN
+    word = next(
+        (verdict for verdict in (FAILS, CROSSES, OPEN, INCONCLUSIVE) if verdict in verdicts),
+        HOLDS if verdicts else OPEN,
     )
-    interval = next((result.interval for result in findings if result.verdict == verdict), None)
-    return finding(verdict, template, interval, findings=findings, **numbers)
+    decisive = [result for result in findings if result.verdict == word]
+    p = (max if word == HOLDS else min)((result.p for result in decisive), default=1.0)
+    interval = decisive[0].interval if decisive else None
+    return finding(Verdict(word, p), template, interval, findings=findings, **numbers)
 
 
 def in_each(panels: Sequence[One], test: Callable[[One, int], Finding], template: str = "all_of") -> Finding:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -33,9 +33,24 @@ from scipy import stats
 from reports.comparison import Setting
 from reports.wording import signed, significant
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not enough runs"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "not shown"
+CROSSES = "the curves cross"
+"""One algorithm is ahead at some reductions, and behind at others."""
+
 INCONCLUSIVE = "inconclusive"
 """More seeds would not help: other settings or data would, and the evidence names them."""
+
+
+class Verdict(str):
+    """A verdict with its p-value: the smallest level at which it would be reached."""
+
+    p: float
+
+    def __new__(cls, word: str, p: float = 1.0) -> Verdict:
+        self = super().__new__(cls, word)
+        self.p = min(1.0, p)
+        return self
+
 
 NEARLY = 0.005
 """A difference of utility below this counts as none; it is among the paper's own thresholds."""
@@ -61,13 +76,27 @@ Weights = Sequence[tuple[float, Setting]]
 
 @dataclass(frozen=True)
 class Difference:
-    """An estimate and the distance of its one-sided 95% bounds, infinite if there are too few runs."""
+    """An estimate with its one-sided 95% bounds, one of `of` simultaneous ones.
+
+    Attributes:
+        value: the estimate.
+        error: its standard error; infinite if there are too few runs.
+        freedom: degrees of freedom of the standard error; infinite if it is known.
+        of: number of estimates among which this one was chosen.
+    """
 
     value: float
-    half: float
+    error: float
+    freedom: float = math.inf
+    of: int = 1
 
     def __str__(self) -> str:
         return signed(self.value) + ("" if math.isinf(self.half) else f" ± {self.half:.4f}")
+
+    @property
+    def half(self) -> float:
+        """Distance of the bounds; infinite if there are too few runs."""
+        return self.error * student(self.freedom, self.of) if self.error else 0.0
 
     @property
     def gains(self) -> str:
@@ -96,11 +125,33 @@ class Difference:
 
     def times(self, factor: float) -> Difference:
         """Return the difference, with its interval, scaled by a factor."""
-        return Difference(factor * self.value, abs(factor) * self.half)
+        return replace(self, value=factor * self.value, error=abs(factor) * self.error)
 
-    def above(self, least: float) -> str:
+    def minus(self, other: Difference) -> Difference:
+        """Return the difference to an independent one."""
+        error, freedom = math.hypot(self.error, other.error), min(self.freedom, other.freedom)
+        return Difference(self.value - other.value, error, freedom, max(self.of, other.of))
+
+    def p_above(self, least: float) -> float:
+        """Return the p-value of the statement that the difference is above `least`."""
+        if not self.error:
+            return float(self.value <= least)
+        return min(1.0, self.of * float(stats.t.sf((self.value - least) / self.error, self.freedom)))
+
+    def p_below(self, most: float) -> float:
+        """Return the p-value of the statement that the difference is below `most`."""
+        return self.times(-1).p_above(-most)
+
+    def above(self, least: float) -> Verdict:
         """Return the verdict on the claim that the difference is above `least`."""
-        return HOLDS if self.low > least else FAILS if self.high < least else OPEN
+        return decide(self.p_above(least), self.p_below(least))
+
+
+def decide(holds: float, fails: float) -> Verdict:
+    """Return the verdict on a claim by the p-values that show and that refute it."""
+    if fails < LEVEL:
+        return Verdict(FAILS, fails)
+    return Verdict(HOLDS, holds) if holds < LEVEL else Verdict(OPEN)
 
 
 class Sample:
@@ -151,7 +202,7 @@ class Sample:
         if scatter is None or not shared:
             errors = (factor * _error(setting) for factor, setting in weights)
             value = math.fsum(factor * setting.test for factor, setting in weights)
-            return Difference(value, normal(of) * math.hypot(*errors))
+            return Difference(value, math.hypot(*errors), of=of)
         fresh = shared - self.choosing
         used, of = (fresh, self.panels) if fresh and chosen else (shared, of)
         by_seed = {seed: _at(weights, seed) for seed in sorted(shared)}
@@ -161,7 +212,7 @@ class Sample:
         if own > 1e-12 and (not deviation or stats.f.sf((own / deviation) ** 2, less, freedom) < UNLIKE):
             deviation, freedom = own, less
         value = statistics.fmean(by_seed[seed] for seed in used)
-        return Difference(value, student(freedom, of) * deviation / math.sqrt(len(used)))
+        return Difference(value, deviation / math.sqrt(len(used)), freedom, of)
 
     def _validation(self, setting: Setting) -> float:
         seeds = self.choosing & set(setting.by_seed) or set(setting.by_seed)
@@ -220,12 +271,7 @@ def _error(setting: Setting) -> float:
 
 
 @cache
-def normal(of: int = 1) -> float:
-    """Return the distance of a 95% bound in known standard errors, for `of` simultaneous bounds."""
-    return float(stats.norm.ppf(1 - LEVEL / of))
-
-
-@cache
-def student(freedom: int, of: int = 1) -> float:
-    """Return the same for an estimated standard error."""
+def student(freedom: float = math.inf, of: int = 1) -> float:
+    """Return the distance of a 95% bound in standard errors, for `of` simultaneous bounds; infinitely many degrees of
+    freedom are those of a known standard error."""
     return float(stats.t.ppf(1 - LEVEL / of, freedom))

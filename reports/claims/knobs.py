@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from reports.ablation import Grid, largest_grid
-from reports.claims.ahead import Tried, ahead, behind
 from reports.claims.claim import Finding, all_of, finding
-from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Difference, Sample, normal
+from reports.claims.curves import Comparison, Curve
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Difference, Sample, Verdict, decide
+from reports.claims.leads import compared_at
 from reports.claims.logic import Above, All, Any, Contrast, between, equivalent, verdict
 from reports.claims.tradeoff import TOLERABLE
 from reports.claims.trend import trend
@@ -88,35 +90,47 @@ def larger_ratio_denser(population: Population, grid: Grid) -> Finding:
         if (found := _sized(line, len(grid.cells))) is None:
             continue
         low, high, grown, moved = found
-        outcome = FAILS if FAILS in moved else grown.above(0)
+        outcome = min((one for one in moved if one == FAILS), key=lambda one: one.p, default=grown.above(0))
         findings.append(
             finding(outcome, "denser", _times_as_many(grown), threshold=threshold, grown=grown, low=low, high=high)
         )
-    return all_of(findings) if findings else finding(OPEN, "missing", what="two noise ratios at the same τ")
+    if not findings:
+        return finding(OPEN, "missing", what="two noise ratios at the same τ")
+    return _of_lines(findings, "τ")
 
 
 def larger_threshold_sparser(population: Population, grid: Grid) -> Finding:
     """At every σ₁/σ₂, the gradient has fewer coordinates at the largest τ than at the smallest. Since the paper says
     "usually", the claim fails if more than half of the steps from one τ to the next surely add coordinates."""
-    findings, steps = [], []
+    findings: list[Finding] = []
+    steps: list[Verdict] = []
     for ratio, line in _along_thresholds(grid).items():
         if (found := _sized(line, len(grid.cells))) is None:
             continue
         low, high, grown, moved = found
         steps += moved
-        outcome = HOLDS if grown.above(0) == FAILS else OPEN
+        outcome = decide(grown.p_below(0), 1.0)
         findings.append(
             finding(outcome, "sparser", _times_as_many(grown), ratio=ratio, grown=grown, low=low, high=high)
         )
     if not findings:
         return finding(OPEN, "missing", what="two τ at the same σ₁/σ₂")
-    together = all_of(findings)
-    if 2 * steps.count(HOLDS) > len(steps):
-        return Finding(FAILS, together.template, together.numbers, together.interval)
+    together = _of_lines(findings, "σ₁/σ₂")
+    denser = [step.p for step in steps if step == HOLDS]
+    if 2 * len(denser) > len(steps):
+        return Finding(Verdict(FAILS, max(denser)), together.template, together.numbers, together.interval)
     return together
 
 
-def _sized(line: dict[float, Setting], of: int) -> tuple[float, float, Difference, list[str]] | None:
+def _of_lines(findings: Sequence[Finding], lines: str) -> Finding:
+    """Combine findings on lines of the grid, of which that with the smallest change is worded: of those that decide."""
+    together = all_of(findings)
+    decisive = [one for one in findings if one.verdict == together.verdict]
+    shown = min(decisive, key=lambda one: abs(one.numbers["grown"].value))
+    return replace(together, template="of_lines", numbers={"findings": findings, "shown": shown, "lines": lines})
+
+
+def _sized(line: dict[float, Setting], of: int) -> tuple[float, float, Difference, list[Verdict]] | None:
     """Return the first and the last value of a line, the growth of the gradient's coordinates between them, and for
     each step the verdict on whether it adds coordinates (one of `of` such comparisons). Settings in which no row
     survived are left out; None if fewer than two others remain."""
@@ -138,7 +152,7 @@ def _denser(one: Setting, other: Setting, of: int) -> Difference:
     independently surviving rows is at most its square root, and a row of a table has as many coordinates as the table's
     dimension."""
     value = math.log(other.coordinates / one.coordinates)
-    return Difference(value, normal(of) * math.hypot(_counting_error(one), _counting_error(other)))
+    return Difference(value, math.hypot(_counting_error(one), _counting_error(other)), of=of)
 
 
 def _counting_error(setting: Setting) -> float:
@@ -195,14 +209,18 @@ def large_threshold_cliff(population: Population, grid: Grid) -> Finding:
     most = largest_contribution(grid.best)
     reached = max(max(line) for line in lines.values())
     if reached < most / 2 and (outcome == FAILS or max(drop.value for drop in drops.values()) <= TOLERABLE):
-        outcome = INCONCLUSIVE
+        outcome = Verdict(INCONCLUSIVE)
     of = len(grid.cells)
-    sharpest = max(drops.values(), key=lambda drop: drop.seems).at(of)
+    steepest = max(drops, key=lambda ratio: drops[ratio].seems)
+    sharpest = drops[steepest].at(of)
     return finding(
         outcome,
         "largest_threshold",
         (f"loss of {metric(population)}", sharpest.low, sharpest.high),
-        drops=[(ratio, max(lines[ratio]), drop.at(of)) for ratio, drop in drops.items()],
+        drop=sharpest,
+        ratio=steepest,
+        threshold=max(lines[steepest]),
+        ratios=len(drops),
         tolerable=TOLERABLE,
         most=most,
         ended=reached if outcome == INCONCLUSIVE else None,
@@ -274,18 +292,15 @@ def optimum_inside(population: Population, grid: Grid) -> Finding:
     best = sample.best(grid.cells.values())
     if not inside or len(grid.ratios) < 2 or best is None:
         return finding(OPEN, "missing", what="two noise ratios with three τ")
-    mine, others = (Tried("adafest", settings, best, sample, every=True) for settings in (inside, outside))
-    of = len(grid.cells)
-    so, not_so = ahead(mine, [others], losses=[NEARLY]), behind(mine, [others], losses=[NEARLY])
-    outcome = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
+    mine, others = (
+        Curve("adafest", settings, sample, best, words=words)
+        for words, settings in (("that region", inside), ("the rest", outside))
+    )
+    if not (mine.settings and others.settings):
+        return finding(INCONCLUSIVE, "all_empty", names=["adafest"], where=f"ε = {population.main_epsilon:g}")
+    result = compared_at(Comparison(mine, [others], NEARLY), f"ε = {population.main_epsilon:g}", metric(population))
     return finding(
-        INCONCLUSIVE if outcome == OPEN and max(so.value, not_so.value) < 0 else outcome,
-        "optimum",
-        nearly=NEARLY,
-        inside=mine.reach(NEARLY),
-        outside=others.reach(NEARLY),
-        middle=middle,
-        thresholds=inner,
+        result.verdict, "optimum", result.interval, result.untried, finding=result, middle=middle, thresholds=inner
     )
 
 

@@ -14,15 +14,31 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Protocol
 
-from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Difference, Sample, Weights
+from reports.claims.estimate import LEVEL, NEARLY, Difference, Sample, Verdict, Weights, decide, merged
 from reports.comparison import Setting
+
+
+class Estimated(Protocol):
+    """A difference of utilities that runs estimate.
+
+    Attributes:
+        seems: value on validation, over the choosing seeds.
+        value: value on test, over all seeds.
+    """
+
+    @property
+    def seems(self) -> float: ...
+    @property
+    def value(self) -> float: ...
+    def at(self, of: int = 1, chosen: bool = True) -> Difference:
+        """Return its estimate, as one chosen among `of` (`Sample.contrast`)."""
 
 
 class Contrast:
     """A contrast of utilities in a sample, with cached estimates."""
 
     def __init__(self, sample: Sample, weights: Weights) -> None:
-        self.sample, self.weights = sample, weights
+        self.sample, self.weights = sample, merged(weights)
         self.at = cache(self._at)
 
     def _at(self, of: int = 1, chosen: bool = True) -> Difference:
@@ -30,13 +46,30 @@ class Contrast:
 
     @cached_property
     def seems(self) -> float:
-        """Value on validation, over the choosing seeds."""
         return self.sample.seems(self.weights)
 
     @cached_property
     def value(self) -> float:
-        """Value on test, over all seeds."""
         return math.fsum(factor * setting.test for factor, setting in self.weights)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One contrast minus another of other data."""
+
+    one: Estimated
+    other: Estimated
+
+    @property
+    def seems(self) -> float:
+        return self.one.seems - self.other.seems
+
+    @property
+    def value(self) -> float:
+        return self.one.value - self.other.value
+
+    def at(self, of: int = 1, chosen: bool = True) -> Difference:
+        return self.one.at(of, chosen).minus(self.other.at(of, chosen))
 
 
 def between(sample: Sample, one: Setting, other: Setting) -> Contrast:
@@ -56,18 +89,19 @@ class Statement(Protocol):
     def seems(self) -> float: ...
     @property
     def value(self) -> float: ...
-    def holds(self, of: int = 1, chosen: bool = False) -> bool:
-        """Whether it is shown; `chosen` means that it was chosen among `of` statements by its margin `seems`."""
+    def p(self, of: int = 1, chosen: bool = False) -> float:
+        """Return the p-value at which it is shown; `chosen` means that it was chosen among `of` statements by its
+        margin `seems`."""
 
-    def fails(self, of: int = 1, chosen: bool = False) -> bool:
-        """Whether it is refuted."""
+    def p_not(self, of: int = 1, chosen: bool = False) -> float:
+        """Return the p-value at which it is refuted."""
 
 
 @dataclass(frozen=True)
 class Above:
     """The statement that a contrast is above `least`."""
 
-    contrast: Contrast
+    contrast: Estimated
     least: float = 0.0
 
     @property
@@ -78,11 +112,11 @@ class Above:
     def value(self) -> float:
         return self.contrast.value - self.least
 
-    def holds(self, of: int = 1, chosen: bool = False) -> bool:
-        return self.contrast.at(of, chosen).low > self.least
+    def p(self, of: int = 1, chosen: bool = False) -> float:
+        return self.contrast.at(of, chosen).p_above(self.least)
 
-    def fails(self, of: int = 1, chosen: bool = False) -> bool:
-        return self.contrast.at(of, chosen).high < self.least
+    def p_not(self, of: int = 1, chosen: bool = False) -> float:
+        return self.contrast.at(of, chosen).p_below(self.least)
 
 
 @dataclass(frozen=True)
@@ -99,11 +133,11 @@ class Not:
     def value(self) -> float:
         return -self.part.value
 
-    def holds(self, of: int = 1, chosen: bool = False) -> bool:
-        return self.part.fails(of, chosen)
+    def p(self, of: int = 1, chosen: bool = False) -> float:
+        return self.part.p_not(of, chosen)
 
-    def fails(self, of: int = 1, chosen: bool = False) -> bool:
-        return self.part.holds(of, chosen)
+    def p_not(self, of: int = 1, chosen: bool = False) -> float:
+        return self.part.p(of, chosen)
 
 
 class All:
@@ -120,13 +154,13 @@ class All:
     def value(self) -> float:
         return min((part.value for part in self.parts), default=math.inf)
 
-    def holds(self, of: int = 1, chosen: bool = False) -> bool:
-        return all(part.holds(of, chosen) for part in self.parts)
+    def p(self, of: int = 1, chosen: bool = False) -> float:
+        return max((part.p(of, chosen) for part in self.parts), default=0.0)
 
-    def fails(self, of: int = 1, chosen: bool = False) -> bool:
+    def p_not(self, of: int = 1, chosen: bool = False) -> float:
         if len(self.parts) < 2:
-            return any(part.fails(of, chosen) for part in self.parts)
-        return min(self.parts, key=lambda part: part.seems).fails(of * len(self.parts), True)
+            return min((part.p_not(of, chosen) for part in self.parts), default=1.0)
+        return min(self.parts, key=lambda part: part.seems).p_not(of * len(self.parts), True)
 
 
 class Any(All):
@@ -140,64 +174,35 @@ class Any(All):
     def value(self) -> float:
         return max((part.value for part in self.parts), default=-math.inf)
 
-    def holds(self, of: int = 1, chosen: bool = False) -> bool:
+    def p(self, of: int = 1, chosen: bool = False) -> float:
         if len(self.parts) < 2:
-            return any(part.holds(of, chosen) for part in self.parts)
-        return max(self.parts, key=lambda part: part.seems).holds(of * len(self.parts), True)
+            return min((part.p(of, chosen) for part in self.parts), default=1.0)
+        return self.best.p(of * len(self.parts), True)
 
-    def fails(self, of: int = 1, chosen: bool = False) -> bool:
-        return all(part.fails(of, chosen) for part in self.parts)
-
-
-@dataclass(frozen=True)
-class Ground:
-    """A contrast on which a verdict rests.
-
-    Attributes:
-        contrast: the contrast.
-        least: what it is shown to be above, or below.
-        bounds: its estimate, at the level of the verdict.
-    """
-
-    contrast: Contrast
-    least: float
-    bounds: Difference
+    def p_not(self, of: int = 1, chosen: bool = False) -> float:
+        return max((part.p_not(of, chosen) for part in self.parts), default=0.0)
 
     @property
-    def above(self) -> bool:
-        return self.bounds.value > self.least
-
-    @property
-    def margin(self) -> float:
-        """Distance of the estimate from `least`, in distances of its bounds; more than 1."""
-        distance = abs(self.bounds.value - self.least)
-        return distance / self.bounds.half if self.bounds.half else math.inf
+    def best(self) -> Statement:
+        """The part that seems strongest."""
+        return max(self.parts, key=lambda part: part.seems)
 
 
-def grounds(statement: Statement, of: int = 1, chosen: bool = False) -> list[Ground]:
-    """Return the contrasts that show a statement which holds; of negations, only those of a single contrast."""
-    if isinstance(statement, Not):
-        statement = statement.part
-        assert isinstance(statement, Above)  # whose bounds are on both sides
-    if isinstance(statement, Above):
-        return [Ground(statement.contrast, statement.least, statement.contrast.at(of, chosen))]
-    assert isinstance(statement, All)
-    parts = statement.parts
-    if isinstance(statement, Any) and len(parts) > 1:
-        return grounds(max(parts, key=lambda part: part.seems), of * len(parts), True)
-    return [ground for part in parts for ground in grounds(part, of, chosen)]
-
-
-def below(contrast: Contrast, most: float) -> Statement:
+def below(contrast: Estimated, most: float) -> Statement:
     """Return the statement that a contrast is below `most`."""
     return Not(Above(contrast, most))
 
 
-def equivalent(contrast: Contrast, margin: float = NEARLY) -> Statement:
+def equivalent(contrast: Estimated, margin: float = NEARLY) -> Statement:
     """Return the statement that a contrast is within the margin: two one-sided tests."""
     return All([Above(contrast, -margin), below(contrast, margin)])
 
 
-def verdict(statement: Statement, chosen: bool = False, of: int = 1) -> str:
+def holds(statement: Statement, of: int = 1, chosen: bool = False) -> bool:
+    """Whether a statement is shown."""
+    return statement.p(of, chosen) < LEVEL
+
+
+def verdict(statement: Statement, chosen: bool = False, of: int = 1) -> Verdict:
     """Return the verdict on a statement; `chosen` means that its settings were chosen among `of`."""
-    return FAILS if statement.fails(of, chosen) else HOLDS if statement.holds(of, chosen) else OPEN
+    return decide(statement.p(of, chosen), statement.p_not(of, chosen))

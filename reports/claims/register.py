@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from reports.claims import knobs, leads, streams, tradeoff
+from reports.claims import family, knobs, leads, streams, tradeoff
 from reports.claims.accountings import as_good
 from reports.claims.claim import Claim, Test, main_epsilon, nowhere, on
 from reports.claims.knobs import on_grid
@@ -348,8 +348,10 @@ CLAIMS: tuple[Claim, ...] = (
 
 
 def judge(evidence: Inputs) -> list[dict[str, Any]]:
-    """Return every claim with its verdict, as in report.json."""
-    return [judged for claim in CLAIMS if (judged := claim.judged(evidence))]
+    """Return every claim with its verdict, and whether it stands among all of them, as in report.json."""
+    found = [judged for claim in CLAIMS if (judged := claim.judged(evidence))]
+    family.mark(found)
+    return found
 
 
 def shown_by(artifact: str, evidence: Inputs) -> list[dict[str, Any]]:

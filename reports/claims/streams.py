@@ -36,7 +36,7 @@ def twice_fest(population: Population) -> Finding:
     as DP-FEST at the same loss."""
     panels = by_period(population, population.periods)
     tried = fully_tried(panels, panels[0], "adafest") if panels else []
-    return leads(tried, "adafest", SOURCES, factor=2)
+    return leads(tried, "adafest", SOURCES, factor=2, every=True)
 
 
 def combined_leads(population: Population) -> Finding:
@@ -157,13 +157,14 @@ def _along(
     found = trend(sample, [best], of=1 + len(tried) - len(best))
     if found is None:
         return finding(OPEN, "few_periods", name=name, epsilon=epsilon)
+    where = "without privacy" if epsilon is None else f"ε = {epsilon:g}"
     moved, outcome = found.moved, judge(found)
     return finding(
         outcome,
         "by_period",
         (f"change of {metric(population)}", moved.low, moved.high),
+        where=where,
         name=name,
-        epsilon=epsilon,
         utilities=[(days, setting.test) for days, setting in best.items()],
         moved=moved,
         lowest=found.lowest,

@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from scipy import stats
-
 from reports.bench import Section, read
 from reports.claims.claim import Finding, all_of, finding
 from reports.claims.estimate import OPEN, Difference
@@ -34,7 +32,7 @@ def factor(section: Section, rows: int) -> Difference | None:
     if turns < 2:
         return Difference(math.log(dense["ratio"]), math.inf)
     error = math.hypot(_error(dense), _error(ours))
-    return Difference(math.log(dense["ratio"]), float(stats.t.ppf(0.975, turns - 1)) * error)
+    return Difference(math.log(dense["ratio"]), error, turns - 1, of=2)  # bounds on both sides, together at 95%
 
 
 def _error(record: Mapping[str, Any]) -> float:
@@ -72,7 +70,7 @@ def two_sources(inputs: Inputs) -> Finding:
     if section is None or len(timed) < 2:
         return finding(OPEN, "not_timed_apart")
     small, large = min(timed), max(timed)
-    grown = _minus(timed[large], timed[small])
+    grown = timed[large].minus(timed[small])
     parts = [
         finding(
             grown.above(0),
@@ -86,7 +84,7 @@ def two_sources(inputs: Inputs) -> Finding:
     ]
     for source, (slow, fast) in SOURCES.items():
         first, last = (_milliseconds(section, slow, fast, rows) for rows in (small, large))
-        added = _minus(last, first)
+        added = last.minus(first)
         interval = (f"ms more for the {source}", added.low, added.high)
         parts.append(finding(added.above(0), "source", interval, source=source, first=first, last=last, added=added))
     return all_of(parts, "two_sources", machine=section.machine)
@@ -102,10 +100,5 @@ def _milliseconds(section: Section, slow: str, fast: str, rows: int) -> Differen
     """Return the time that a step of one competitor takes longer than one of another."""
     records = [section.at(name)[rows] for name in (slow, fast)]
     errors = [(one["max_seconds"] - one["min_seconds"]) / (2 * math.sqrt(one["repeats"] - 1)) for one in records]
-    quantile = float(stats.t.ppf(0.975, min(one["repeats"] for one in records) - 1))
     difference = records[0]["median_seconds"] - records[1]["median_seconds"]
-    return Difference(1e3 * difference, 1e3 * quantile * math.hypot(*errors))
-
-
-def _minus(one: Difference, other: Difference) -> Difference:
-    return Difference(one.value - other.value, math.hypot(one.half, other.half))
+    return Difference(1e3 * difference, 1e3 * math.hypot(*errors), min(one["repeats"] for one in records) - 1, of=2)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from reports.claims.ahead import LOSSES, Compared, Tried, ahead, behind
+from reports.algorithms import label
 from reports.claims.claim import NOWHERE, Finding, Findings, at_every, finding, in_each
-from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN
-from reports.claims.leads import lead
-from reports.claims.logic import Above, All, Any, Statement, between
+from reports.claims.compared import LOSSES, Compared, Tried
+from reports.claims.curves import Comparison, curve, up_to
+from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, OPEN, Verdict, decide
+from reports.claims.leads import compared_at
+from reports.claims.logic import Above, All, Any, Statement, between, holds, verdict
 from reports.comparison import Panel, Population, Setting, by_epsilon
 from reports.entry import Inputs
 from reports.published import TAB_FROZEN
-from reports.wording import metric, settings_text
+from reports.wording import metric
 
 TOLERABLE = LOSSES[-1]
 """The largest loss in the paper's tables: a larger one is not tolerable."""
@@ -50,8 +52,8 @@ def reaches(
             most = tried.sparsest.reduction
             return finding(INCONCLUSIVE, "none_sparse", count=len(tried.settings), most=most, name=leader)
         outcome = compared.verdict(Any([tried.within(setting, NEARLY) for setting in far]))
-        if outcome == HOLDS and not all(part.holds(len(compared.rivals), True) for part in tried.worth(NEARLY)):
-            outcome = OPEN
+        if outcome == HOLDS and not holds(All(compared.worth(NEARLY)), len(compared.rivals), True):
+            outcome = Verdict(OPEN)
         searched = [name for name in knobs if len({setting.parameter(name) for setting in tried.settings}) > 1]
         unable = population.dataset not in of_paper or len(searched) < len(knobs)
         best = min(far, key=lambda s: (tried.lost[s.key].seems, s.key))
@@ -62,7 +64,6 @@ def reaches(
             interval=(f"loss of {metric(population)}", lost.low, lost.high),
             count=len(far),
             reduction=best.reduction,
-            settings=settings_text(best, population),
             lost=lost,
             metric=metric(population),
             frozen=compared.frozen_loss(),
@@ -89,7 +90,7 @@ def significant_reduction(population: Population) -> Finding:
         sparsest = max(offered, key=lambda s: (s.reduction, s.key))
         most, name = sparsest.reduction, sparsest.algorithm
         return finding(INCONCLUSIVE, "none_sparse", count=len(offered), most=most, name=name)
-    every = Tried("", far, tried.reference, compared.sample)
+    every = Tried(far, tried.reference, compared.sample)
     gains = {setting.key: between(compared.sample, setting, frozen) for setting in far}
     each = [All([every.within(setting, NEARLY), Above(gains[setting.key])]) for setting in far]
     best = far[max(range(len(far)), key=lambda place: each[place].seems)]
@@ -104,7 +105,6 @@ def significant_reduction(population: Population) -> Finding:
         name=best.algorithm,
         reduction=best.reduction,
         much=MUCH,
-        settings=settings_text(best, population),
         lost=lost,
         gained=gained,
         metric=metric(population),
@@ -145,7 +145,7 @@ def _exponential_loses(panel: Panel, panels: int) -> Finding:
     statement = All([lost(setting) for setting in tried.settings])
     of = len(compared.rivals) * max(1, len(panel.of("frozen")))
     least = min(tried.lost.values(), key=lambda contrast: contrast.seems).at(len(tried.settings))
-    outcome = FAILS if statement.fails(of, True) else HOLDS if statement.holds(of, True) else OPEN
+    outcome = verdict(statement, True, of)
     return finding(
         outcome,
         "least_loss",
@@ -200,7 +200,7 @@ def sparse_without_privacy(population: Population) -> Finding:
     if setting is None or setting.coordinates <= 0:
         return finding(OPEN, "missing", what="runs without privacy in batches of the private runs' size")
     return finding(
-        HOLDS if setting.reduction > VERY else FAILS,
+        Verdict(HOLDS if setting.reduction > VERY else FAILS, 0.0),  # counted
         "sparsity",
         zero=1 - 1 / setting.reduction,
         very=1 - 1 / VERY,
@@ -242,9 +242,11 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
     assert frozen is not None
     gains = [between(compared.sample, setting, frozen) for setting in compared.rivals]
     controls = len(panel.of("frozen"))
-    holds = Any([Above(gain) for gain in gains]).holds(controls, controls > 1)
-    small = Any([Above(gain, least or 0.0) for gain in gains]).fails(controls, controls > 1)
-    if holds and not small:
+    p = Any([Above(gain) for gain in gains]).p(controls, controls > 1)
+    p_small = Any([Above(gain, least or 0.0) for gain in gains]).p_not(controls, controls > 1)
+    outcome = decide(p, p_small)
+    small = outcome == FAILS
+    if outcome == HOLDS:
         of = controls * len(gains)
         gained = max(gains, key=lambda gain: gain.seems).at(of, of > 1)
     else:
@@ -253,7 +255,7 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
     seen = min(_examples_seen(frozen), max(map(_examples_seen, compared.rivals)))
     brief = small and gained.high >= 0 and seen < panel.population.examples
     return finding(
-        INCONCLUSIVE if brief else FAILS if small else HOLDS if holds else OPEN,
+        INCONCLUSIVE if brief else outcome,
         "trained",
         interval=(f"gain of {metric(panel.population)}", gained.low, gained.high),
         where=panel.where,
@@ -262,8 +264,8 @@ def _embeddings_help(panel: Panel, panels: int, least: float | None) -> Finding:
         least=least,
         small=small,
         brief=brief,
-        count=1 if holds and not small else len(gains),
-        untried=bool(least) if small else holds and controls == 1,  # one setting: frozen embeddings were not tuned
+        count=1 if outcome == HOLDS else len(gains),
+        untried=bool(least) if small else outcome == HOLDS and controls == 1,  # untuned frozen embeddings
     )
 
 
@@ -335,21 +337,20 @@ def cuts_more(panel: Panel, other: Panel, panels: int = 1) -> Finding:
             return finding(
                 INCONCLUSIVE, "nothing_to_lose", where=where, lost=lost, metric=metric(compared.panel.population)
             )
-    mine, theirs = (compared.tried("adafest") for compared in pair)
-    so, not_so, of = ahead(mine, [theirs]), behind(mine, [theirs]), sum(len(compared.rivals) for compared in pair)
-    outcome = FAILS if not_so.holds(of, True) else HOLDS if so.holds(of, True) else OPEN
-    unsure = any(compared.unsure(LOSSES) for compared in pair)
-    inconclusive = outcome == OPEN and max(so.value, not_so.value) < 0 and not unsure
-    reached = [(loss, mine.reach(loss), theirs.reach(loss)) for loss in LOSSES]
+    mine, theirs = (
+        curve(one, "adafest", words=f"{label('adafest')} on {one.panel.population.dataset}") for one in pair
+    )
+    if not (mine.settings and theirs.settings):
+        return finding(INCONCLUSIVE, "all_empty", names=["adafest"], where=panel.where)
+    where = f"{panel.where}, {panel.population.dataset}"
+    result = compared_at(Comparison(mine, [theirs], up_to([mine, theirs])), where, "utility")
     return finding(
-        INCONCLUSIVE if inconclusive else outcome,
+        result.verdict,
         "vocabularies",
-        interval=lead([(loss, one, [two]) for loss, one, two in reached], outcome),
-        where=panel.where,
+        result.interval,
+        finding=result,
         large=panel.population,
         small=other.population,
-        reached=reached,
-        ended=inconclusive,
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Difference, Sample, merged, normal
+from reports.claims.estimate import NEARLY, Difference, Sample, Verdict, decide, student
 from reports.claims.logic import Above, All, Contrast, equivalent, verdict
 from reports.comparison import Setting
 
@@ -37,17 +37,16 @@ class Trend:
     of: int
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """Verdict on the claim that the utility rises."""
-        falls = All(list(map(Above, self._changes))).fails(self.of, self.of > 1)
+        falls = All(list(map(Above, self._changes))).p_not(self.of, self.of > 1)
         small = [
             part for step in self.steps.values() for part in (Above(step, -NEARLY), Above(_sum(step, self.whole, 0.5)))
         ]
-        rises = All([Above(self.whole), *small]).holds(self.of, self.of > 1)
-        return FAILS if falls else HOLDS if rises else OPEN
+        return decide(All([Above(self.whole), *small]).p(self.of, self.of > 1), falls)
 
     @property
-    def unmoved(self) -> str:
+    def unmoved(self) -> Verdict:
         """Verdict on the claim that all values are equally good."""
         same = All(list(map(equivalent, self._changes)))
         return verdict(same, self.of > 1, self.of)
@@ -90,10 +89,10 @@ def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contr
 
 def _sum(one: Contrast, other: Contrast, factor: float) -> Contrast:
     """Return the sum of a contrast and another one times a factor."""
-    return Contrast(one.sample, merged([*one.weights, *((factor * weight, s) for weight, s in other.weights)]))
+    return Contrast(one.sample, [*one.weights, *((factor * weight, s) for weight, s in other.weights)])
 
 
 def seeds_needed(effect: float, scatter: float = SCATTER) -> int:
     """Return the confirming seeds per setting at which 95% bounds exclude zero with a power of 80% if two settings
     differ by `effect`."""
-    return math.ceil(2 * ((normal() + 0.842) * scatter / effect) ** 2)
+    return math.ceil(2 * ((student() + 0.842) * scatter / effect) ** 2)

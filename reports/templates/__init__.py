@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -12,13 +10,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from reports.algorithms import algorithm, label
 from reports.text import code, markdown, markup
 from reports.wording import multiple, number, plural, signed, significant, utility
-
-
-def merged(reached: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Merge consecutive rows that differ in their first value, a loss, alone: the losses in words, then the rest."""
-    rows = [([number(row[0]) for row in group], rest) for rest, group in groupby(reached, key=lambda row: row[1:])]
-    return [(", ".join(losses[:-1]) + " or " * (len(losses) > 1) + losses[-1], *rest) for losses, rest in rows]
-
 
 ENVIRONMENT = Environment(
     loader=PackageLoader(__name__, ""),
@@ -35,7 +26,6 @@ ENVIRONMENT.filters |= {
     "label": label,
     "markdown": markdown,
     "markup": markup,
-    "merged": merged,
     "multiple": multiple,
     "number": number,
     "plural": plural,
@@ -43,8 +33,6 @@ ENVIRONMENT.filters |= {
     "significant": significant,
     "utility": utility,
 }
-
-
 def render(template: str, **values: Any) -> str:
     """Render a whole document."""
     return ENVIRONMENT.get_template(template).render(values)

@@ -16,7 +16,8 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
-from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, OPEN, Difference, Sample
+from reports.claims.curves import Curve
+from reports.claims.estimate import CROSSES, FAILS, HOLDS, OPEN, Difference, Sample
 from reports.claims.leads import leads
 from reports.claims.logic import Above, All, Any, between, equivalent, verdict
 from reports.claims.streams import rises_with_period
@@ -113,14 +114,15 @@ def test_one_seed_decides_nothing_of_a_metric_whose_scatter_nobody_has_seen(run:
 def test_the_luckiest_of_a_hundred_settings_is_not_ahead_more_than_five_times_in_a_hundred(
     cases: int, seeds: int, run: Run
 ) -> None:
-    """All lose 0.0115, and are ahead only within a loss that is less."""
+    """All lose 0.0115 where they cut 600,000 times, as DP-FEST does there, which is ahead at less."""
     make = maker(run, random.Random(seeds), 0.003, seeds)
     found = []
     for _ in range(cases):
-        fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0.001, 100), (0.002, 1e3), (0.05, 1e4))]
+        fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0.001, 100), (0.002, 1e3), (0.0115, 6e5))]
         sparse = [make("adafest", 0.0115, 6e5) for _ in range(100)]
         found.append([make("dpsgd", 0, 1), *fest, *sparse])
-    assert [ahead(settings) for settings in found].count(HOLDS) <= 0.05 * cases
+    said = [ahead(settings) for settings in found]
+    assert said.count(HOLDS) + said.count(CROSSES) <= 0.05 * cases
     far = reaches("adafest", 5e5)
     assert [far(population(settings)).verdict for settings in found].count(HOLDS) <= 0.05 * cases
 
@@ -298,8 +300,9 @@ def test_ten_seeds_tell_who_is_ahead(run: Run) -> None:
 
 
 def test_five_seeds_tell_who_is_ahead_of_fest_at_its_end(run: Run) -> None:
-    """DP-FEST with one row cuts 900 times and loses 0.003, DP-AdaFEST does so at 20,000 times: no smaller k is
-    waited for. At a scatter of 0.002 it is decided in all of 40 cases; were k no end, in none."""
+    """DP-FEST with one row cuts 900 times and loses 0.002, DP-AdaFEST 20,000 times at no loss: beyond its end, DP-FEST
+    is frozen embeddings, which lose 0.03. At a scatter of 0.002 it is decided in all of 40 cases; were k no end, in
+    few, since 0.002 is little."""
     make = maker(run, random.Random(0), 0.002, seeds=5)
 
     def decided(k: int) -> list[str]:
@@ -311,9 +314,43 @@ def test_five_seeds_tell_who_is_ahead_of_fest_at_its_end(run: Run) -> None:
                 for one in fest[-1].runs
             )
             sparse = [make("adafest", loss, cut) for loss, cut in ((0, 1e3), (0.0, 2e4), (0.03, 1e5))]
-            settings = [make("dpsgd", 0, 1), *fest[:-1], Setting(fest[-1].key, last), *sparse]
+            controls = [make("dpsgd", 0, 1), make("frozen", 0.03, math.inf)]
+            settings = [*controls, *fest[:-1], Setting(fest[-1].key, last), *sparse]
             found.append(ahead(settings))
         return found
 
     assert decided(1).count(HOLDS) >= 38
-    assert set(decided(2)) <= {OPEN, INCONCLUSIVE}
+    assert decided(2).count(HOLDS) <= 20
+
+
+def test_a_reduction_is_shown_that_is_not_reached_in_at_most_five_percent(run: Run) -> None:
+    """Losses rise from 0 at 10× to 0.01 at 1,000×, so 0.005 is reached at 100×; that more is reached is shown in 2.7%
+    of 300 cases, and 60× or more in a quarter."""
+    make = maker(run, random.Random(0), 0.001, seeds=5)
+    shown = []
+    for _ in range(300):
+        reference = make("dpsgd", 0, 1)
+        settings = [make("adafest", loss, cut) for loss, cut in ((0, 10), (0.0025, 32), (0.005, 100), (0.01, 1e3))]
+        curve = Curve("adafest", settings, Sample([reference, *settings]), reference)
+        shown.append(curve.reach(0.005).shown)
+    assert sum(cut > 101 for cut in shown) <= MOST and sum(cut >= 60 for cut in shown) >= 60
+
+
+def test_crossing_curves_are_told_from_curves_that_are_one(run: Run) -> None:
+    """Two algorithms that are equally good at all reductions: one is said to be ahead in 2.5% of 400 cases, the other
+    in 3.0%, with ten seeds in 5.0% and 4.3%; were it ahead of the other's curve alone, in 6.0% to 8.5%. Where they do
+    cross, by 0.0055 at each end, it is told in most of 20."""
+    make = maker(run, random.Random(0), 0.002, seeds=5)
+
+    def compared(cases: int, *others: tuple[float, float]) -> list[str]:
+        found = []
+        for _ in range(cases):
+            one = [make("fest", loss, cut) for loss, cut in equal]
+            other = [make("adafest", loss, cut) for loss, cut in others]
+            found.append(ahead([make("dpsgd", 0, 1), make("frozen", 0.05, math.inf), *one, *other]))
+        return found
+
+    equal = (0.0, 10), (0.006, 100), (0.012, 1e3)
+    same = compared(100, *equal)
+    assert max(same.count(HOLDS), same.count(FAILS)) + same.count(CROSSES) <= most(100)
+    assert compared(20, (0.0055, 10), (0.006, 100), (0.0065, 1e3)).count(CROSSES) >= 15

@@ -92,7 +92,7 @@ def test_utility_that_rises_on_the_whole_and_falls_in_between_does_not_rise(tmp_
         write(tmp_path, [("dpsgd", {}, loss, 1.0)], dataset="nycflights_stream", period=days)
     claim = found(tmp_path, "private_rises_with_period")
     assert claim["verdict"] == FAILS
-    assert "The step that gains least, from 2 days to 4 days, changes it by −0.0030" in claim["evidence"]
+    assert "The least step, from 2 days to 4 days, changes it by −0.0030" in claim["evidence"]
 
 
 def test_gains_with_and_without_privacy_are_compared_by_one_contrast(tmp_path: Path) -> None:

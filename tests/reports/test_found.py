@@ -1,17 +1,16 @@
-"""What was found: each claim on each dataset is counted once and drawn once."""
+"""What was found: questions, answered by the verdicts on claims, and the family of all verdicts."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from reports.claims.family import mark
 from reports.comparison import Population, populations
-from reports.found import Found, short
+from reports.found import Found
 from reports.runs import load_runs
-from reports.style import style
 from tests.reports.synthetic import write_run
 
 
@@ -22,66 +21,68 @@ def groups(tmp_path: Path) -> list[Population]:
     return populations(load_runs(tmp_path)[0])
 
 
-OWN = "exponential_fails"  # for this test
+def result(verdict: str, p: float = 1e-6, tried: bool = False, **panels: dict[str, Any]) -> dict[str, Any]:
+    return {"verdict": verdict, "p": p, "as_tried": tried, "without_runs": False, "panels": panels}
 
 
-def claim(name: str, verdict: str, **datasets: str) -> dict[str, Any]:
-    where = "not in the paper" if name == OWN else "§4.2"
-    return {
-        "id": name,
-        "where": where,
-        "verdict": verdict,
-        "datasets": {
-            data: {"verdict": said, "as_tried": data == "nycflights" and name == OWN} for data, said in datasets.items()
-        },
-    }
+def panel(verdict: str, p: float = 1e-6, crossing: list[float] | None = None) -> dict[str, Any]:
+    return {"verdict": verdict, "p": p, "as_tried": False, "crossing": crossing}
 
 
-CLAIMS = [
-    claim("adafest_ahead_of_fest", "holds", journey="holds", nycflights="holds", text_synthetic="inconclusive"),
-    claim("exponential_fails", "differs by dataset", journey="holds", nycflights="does not hold"),
-    claim("ratio_five_or_ten", "does not hold", journey="does not hold", nycflights="not enough runs"),
-    claim("wallclock_criteo", "holds"),
-    claim("lora_behind", "not enough runs"),
-    claim("larger_ratio_better", "inconclusive", text_synthetic="inconclusive"),
-]
+def claim(name: str, where: str = "§4.2", **datasets: dict[str, Any]) -> dict[str, Any]:
+    return {"id": name, "where": where, "datasets": datasets, "nowhere": None}
 
 
-def test_the_sentence_counts_the_verdicts_of_each_dataset(groups: list[Population]) -> None:
-    found = Found.of(CLAIMS, groups)
-    assert found.datasets == ["journey", "nycflights", "benchmarks"]
-    tally = (
-        "Of 6 claims about sparsity-preserving private training, 4 are decided on at least one data set (3 of the "
-        "paper's 5). Hold / do not hold: journey 2 / 1, nycflights 1 / 1, benchmarks 1 / 0. * 1 verdict could change "
-        "with settings that were not tried."
+def test_questions_are_answered_by_data_at_the_main_epsilon(groups: list[Population]) -> None:
+    crossing = {"ε = 1": panel("the curves cross", crossing=[203.4, 0.00651]), "ε = 3": panel("holds")}
+    claims = [
+        claim(
+            "adafest_ahead_of_one_k",
+            journey=result("holds in part", **crossing),
+            nycflights=result("does not hold", p=0.04, tried=True),
+            text_synthetic=result("inconclusive", p=1.0),
+        ),
+        claim("training_embeddings_helps_clicks", journey=result("holds"), nycflights=result("not shown", p=1.0)),
+        claim("lora_behind", journey=result("not shown", p=1.0)),
+        claim("larger_ratio_better", "not in the paper", journey=result("holds")),
+    ]
+    mark(claims)
+    found = Found.of(claims, groups)
+    assert found.answers == [
+        ("Does private training of the embeddings beat freezing them?", "Yes on journey; not shown on nycflights."),
+        (
+            "Is DP-AdaFEST ahead of DP-FEST?",
+            "No on nycflights*°; the curves cross on journey (at 203×, a loss of 0.0065).",
+        ),
+    ]
+    assert found.marks.startswith("*: settings that were not tried") and "°: the verdict does not stand" in found.marks
+    assert found.tally == (
+        "Of 4 claims about sparsity-preserving private training, 3 are decided on at least one data set (2 of the "
+        "paper's 3). Of their 5 verdicts by data and ε, each at a level of 5%, 4 stand at that level all together "
+        "(Holm)."
     )
-    assert found.findings == [
-        "At one or more of the losses compared, DP-AdaFEST cuts the gradient more than DP-FEST on journey, nycflights.",
-        "Exponential selection loses more utility than is tolerable (0.01, or what frozen embeddings lose if that is "
-        "less) on journey (not on nycflights*).",
-    ]
-    assert found.sentence == f"{found.findings[0][:-1]}; e{found.findings[1][1:]} {tally}"
-    reduced = Found.of([claim("significant_reduction", "holds", journey="holds")], groups).findings
-    assert reduced == [
-        "The gradient can be made more than 10 times smaller at a loss of utility below 0.005 at ε = 1 on journey."
-    ]
-    undecided = claim("lora_behind", "not enough runs", journey="not enough runs")
-    assert "these runs decide none" in Found.of([undecided], groups).sentence
-    assert "these runs test none: that takes real data" in Found.of(CLAIMS[-2:], groups).sentence
-    assert Found.of([], []).sentence.startswith("Of 0 claims")
+    assert "these runs test none: that takes real data" in Found.of(claims, []).tally
+    undecided = [claim("lora_behind", journey=result("not shown", p=1.0))]
+    assert "these runs decide none" in Found.of(undecided, groups).tally and Found.of(undecided, groups).answers == []
 
 
-def test_the_picture_has_a_mark_for_each_claim_and_dataset_and_says_which(groups: list[Population]) -> None:
-    with style():
-        figure = Found.of(CLAIMS, groups).picture()
-    said = [words for (words,) in figure.hovers.values()]
-    assert len(said) == len(set(said)) == 7
-    assert {"Exponential fails: holds on journey", "Exponential fails: does not hold on nycflights"} <= set(said)
-    one, other = figure.axes
-    assert [label.get_text() for label in one.get_yticklabels()] == [short(c["id"]) for c in CLAIMS[:3]]
-    assert [label.get_text() for label in other.get_xticklabels()] == ["journey", "nycflights", "benchmarks"]
-    # Verdicts are told by their shape, too, and stand where their labels are.
-    looks = Counter((line.get_marker(), line.get_markerfacecolor() == "none") for line in one.lines)
-    assert looks == {("o", False): 3, ("X", False): 2, ("o", True): 1}
-    (open_,) = [line for line in one.lines if line.get_markerfacecolor() == "none"]
-    assert (list(open_.get_xdata()), list(open_.get_ydata())) == ([1], [2])
+def test_verdicts_stand_together_by_holms_procedure() -> None:
+    """Of four verdicts there are eight hypotheses: 0.005 ≤ 0.05 / 8, 0.006 ≤ 0.05 / 7, but 0.009 > 0.05 / 6, so that
+    0.0095, less than 0.05 / 5, does not stand either."""
+    of = [result("holds", p) for p in (0.006, 0.005, 0.009, 0.0095)]
+    claims = [claim("one", a=of[0], b=of[1]), claim("two", a=of[2], b=of[3])]
+    mark(claims)
+    assert [one["stands"] for one in of] == [True, True, False, False]
+    without = result("not shown", 1.0) | {"without_runs": True}
+    mark([*claims, claim("three", a=without)])  # what was not tested is no hypothesis
+    assert [one["stands"] for one in of] == [True, True, False, False]
+    mark([claim("one", a=of[0], b=of[1])])
+    assert of[0]["stands"] and of[1]["stands"]
+
+
+def test_a_verdict_of_several_panels_stands_with_those_that_give_it() -> None:
+    panels = {"ε = 1": panel("holds"), "ε = 3": panel("does not hold", p=0.04), "ε = 8": panel("holds")}
+    partly, fails = result("holds in part", **panels), result("does not hold", **panels)
+    mark([claim("one", a=partly), claim("two", a=fails)])
+    assert not partly["stands"] and not fails["stands"]
+    assert partly["panels"]["ε = 1"]["stands"] and not partly["panels"]["ε = 3"]["stands"]

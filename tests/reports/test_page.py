@@ -21,7 +21,7 @@ from reports.runs import load_runs
 from reports.tables import Column, Table
 from reports.write import Draft
 from tests.reports.conftest import draw_only
-from tests.reports.synthetic import write_run
+from tests.reports.synthetic import PARAMETERS, write_run
 from tests.reports.synthetic_texts import write_text_run
 
 DRAWN = [
@@ -33,7 +33,8 @@ DRAWN = [
 pytestmark = pytest.mark.long("the first test of the whole report draws its figures, for all of them")
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
-SHORT = {"where": "§4", "paper": "", "artifacts": [], "datasets": {}}
+NOWHERE = {"verdict": "not shown", "p": 1.0, "as_tried": False, "without_runs": True, "panels": {}, "stands": False}
+SHORT = {"where": "§4", "paper": "", "artifacts": [], "datasets": {}, "nowhere": NOWHERE}
 CLAIMS: list[dict[str, Any]] = [
     SHORT | {"id": "one", "statement": "A < B & so on.", "verdict": "holds", "evidence": "0.01 ± 0.002"},
     SHORT
@@ -48,7 +49,7 @@ CLAIMS: list[dict[str, Any]] = [
         "id": "two",
         "statement": "D.",
         "paper": "SST-2: 14.59×",
-        "verdict": "not enough runs",
+        "verdict": "not shown",
         "evidence": "One seed.",
         "artifacts": ["fig8", "none"],
     },
@@ -98,28 +99,23 @@ def test_every_artifact_stands_in_it_with_figure_table_caption_and_command(docum
     assert [a["id"] for a in document.all("article")] == [entry.id for entry in ENTRIES]
     pictures = document.all("svg")
     drawn = [name for name in DRAWN if name.split("--")[0] in {entry.id for entry in ENTRIES if entry.figure}]
-    assert len(pictures) == 2 + len(drawn)  # what was found, and one at a glance
+    assert len(pictures) == 1 + len(drawn)  # and the curves on all data
     assert all(p["role"] == "img" and p["aria-label"] for p in pictures)
-    assert len(document.all("table")) == 2 + len(DRAWN)  # the claims, and their verdicts by dataset
+    assert len(document.all("table")) == 3 + len(DRAWN)  # the curves, the claims, and their verdicts by dataset
     for artifact in ENTRIES:
         assert f"{artifact.id}: {artifact.title}" in document.text
         assert f"dpfest report --only {artifact.id}" in document.text
 
 
-def test_its_first_screen_says_what_was_found_in_a_sentence_and_a_picture(report: Path) -> None:
+def test_its_first_screen_is_a_picture_of_all_curves_and_answers_to_questions(report: Path) -> None:
     text = (report / "index.html").read_text(encoding="utf-8")
     header = text[text.index("<header>") : text.index("</header>")]
-    said = json.loads((report / "report.json").read_text(encoding="utf-8"))["found"]
-    assert re.fullmatch(
-        r"Exponential selection loses more utility than is tolerable \(0\.01, or what frozen embeddings lose if that "
-        r"is less\) on nycflights\*\. Of \d+ claims about .* decided on at least one data set "
-        r"\(\d+ of the paper's \d+\)\. Hold / do not hold: \w+ \d+ / \d+.*",
-        said,
-    )
-    headlines, tally = said.split(" Of ", 1)
-    assert f"<strong>{escape(headlines)}</strong> Of {escape(tally)}" in header
-    assert header.index(str(escape(tally))) < header.index("<svg") < header.index("tally")
-    assert header.count("<svg") == 1 and (report / "figures" / "found.png").stat().st_size > 5000
+    answers = json.loads((report / "report.json").read_text(encoding="utf-8"))["found"]
+    assert answers and all(answer.endswith(" on nycflights*.") or "on nycflights" in answer for _, answer in answers)
+    for question, answer in answers[:5]:
+        assert f"<dt>{escape(question)}</dt><dd>{escape(answer)}</dd>" in header
+    assert header.count("<svg") == 1 and header.index("<svg") < header.index("<dt>")
+    assert (report / "figures" / "frontiers.png").stat().st_size > 5000
 
 
 def test_it_states_origin_and_licence_of_the_data(document: Document) -> None:
@@ -174,16 +170,16 @@ def test_runs_that_would_make_it_too_large_are_linked(
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
     document = Document(page(Draft(report), [entry], CLAIMS, [], []))
-    tally = "Of 3 claims, on these runs, 2 hold 0 do not hold 0 hold on some data only 1 need more runs"
+    tally = "Of 3 claims, on these runs, 2 hold 0 do not hold 0 are of curves that cross 0 hold at some ε only"
     assert tally in document.text
     assert "A < B & so on. §4" in document.text and "D. SST-2: 14.59×. §4" in document.text
     assert "More and more." in document.text and len(document.all("details")) == 1  # only what is long is folded
     links = [a["href"] for a in document.all("a")]
     assert "#fig8" in links and "#none" not in links
-    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][2:5] == [
+    assert [a["data-status"] for a in document.all("span", **{"class": "badge"})][:3] == [
         "holds",
         "holds",
-        "not enough runs",
+        "not shown",
     ]
 
 
@@ -265,17 +261,18 @@ def test_what_is_missing_is_said_and_not_drawn(tmp_path: Path, monkeypatch: pyte
     statuses = [a["data-status"] for a in document.all("span", **{"class": "badge"})]
     assert statuses[:2] == ["missing", "incomplete"]  # fig5, then fig8: the paper's order
     assert "Incomplete." in document.text and "No DP-FEST (one k) (fest) runs yet." in document.text
-    assert len(document.all("svg")) == 3  # what was found; at a glance, and in its place
+    assert len(document.all("svg")) == 1  # fig8; there are no curves
 
 
-def test_generated_data_get_no_picture_of_what_was_found(tmp_path: Path, undrawn: None) -> None:
+def test_generated_data_get_no_picture_of_curves(tmp_path: Path, undrawn: None) -> None:
     """Nor do they keep that of an earlier report."""
     runs, report = tmp_path / "runs", tmp_path / "report"
     for dataset in ("nycflights", "criteo_synthetic"):
-        write_run(runs / dataset, "dpsgd", test=0.7, dataset=dataset)
+        for name, reduction in (("dpsgd", 1.0), ("fest", 30.0)):
+            write_run(runs / dataset, name, test=0.7, dataset=dataset, coordinates=PARAMETERS / reduction)
         build(runs / dataset, report, only=["fig8"])
-        assert ("found.png" in (report / "index.md").read_text(encoding="utf-8")) == (dataset == "nycflights")
-    assert not list(report.glob("figures/found.*"))
+        assert ("frontiers.png" in (report / "index.md").read_text(encoding="utf-8")) == (dataset == "nycflights")
+    assert not list(report.glob("figures/frontiers.*"))
     text = (report / "index.html").read_text(encoding="utf-8")
     assert "these runs test none: that takes real data." in text
     assert "<svg" not in text[text.index("<header>") : text.index("</header>")]
@@ -289,7 +286,7 @@ def test_a_table_without_rows_says_so() -> None:
 
 def test_latex_tables_are_ascii_and_have_as_many_cells_as_columns(report: Path) -> None:
     tables: list[Any] = sorted((report / "tables").glob("*.tex"))
-    assert {path.stem for path in tables} == {*DRAWN, "claims"}
+    assert {path.stem for path in tables} == {*DRAWN, "claims", "frontiers"}
     for path in tables:
         head, *lines = path.read_text(encoding="ascii").splitlines()
         columns = len(head.removeprefix(r"\begin{tabular}{").removesuffix("}"))

@@ -19,7 +19,7 @@ from PIL import Image
 
 from pipelines.runs.cards import card_files, read_cards
 from reports.comparison import populations
-from reports.readme import CLAIMS, DIGEST, Results, digest, split
+from reports.readme import CLAIMS, DIGEST, RESULTS, Results, digest, split
 from reports.runs import load_runs
 from tests.cli.conftest import run_here
 
@@ -157,7 +157,7 @@ CARDS = pytest.mark.skipif(not card_files(REFERENCE), reason="docs/reference hol
 
 def test_a_row_of_the_results_is_that_of_its_cards() -> None:
     """The smallest data set: DP-SGD's setting that is best on validation, at each epsilon."""
-    _, inside, _ = split(README.read_text(encoding="utf-8"))
+    inside = (HOME / RESULTS).read_text(encoding="utf-8")
     (group,) = populations(load_runs(REFERENCE / "sst2.jsonl.gz")[0])
     for epsilon in group.epsilons:
         best = max(
@@ -166,7 +166,7 @@ def test_a_row_of_the_results_is_that_of_its_cards() -> None:
         )
         scores = [run.test for run in best.runs]
         said = f"{statistics.mean(scores):.4f} ± {statistics.stdev(scores):.4f}"
-        (row,) = re.findall(rf"^\| sst2 \| {epsilon:g} \| [\d,]+ \| — \| (.+?) \|", inside, flags=re.M)
+        (row,) = re.findall(rf"^\| sst2 \| {epsilon:g} \| [\d,]+ \| [\d,]+ \| — \| (.+?) \|", inside, flags=re.M)
         assert row == said
 
 
@@ -186,9 +186,12 @@ def test_results_are_those_of_the_reference() -> None:
 def test_claims_are_those_of_the_reference() -> None:
     """Documents (judges all run cards).
 
-    Every verdict and its evidence in docs/CLAIMS.md follow from the run cards; `make readme` writes them.
+    Every verdict and its evidence in docs/CLAIMS.md, and every number in docs/RESULTS.md, follow from the run cards;
+    `make readme` writes them.
     """
-    assert (HOME / CLAIMS).read_text(encoding="utf-8") == Results.read(REFERENCE).claims
+    results = Results.read(REFERENCE)
+    assert (HOME / CLAIMS).read_text(encoding="utf-8") == results.claims
+    assert (HOME / RESULTS).read_text(encoding="utf-8") == results.results
 
 
 @pytest.mark.documents
@@ -198,8 +201,8 @@ def test_the_pictures_are_of_the_reference() -> None:
 
     Pixels differ between versions of matplotlib; the values that they show are in the pictures as a digest.
     """
-    for file, (_, content) in Results.read(REFERENCE).pictures.items():
-        assert Image.open(HOME / file).text.get(DIGEST) == digest(content)  # type: ignore[attr-defined]
+    for file, (_, values, _) in Results.read(REFERENCE).pictures.items():
+        assert Image.open(HOME / file).text.get(DIGEST) == digest(values)  # type: ignore[attr-defined]
 
 
 @pytest.mark.documents

@@ -82,10 +82,10 @@ class Finding:
     @property
     def panels(self) -> dict[str, dict[str, Any]]:
         """Its verdicts by panel (ε, period), of a claim that is judged in several, with the reduction and the loss at
-        which curves cross."""
+        which curves cross, and on which side of it the claim holds."""
         if "where" in self.numbers:
             point = getattr(self.numbers.get("comparison"), "crossing", None) if self.verdict == CROSSES else None
-            crossing = None if point is None else [point.reduction, point.losses[0]]
+            crossing = None if point is None else [point.reduction, point.losses[0], point.ahead]
             return {
                 self.numbers["where"]: {
                     "verdict": str(self.verdict), "p": self.p, "as_tried": self.as_tried, "crossing": crossing,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -198,12 +198,14 @@ class Point:
         place: logarithm of the reduction.
         lead: contrast of the leader's utility minus the rival's.
         losses: test utility that the leader and the rival lose against DP-SGD, over all seeds.
+        ahead: where curves cross, on which side the leader is ahead: *beyond* or *below* this reduction.
     """
 
     place: float
     rival: Curve
     lead: Estimated
     losses: tuple[float, float]
+    ahead: str = ""
 
     @property
     def reduction(self) -> float:
@@ -298,7 +300,8 @@ class Comparison:
         leads = [(at, _lead(self.mine, rival, at).value) for at in sorted({first, *knots, last})]
         for (left, one), (right, other) in pairwise(leads):
             if one * other < 0:
-                return self._point(rival, left + (right - left) * one / (one - other))
+                side = "beyond" if self._leads.place > self._trails.place else "below"
+                return replace(self._point(rival, left + (right - left) * one / (one - other)), ahead=side)
         return None
 
     @property

@@ -116,7 +116,8 @@ def test_curves_that_cross_say_where(tmp_path: Path) -> None:
     claim = found(tmp_path, "adafest_ahead_of_fest")
     assert claim["verdict"] == CROSSES
     (panel,) = claim["datasets"]["nycflights"]["panels"].values()
-    assert panel["crossing"] == pytest.approx([100 * 100 ** (12 / 29), 0.008 + 0.0015 * 12 / 29], abs=1e-3)
+    *where, side = panel["crossing"]
+    assert where == pytest.approx([100 * 100 ** (12 / 29), 0.008 + 0.0015 * 12 / 29], abs=1e-3) and side == "beyond"
     assert "cross at 672×, a loss of 0.0086" in claim["evidence"]
 
 

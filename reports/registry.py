@@ -11,6 +11,7 @@ from reports.artifacts import (
     audit_trainings,
     best_reduction,
     bias_variance,
+    calibration,
     contribution,
     corrections,
     fig1a,
@@ -99,6 +100,10 @@ ENTRIES = (
     Entry(
         "frontier", "Every algorithm's frontier", frontier.content,
         experiment="comparison", algorithms=_ALL, kinds=_CLICKS_AND_TEXT, figure=False,
+    ),
+    Entry(
+        "calibration", "Are probabilities right?", calibration.content,
+        experiment="comparison", algorithms=(*_CONTROLS, "fest", "adafest"),
     ),
     Entry(
         "private_search", "The price of choosing among runs", private_search.content,

@@ -101,6 +101,8 @@ class Run:
     test_error: float | None
     validation_error: float | None
     losses: Losses
+    reliability: tuple[tuple[float, ...], ...]  # by tenths of the scores: rows, share of labels 1, mean probabilities
+    scale: float | None  # of the scores, fitted by Platt scaling
     parameters: int
     coordinates: float
     tables: tuple[TableGradient, ...]
@@ -280,6 +282,10 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         validation=share(utility["validation"], "utility.validation"),
         test_error=optional(utility.get("standard_error")),
         validation_error=optional(utility.get("validation_standard_error")),
+        reliability=tuple(
+            tuple(finite(value, "utility.reliability") for value in tenth) for tenth in utility.get("reliability") or ()
+        ),
+        scale=optional((utility.get("calibration") or {}).get("scale")),
         losses=Losses(*(optional(utility.get(name)) for name in ("loss", "calibrated_loss", "constant_loss"))),
         parameters=count(gradient["parameters"], "embedding_gradient.parameters"),
         coordinates=size(gradient["coordinates_mean"], "embedding_gradient.coordinates_mean"),

@@ -66,6 +66,11 @@ def write_run(
             "split": "test",
             "validation": test if validation is None else validation,
             "standard_error": 0.002,
+            "loss": 0.6,
+            "constant_loss": 0.52,
+            "calibrated_loss": 0.48,
+            "reliability": [[100, share / 10, share**3 / 1000, share / 10] for share in range(10)],
+            "calibration": {"scale": 0.3, "shift": 0.1},
         },
         "embedding_gradient": {
             "parameters": PARAMETERS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,19 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from reports.ablation import largest_grid
-from reports.artifacts import audit, audit_trainings, best_reduction, fig1b, fig2, fig7, fig8, fig9, frontier
+from reports.algorithms import algorithm
+from reports.artifacts import (
+    audit,
+    audit_trainings,
+    best_reduction,
+    calibration,
+    fig1b,
+    fig2,
+    fig7,
+    fig8,
+    fig9,
+    frontier,
+)
 from reports.comparison import Population, populations
 from reports.entry import Inputs, absent
 from reports.registry import ENTRIES
@@ -348,10 +361,33 @@ def test_the_frontier_tells_log_losses_beside_that_of_a_constant(tmp_path: Path)
     for seed, calibrated in ((0, 0.50), (1, 0.52)):
         told = {**about, "value": 0.72, "loss": 0.75, "calibrated_loss": calibrated, "constant_loss": 0.6931}
         write_run(tmp_path, "dpsgd", test=0.72, seed=seed, utility=told)
-    write_run(tmp_path, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0})
+    untold = {**about, "value": 0.71}
+    write_run(tmp_path, "adafest", test=0.71, coordinates=100.0, settings={"threshold": 5.0}, utility=untold)
     content = frontier.content(Inputs(drawn=only_population(tmp_path)))
     assert content.table is not None and "best constant probability has a log loss of 0.6931" in content.caption
     names = [column.name for column in content.table.columns]
     rows = {row[1]: dict(zip(names, row, strict=True)) for row in content.table.rows}
     assert (rows["dpsgd"]["log_loss"], rows["dpsgd"]["calibrated_loss"]) == (0.75, pytest.approx(0.51))
     assert rows["adafest"]["log_loss"] is rows["adafest"]["calibrated_loss"] is None
+
+
+def test_probabilities_stand_beside_those_of_a_constant_and_after_platt_scaling(tmp_path: Path) -> None:
+    for name, losses in (("dpsgd", (0.7, 0.45)), ("frozen", (0.55, 0.5)), ("nonprivate", (0.44, 0.44))):
+        folder = write_run(tmp_path, name, test=0.72, epsilon=None if name == "nonprivate" else 1.0)
+        summary = folder / "release" / "summary.json"
+        written = json.loads(summary.read_text(encoding="utf-8"))
+        written["utility"] |= dict(zip(("loss", "calibrated_loss"), losses, strict=True))
+        summary.write_text(json.dumps(written), encoding="utf-8")
+    (group,) = populations(load_runs(tmp_path)[0])
+    drawn = calibration.content(Inputs([group], tmp_path, group))
+    assert drawn.figure is not None and drawn.table is not None and drawn.missing == []
+    said = {row[0]: row[2:6] for row in drawn.table.rows}
+    assert said == {
+        "nonprivate": (0.44, 0.44, 0.52, 0.3), "dpsgd": (0.7, 0.45, 0.52, 0.3), "frozen": (0.55, 0.5, 0.52, 0.3),
+    }  # fmt: skip
+    losses, curves = drawn.figure.axes
+    marks = [line for line in losses.lines if line.get_marker() == "o"]
+    hollow = {line.get_xdata()[0] for line in marks if line.get_markerfacecolor() == "white"}
+    assert hollow == {0.44, 0.7, 0.55} and {0.45, 0.5} <= {line.get_xdata()[0] for line in marks} - hollow
+    scaled = [line for line in curves.lines if line.get_marker() == algorithm("dpsgd").marker]
+    assert list(scaled[0].get_ydata()) == pytest.approx([share / 10 for share in range(10)])

@@ -18,7 +18,7 @@ QUESTIONS = {
     "adafest_ahead_of_one_k": "Is DP-AdaFEST ahead of DP-FEST?",
     "one_k_ahead_of_equal_shares": "Is DP-FEST better with one k than, as in the paper, with k/p rows a table?",
     "adafest_ahead_of_smaller_tables": "Is DP-AdaFEST ahead of DP-SGD on smaller tables, which choose no rows?",
-    "combined_ahead_of_both": "Is DP-AdaFEST+ ahead of both DP-FEST and DP-AdaFEST?",
+    "combined_ahead_of_both": "Is DP-AdaFEST+, with k/p rows a table, ahead of both alone?",
     "lora_behind": "Is DP-AdaFEST ahead of LoRA on word embeddings?",
     "training_embeddings_helps": "Does training word embeddings gain over freezing them what the paper says?",
 }

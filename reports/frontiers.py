@@ -22,7 +22,7 @@ from reports.claims.estimate import NEARLY
 from reports.comparison import Panel, Population, by_epsilon, by_period
 from reports.style import Drawing, dashed, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import metric, multiple, number, plural, settings_text, utility
+from reports.wording import flag, metric, multiple, number, plural, settings_text, utility
 
 SHOWN = ("smaller_tables", "fest", "fest_equal", "adafest", "adafest_plus")
 """The algorithms of the picture and of README's table."""
@@ -180,7 +180,7 @@ def table(frontiers: Sequence[Frontier]) -> Table:
         Column("algorithm", "algorithm", label),
         Column("reduction", f"largest reduction within {NEARLY:g}", multiple),
         Column("shown", "shown", multiple),
-        Column("ended", "the curve ends there"),
+        Column("ended", "the curve ends there", flag),
         Column("settings", "settings tried"),
     ]
     return Table(columns, rows, heads=5)

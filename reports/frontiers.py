@@ -68,15 +68,23 @@ class Frontier:
         return None if one is None else one.reach(loss, len(self.compared.rivals))
 
     @property
+    def controls(self) -> tuple[float | None, float | None]:
+        """Test utility of DP-SGD and of frozen embeddings, of the settings that are best on validation over all seeds;
+        None without runs."""
+        dense, frozen = self.panel.reference, self.population.best("frozen", self.panel.epsilon)
+        return None if dense is None else dense.test, None if frozen is None else frozen.test
+
+    @property
     def frozen_loss(self) -> float | None:
         """Loss of frozen embeddings on test, over all seeds; None without runs."""
-        return None if self.compared.control is None else self.compared.control.value
+        dense, frozen = self.controls
+        return None if dense is None or frozen is None else dense - frozen
 
     @property
     def title(self) -> str:
         """Dataset, with the utility of DP-SGD and of frozen embeddings."""
-        dense, frozen = (getattr(one, "test", None) for one in (self.compared.reference, self.compared.frozen))
-        known = [f"{name} {value:.3f}" for name, value in (("DP-SGD", dense), ("frozen", frozen)) if value is not None]
+        named = zip(("DP-SGD", "frozen"), self.controls, strict=True)
+        known = [f"{name} {value:.3f}" for name, value in named if value is not None]
         return f"{self.population.dataset}\n{', '.join(known)}"
 
 
@@ -162,14 +170,12 @@ def table(frontiers: Sequence[Frontier]) -> Table:
     """Return the largest reductions within NEARLY: estimate, what is shown, and the number of settings tried."""
     rows: list[Sequence[Any]] = []
     for frontier in frontiers:
-        reference, frozen = frontier.compared.reference, frontier.compared.frozen
         for name, one in frontier.curves.items():
             reach = one.reach(NEARLY, len(frontier.compared.rivals))
             rows.append(
                 (
-                    frontier.population.dataset, frontier.panel.epsilon, None if reference is None else reference.test,
-                    None if frozen is None else frozen.test, name, reach.estimate, reach.shown, reach.ended,
-                    len(one.settings),
+                    frontier.population.dataset, frontier.panel.epsilon, *frontier.controls, name, reach.estimate,
+                    reach.shown, reach.ended, len(one.settings),
                 )
             )  # fmt: skip
     columns = [

@@ -279,9 +279,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
 def _row(frontier: Frontier, names: Sequence[str], epsilon: bool = False) -> dict[str, str]:
     """Return a dataset's largest reductions: in README with its references, in all results with its ε."""
     population = frontier.population
-    reference, frozen = frontier.compared.reference, frontier.compared.frozen
-    assert reference is not None
-    controls = f"{reference.test:.3f} / {'—' if frozen is None else f'{frozen.test:.3f}'}"
+    controls = " / ".join("—" if test is None else f"{test:.3f}" for test in frontier.controls)
     data = markdown(population.dataset)
     columns = {"data": data, "ε": number(frontier.panel.epsilon)} if epsilon else {
         "data (DP-SGD / frozen AUC)": f"{data} ({controls})"

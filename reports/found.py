@@ -16,8 +16,9 @@ QUESTIONS = {
     "training_embeddings_helps_clicks": "Does private training of the embeddings beat freezing them?",
     "significant_reduction": "Can the gradient be made more than 10 times smaller at a loss of utility below 0.005?",
     "adafest_ahead_of_one_k": "Is DP-AdaFEST ahead of DP-FEST?",
-    "one_k_ahead_of_equal_shares": "Is DP-FEST better with one k than, as in the paper, with k/p rows a table?",
-    "adafest_ahead_of_smaller_tables": "Is DP-AdaFEST ahead of DP-SGD on smaller tables, which choose no rows?",
+    "one_k_ahead_of_equal_shares": "Is DP-FEST better with one k over all tables than with the paper's k/p for each of p?",
+    "adafest_ahead_of_smaller_tables": "Is DP-AdaFEST ahead of DP-SGD with smaller tables, which choose no rows?",
+    "adafest_twice_fest_in_streams": "In streams, does DP-AdaFEST cut more than twice as much as the paper's DP-FEST?",
     "combined_ahead_of_both": "Is DP-AdaFEST+, with k/p rows a table, ahead of both alone?",
     "lora_behind": "Is DP-AdaFEST ahead of LoRA on word embeddings?",
     "training_embeddings_helps": "Does training word embeddings gain over freezing them what the paper says?",
@@ -104,7 +105,7 @@ class Found:
         said = "".join(answer for _, answer in self.answers)
         meaning = {
             AS_TRIED: "settings that were not tried could change the answer",
-            ALONE: "the verdict does not stand among all verdicts of the register (Holm)",
+            ALONE: "shown on its own, but not if all verdicts of the register share 5% (Holm)",
         }
         return ". ".join(f"{mark}: {words}" for mark, words in meaning.items() if mark in said)
 

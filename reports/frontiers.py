@@ -113,12 +113,12 @@ def picture(frontiers: Sequence[Frontier]) -> Drawing | None:
     for axes in grid.flat[len(frontiers) :]:
         axes.set_axis_off()
     names = [name for name in SHOWN if any(name in frontier.curves for frontier in frontiers)]
-    handles: list[Artist] = [key(label(name), name) for name in names]
+    handles: list[Artist] = [key(label(name), name, linestyle=_dashes(name)) for name in names]
     handles.append(Patch(label=f"loss of at most {NEARLY:g}", facecolor=_BAND))
     handles.append(key("frozen embeddings", "frozen", linestyle=algorithm("frozen").dashes, marker=""))
     grid.flat[len(frontiers)].legend(handles=handles, loc="center left", fontsize=8)
     for axes in grid[:, 0]:
-        axes.set_ylabel("loss of test utility")
+        axes.set_ylabel(f"loss of test {' or '.join(sorted({metric(one.population) for one in frontiers}))}")
     figure.values = "The table of largest reductions has its values."
     return figure
 
@@ -148,6 +148,10 @@ def _draw(axes: Axes, frontier: Frontier) -> None:
     axes.tick_params(labelsize=7.5)
 
 
+def _dashes(name: str) -> str:
+    return "--" if name.endswith("_equal") else "-"
+
+
 def _losses(one: Curve) -> list[float]:
     return [-one.gain(place).value for place, _ in one.knots]
 
@@ -158,7 +162,8 @@ def _curve(axes: Axes, frontier: Frontier, name: str, one: Curve) -> float:
     losses, reductions = _losses(one), [math.exp(place) for place, _ in one.knots]
     half = [one.gain(place).at(len(one.settings)).half for place, _ in one.knots]
     finite = [0.0 if math.isinf(bound) else bound for bound in half]
-    axes.errorbar(reductions, losses, yerr=finite, markersize=3.2, linewidth=1.0, elinewidth=0.6, zorder=3, **look)
+    size = {"markersize": 3.2, "linewidth": 1.0, "elinewidth": 0.6}
+    axes.errorbar(reductions, losses, finite, linestyle=_dashes(name), **size, **look)
     (marks,) = axes.plot(reductions, losses, linestyle="none", markersize=3.2, zorder=4, **look)
     words = [settings_text(setting, frontier.population) for _, setting in one.knots]
     points = zip(reductions, losses, words, strict=True)
@@ -206,7 +211,6 @@ def caption(frontiers: Sequence[Frontier]) -> str:
     return (
         f"Loss of test {' or '.join(sorted(names))} against DP-SGD's by the reduction of the embedding gradient at "
         f"ε = {', '.join(map(number, epsilons))} on {plural(len(frontiers), 'data set')}; up and right is better. "
-        "Each curve joins the settings that no other one of the algorithm equals or beats in both, chosen on "
-        "validation; bars are 95% bounds. Below the dashed line, freezing the embeddings does better at no gradient "
-        "at all."
+        "Each curve is the algorithm's Pareto front, chosen on validation and drawn on test; bars are one-sided 95% "
+        "bounds over seeds. Below the dash-dotted line, frozen embeddings do better, which need no gradient at all."
     )

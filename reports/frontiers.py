@@ -162,8 +162,8 @@ def _curve(axes: Axes, frontier: Frontier, name: str, one: Curve) -> float:
     losses, reductions = _losses(one), [math.exp(place) for place, _ in one.knots]
     half = [one.gain(place).at(len(one.settings)).half for place, _ in one.knots]
     finite = [0.0 if math.isinf(bound) else bound for bound in half]
-    size = {"markersize": 3.2, "linewidth": 1.0, "elinewidth": 0.6}
-    axes.errorbar(reductions, losses, finite, linestyle=_dashes(name), **size, **look)
+    line: dict[str, Any] = {"linestyle": _dashes(name), "linewidth": 1.0, "elinewidth": 0.6, "markersize": 3.2}
+    axes.errorbar(reductions, losses, finite, **line, **look)
     (marks,) = axes.plot(reductions, losses, linestyle="none", markersize=3.2, zorder=4, **look)
     words = [settings_text(setting, frontier.population) for _, setting in one.knots]
     points = zip(reductions, losses, words, strict=True)

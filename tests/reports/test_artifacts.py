@@ -206,9 +206,9 @@ def test_what_only_training_without_privacy_does_otherwise_is_not_said_of_every_
 
 def test_when_a_run_writes_something_down_is_no_setting_of_it(tmp_path: Path) -> None:
     for seed, (often, seldom) in enumerate(((30, 60), (60, 30))):
-        for algorithm, every in (("dpsgd", often), ("frozen", seldom)):
-            settings = {"algorithm": {"name": algorithm}, "train": {"epochs": 1.0, "checkpoint_every": every}}
-            write_run(tmp_path, algorithm, test=0.7, seed=seed, hyperparameters=settings)
+        for name, every in (("dpsgd", often), ("frozen", seldom)):
+            settings = {"algorithm": {"name": name}, "train": {"epochs": 1.0, "checkpoint_every": every}}
+            write_run(tmp_path, name, test=0.7, seed=seed, hyperparameters=settings)
     population = only_population(tmp_path)
     assert {s.algorithm: settings_text(s, population) for s in population.settings} == {"dpsgd": "—", "frozen": "—"}
     assert all(len(setting.runs) == 2 for setting in population.settings)

@@ -1,38 +1,36 @@
 """map: where sparsity pays, on planted data that differ in one property at a time, and on real datasets.
 
-The measure is the share of DP-SGD's gain over frozen embeddings that an algorithm keeps: 0 is frozen, 1 is DP-SGD. It
-is dimensionless, so data of different difficulty can be compared in one figure.
+The measure is the largest reduction that keeps a share of DP-SGD's gain over frozen embeddings. The share is
+dimensionless, so data of different difficulty can be compared in one figure; the reduction is read off the curve that
+claims compare (`claims.curves`).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from matplotlib.axes import Axes
 
 from reports.algorithms import algorithm, label
-from reports.comparison import MAP, Population, Setting
+from reports.claims.compared import Compared
+from reports.claims.curves import Reach, curve
+from reports.comparison import MAP, Panel, Population, Setting
 from reports.entry import Content, Inputs
-from reports.style import NOTE_COLOUR, WIDTH, Drawing, hover, key, log_axis
+from reports.style import NOTE_COLOUR, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import metric, multiple, settings_text, significant, utility
+from reports.wording import metric, multiple, significant, utility
 
 RULES = ("threshold", "smaller_tables", "fest_equal", "fest", "adafest")
 KEPT = 0.9
-"""Share of DP-SGD's gain over frozen embeddings that a setting must keep."""
+"""Share of DP-SGD's gain over frozen embeddings that must be kept."""
 LEAST_GAIN = 0.01
 """Smallest gain in utility that counts: one seed and a test split of thousands resolve no less."""
 GRID = 3
 """Number of settings of an algorithm on real data from which it is drawn: fewer do not show what it can keep."""
-REAL = ("D", "^", ">", "*", "P", "<")
-"""Markers of real datasets, in turn; the colour is the algorithm's, as is the filling."""
-FILLING = {"threshold": "top", "smaller_tables": "right", "fest_equal": "none", "fest": "bottom", "adafest": "left"}
-APART = 1.08
-"""Factor by which real datasets of neighbouring algorithms are moved apart in a panel."""
 NOTHING = "nothing to keep"
 NONE = "no setting keeps enough"
 
@@ -56,19 +54,30 @@ class Axis:
     word: Callable[[float], str] = significant
 
 
-def _setting(name: str) -> Callable[[Population, float, int], float | None]:
+def _setting(name: str, default: float | None = None) -> Callable[[Population, float, int], float | None]:
     """Return the look-up of a setting of the data, which only planted data have."""
-    return lambda population, epsilon, batch: population.runs[0].data.get(name) if population.kind == "map" else None
+
+    def look_up(population: Population, epsilon: float, batch: int) -> float | None:
+        if population.kind != "map":
+            return None
+        value = population.runs[0].data.get(name)
+        return default if value is None else value
+
+    return look_up
 
 
 def _examples_per_row(population: Population, epsilon: float, batch: int) -> float | None:
-    return population.examples / population.embedding_rows if population.embedding_rows else None
+    """Return training examples per row of the tables with signal."""
+    rows = population.embedding_rows * (1 - (_setting("crosses", 0.0)(population, epsilon, batch) or 0.0))
+    return population.examples / round(rows) if rows else None
 
 
 AXES = (
     Axis("examples_per_row", "examples per embedding row", _examples_per_row),
     Axis("zipf_exponent", "Zipf exponent", _setting("zipf_exponent"), log=False),
     Axis("tail_signal", "share of signal in rare values", _setting("tail_signal"), log=False),
+    Axis("crosses", "share of rows in crosses without signal", _setting("crosses", 0.0), log=False),
+    Axis("uneven", "largest table / smallest table", _setting("uneven", 1.0)),
     Axis("epsilon", "ε", lambda population, epsilon, batch: epsilon),
     Axis("batch_size", "batch size", lambda population, epsilon, batch: batch, word="{:,.0f}".format),
 )
@@ -81,6 +90,7 @@ class Point:
     population: Population
     frozen: Setting
     dpsgd: Setting
+    epsilon: float
     places: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
@@ -93,16 +103,23 @@ class Point:
         """Whether the gain counts, on validation (by which settings are chosen) and on test."""
         return min(self.gain, self.dpsgd.validation - self.frozen.validation) >= LEAST_GAIN
 
-    def best(self, name: str) -> Setting | None:
-        """Return the setting of largest reduction that keeps enough of the gain on validation; None if no setting that
-        cuts the gradient does."""
-        least = self.frozen.validation + KEPT * (self.dpsgd.validation - self.frozen.validation)
-        kept = [s for s in self.population.of(name, self.dpsgd.epsilon) if s.reduction > 1 and s.validation >= least]
-        return max(kept, key=lambda s: (s.reduction, s.validation, s.key), default=None)
+    def of(self, name: str) -> list[Setting]:
+        return self.population.of(name, self.epsilon)
 
-    def kept(self, setting: Setting) -> float:
-        """Return the share of the gain that a setting keeps, on test."""
-        return (setting.test - self.frozen.test) / self.gain
+    @cached_property
+    def _compared(self) -> Compared:
+        panel = Panel(self.epsilon, "", self.population, self.epsilon)
+        return Compared(panel, *(name for name in RULES if self.of(name)))
+
+    def reach(self, name: str) -> Reach | None:
+        """Return the largest reduction that keeps enough of the gain; None without settings, or with nothing to
+        keep."""
+        if not self.pays or not self.of(name):
+            return None
+        found = curve(self._compared, name)
+        if not found.settings:
+            return Reach(1.0, 1.0, ended=False)
+        return found.reach((1 - KEPT) * self.gain, len(self._compared.rivals))
 
 
 def points(group: Population) -> Iterator[Point]:
@@ -113,7 +130,7 @@ def points(group: Population) -> Iterator[Point]:
             frozen, dpsgd = alike.best("frozen", epsilon), alike.best("dpsgd", epsilon)
             if frozen is not None and dpsgd is not None:
                 places = {axis.name: axis.of(group, epsilon, batch) for axis in AXES}
-                yield Point(alike, frozen, dpsgd, places)
+                yield Point(alike, frozen, dpsgd, epsilon, places)
 
 
 def centre(planted: Sequence[Point]) -> dict[str, float | None]:
@@ -129,17 +146,13 @@ def content(inputs: Inputs) -> Content:
     real = [point for group in others for point in points(group)]
     name = metric(drawn)
     caption = (
-        f"The largest reduction of the embedding gradient that keeps at least {KEPT:.0%} of DP-SGD's gain in {name} "
-        "over frozen embeddings, chosen on validation. Planted data: each panel varies one property and leaves the "
-        "others at the centre. Open (DP-FEST, k/p a table) and half-filled (bottom: "
-        "DP-FEST, one k; left: DP-AdaFEST, right: smaller tables, top: "
-        "thresholded) markers are real datasets, which also differ from the centre in other properties (but have the "
-        "centre's ε outside its own panel); they are missing where the property is unknown. At 1 (▾ for planted data) "
-        "no setting tried keeps enough, so only DP-SGD does. "
-        f"✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} "
-        "over frozen embeddings: freeze them. Examples per embedding row are training examples divided by the rows of "
-        "all tables; rare values are all but the most frequent ones that make up half of all occurrences. "
-        "Grids of settings differ between data and algorithms: a finer one can reach a larger reduction."
+        f"The largest reduction of the embedding gradient that keeps {KEPT:.0%} of DP-SGD's gain in {name} over frozen "
+        "embeddings, along each algorithm's curve, with its 95% lower bound as a bar. Planted data: each panel varies "
+        "one property and leaves the others at the centre. Hollow markers with a name are real datasets at the centre's "
+        "ε, which also differ from it in other properties. At 1 (▾) no setting tried keeps enough, so only DP-SGD does. "
+        f"✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} over frozen embeddings: freeze them. Examples "
+        "per embedding row are training examples divided by the rows of all tables but crosses; rare values are all "
+        "but the most frequent ones that make up half of all occurrences."
     )
     if not planted:
         return Content(caption, missing=["No point has both DP-SGD and frozen embeddings yet."])
@@ -147,83 +160,82 @@ def content(inputs: Inputs) -> Content:
 
 
 def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
-    figure = Drawing(WIDTH, 4.6)
-    grid = list(figure.subplots(2, 3, sharey=True, squeeze=False).flat)
     middle = centre(planted)
-    real = [point for point in real if any(_tried(point, name) for name in RULES)]
-    markers = dict(zip(dict.fromkeys(point.population.dataset for point in real), itertools.cycle(REAL), strict=False))
-    for axes, axis in zip(grid, AXES, strict=False):
+    lines = {axis.name: _line(planted, axis, middle) for axis in AXES}
+    axes_shown = [axis for axis in AXES if len(lines[axis.name]) > 1] or list(AXES[:1])
+    columns = 4
+    figure = Drawing(2.5 * columns, 0.2 + 2.3 * (1 + len(axes_shown) // columns))
+    grid = list(figure.subplots(1 + len(axes_shown) // columns, columns, sharey=True, squeeze=False).flat)
+    for axes, axis in zip(grid, axes_shown, strict=False):
         log_axis(axes, "y")
         if axis.log:
             log_axis(axes, "x")
-        others = {one.name for one in AXES} - {axis.name}
-        line = [p for p in planted if all(p.places[other] == middle[other] for other in others)]
-        values = sorted({value for p in line if (value := p.places[axis.name]) is not None})
         for name in RULES:
-            _curve(axes, axis, name, sorted(line, key=lambda p: p.places[axis.name] or 0.0))
-            for point in real:
-                if axis.name == "epsilon" or point.dpsgd.epsilon == middle["epsilon"]:
-                    _mark_real(axes, axis, name, point, markers[point.population.dataset])
-        if axis.log:
-            axes.set_xticks(values, [axis.word(value) for value in values], minor=False)
-            axes.set_xticks([], minor=True)
-        else:
-            axes.set_xticks(values)
+            _curve(axes, axis, name, lines[axis.name])
+        for point in real if axis is AXES[0] else ():
+            if point.epsilon == middle["epsilon"]:
+                _mark_real(axes, axis, point)
+        values = sorted({point.places[axis.name] or 0.0 for point in lines[axis.name]})
+        axes.set_xticks(values, [axis.word(value) if axis.log else f"{value:g}" for value in values], minor=False)
+        axes.set_xticks([], minor=True)
         axes.margins(x=0.2)
-        axes.set_xlabel(axis.heading)
+        axes.set_xlabel(axis.heading, fontsize=8)
     grid[0].set_ylim(0.6, max(2 * grid[0].get_ylim()[1], 20))
-    for axes in grid[::3]:
+    for axes in grid[::columns]:
         axes.set_ylabel(f"reduction that keeps {KEPT:.0%} (×)")
-    rest = grid[len(AXES)]
-    rest.axis("off")
+    for axes in grid[len(axes_shown) :]:
+        axes.axis("off")
     handles = [key(label(name), name, linestyle="-") for name in RULES]
-    handles += [key(dataset, marker=marker) for dataset, marker in markers.items()]
+    handles.append(key("real datasets", marker="o", markerfacecolor="none"))
     handles.append(key(NONE, marker="v", markerfacecolor="#333333"))
     handles.append(key(NOTHING, marker="x", color=NOTE_COLOUR, markeredgewidth=1.4))
-    rest.legend(handles=handles, loc="center", frameon=False)
+    grid[-1].legend(handles=handles, loc="center left", frameon=False, fontsize=8)
     return figure
 
 
+def _line(planted: Sequence[Point], axis: Axis, middle: Mapping[str, float | None]) -> list[Point]:
+    """Return the planted points that differ from the centre on this axis alone, along it."""
+    others = {one.name for one in AXES} - {axis.name}
+    line = [point for point in planted if all(point.places[other] == middle[other] for other in others)]
+    return sorted(line, key=lambda point: point.places[axis.name] or 0.0)
+
+
 def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
-    """Draw the best reductions along an axis; the line is at 1 where there is none, and interrupted where there is
-    nothing to keep."""
-    look = algorithm(name)
-    xs: list[Any] = []
-    ys = []
-    for point in line:
-        if not point.population.of(name, point.dpsgd.epsilon):
+    """Draw the reductions along an axis; the line is at 1 where no setting keeps enough, and interrupted where there
+    is nothing to keep."""
+    tried = [point for point in line if point.of(name)]
+    places: list[Any] = [point.places[axis.name] for point in tried]
+    heights = []
+    for place, point in zip(places, tried, strict=True):
+        reach = point.reach(name)
+        heights.append(float("nan") if reach is None else reach.estimate)
+        if reach is None:
+            _mark(axes, point, name, place, 1.0, marker="x", color=NOTE_COLOUR)
             continue
-        xs.append(point.places[axis.name])
-        ys.append(_height(point, name))
-        marker = "x" if not point.pays else look.marker if point.best(name) else "v"
-        _mark(axes, point, name, xs[-1], marker)
-    axes.plot(xs, ys, color=look.colour, linewidth=1.1, zorder=2)
+        if reach.estimate > 1:
+            axes.plot([place, place], [reach.shown, reach.estimate], color=algorithm(name).colour, linewidth=0.8)
+        _mark(axes, point, name, place, reach.estimate, marker=algorithm(name).marker if reach.estimate > 1 else "v")
+    dashes = "--" if name.endswith("_equal") else "-"
+    axes.plot(places, heights, color=algorithm(name).colour, linewidth=1.1, linestyle=dashes, zorder=2)
 
 
-def _mark_real(axes: Axes, axis: Axis, name: str, point: Point, marker: str) -> None:
-    """Draw a real dataset if it has this property and enough runs of this algorithm."""
+def _mark_real(axes: Axes, axis: Axis, point: Point) -> None:
+    """Draw a real dataset if it has this property, by the algorithms of which enough settings were tried."""
     place = point.places[axis.name]
-    if place is not None and _tried(point, name):
-        shift = APART ** (RULES.index(name) - (len(RULES) - 1) / 2)
-        _mark(axes, point, name, shift * place, marker, FILLING[name])
+    if place is None:
+        return
+    reached = {name: point.reach(name) for name in RULES if len(point.of(name)) >= GRID}
+    heights = {name: reach.estimate for name, reach in reached.items() if reach is not None}
+    for name, height in heights.items():
+        _mark(axes, point, name, place, height, marker=algorithm(name).marker, markerfacecolor="none")
+    if heights:
+        words: dict[str, Any] = {"fontsize": 6.5, "color": "#555555", "ha": "center", "va": "bottom"}
+        axes.annotate(point.population.dataset, (place, 1.15 * max(heights.values())), **words)
 
 
-def _tried(point: Point, name: str) -> bool:
-    return len(point.population.of(name, point.dpsgd.epsilon)) >= GRID
-
-
-def _height(point: Point, name: str) -> float:
-    """Return the height in the figure: NaN if there is nothing to keep, 1 if no setting keeps enough."""
-    if not point.pays:
-        return float("nan")
-    best = point.best(name)
-    return 1.0 if best is None else best.reduction
-
-
-def _mark(axes: Axes, point: Point, name: str, place: Any, marker: str, filling: str = "full") -> None:
-    """Draw a point, grey and at 1 where there is nothing to keep."""
-    colour, height = (algorithm(name).colour, _height(point, name)) if point.pays else (NOTE_COLOUR, 1.0)
-    (mark,) = axes.plot([place], [height], marker, color=colour, fillstyle=filling, markersize=5, zorder=3)
+def _mark(axes: Axes, point: Point, name: str, place: float, height: float, **look: Any) -> None:
+    own: dict[str, Any] = {"color": algorithm(name).colour, "markersize": 5, "zorder": 3}
+    (mark,) = axes.plot([place], [height], **(own | look))
     hover(mark, [f"{_where(point)}: {label(name)}, {_words(point, name)}"])
 
 
@@ -234,12 +246,10 @@ def _where(point: Point) -> str:
 
 
 def _words(point: Point, name: str) -> str:
-    if not point.pays:
+    reach = point.reach(name)
+    if reach is None:
         return NOTHING
-    best = point.best(name)
-    if best is None:
-        return NONE
-    return f"{multiple(best.reduction)} keeps {point.kept(best):.0%} on test ({settings_text(best, point.population)})"
+    return NONE if reach.estimate == 1 else f"{multiple(reach.estimate)} ({multiple(reach.shown)} shown)"
 
 
 def _table(shown: Sequence[Point], name: str) -> Table:
@@ -250,28 +260,24 @@ def _table(shown: Sequence[Point], name: str) -> Table:
         Column("dpsgd", f"DP-SGD {name}", utility),
         Column("algorithm", "algorithm", label),
         Column("reduction", f"reduction that keeps {KEPT:.0%}", multiple),
-        Column("kept", "kept on test", lambda share: f"{share:.0%}"),
+        Column("shown", "shown", multiple),
         Column("verdict", "in words"),
+        Column("settings", "settings tried"),
         Column("seeds", "seeds"),
     ]
     table = Table(columns, heads=1)
     for point in shown:
         for rule in RULES:
-            if settings := point.population.of(rule, point.dpsgd.epsilon):
-                best = point.best(rule) if point.pays else None
-                table.runs.append((best or settings[0]).runs[0].anchor)
-                places = [point.places[axis.name] for axis in AXES]
-                table.rows.append(
-                    (
-                        point.population.dataset,
-                        *places,
-                        point.frozen.test,
-                        point.dpsgd.test,
-                        rule,
-                        best and best.reduction,
-                        best and point.kept(best),
-                        f"keeps enough at {settings_text(best, point.population)}" if best else _words(point, rule),
-                        min(len(one.by_seed) for one in (best or settings[0], point.frozen, point.dpsgd)),
-                    )
+            if not (settings := point.of(rule)):
+                continue
+            reach = point.reach(rule)
+            table.runs.append(settings[0].runs[0].anchor)
+            table.rows.append(
+                (
+                    point.population.dataset, *(point.places[axis.name] for axis in AXES), point.frozen.test,
+                    point.dpsgd.test, rule, None if reach is None else reach.estimate,
+                    None if reach is None else reach.shown, _words(point, rule), len(settings),
+                    min(len(one.by_seed) for one in (*settings, point.frozen, point.dpsgd)),
                 )
+            )  # fmt: skip
     return table

@@ -168,14 +168,17 @@ def write_cards_of(runs: Path, file: Path) -> Path:
     return file.parent
 
 
-def write_map(runs: Path) -> None:
-    """The map: a centre and a point on either side of it for each of three axes. DP-FEST at 100 rows keeps 95% of the
-    gain, at 10 rows 80%; DP-AdaFEST keeps 70%, thresholding 92% at 4x, smaller tables 93% at 20x; with few values the
-    gain is 0.002."""
+def write_map(runs: Path, crosses: float | None = None) -> None:
+    """The map: a centre and a point beside it on each of three axes; on a fourth, if there are `crosses`. DP-FEST at
+    100 rows keeps 95% of the gain, at 10 rows 80%; DP-AdaFEST keeps 70%, thresholding 92% at 4x, smaller tables 93% at
+    20x; with few values the gain is 0.002."""
     centre = {"table_rows": 1000, "zipf_exponent": 1.1, "tail_signal": 0.5}
-    for change in ({}, {"table_rows": 100}, {"zipf_exponent": 0.6}, {"tail_signal": 0.9}):
+    changes: list[dict[str, float]] = [{}, {"table_rows": 100}, {"zipf_exponent": 0.6}, {"tail_signal": 0.9}]
+    for change in [*changes, *([{"crosses": crosses}] if crosses is not None else [])]:
         data = {**centre, **change}
         tables = [{"name": f"feature_{i}", "rows": data["table_rows"], "dim": 5, "rows_mean": 9.0} for i in range(4)]
+        if "crosses" in change:
+            tables += [{"name": f"cross_{i}", "rows": 2_000, "dim": 5, "rows_mean": 9.0} for i in range(2)]
         gain = 0.002 if data["table_rows"] == 100 else 0.1
         for name, kept, coordinates, settings in (
             ("frozen", 0.0, 0.0, {}),

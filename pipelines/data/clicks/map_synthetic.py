@@ -1,9 +1,10 @@
 """Generated clicks with a planted model of chosen skew and chosen weight of rare values: the data of
 ``experiment=map``.
 
-Four categorical features have ``table_rows`` values each, with Zipf frequencies. Every value has an effect on the
-log-odds of a click, and one numeric feature has a weak effect. Values are hashed into tables of ``table_rows`` rows, so
-some share a row, as in real click logs. Rows are generated in memory: 200,000 take less than a second.
+Four categorical features have ``table_rows`` values each (``uneven`` ones: as many in the mean), with Zipf
+frequencies. Every value has an effect on the log-odds of a click, and one numeric feature has a weak effect. Two
+``crosses`` of these features, as people add them to click models, have none. Values are hashed into tables of as many
+rows, so some share a row, as in real click logs. Rows are generated in memory: 200,000 take less than a second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from pipelines.system.ranges import Count, Seed, Share, Within
 GENERATOR_VERSION = 1
 TABLES = 4
 CLICK_RATE = 0.25
+CROSSED = ((0, 1), (2, 3))
 DEVIATION = 0.8  # of the effect of one feature, in log-odds
 NUMBER_EFFECT = 0.3
 HEAD = 0.5  # of all occurrences: the most frequent values, up to here, are the head
@@ -54,9 +56,11 @@ class MapSyntheticConfig(ClickConfig):
             rare values carry. Rare values are all but the most frequent ones that make up half of all occurrences; at
             0.5 a rare value's effect is on average as large as a frequent one's.
         seed: seed of all rows.
+        uneven: rows of the largest table over those of the smallest, the others between in equal ratios; null for
+            tables of one size.
+        crosses: share of the rows of all tables that belong to crosses of the first two and the last two features;
+            null for no crosses.
     """
-
-    tables: ClassVar[int] = TABLES
 
     name: str = "map_synthetic"
     rows: Count = 200_000
@@ -64,6 +68,8 @@ class MapSyntheticConfig(ClickConfig):
     zipf_exponent: Annotated[float, Within(0, 10)] = 1.1
     tail_signal: Share = 0.5
     seed: Seed = 0
+    uneven: Annotated[float, Within(1, 1e6)] | None = None
+    crosses: Annotated[float, Within(0, 0.99, above=True)] | None = None
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: MapSplitConfig = field(default_factory=MapSplitConfig)
 
@@ -75,9 +81,28 @@ class MapSyntheticConfig(ClickConfig):
         """Return the reader of the rows."""
         return PlantedRows(self)
 
+    def check(self) -> None:
+        """Raise UserError for an invalid setting."""
+        self.vocabulary.check(len(self.sizes))
+        self.split.check()
+
     def features(self) -> list[int]:
         """Return the rows of each table."""
-        return self.vocabulary.sizes or [self.table_rows] * TABLES
+        return self.vocabulary.sizes or self.sizes
+
+    @property
+    def values(self) -> list[int]:
+        """Number of values of each feature that has an effect."""
+        weights = (self.uneven or 1.0) ** (np.arange(TABLES) / (TABLES - 1))
+        return [max(1, round(self.table_rows * TABLES * weight)) for weight in weights / weights.sum()]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each table: one for each value, and those of the crosses."""
+        if self.crosses is None:
+            return self.values
+        of_crosses = self.crosses / (1 - self.crosses) * sum(self.values)
+        return [*self.values, *[max(1, round(of_crosses / len(CROSSED)))] * len(CROSSED)]
 
     def expected_examples(self, train_days: int) -> float:
         """Return the expected number of training rows."""
@@ -92,11 +117,12 @@ class PlantedRows:
     """
 
     numeric_names: tuple[str, ...] = ("number",)
-    categorical_names: tuple[str, ...] = tuple(f"feature_{number}" for number in range(TABLES))
     numeric_transform = "standard normal"
 
     def __init__(self, config: MapSyntheticConfig) -> None:
-        self.published_sizes = (config.table_rows,) * TABLES
+        self.published_sizes = tuple(config.sizes)
+        crosses = [f"feature_{one}_{other}" for one, other in CROSSED] if config.crosses is not None else []
+        self.categorical_names = (*(f"feature_{number}" for number in range(TABLES)), *crosses)
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
         self._config = config
@@ -108,20 +134,26 @@ class PlantedRows:
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
         """Yield all rows in order."""
         config = self._config
-        share = zipf_shares(config.table_rows, config.zipf_exponent)
-        effects = [planted_effects(share, config.tail_signal, config.seed, feature) for feature in range(TABLES)]
+        shares = [zipf_shares(values, config.zipf_exponent) for values in config.values]
+        effects = [
+            planted_effects(share, config.tail_signal, config.seed, feature) for feature, share in enumerate(shares)
+        ]
         variance = NUMBER_EFFECT**2 + TABLES * DEVIATION**2
         # E sigmoid(a + s·Z) is about sigmoid(a / sqrt(1 + pi s²/8)): the intercept for the chosen click rate.
         intercept = np.log(CLICK_RATE / (1 - CLICK_RATE)) * np.sqrt(1 + np.pi * variance / 8)
-        intercept -= sum(share @ effect for effect in effects)
-        cumulative = np.cumsum(share)
+        intercept -= sum(share @ effect for share, effect in zip(shares, effects, strict=True))
+        cumulative = [np.cumsum(share) for share in shares]
         for block, start in enumerate(range(0, config.rows, _BLOCK_ROWS)):
             rows = min(_BLOCK_ROWS, config.rows - start)
             generator = np.random.default_rng([config.seed, TABLES, block])
             # Draw whole blocks, so that a shorter last block starts with the same rows.
             number = generator.standard_normal(_BLOCK_ROWS)[:rows]
             uniform = generator.random((_BLOCK_ROWS, TABLES))[:rows]
-            values = np.minimum(np.searchsorted(cumulative, uniform, side="right"), config.table_rows - 1)
+            drawn = [
+                np.minimum(np.searchsorted(each, uniform[:, feature], side="right"), len(each) - 1)
+                for feature, each in enumerate(cumulative)
+            ]
+            values = np.stack(drawn, axis=1)
             log_odds = intercept + NUMBER_EFFECT * number
             log_odds += sum(effect[values[:, feature]] for feature, effect in enumerate(effects))
             clicked = generator.random(_BLOCK_ROWS)[:rows] < 1 / (1 + np.exp(-log_odds))
@@ -130,9 +162,16 @@ class PlantedRows:
                 day=np.zeros(rows, np.int32),
                 label=clicked.astype(np.float32),
                 numeric=number[:, None].astype(np.float32),
-                keys=values.astype(np.uint64),
+                keys=self._keys(values).astype(np.uint64),
             )
             progress(start + rows, config.rows)
+
+    def _keys(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the values with those of the crosses, a number for each pair."""
+        if self._config.crosses is None:
+            return values
+        crosses = [values[:, one] * self._config.values[other] + values[:, other] for one, other in CROSSED]
+        return np.column_stack([values, *crosses])
 
 
 def zipf_shares(values: int, exponent: float) -> NDArray[np.float64]:

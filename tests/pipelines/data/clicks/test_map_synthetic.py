@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipelines.data.clicks.map_synthetic import (
+    CROSSED,
     DEVIATION,
     MapSyntheticConfig,
     PlantedRows,
@@ -77,3 +79,27 @@ def test_clicks_follow_the_effects() -> None:
     block, effects = _block(config), planted_effects(zipf_shares(50, 1.0), 0.5, config.seed, 0)
     rates = np.array([block.label[block.keys[:, 0] == value].mean() for value in range(10)])
     assert np.corrcoef(rates, effects[:10])[0, 1] > 0.95
+
+
+def test_uneven_tables_have_as_many_rows_together_and_sizes_in_equal_ratios() -> None:
+    config = MapSyntheticConfig(rows=20_000, table_rows=1_000, uneven=64.0)
+    sizes = config.features()
+    assert sum(sizes) == pytest.approx(4_000, abs=2) and sizes[3] / sizes[0] == pytest.approx(64, rel=0.03)
+    assert [larger / smaller for smaller, larger in pairwise(sizes)] == pytest.approx([4, 4, 4], rel=0.03)
+    keys = _block(config).keys
+    assert all(keys[:, feature].max() < size for feature, size in enumerate(sizes))
+    assert 0.22 < _block(config).label.mean() < 0.28
+
+
+def test_crosses_hold_their_share_of_the_rows_and_change_no_click(tmp_path: Path) -> None:
+    config = MapSyntheticConfig(rows=3_000, table_rows=100, uneven=4.0, crosses=0.9)
+    sizes = config.features()
+    assert len(sizes) == 6 and sum(sizes[4:]) / sum(sizes) == pytest.approx(0.9, abs=0.001)
+    with_, without = _block(config), _block(replace(config, crosses=None))
+    assert (with_.label == without.label).all() and (with_.keys[:, :4] == without.keys).all()
+    for cross, (one, other) in enumerate(CROSSED, 4):
+        pairs = with_.keys[:, [one, other]]
+        assert len(np.unique(with_.keys[:, cross])) == len(np.unique(pairs, axis=0))
+    opened = Dataset.open(run(config, tmp_path))
+    assert [len(counts) for counts in opened.histogram()] == sizes
+    assert opened.categorical_names[4:] == ["feature_0_1", "feature_2_3"]

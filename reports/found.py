@@ -74,7 +74,7 @@ class Found:
             return words, ""
         marks = AS_TRIED * panel["as_tried"] + ALONE * (not panel["stands"])
         crossing = panel.get("crossing")
-        at = f" (ahead {crossing[2]} {multiple(crossing[0])}, a loss of {crossing[1]:.4f})" if crossing else ""
+        at = f" (it is ahead {crossing[2]} {multiple(crossing[0])}, a loss of {crossing[1]:.4f})" if crossing else ""
         return words, marks + at
 
     @property

@@ -148,11 +148,11 @@ def content(inputs: Inputs) -> Content:
     caption = (
         f"The largest reduction of the embedding gradient that keeps {KEPT:.0%} of DP-SGD's gain in {name} over frozen "
         "embeddings, along each algorithm's curve, with its 95% lower bound as a bar. Planted data: each panel varies "
-        "one property and leaves the others at the centre. Hollow markers with a name are real datasets at the centre's "
-        "ε, which also differ from it in other properties. At 1 (▾) no setting tried keeps enough, so only DP-SGD does. "
-        f"✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} over frozen embeddings: freeze them. Examples "
-        "per embedding row are training examples divided by the rows of all tables but crosses; rare values are all "
-        "but the most frequent ones that make up half of all occurrences."
+        "one property and leaves the others at the centre. Hollow markers with a name are real datasets at the "
+        "centre's ε, which also differ from it in other properties. At 1 (▾) no setting tried keeps enough, so only "
+        f"DP-SGD does. ✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} over frozen embeddings: freeze "
+        "them. Examples per embedding row are training examples divided by the rows of all tables but crosses; rare "
+        "values are all but the most frequent ones that make up half of all occurrences."
     )
     if not planted:
         return Content(caption, missing=["No point has both DP-SGD and frozen embeddings yet."])

@@ -52,7 +52,7 @@ def test_questions_are_answered_by_data_at_the_main_epsilon(groups: list[Populat
         ("Does private training of the embeddings beat freezing them?", "Yes on journey; not shown on nycflights."),
         (
             "Is DP-AdaFEST ahead of DP-FEST?",
-            "No on nycflights*°; the curves cross on journey (ahead beyond 203×, a loss of 0.0065).",
+            "No on nycflights*°; the curves cross on journey (it is ahead beyond 203×, a loss of 0.0065).",
         ),
     ]
     assert found.marks.startswith("*: settings that were not tried") and "°: shown on its own" in found.marks

@@ -69,7 +69,7 @@ def test_the_time_of_a_step_is_that_of_the_benchmark(reference: Path, tmp_path: 
     write_bench(tmp_path, "embedding", {**times, **larger}, "adafest")
     said = " ".join(Results.read(tmp_path).text.split())
     assert "At 1,000,000 rows a step of DP-SGD takes 250 times as long as one of DP-AdaFEST" in said
-    assert "but 1.25 times with lazily drawn noise, which has the same distribution." in said
+    assert "but only 1.25 times as long with lazily drawn noise, which has the same distribution." in said
 
 
 def test_a_number_that_changes_in_one_card_changes_the_text_and_the_picture(

@@ -22,6 +22,7 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
+from pipelines.runs import agreement
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.release import checked, pack
 from pipelines.system.checksum import SUMS, sums_text, write_sums
@@ -492,3 +493,13 @@ def test_a_flipped_byte_of_a_checkpoint_is_named(tmp_path: Path) -> None:
     path.write_bytes(bytes(flipped))
     with pytest.raises(UserError, match=r"state\.pt cannot be read .*checksum.*delete"):
         directory.load_state()
+
+
+def test_lora_may_train_more_coordinates_than_the_table_that_it_stands_for() -> None:
+    summary: dict[str, Any] = {
+        "examples": 9, "batch_size": 3, "steps": 3, "utility": {"value": 0.5}, "periods": None,
+        "embedding_gradient": {"parameters": 320_000, "coordinates_mean": 324_096.0},
+    }  # fmt: skip
+    agreement._numbers(summary | {"algorithm": "lora_embedding"})
+    with pytest.raises(UserError, match="coordinates_mean is 324096"):
+        agreement._numbers(summary | {"algorithm": "fest"})

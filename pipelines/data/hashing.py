@@ -92,8 +92,9 @@ def text_keys(texts: bytes, lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
     starts = np.cumsum(lengths) - lengths
     keys = splitmix64(lengths.view(np.uint64))
     for place in range(0, int(lengths.max(initial=0)), _WORD):
-        longer = np.flatnonzero(lengths > place)
-        word = words[starts[longer] + place] & _FIRST_BYTES[np.minimum(lengths[longer] - place, _WORD)]
+        longer = slice(None) if lengths.min() > place else np.flatnonzero(lengths > place)
+        word = words.take(starts[longer] + place)
+        word &= _FIRST_BYTES.take(lengths[longer] - place, mode="clip")
         keys[longer] = splitmix64(keys[longer] ^ word)
     return keys
 

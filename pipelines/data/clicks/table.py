@@ -6,10 +6,8 @@ Rows of tables, means and deviations are therefore the user's own statements, an
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -38,9 +36,6 @@ from pipelines.data.hashing import HASH_SPECIFICATION, line_content
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
 from pipelines.system.ranges import Within
-
-IN_CACHE = 1 << 16
-"""Rows that are made at once, so that their arrays stay in a processor's cache."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _UNIT = re.compile(r"\w[\w +-]*")
@@ -171,28 +166,25 @@ class TableRows:
         return [{"path": str(path.absolute()), "bytes": it["bytes"], "sha256": it["sha256"]} for path, it in prints]
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """Yield all rows in order, about a million at a time.
+        """Yield all rows in order, some thousands at a time.
 
         Raises:
             UserError: a file cannot be read, or a value cannot be used; names file, row and column.
         """
         columns = list(dict.fromkeys([self._label.column, *self.numeric_names, *self.categorical_names, *self._units]))
         sizes = [path.stat().st_size for path in self._paths]
-        with ThreadPoolExecutor() as threads:  # numpy and polars work outside of Python's lock
-            for file, path in enumerate(self._paths):
-                for first, frame, share in frames(path, columns):
-                    starts = range(0, frame.height, IN_CACHE)
-                    pieces = (frame.slice(start, IN_CACHE) for start in starts)
-                    yield from threads.map(self._block, pieces, itertools.repeat(path), (first + s for s in starts))
-                    progress(int(sum(sizes[:file]) + share * sizes[file]), sum(sizes))
+        for file, path in enumerate(self._paths):
+            done = 0
+            for frame, share in frames(path, columns):
+                try:
+                    block = self._block(frame)
+                except BadValueError as error:
+                    raise UserError(f"{path}, row {done + error.row + 1:,}: {error}") from error
+                yield block
+                done += frame.height
+                progress(int(sum(sizes[:file]) + share * sizes[file]), sum(sizes))
 
-    def _block(self, frame: pl.DataFrame, path: Path, first: int) -> RowBlock:
-        try:
-            return self._made(frame)
-        except BadValueError as error:
-            raise UserError(f"{path}, row {first + error.row + 1:,}: {error}") from error
-
-    def _made(self, frame: pl.DataFrame) -> RowBlock:
+    def _block(self, frame: pl.DataFrame) -> RowBlock:
         label = self._label.of(frame.get_column(self._label.column))
         read = {name: numbers(frame.get_column(name)) for name in self.numeric_names}
         key = {name: keys(frame.get_column(name)) for name in {*self.categorical_names, *self._units}}

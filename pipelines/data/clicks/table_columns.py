@@ -155,14 +155,14 @@ def keys(column: pl.Series) -> NDArray[np.uint64]:
     """Return the key of each category (:data:`TABLE_HASH`), shape [n]."""
     if column.dtype in _INTEGERS:
         keys = splitmix64(_as_bits(column.cast(pl.Int64)))
-        blank = column.is_null()
-    else:
-        text = column.cast(pl.String).fill_null("")
-        keys = text_keys(text.str.join("").item().encode(), text.str.len_bytes().cast(pl.Int64).to_numpy())
-        whole = _whole_numbers(text)
-        keys[whole.is_not_null().to_numpy()] = splitmix64(_as_bits(whole.drop_nulls()))
-        blank = text == ""
-    keys[blank.to_numpy()] = BLANK_KEY
+        keys[column.is_null().to_numpy()] = BLANK_KEY
+        return keys
+    text = column.cast(pl.String).fill_null("")
+    lengths = text.str.len_bytes().cast(pl.Int64).to_numpy()
+    keys = text_keys(text.str.join("").item().encode(), lengths)
+    keys[lengths == 0] = BLANK_KEY
+    whole = _whole_numbers(text)
+    keys[whole.is_not_null().to_numpy()] = splitmix64(_as_bits(whole.drop_nulls()))
     return keys
 
 

@@ -1,4 +1,4 @@
-"""The files of a table of one's own: which they are, their columns, and their rows about a million at a time."""
+"""The files of a table of one's own: which they are, their columns, and their rows in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ import polars as pl
 
 from dpfest.errors import UserError
 
-BLOCK_ROWS = 1_000_000
+BATCH_ROWS = 1_000_000
+"""Rows that are read at once."""
+FRAME_ROWS = 1 << 16
+"""Rows that are handed on at once: few enough for their arrays to stay in a processor's cache."""
+
 ENDINGS = ".parquet, .arrow, .feather, .ipc, .csv, .tsv, .csv.gz, .csv.zst, .tsv.gz or .tsv.zst"
 _ENDING = re.compile(r"\.(?:parquet|arrow|feather|ipc|(?:csv|tsv)(?:\.gz|\.zst)?)$", re.IGNORECASE)
 
@@ -79,9 +83,9 @@ def check_columns(files: Sequence[Path], wanted: Mapping[str, Mapping[str, Seque
                     )
 
 
-def frames(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFrame, float]]:
-    """Yield some columns of a file, about a million rows at a time: the number of the first row, from 0, the rows, and
-    the share of the file that is read by then.
+def frames(path: Path, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, float]]:
+    """Yield some columns of a file in frames of at most :data:`FRAME_ROWS` rows, each with the share of the file that
+    is read by then; one or two million rows are in memory.
 
     The columns of CSV and TSV are text: a type guessed from other rows would let these change what a row becomes.
 
@@ -92,9 +96,10 @@ def frames(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, pl.DataFra
     try:
         table = _scan(path)
         rows = table.select(pl.len()).collect().item()
-        for frame in _batches(table.select(columns), rows, path):
-            done += frame.height
-            yield done - frame.height, frame, done / rows
+        for batch in _batches(table.select(columns), rows, path):
+            for frame in batch.iter_slices(FRAME_ROWS):
+                done += frame.height
+                yield frame, done / rows
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(path, error, done) from error
     if not done:
@@ -105,10 +110,10 @@ def _batches(table: pl.LazyFrame, rows: int, path: Path) -> Iterator[pl.DataFram
     if _is_text(path):  # of which a slice would read all rows before it
         # All columns are parsed, else a line with a field too many would pass, its values in the wrong columns.
         every = pl.QueryOptFlags(projection_pushdown=False)
-        yield from table.collect_batches(chunk_size=BLOCK_ROWS, lazy=True, optimizations=every)
+        yield from table.collect_batches(chunk_size=BATCH_ROWS, lazy=True, optimizations=every)
     else:  # slices keep memory flat whatever the size of the file's row groups; batches do not
-        for start in range(0, rows, BLOCK_ROWS):
-            yield table.slice(start, BLOCK_ROWS).collect()
+        for start in range(0, rows, BATCH_ROWS):
+            yield table.slice(start, BATCH_ROWS).collect()
 
 
 def _scan(path: Path) -> pl.LazyFrame:

@@ -8,7 +8,7 @@ import gzip
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pytest
 
 from dpfest.errors import UserError
 from pipelines.config.schema import build
-from pipelines.data.clicks import table, table_files
+from pipelines.data.clicks import table_files
 from pipelines.data.clicks.source import RowBlock
 from pipelines.data.clicks.table import TableConfig
 from pipelines.data.clicks.table_columns import TABLE_HASH, Label
@@ -177,19 +177,21 @@ def test_batches_of_any_size_give_the_same_rows(tmp_path: Path, monkeypatch: pyt
     """Memory is bounded: no more than a batch is read at once."""
     paths = [written(tmp_path, clicks(), name) for name in ("a.parquet", "b.arrow", "c.csv", "d.csv.gz")]
     whole = [block(of(path)) for path in paths]
-    monkeypatch.setattr(table_files, "BLOCK_ROWS", 70)
-    monkeypatch.setattr(table, "IN_CACHE", 33)
-    sizes: list[int] = []
-    made = table.TableRows._made
-    monkeypatch.setattr(
-        table.TableRows,
-        "_made",
-        lambda self, frame: sizes.append(frame.height) or made(self, frame),
-    )
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 70)
+    monkeypatch.setattr(table_files, "FRAME_ROWS", 33)
+    heights: list[int] = []
+    batches = table_files._batches
+
+    def counted(*arguments: Any) -> Iterator[pl.DataFrame]:
+        for batch in batches(*arguments):
+            heights.append(batch.height)
+            yield batch
+
+    monkeypatch.setattr(table_files, "_batches", counted)
     for path, before in zip(paths, whole, strict=True):
         assert equal(block(of(path)), before)
-    assert max(sizes) <= 33 and sum(sizes) == len(paths) * ROWS
-    assert max(frame.height for _, frame, _ in table_files.frames(paths[2], ["user"])) <= 70
+        assert max(frame.height for frame, _ in table_files.frames(path, ["user"])) == 33
+    assert max(heights) == 70 and sum(heights) == 2 * len(paths) * ROWS
 
 
 def test_a_folder_and_a_pattern_are_all_their_files_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -409,8 +411,8 @@ def test_types_that_are_no_categories_are_refused_by_name(tmp_path: Path, values
 def test_values_that_cannot_be_used_are_refused_by_file_row_and_column(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_files, "BLOCK_ROWS", 50)
-    monkeypatch.setattr(table, "IN_CACHE", 20)
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 50)
+    monkeypatch.setattr(table_files, "FRAME_ROWS", 20)
 
     def with_value(column: str, value: Any, row: int = 123) -> Path:
         frame = clicks(200)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import yaml
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
 from pipelines.runs.release import checked
-from tests.cli.conftest import Command
+from tests.cli.conftest import HOME, Command
 from tests.pipelines.data.clicks.test_table import clicks, written
 
 TYPED = [
@@ -126,6 +127,15 @@ def test_a_file_without_a_kind_is_told_how_to_name_one(dpfest_here: Command, own
     (own / "conf" / "data" / "clicks.yaml").write_text(yaml.safe_dump({"name": "clicks", "path": "x.csv"}))
     said = dpfest_here("preprocess", "data=clicks").stderr
     assert "data.name=clicks is none of journey" in said and "a table of your own says kind: table." in said
+
+
+def test_the_example_of_the_document_is_a_table(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (HOME / "docs" / "DATA.md").read_text(encoding="utf-8"), flags=re.S)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "clicks.yaml").write_text(example)
+    data = typed(Composer(tmp_path).compose(["data=clicks"])).data
+    data.check()
+    assert (data.kind, data.name, data.units, data.label) == ("table", "clicks", ("household_id",), "rating > 3")
 
 
 def test_a_mapping_replaces_nothing_and_the_schema_refuses_what_it_lacks() -> None:

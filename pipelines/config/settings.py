@@ -411,7 +411,7 @@ def _section(name: str, values: Any) -> Any:
             + (f"; did you mean {name}={guess}?" if guess else f"; choose one with {name}=...")
             + (" A file for a table of your own says kind: table." if name == "data" else "")
         )
-    if named != choice and named in choices:
+    if isinstance(named, str) and named != choice and named in choices:
         raise UserError(f"{name}.name={named} is the name of other {name}: give yours another.")
     return build(schema(name, choice), values, name)
 

@@ -36,6 +36,7 @@ EXAMPLES = {
     "train": _examples(
         "dpfest train algorithm=adafest algorithm.threshold=20 privacy.epsilon=1",
         "dpfest train data=criteo_kaggle data.path=/data/criteo/train.txt device=cuda",
+        "dpfest train data=table data.path=clicks.parquet data.label=clicked 'data.categorical={user: 8192}'",
         "dpfest train profile=smoke --cfg job",
         "dpfest train --multirun seed=0,1,2",
     ),
@@ -68,6 +69,7 @@ EXAMPLES = {
         "dpfest config",
         "dpfest config train",
         "dpfest config algorithm=adafest",
+        "dpfest config data=table",
     ),
     "budget": _examples(
         "dpfest budget budget.examples=45840617 privacy.epsilon=1",

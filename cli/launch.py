@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import conf
 from dpfest.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class HydraLine:
 
     Attributes:
         overrides: words that are neither a flag nor a flag's value.
-        config_dir: folder given by --config-dir.
+        config_dir: folder given by --config-dir; else `conf` of the working directory, if it holds the data that are
+            chosen.
         multirun: whether --multirun is set.
         only_shows: whether Hydra only prints something (--cfg, --info, --hydra-help).
     """
@@ -66,10 +68,18 @@ class HydraLine:
             raise UserError(f"{error}.") from error
         return cls(
             overrides=known.overrides,
-            config_dir=Path(known.config_dir) if known.config_dir else None,
+            config_dir=Path(known.config_dir) if known.config_dir else _own_files(known.overrides),
             multirun=known.multirun,
             only_shows=bool(known.cfg or known.info or known.hydra_help or known.version),
         )
+
+
+def _own_files(overrides: Sequence[str]) -> Path | None:
+    """Return the folder `conf` of the working directory if a choice of data that is not dpfest's has its file there."""
+    here = Path(conf.__path__[0]).parent
+    chosen = (name for text in overrides if text.startswith("data=") for name in text.removeprefix("data=").split(","))
+    places = (Path("conf", "data", f"{name}.yaml") for name in chosen)
+    return Path("conf") if any(place.is_file() and not (here / place).exists() for place in places) else None
 
 
 def launch(task: Task, arguments: Sequence[str]) -> None:
@@ -85,13 +95,15 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
     line = HydraLine.read(arguments)
     composer = Composer(line.config_dir)
     composer.check_choices(line.overrides)
+    overrides = composer.open_to_keys(line.overrides)
     if line.multirun and not line.only_shows:
         _check_every_run(composer, line.overrides)
     run = hydra.main(f"pkg://{CONFIG_MODULE}", CONFIG_NAME, HYDRA_VERSION_BASE)(task)
     try:
         # Hydra's own parser takes no override before a flag and another after it.
         flags = [text for text in arguments if text not in line.overrides]
-        with _command_line([*flags, *line.overrides]):
+        own = ["--config-dir", str(line.config_dir)] if line.config_dir else []
+        with _command_line([*flags, *own, *overrides]):
             run()
     except COMPOSITION_ERRORS as error:
         raise UserError(composer.explain(error, line.overrides)) from error

@@ -64,7 +64,7 @@ class Composer:
         parsed = self.parse(overrides)
         self._check_choices(parsed)
         values = [override for override in parsed if self._sets_a_value(override)]
-        files = [str(override.input_line) for override in parsed if not self._sets_a_value(override)]
+        files = [_open_to_keys(override) for override in parsed if not self._sets_a_value(override)]
         try:
             composed = _composed((*self._search_path, *files))
         except COMPOSITION_ERRORS as error:
@@ -87,6 +87,15 @@ class Composer:
                     f"{override.input_line} is not a choice of {override.key_or_group}: choose one of "
                     f"{', '.join(self.choices(override.key_or_group))}."
                 )
+
+    def open_to_keys(self, overrides: Sequence[str]) -> list[str]:
+        """Return overrides as Hydra takes them: one that sets a mapping may bring keys that it lacks. Those that the
+        schema lacks are refused when the configuration is typed.
+
+        Raises:
+            UserError: invalid syntax.
+        """
+        return list(map(_open_to_keys, self.parse(overrides)))
 
     def parse(self, overrides: Sequence[str]) -> list[Override]:
         """Parse overrides in Hydra's grammar.
@@ -177,6 +186,8 @@ class Composer:
                 hint = (
                     f"quote the value for Hydra, and all for the shell: {shlex.quote(f'{key}={override_text(value)}')}"
                 )
+            elif value and value[0] in "[{":
+                hint = """put texts of more than a word in quotes, as in 'data.numeric={age: "standard(40, 15)"}'"""
             else:
                 hint = "write key=value, as in train.epochs=2"
             return f"Hydra cannot read the override {error.override}; {hint}."
@@ -210,6 +221,12 @@ class Composer:
             except (HydraException, OmegaConfBaseException):
                 continue
         return sorted(self.groups)
+
+
+def _open_to_keys(override: Override) -> str:
+    text = str(override.input_line)
+    is_mapping = override.type is OverrideType.CHANGE and text.partition("=")[2].startswith("{")
+    return f"++{text}" if is_mapping else text
 
 
 def _refuse_code(config_dir: Path) -> None:

@@ -43,6 +43,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "criteo_synthetic": "pipelines.data.clicks.synthetic:CriteoSyntheticConfig",
         "criteo_synthetic_stream": "pipelines.data.clicks.synthetic:CriteoSyntheticStreamConfig",
         "map_synthetic": "pipelines.data.clicks.map_synthetic:MapSyntheticConfig",
+        "table": "pipelines.data.clicks.table:TableConfig",
         "journey_text": "pipelines.data.text.journey:JourneyTextConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
         "sst2_phrases": "pipelines.data.text.glue:Sst2PhrasesConfig",
@@ -401,13 +402,17 @@ def _section(name: str, values: Any) -> Any:
     if name in PLAIN_SCHEMAS:
         return build(resolve_name(PLAIN_SCHEMAS[name]), values, name)
     choices = SCHEMAS[name]
-    choice = values.get("name") if isinstance(values, Mapping) else None
+    named = values.get("name") if isinstance(values, Mapping) else None
+    choice = values.get("kind", named) if isinstance(values, Mapping) else None  # data with a name of the user's own
     if not isinstance(choice, str) or choice not in choices:
         guess = nearest(str(choice), choices)
         raise UserError(
             f"{name}.name={choice} is none of {', '.join(choices)}"
             + (f"; did you mean {name}={guess}?" if guess else f"; choose one with {name}=...")
+            + (" A file for a table of your own says kind: table." if name == "data" else "")
         )
+    if isinstance(named, str) and named != choice and named in choices:
+        raise UserError(f"{name}.name={named} is the name of other {name}: give yours another.")
     return build(schema(name, choice), values, name)
 
 

@@ -75,6 +75,34 @@ def text_key(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
+def text_keys(texts: bytes, lengths: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return 64-bit keys of n texts by SplitMix64, at tens of millions a second; :func:`text_key` takes one at a time.
+
+    ``h = splitmix64(length in bytes)``, then ``h = splitmix64(h ^ w)`` for each 8 bytes w, a little-endian number, the
+    last ones filled up with zeros. Two texts share a key with probability 2**-64, unless somebody made them to.
+
+    Args:
+        texts: The texts one after the other, in UTF-8.
+        lengths: Bytes of each, shape [n].
+
+    Returns:
+        Shape [n].
+    """
+    words = np.ndarray((len(texts) + 1,), "<u8", texts + bytes(_WORD), strides=(1,))  # that at every byte
+    starts = np.cumsum(lengths) - lengths
+    keys = splitmix64(lengths.view(np.uint64))
+    for place in range(0, int(lengths.max(initial=0)), _WORD):
+        longer = slice(None) if lengths.min() > place else np.flatnonzero(lengths > place)
+        word = words.take(starts[longer] + place)
+        word &= _FIRST_BYTES.take(lengths[longer] - place, mode="clip")
+        keys[longer] = splitmix64(keys[longer] ^ word)
+    return keys
+
+
+_WORD = 8
+_FIRST_BYTES = np.array([2 ** (8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
+
+
 def line_content(fields: Iterable[NDArray[np.uint64] | NDArray[np.int64]]) -> NDArray[np.uint64]:
     """Hash the content of n lines to 64 bits each: different lines collide with probability 2**-64.
 

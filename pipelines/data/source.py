@@ -35,7 +35,6 @@ class DataConfig(ABC):
         is_stream: whether training proceeds day by day. Other data have one day, number 0.
         hub: whether files may be downloaded from the Hugging Face hub; set from the whole configuration.
         provenance: origin of real data that come with the project; None for others.
-        units: columns of the source that may be the unit of privacy: whose values say which rows belong together.
         name: as in ``data=...``.
     """
 
@@ -43,8 +42,12 @@ class DataConfig(ABC):
     is_stream: ClassVar[bool] = False
     hub: ClassVar[HubConfig] = HubConfig()
     provenance: ClassVar[Provenance | None] = None
-    units: ClassVar[tuple[str, ...]] = ()
     name: str
+
+    @property
+    def units(self) -> tuple[str, ...]:
+        """Columns of the source that may be the unit of privacy: whose values say which rows belong together."""
+        return ()
 
     @abstractmethod
     def check(self) -> None:

@@ -9,6 +9,7 @@ times, the name of the run's folder (it covers a fingerprint of the data), and e
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
 import stat
@@ -138,8 +139,10 @@ def released_settings(asked: Mapping[str, Any], over_ranks: bool = False) -> dic
 def _without_places(value: Any, key: str = "") -> Any:
     if isinstance(value, Mapping):
         return {name: _without_places(item, name) for name, item in value.items()}
-    if key in _PLACES and isinstance(value, str) and (Path(value).is_absolute() or Path(value).exists()):
-        return Path(value).resolve().name
+    if key in _PLACES and isinstance(value, str):
+        path = Path(value)
+        if path.is_absolute() or path.exists() or glob.has_magic(value):
+            return path.resolve().name
     return value
 
 

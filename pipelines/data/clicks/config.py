@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.clicks.writer import write_dataset
 from pipelines.data.dataset import Dataset
+from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.rows import CATEGORICAL_FEATURES
 from pipelines.data.source import SCRATCH, DataConfig, Progress
 
@@ -27,11 +29,13 @@ class ClickConfig(DataConfig):
         rows_of_a_day: approximate number of rows of a day, over all splits; None if the source's size is unknown.
         vocabulary: maps values to table rows.
         split: assigns lines to splits; that of a stream has no test split.
+        hash_specification: how values become rows and lines splits, recorded in dataset.json.
     """
 
     task: ClassVar[str] = "clicks"
     tables: ClassVar[int] = CATEGORICAL_FEATURES
     rows_of_a_day: ClassVar[float | None] = None
+    hash_specification: ClassVar[Mapping[str, str]] = HASH_SPECIFICATION
     vocabulary: VocabularyConfig
     split: Split
 
@@ -57,7 +61,17 @@ class ClickConfig(DataConfig):
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
         source = self.source(day, folder / SCRATCH)
-        write_dataset(folder, source, self.name, self.vocabulary, self.split, made_with, progress, self.provenance)
+        write_dataset(
+            folder,
+            source,
+            self.name,
+            self.vocabulary,
+            self.split,
+            made_with,
+            progress,
+            self.provenance,
+            self.hash_specification,
+        )
 
     def units_of_rows(self, day: int, column: str, scratch: Path) -> NDArray[np.int64]:
         blocks = self.source(day, scratch).blocks(lambda done, total: None)

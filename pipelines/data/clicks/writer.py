@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ def write_dataset(
     made_with: dict[str, Any],
     progress: Progress,
     provenance: Provenance | None = None,
+    hash_specification: Mapping[str, str] = HASH_SPECIFICATION,
 ) -> None:
     """Write the rows of ``source`` as a dataset into ``folder``.
 
@@ -52,6 +53,7 @@ def write_dataset(
         made_with: The data configuration, recorded in dataset.json.
         progress: Receives the progress of reading.
         provenance: Recorded in dataset.json.
+        hash_specification: How the source makes keys and contents, recorded in dataset.json.
 
     Raises:
         UserError: The source is malformed, or has no training row.
@@ -85,7 +87,7 @@ def write_dataset(
             "policy": vocabulary.policy,
             "data_dependent_vocabulary": rows_of.data_dependent,
             "note": DATA_DEPENDENT_NOTE if rows_of.data_dependent else PUBLIC_NOTE,
-            "hash": HASH_SPECIFICATION,
+            "hash": dict(hash_specification),
         },
         "splits": {
             part: {

@@ -5,15 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pipelines.data.hashing import BLANK_KEY, bucket, content_uniforms, line_content, splitmix64, text_key
+from pipelines.data.hashing import BLANK_KEY, bucket, content_uniforms, line_content, splitmix64, text_key, text_keys
 
 
-def _splitmix64(x: int) -> int:
+def mixed(x: int) -> int:
+    """SplitMix64."""
     mask = 2**64 - 1
     w = (x + 0x9E3779B97F4A7C15) & mask
     y = ((w ^ (w >> 30)) * 0xBF58476D1CE4E5B9) & mask
     z = ((y ^ (y >> 27)) * 0x94D049BB133111EB) & mask
     return z ^ (z >> 31)
+
+
+def mixed_text(text: bytes) -> int:
+    """The key of a text by SplitMix64."""
+    key = mixed(len(text))
+    for place in range(0, len(text), 8):
+        key = mixed(key ^ int.from_bytes(text[place : place + 8], "little"))
+    return key
 
 
 def test_splitmix64_gives_the_published_values() -> None:
@@ -37,11 +46,11 @@ def test_splitmix64_gives_the_published_values() -> None:
 def test_buckets_are_pinned(feature: int, size: int, rows: list[int]) -> None:
     keys = [0, 0x68FD1E64, 0xFFFFFFFF, BLANK_KEY]
     assert bucket(np.array(keys, dtype=np.uint64), feature, size).tolist() == rows
-    assert [_splitmix64(key ^ _splitmix64(feature)) % size for key in keys] == rows
+    assert [mixed(key ^ mixed(feature)) % size for key in keys] == rows
 
 
 def _content(*fields: int) -> int:
-    return sum(field * (_splitmix64(place) | 1) for place, field in enumerate(fields)) % 2**64
+    return sum(field * (mixed(place) | 1) for place, field in enumerate(fields)) % 2**64
 
 
 def test_the_content_of_a_line_is_as_specified() -> None:
@@ -50,10 +59,16 @@ def test_the_content_of_a_line_is_as_specified() -> None:
     content = line_content([labels, counts, keys])
     assert content.tolist() == [_content(*map(int, line)) for line in zip(labels, counts, keys, strict=True)]
     assert text_key("JFK") == 0xBCFC05B1A292B502
-    places = [
-        (_splitmix64(line ^ _splitmix64(seed)) >> 11) / 2**53 for seed in (0, 7) for line in map(int, content.tolist())
-    ]
+    places = [(mixed(line ^ mixed(seed)) >> 11) / 2**53 for seed in (0, 7) for line in map(int, content.tolist())]
     assert [*content_uniforms(content, 0), *content_uniforms(content, 7)] == places
+
+
+def test_the_keys_of_texts_are_as_specified_and_pinned() -> None:
+    texts = [b"", b"JFK", b"JFK\0", "Zürich".encode(), b"12345678", b"123456789", bytes(range(256)) * 3, b"", b"a"]
+    keys = text_keys(b"".join(texts), np.array([*map(len, texts)]))
+    assert keys.tolist() == [mixed_text(text) for text in texts]
+    assert len(set(keys.tolist())) == len(texts) - 1
+    assert len(text_keys(b"", np.empty(0, np.int64))) == 0
 
 
 def test_a_field_that_differs_or_stands_elsewhere_is_other_content() -> None:

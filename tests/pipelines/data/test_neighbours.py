@@ -6,6 +6,7 @@ difference would be several examples.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ from pipelines.data.clicks.nycflights import Nycflights, NycflightsConfig
 from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
 from pipelines.data.clicks.promotions import Promotions, PromotionsConfig, PromotionsStreamConfig
 from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
+from pipelines.data.clicks.table import TableConfig
 from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
 from pipelines.data.text.glue import OfficialConfig, QnliConfig, Sst2Config
@@ -196,6 +198,24 @@ def test_of_promotions(tmp_path: Path, which: str, config: Any, monkeypatch: pyt
         return placed(run(config, tmp_path / name))
 
     assert_one_record_is_gone(whole(config, lambda: of(list, "whole")), of(lambda rows: without(rows, which), "less"))
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_of_a_table(tmp_path: Path, which: str, ending: str) -> None:
+    """Of the columns' values one is numbers and a word: a type guessed from all rows would change with that row."""
+    lines = [b"%d,%s,%d,%d" % (i % 3 == 0, b"word" if i == 140 else b"%03d" % i, i % 7, i // 4) for i in range(300)]
+    config = TableConfig(
+        label="clicked", categorical={"word": 10**6, "item": 64}, numeric={"item": "log1p"}, unit=["user"]
+    )
+
+    def make(folder: Path, lines: Sequence[bytes]) -> Path:
+        path = folder / "clicks.csv"
+        path.write_bytes(b"\n".join([b"clicked,word,item,user", *lines, b""]))
+        if ending == "parquet":
+            pl.read_csv(path, infer_schema=False).write_parquet(path := path.with_suffix(".parquet"))
+        return run(dataclasses.replace(config, path=str(path)), folder / "data")
+
+    compare(f"table {ending}", make, twice(lines), which, tmp_path)
 
 
 LABELLED = [

@@ -50,8 +50,19 @@ def seen_by_map(plan: PrivacyPlan, rows_per_example: int, period: int = 0) -> Se
         UserError: the plan has no contribution map.
     """
     algorithm, sigma, rate = _map(plan, period)
-    in_batch = sigma * max(algorithm.contribution_clipping_norm, math.sqrt(rows_per_example))
+    in_batch = seen_in_batch(sigma, algorithm.contribution_clipping_norm, rows_per_example)
     return Seen(in_batch, in_batch / rate)
+
+
+def seen_in_batch(noise_multiplier: float, contribution_clipping_norm: float, rows_per_example: int) -> float:
+    """Return how many examples of a batch must touch a row for a contribution map with this noise multiplier to see it.
+
+    Args:
+        noise_multiplier: sigma_1.
+        contribution_clipping_norm: C_1.
+        rows_per_example: F, as for :func:`seen_by_map`.
+    """
+    return noise_multiplier * max(contribution_clipping_norm, math.sqrt(rows_per_example))
 
 
 def seen_by_selection(plan: PrivacyPlan, rows_per_example: int) -> Seen | None:

@@ -10,7 +10,7 @@ from reports.claims.claim import DECIDED
 from reports.claims.estimate import CROSSES, FAILS, HOLDS
 from reports.claims.family import panels, results
 from reports.comparison import Population
-from reports.wording import multiple, number, plural
+from reports.wording import capitalized, multiple, number, plural
 
 QUESTIONS = {
     "training_embeddings_helps_clicks": "Does private training of the embeddings beat freezing them?",
@@ -63,12 +63,11 @@ class Found:
                 words, where = self._at_main(name, result)
                 on[words].append(name + where)
         said = [f"{words} on {', '.join(names)}" for words, names in on.items() if names]
-        return f"{_capitalized('; '.join(said))}." if said and set(on[_UNKNOWN]) != set().union(*on.values()) else ""
+        return f"{capitalized('; '.join(said))}." if said and set(on[_UNKNOWN]) != set().union(*on.values()) else ""
 
     def _at_main(self, name: str, result: Mapping[str, Any]) -> tuple[str, str]:
         """Return the answer on a dataset, and its marks or where curves cross."""
-        epsilon = self.epsilons[name]
-        panel = result["panels"].get("" if epsilon is None else f"ε = {number(epsilon)}", result)
+        panel = self.main_panel(name, result) or result
         words = _ANSWERS.get(panel["verdict"], _UNKNOWN)
         if words == _UNKNOWN:
             return words, ""
@@ -76,6 +75,11 @@ class Found:
         crossing = panel.get("crossing")
         at = f" (it is ahead {crossing[2]} {multiple(crossing[0])}, a loss of {crossing[1]:.4f})" if crossing else ""
         return words, marks + at
+
+    def main_panel(self, name: str, result: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the part of a dataset's result at its main ε; None if the result is not judged by ε."""
+        epsilon = self.epsilons.get(name)
+        return None if epsilon is None else result["panels"].get(f"ε = {number(epsilon)}")
 
     @property
     def tally(self) -> str:
@@ -108,7 +112,3 @@ class Found:
             ALONE: "shown on its own, but not if all verdicts of the register share 5% (Holm)",
         }
         return ". ".join(f"{mark}: {words}" for mark, words in meaning.items() if mark in said)
-
-
-def _capitalized(text: str) -> str:
-    return text[0].upper() + text[1:]

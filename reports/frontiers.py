@@ -67,6 +67,15 @@ class Frontier:
         one = self.curves.get(name)
         return None if one is None else one.reach(loss, len(self.compared.rivals))
 
+    def cell(self, name: str) -> str:
+        """Return an algorithm's largest reduction, its lower bound and the number of settings tried, in a table's
+        cell."""
+        reach = self.reach(name)
+        if reach is None:
+            return "—"
+        least, tried = multiple(reach.shown), len(self.curves[name].settings)
+        return f"{'≥ ' * reach.ended}{multiple(reach.estimate)} ({least}; {tried})"
+
     @property
     def controls(self) -> tuple[float | None, float | None]:
         """Test utility of DP-SGD and of frozen embeddings, of the settings that are best on validation over all seeds;
@@ -176,7 +185,8 @@ def table(frontiers: Sequence[Frontier]) -> Table:
     rows: list[Sequence[Any]] = []
     for frontier in frontiers:
         for name, one in frontier.curves.items():
-            reach = one.reach(NEARLY, len(frontier.compared.rivals))
+            reach = frontier.reach(name)
+            assert reach is not None
             rows.append(
                 (
                     frontier.population.dataset, frontier.panel.epsilon, *frontier.controls, name, reach.estimate,
@@ -195,13 +205,6 @@ def table(frontiers: Sequence[Frontier]) -> Table:
         Column("settings", "settings tried"),
     ]
     return Table(columns, rows, heads=5)
-
-
-def cell(reach: Reach | None, tried: int) -> str:
-    """Return a largest reduction with what is shown of it and the number of settings tried, in a table's cell."""
-    if reach is None:
-        return "—"
-    return f"{'≥ ' * reach.ended}{multiple(reach.estimate)} ({multiple(reach.shown)}; {tried})"
 
 
 def caption(frontiers: Sequence[Frontier]) -> str:

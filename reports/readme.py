@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
+from dpfest.seen import seen_in_batch
 from pipelines.system.files import write_atomically
 from pipelines.tasks.pctr import embedding_dim
 from reports import frontiers
@@ -41,7 +42,7 @@ from reports.style import Drawing, dress, settle, style
 from reports.tables import Table
 from reports.templates import render
 from reports.text import markdown
-from reports.wording import multiple, number, seeds_of, significant, utility
+from reports.wording import capitalized, multiple, number, seeds_of, significant, utility
 
 BEGIN = "<!-- results: `make readme` writes what follows from docs/reference -->"
 END = "<!-- end of results -->"
@@ -51,7 +52,7 @@ PICTURE, MAP, CLAIMS, RESULTS = DOCS / "frontiers.png", DOCS / "map.png", DOCS /
 DIGEST = "Description"
 """The PNG's text chunk with the digest."""
 
-HALF_A_MILLION = 5e5
+HALF_A_MILLION = 500_000
 """Reduction that the paper reports for DP-AdaFEST on Criteo-Kaggle at a loss of AUC below 0.005."""
 
 
@@ -109,7 +110,6 @@ class Results:
             claims=CLAIMS.as_posix(),
             coordinates=_criteo_coordinates(),
             epsilon=", ".join(number(epsilon) for epsilon in epsilons),
-            half_a_million=HALF_A_MILLION,
             marks=self.found.marks,
             nearest=self._nearest,
             nearly=NEARLY,
@@ -126,14 +126,14 @@ class Results:
     def results(self) -> str:
         """The page of results: references and largest reductions on all data, at every ε."""
         panels = [panel for group in self.groups for panel in _panels(group)]
-        sparse = [(frontier, frontier.curves) for frontier in (Frontier(panel) for panel in panels)]
-        names = ordered({name for _, curves in sparse for name in curves})
+        sparse = [frontier for panel in panels if (frontier := Frontier(panel)).curves]
+        names = ordered({name for frontier in sparse for name in frontier.curves})
         text = render(
             "results.md.jinja",
             nearly=NEARLY,
             runs=self.runs,
             references=_table([_reference_row(panel) for panel in panels]),
-            reductions=_table([_row(frontier, names, epsilon=True) for frontier, curves in sparse if curves]),
+            reductions=_table([_row(frontier, names, epsilon=True) for frontier in sparse]),
             picture=PICTURE.name,
             caption=frontiers.caption(self.frontiers),
         )
@@ -148,12 +148,11 @@ class Results:
 
     def _brief(self, result: Mapping[str, Any], dataset: str) -> str:
         """Return the evidence at the main ε, and the verdicts in other panels; the whole evidence of one panel."""
-        panels, epsilon = result["panels"], self.found.epsilons.get(dataset)
-        main = panels.get(f"ε = {number(epsilon)}" if epsilon is not None else "")
+        panels, main = result["panels"], self.found.main_panel(dataset, result)
         rest = "; ".join(f"{where}: {panel['verdict']}" for where, panel in panels.items() if panel is not main)
         if main is None and len(panels) < 2:
             return result["alone"]
-        text = "" if main is None else f"{main['evidence'][:1].upper()}{main['evidence'][1:]}"
+        text = "" if main is None else capitalized(main["evidence"])
         return " ".join(filter(None, (text, rest and f"{rest}.")))
 
     @property
@@ -171,11 +170,15 @@ class Results:
         for frontier in (one for one in self.frontiers if one.population.kind == "clicks"):
             for setting in frontier.population.settings:
                 run = setting.runs[0]
-                root = math.sqrt(len(run.tables))
-                if run.rule == "adafest" and setting.parameter("noise_ratio") == 1 and run.target_epsilon == 1:
-                    maps.append(root * (run.map_noise_multiplier or 0.0) * run.examples / run.batch_size)
-                elif run.rule == "fest" and run.target_epsilon == 1:
-                    counts.append(root * (setting.parameter("selection.noise_multiplier") or 0.0))
+                features = len(run.tables)
+                if run.target_epsilon != frontier.panel.epsilon:
+                    continue
+                if run.rule == "adafest" and setting.parameter("noise_ratio") == 1:
+                    norm = setting.parameter("contribution_clipping_norm") or 1.0
+                    in_batch = seen_in_batch(run.map_noise_multiplier or 0.0, norm, features)
+                    maps.append(in_batch * run.examples / run.batch_size)
+                elif run.rule == "fest":
+                    counts.append(math.sqrt(features) * (setting.parameter("selection.noise_multiplier") or 0.0))
         return {
             name: f"{significant(float(f'{min(found):.2g}'))} to {significant(float(f'{max(found):.2g}'))}"
             for name, found in (("map", maps), ("counts", counts)) if found
@@ -285,8 +288,7 @@ def _row(frontier: Frontier, names: Sequence[str], epsilon: bool = False) -> dic
         "data (DP-SGD / frozen AUC)": f"{data} ({controls})"
     }  # fmt: skip
     for name in names:
-        one = frontier.curves.get(name)
-        columns[label(name)] = frontiers.cell(frontier.reach(name), len(one.settings) if one else 0)
+        columns[label(name)] = frontier.cell(name)
     return columns
 
 
@@ -308,7 +310,7 @@ def _criteo_coordinates() -> dict[str, str]:
     a cut by HALF_A_MILLION."""
     sizes = [int(size) for (size,) in TAB_VOCAB.rows.values()]
     count = sum(size * embedding_dim(size) for size in sizes)
-    return {"all": f"{count / 1e6:.1f} million", "left": f"{count / HALF_A_MILLION:.0f}"}
+    return {"all": f"{count / 1e6:.1f} million", "left": f"{count / HALF_A_MILLION:.0f}", "cut": f"{HALF_A_MILLION:,}"}
 
 
 def main() -> None:

@@ -32,6 +32,9 @@ ALARM = 0.01
 
 AGREES, DIFFERS, NONE = "agrees", "differs", "not compared"
 
+SELECTIONS = 0.05
+"""Relative difference of gradient sizes that two noisy selections of as many rows explain."""
+
 _SHOWN = 3  # differences listed
 _EXACT = 1e-9  # equal up to rounding
 
@@ -212,12 +215,14 @@ def compare(pairs: Sequence[Pair], measure: Measure, of: int) -> list[Comparison
         freedom[pair.pool] = freedom.get(pair.pool, 0) + _freedom(sample)
     comparisons = []
     for pair, sample in zip(pairs, samples, strict=True):
-        if not freedom[pair.pool] or (measure is SIZE and pair.one_selection):
+        if not freedom[pair.pool]:
             continue
         pooled = squares[pair.pool] / freedom[pair.pool]
         variance = max(pooled, _squares(sample) / max(1, _freedom(sample)))
         error = math.sqrt(variance * sum(1 / len(values) for values in sample))
         allowed = float(stats.t.ppf(1 - ALARM / (2 * of), freedom[pair.pool])) * error
+        if measure is SIZE and pair.one_selection:
+            allowed = max(allowed, math.log1p(SELECTIONS))
         mean, reference = map(statistics.fmean, sample)
         comparisons.append(Comparison(pair, measure, mean, reference, allowed))
     return comparisons

@@ -118,6 +118,11 @@ def _symbol(name: str, key: str) -> str:
     return algorithm(name).symbols.get(key) or SYMBOL.get(key, key)
 
 
+def capitalized(text: str) -> str:
+    """Return a text with a capital first letter."""
+    return text[:1].upper() + text[1:]
+
+
 def plural(count: int, noun: str) -> str:
     """Return count and noun: 1 setting, 2 settings."""
     return f"{count} {noun}{'s' * (count != 1)}"

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dpfest.errors import UserError
-from pipelines.config.settings import Config, SweepConfig, typed
+from pipelines.config.commands import SweepConfig
+from pipelines.config.settings import Config, typed
 from pipelines.system.engines import Jobs, Share, Task, function
 from pipelines.system.files import OWNER_ONLY, private_folder, write_json
 from pipelines.system.processes import output_to

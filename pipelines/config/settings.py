@@ -17,12 +17,19 @@ from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
 from dpfest.units import UnitConfig
-from pipelines.config.commands import AuditConfig, BenchConfig, BudgetConfig, CheckConfig
+from pipelines.config.commands import (
+    AuditConfig,
+    BenchConfig,
+    BudgetConfig,
+    CheckConfig,
+    PreprocessStageConfig,
+    SweepConfig,
+)
 from pipelines.config.plain import container
 from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
 from pipelines.config.unit import UnitSettings, check_unit
 from pipelines.system.hub import HubConfig
-from pipelines.system.ranges import Count, Day, Days, Jobs, Seed, Within
+from pipelines.system.ranges import Count, Days, Jobs, Seed, Within
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -180,43 +187,6 @@ class StreamConfig:
 
 
 @dataclass
-class SweepConfig:
-    """Where the runs of a sweep are carried out, and what each may take; days that `dpfest preprocess` writes as well.
-
-    Attributes:
-        jobs: number of concurrent runs on this machine; on a cluster the scheduler decides.
-        engine: ``local`` (processes of this machine), ``ray`` or ``slurm``, whose machines share the folders of
-            `paths`.
-        address: of the Ray cluster, as in 10.0.0.1:6379 or ray://10.0.0.1:10001; null for the environment variable
-            RAY_ADDRESS, or else the cluster that this machine belongs to.
-        partition: of the Slurm cluster; null for its default. sbatch reads other options from environment variables,
-            such as SBATCH_ACCOUNT.
-        cores: of a run; null for one on a cluster, and here for an equal share of this machine's.
-        memory: of a run on a cluster in GB; null for what the cluster gives unasked.
-        gpus: of a run on a cluster; a share such as 0.25 puts four runs on one GPU.
-        minutes: after which Slurm ends a run's job; null for the partition's limit. The run goes on in another job.
-        retries: how often a run is started again after its process, time or machine was lost; it goes on from its
-            checkpoint.
-        records: folder in which the jobs record their outcomes; set by the sweep itself.
-    """
-
-    jobs: Jobs = 1
-    engine: Literal["local", "ray", "slurm"] = "local"
-    address: str | None = None
-    partition: str | None = None
-    cores: Jobs | None = None
-    memory: Annotated[float, Within(0, 1e6, above=True)] | None = None
-    gpus: Annotated[float, Within(0, 64)] = 0.0
-    minutes: Annotated[int, Within(1, 10**6)] | None = None
-    retries: Annotated[int, Within(0, 1000)] = 3
-    records: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.gpus > 1 and self.gpus != int(self.gpus):
-            raise ValueError(f"gpus={self.gpus:g} must be a whole number, or a share of one GPU such as 0.25.")
-
-
-@dataclass
 class RanksConfig:
     """How training over ranks (under torchrun) is cut; its result depends on all three, and not on how many ranks.
 
@@ -229,22 +199,6 @@ class RanksConfig:
     shards: Annotated[int, Within(1, 1 << 16)] = 16
     parts: Annotated[int, Within(1, 256)] = 4
     threads: Jobs = 1
-
-
-@dataclass
-class PreprocessStageConfig:
-    """How `dpfest preprocess` runs.
-
-    Attributes:
-        jobs: number of days of a stream to write concurrently on this machine.
-        day: the day of a stream to write; null for all.
-        verify: whether to check existing files against their checksums, reading them completely; damaged days are
-            written again.
-    """
-
-    jobs: Jobs = 1
-    day: Day | None = None
-    verify: bool = False
 
 
 @dataclass

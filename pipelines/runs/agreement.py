@@ -62,9 +62,9 @@ def _numbers(summary: Mapping[str, Any]) -> None:
     _utility("utility", summary["utility"])
     gradient = summary["embedding_gradient"]
     _whole("embedding_gradient.parameters", gradient["parameters"])
-    # LoRA's factors can have more coordinates than the table that they stand for.
-    most = math.inf if summary["algorithm"] == "lora_embedding" else gradient["parameters"] * (1 + 1e-9)
-    _between("embedding_gradient.coordinates_mean", gradient["coordinates_mean"], 0, most)
+    _between(
+        "embedding_gradient.coordinates_mean", gradient["coordinates_mean"], 0, _most_coordinates(summary) * (1 + 1e-9)
+    )
     if "reduction" in gradient:
         stated, mean = gradient["reduction"], gradient["coordinates_mean"]
         expected = gradient["parameters"] / mean if mean else None
@@ -80,6 +80,16 @@ def _numbers(summary: Mapping[str, Any]) -> None:
         _whole("examples of a period", period["examples"])
         for split in ("validation", "following", "test"):
             _utility(f"{split} of a period", period.get(split) or {})
+
+
+def _most_coordinates(summary: Mapping[str, Any]) -> float:
+    """Return the most coordinates that a step can update: those of the tables, or those of LoRA's factors in their
+    place, of which a high rank has more."""
+    rank = ((summary.get("hyperparameters") or {}).get("algorithm") or {}).get("rank")
+    parameters, tables = (summary["embedding_gradient"].get(name) for name in ("parameters", "tables"))
+    if not isinstance(rank, int) or not tables:
+        return parameters
+    return rank * (tables[0]["rows"] + parameters / tables[0]["rows"])  # of the one table of words
 
 
 def _utility(where: str, found: Mapping[str, Any]) -> None:

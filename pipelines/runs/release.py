@@ -69,7 +69,7 @@ _LEDGER: dict[str, Any] = {
 _LAW = _plain("distribution mean shape")
 _SEARCH = {**_LAW, **_plain("settings target_epsilon epsilon_of_run")}
 _LEDGER[_OPTIONAL] = {**_SEARCH, "epsilon": None, "runs": [[_EVENT]]}
-_LOSSES = {**_plain("loss constant_loss calibrated_loss"), "reliability": [[None]]}
+_LOSSES = _plain("loss constant_loss calibrated_loss")
 _PLATT = _plain("scale shift")
 _METRICS = {**_plain("auc accuracy standard_error"), **_LOSSES, **_PLATT}
 _PERIOD = {**_plain("examples steps"), "step": _EVENT, **_NOISE}
@@ -79,6 +79,7 @@ _SUMMARY: dict[str, Any] = {
     "utility": {
         **_plain("metric value split standard_error validation validation_standard_error"),
         **_LOSSES,
+        "reliability": [[None]],
         "calibration": _PLATT,
     },
     "embedding_gradient": {

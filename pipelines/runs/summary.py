@@ -89,12 +89,20 @@ def summarize(
 
 
 def _periods(schedule: Schedule, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return days, examples and evaluation of each period of a stream."""
+    """Return days, examples and evaluation of each period of a stream, without the reliability curves: they would make
+    up most of a summary."""
     ended = enumerate(zip(schedule.plan.periods, evaluations, strict=True), 1)
     return [
-        {"period": number, "days": list(period.days or ()), "examples": period.examples, **evaluation}
+        {
+            **{"period": number, "days": list(period.days or ()), "examples": period.examples},
+            **{split: _but(found, "reliability") for split, found in evaluation.items()},
+        }
         for number, (period, evaluation) in ended
     ]
+
+
+def _but(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
 
 
 def _privacy(schedule: Schedule, ledger: Ledger) -> dict[str, Any]:

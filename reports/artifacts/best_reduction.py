@@ -15,18 +15,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from reports.algorithms import algorithm, label
+from reports.chosen import best_reduction, loss_on_test, loss_on_validation, pareto
 from reports.claims.streams import SOURCES, nonprivate_below
-from reports.comparison import (
-    Panel,
-    Population,
-    Setting,
-    best_reduction,
-    by_epsilon,
-    by_period,
-    loss_on_test,
-    loss_on_validation,
-    pareto,
-)
+from reports.comparison import Panel, Population, Setting, by_epsilon, by_period
 from reports.entry import Content, Inputs
 from reports.style import SHADE, WIDTH, Drawing, dashed, hover, key, log_axis
 from reports.tables import Column, Table

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from reports.algorithms import label, ordered
-from reports.comparison import Population, Setting, loss_on_test, loss_on_validation, pareto
+from reports.chosen import loss_on_test, loss_on_validation, pareto
+from reports.comparison import Population, Setting
 from reports.entry import Content, Inputs
 from reports.tables import Column, Table
 from reports.wording import delta, epsilon, flag, generated, metric, multiple, number, settings_text, signed, utility

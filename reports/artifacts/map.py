@@ -249,7 +249,7 @@ def _words(point: Point, name: str) -> str:
     reach = point.reach(name)
     if reach is None:
         return NOTHING
-    return NONE if reach.estimate == 1 else f"{multiple(reach.estimate)} ({multiple(reach.shown)} shown)"
+    return NONE if reach.estimate == 1 else str(reach)
 
 
 def _table(shown: Sequence[Point], name: str) -> Table:

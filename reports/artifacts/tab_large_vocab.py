@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from reports.comparison import Population, best_reduction
+from reports.chosen import best_reduction
+from reports.comparison import Population
 from reports.entry import Content, Inputs
 from reports.published import TAB_LARGE_VOCAB, beside
 from reports.tables import Column, Table

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from reports.algorithms import label
 from reports.artifacts.best_reduction import without_reference
-from reports.comparison import best_reduction, by_epsilon
+from reports.chosen import best_reduction
+from reports.comparison import by_epsilon
 from reports.entry import Content, Inputs
 from reports.published import TAB_LORA, beside
 from reports.tables import Column, Table

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
+from reports.chosen import but_for_selection, over_common_seeds
 from reports.claims.claim import NOWHERE, Finding, Findings, finding, seeds_of
 from reports.claims.estimate import INCONCLUSIVE, NEARLY, OPEN, Sample
 from reports.claims.logic import Above, All, Contrast, between, verdict
-from reports.comparison import Population, Setting, but_for_selection, over_common_seeds
+from reports.comparison import Population, Setting
 from reports.entry import Inputs
 
 

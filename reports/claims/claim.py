@@ -11,7 +11,7 @@ from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, V
 from reports.comparison import Population, Setting
 from reports.entry import Inputs
 from reports.templates import sentences
-from reports.wording import number, plural, seeds
+from reports.wording import capitalized, number, plural, seeds
 
 PARTLY = "holds in part"
 """One algorithm is ahead at some ε (or in some periods), and behind or crossing at others."""
@@ -182,7 +182,7 @@ def _together(judged: Mapping[str, Mapping[str, Any]]) -> str:
     for name, result in judged.items():
         places.setdefault(result["verdict"], []).append(name)
     tally = "; ".join(f"{verdict} on {', '.join(names)}" for verdict, names in places.items())
-    return f"{tally[0].upper()}{tally[1:]}. {evidence}"
+    return f"{capitalized(tally)}. {evidence}"
 
 
 def by_dataset(inputs: Inputs, *kinds: str) -> dict[str, Population]:

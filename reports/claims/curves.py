@@ -22,6 +22,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from reports.algorithms import label
+from reports.chosen import pareto
 from reports.claims.compared import LOSSES, Compared
 from reports.claims.estimate import (
     CROSSES,
@@ -98,11 +99,8 @@ class Curve:
     @cached_property
     def knots(self) -> Sequence[tuple[float, Setting]]:
         """Logarithms of the reduction, ascending, and settings."""
-        frontier: list[Setting] = []
-        for setting in sorted(self.settings, key=lambda s: (self._seems(s), s.reduction, s.key), reverse=True):
-            if not frontier or setting.reduction > frontier[-1].reduction:
-                frontier.append(setting)
-        return [(math.log(setting.reduction) + self._shift, setting) for setting in frontier]
+        front = pareto(self.settings, lambda setting: self.sample.seems([(1.0, setting)]))
+        return [(math.log(setting.reduction) + self._shift, setting) for setting in front]
 
     @property
     def densest(self) -> float:
@@ -157,9 +155,6 @@ class Curve:
         shown = _up_to([(place, lost.at(of).high) for place, lost in losses], loss)
         ended = losses[-1][1].value <= loss and estimate == self.knots[-1][0] and not self.closed
         return Reach(math.exp(estimate), math.exp(min(shown, estimate)), ended)
-
-    def _seems(self, setting: Setting) -> float:
-        return self.sample.seems([(1.0, setting)])
 
 
 def _up_to(losses: Sequence[tuple[float, float]], most: float) -> float:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from reports.chosen import but_for_selection
 from reports.claims.claim import Finding, at_every, finding, in_each
 from reports.claims.estimate import FAILS, HOLDS, NEARLY, OPEN, Sample
 from reports.claims.leads import leads
 from reports.claims.logic import Above, Contrast, verdict
 from reports.claims.tradeoff import fully_tried
 from reports.claims.trend import Trend, mean_gain, seeds_needed, trend
-from reports.comparison import Population, Setting, but_for_selection, by_period
+from reports.comparison import Population, Setting, by_period
 from reports.published import TAB_STREAMING
 from reports.templates import sentences
 from reports.wording import metric

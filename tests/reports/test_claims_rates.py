@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from reports.claims.curves import Curve
-from reports.claims.estimate import CROSSES, FAILS, HOLDS, OPEN, Difference, Sample
+from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Difference, Sample
 from reports.claims.leads import leads
 from reports.claims.logic import Above, All, Any, between, equivalent, verdict
 from reports.claims.streams import rises_with_period
@@ -300,27 +300,27 @@ def test_ten_seeds_tell_who_is_ahead(run: Run) -> None:
 
 
 def test_five_seeds_tell_who_is_ahead_of_fest_at_its_end(run: Run) -> None:
-    """DP-FEST with one row cuts 900 times and loses 0.002, DP-AdaFEST 20,000 times at no loss: beyond its end, DP-FEST
-    is frozen embeddings, which lose 0.03. At a scatter of 0.002 it is decided in all of 40 cases; were k no end, in
-    few, since 0.002 is little."""
+    """DP-FEST with one row cuts 900 times at no loss, DP-AdaFEST 20,000 times at 0.001: beyond its end, DP-FEST is
+    frozen embeddings, which lose 0.03. At a scatter of 0.002 it is decided in all of 40 cases; were k no end, in
+    none."""
     make = maker(run, random.Random(0), 0.002, seeds=5)
 
     def decided(k: int) -> list[str]:
         found = []
         for _ in range(40):
-            fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0.001, 100), (0.002, 900))]
+            fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0, 100), (0, 900))]
             last = tuple(
                 replace(one, hyperparameters={"algorithm": {"selection": {"rows": k, "split": "joint"}}})
                 for one in fest[-1].runs
             )
-            sparse = [make("adafest", loss, cut) for loss, cut in ((0, 1e3), (0.0, 2e4), (0.03, 1e5))]
+            sparse = [make("adafest", loss, cut) for loss, cut in ((0.001, 1e3), (0.001, 2e4), (0.03, 1e5))]
             controls = [make("dpsgd", 0, 1), make("frozen", 0.03, math.inf)]
             settings = [*controls, *fest[:-1], Setting(fest[-1].key, last), *sparse]
             found.append(ahead(settings))
         return found
 
     assert decided(1).count(HOLDS) >= 38
-    assert decided(2).count(HOLDS) <= 20
+    assert set(decided(2)) <= {OPEN, INCONCLUSIVE}
 
 
 def test_a_reduction_is_shown_that_is_not_reached_in_at_most_five_percent(run: Run) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from reports.artifacts.best_reduction import threshold_table
-from reports.comparison import Population, best_reduction, by_epsilon, loss_on_validation, pareto, populations
+from reports.chosen import best_reduction, loss_on_validation, pareto
+from reports.comparison import Population, by_epsilon, populations
 from reports.runs import load_runs
 from tests.reports.synthetic import EXAMPLES, PARAMETERS, write_run
 from tests.reports.synthetic_texts import write_text_run

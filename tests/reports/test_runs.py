@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from reports.comparison import Setting, but_for_selection, populations
+from reports.chosen import but_for_selection
+from reports.comparison import Setting, populations
 from reports.runs import Timings, load_runs, setting_key
 from tests.reports.synthetic import write_cards_of, write_run
 

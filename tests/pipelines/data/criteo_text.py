@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from pipelines.config.settings import SweepConfig
+from pipelines.config.commands import SweepConfig
 from pipelines.preprocess import preprocess
 
 Parsed = tuple[int, list[int], list[int | None]]

@@ -6,6 +6,8 @@ import gzip
 import json
 import re
 import shutil
+import statistics
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,47 @@ def text(results: Results) -> str:
 def raw(reference: Path) -> list[dict[str, Any]]:
     lines = gzip.decompress((reference / "all.jsonl.gz").read_bytes()).splitlines()
     return [json.loads(line) for line in lines[1:]]
+
+
+def of(reference: Path, **wanted: Any) -> dict[str, list[dict[str, Any]]]:
+    """Summaries by their settings, of the cards with these values and at ε = 1 or without privacy."""
+    found = defaultdict(list)
+    for card in raw(reference):
+        summary, privacy = card["summary"], card["summary"]["privacy"]
+        if privacy is not None and (privacy["fidelity"], privacy["epsilon"]) != ("rigorous", 0.9995):
+            continue
+        if all(summary[key] == value for key, value in wanted.items()):
+            found[json.dumps(summary["hyperparameters"], sort_keys=True)].append(summary)
+    return found
+
+
+def mean(summaries: list[dict[str, Any]], split: str) -> float:
+    return statistics.fmean(summary["utility"][split] for summary in summaries)
+
+
+def said(summaries: list[dict[str, Any]]) -> str:
+    tests = [summary["utility"]["value"] for summary in summaries]
+    return f"{mean(summaries, 'value'):.4f}" + (f" ± {statistics.stdev(tests):.4f}" if len(tests) > 1 else "")
+
+
+def best(settings: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return max(settings.values(), key=lambda summaries: mean(summaries, "validation"))
+
+
+def test_every_number_of_the_references_is_that_of_the_cards(reference: Path, results: Results) -> None:
+    references, reductions = re.findall(r"(?:^\|.*\n?)+", results.results, flags=re.M)
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for table in (references, reductions):
+        head, _, *rows = [line.strip("| ").split(" | ") for line in table.splitlines()]
+        for row in rows:
+            found.setdefault((row[0], row[1]), {}).update(zip(head, row, strict=True))
+    journey = found["journey", "1"]
+    assert journey["seeds"] == "0, 1, 2"
+    for name, column in (("nonprivate", "Non-private"), ("dpsgd", "DP-SGD"), ("frozen", "Frozen embeddings")):
+        assert journey[column] == said(best(of(reference, dataset="journey", algorithm=name)))
+    stream = found["nycflights_stream, period of 1 day", "1"]
+    assert stream["DP-SGD"] == "0.7110"
+    assert found["nycflights_stream", "1"]["Exponential selection"] == "—"
 
 
 def test_what_says_nothing_is_not_told_and_all_cards_are_counted(reference: Path, text: str) -> None:
@@ -101,6 +144,8 @@ def test_readme_is_rewritten_between_its_two_lines_alone(reference: Path, result
     claims = (tmp_path / CLAIMS).read_text(encoding="utf-8")
     for claim in results.judged:
         section = claims.partition(f"## {claim['id']}\n")[2].partition("\n## ")[0]
+        without = [name for name, one in claim["datasets"].items() if one["without_runs"]]
+        assert all(re.search(r"\bNo\b.* yet|\bNo .* runs\b", claim["datasets"][name]["evidence"]) for name in without)
         for name, one in claim["datasets"].items():
             assert (f"- **{name}: {one['verdict']}" in section) != one["without_runs"]
             if not (one["without_runs"] or one["panels"]):

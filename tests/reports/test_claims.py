@@ -502,7 +502,7 @@ def test_density_is_decided_by_the_rows_that_were_counted(sizes: tuple[int, ...]
 
 @pytest.mark.parametrize(("cut", "verdict"), [(5000.0, HOLDS), (5.0, FAILS)])
 def test_claims_of_texts(cut: float, verdict: str, tmp_path: Path) -> None:
-    specs: list[Spec] = [("lora_embedding", {"rank": rank}, 0.032 / rank, 400 / rank) for rank in (1, 16)]
+    specs: list[Spec] = [("lora_embedding", {"rank": rank}, 0.032 / rank, 757 / rank) for rank in (1, 16)]
     base: list[Spec] = [("dpsgd", {}, 0.0, 1.0), ("frozen", {}, 0.02, float("inf"))]
     sparse = adafest(500, 0.04, 1e6)
     write_texts(tmp_path, [*base, *specs, adafest(5, 0.002, cut), sparse])
@@ -596,7 +596,7 @@ def test_significant_reductions_are_refuted_only_where_small_ones_were_tried(
 @pytest.mark.parametrize("of", ["text", "clicks"])
 def test_no_reduction_counts_where_frozen_embeddings_lose_nothing(of: str, tmp_path: Path) -> None:
     """DP-AdaFEST with an endless threshold is frozen embeddings, so it could be ahead of everything there."""
-    lora: Spec = ("lora_embedding", {"rank": 1}, 0.0, 381.0)
+    lora: Spec = ("lora_embedding", {"rank": 1}, 0.0, 757.0)
     worthless: list[Spec] = [BASE[0], ("frozen", {}, 0.0, float("inf"))]
     rivals = [adafest(500, 0.0, 1e5), fest(300, 0.0, 900.0)]
     write_texts(tmp_path, [*(worthless if of == "text" else BASE), *rivals, lora])

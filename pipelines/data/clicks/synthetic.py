@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 import gzip
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,15 +48,28 @@ class GeneratorConfig(ClickConfig):
     Attributes:
         drift: share of each feature's values that new ones replace every day.
         zipf_exponent: the r-th most frequent value has frequency proportional to r to minus this.
+        numeric_share: share of the planted signal (variance of the log-odds) that the 13 numbers carry; null for 0.19,
+            as if every number had two thirds of the effect of a category.
         seed: seed of all rows.
         on_bad_row: ``stop`` at the first malformed line, or ``skip`` such lines and count them in dataset.json.
     """
 
     drift: Share = 0.0
     zipf_exponent: Annotated[float, Within(0, 10)] = 1.1
+    numeric_share: Share | None = None
     seed: Seed = 0
     on_bad_row: OnBadRow = "stop"
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+
+    @property
+    def deviations(self) -> tuple[float, float]:
+        """Standard deviation of the effect of one categorical and of one numerical feature, in log-odds."""
+        if self.numeric_share is None:
+            return CATEGORICAL_DEVIATION, NUMERIC_DEVIATION
+        categories, numbers = len(CATEGORICAL_NAMES), len(NUMERIC_NAMES)
+        variance = categories * CATEGORICAL_DEVIATION**2 + numbers * NUMERIC_DEVIATION**2
+        shares = (1 - self.numeric_share) / categories, self.numeric_share / numbers
+        return math.sqrt(variance * shares[0]), math.sqrt(variance * shares[1])
 
     @abstractmethod
     def rows_of_days(self) -> dict[int, int]:
@@ -190,7 +204,7 @@ def write_criteo_files(
         with gzip.open(path, "wb", compresslevel=6) if compress else path.open("wb") as stream:
             for chunk, start in enumerate(range(0, rows, _CHUNK_ROWS)):
                 generator = np.random.default_rng([config.seed, day, chunk])
-                frame = _chunk(min(_CHUNK_ROWS, rows - start), generator, values, popularity)
+                frame = _chunk(min(_CHUNK_ROWS, rows - start), generator, values, popularity, config.deviations)
                 frame.write_csv(cast(BinaryIO, stream), separator="\t", include_header=False)
                 written += frame.height
                 progress(written, total)
@@ -219,7 +233,7 @@ class _DayValues:
         effect = radius * np.cos(2 * np.pi * _uniform(~value))
         weights = _zipf(size, config.zipf_exponent)
         effect -= weights @ effect
-        self.effect = effect * CATEGORICAL_DEVIATION / max(np.sqrt(weights @ effect**2), 1e-12)
+        self.effect = effect * config.deviations[0] / max(np.sqrt(weights @ effect**2), 1e-12)
 
 
 def _uniform(numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
@@ -228,9 +242,14 @@ def _uniform(numbers: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _chunk(
-    rows: int, generator: np.random.Generator, values: list[_DayValues], popularity: list[NDArray[np.float64]]
+    rows: int,
+    generator: np.random.Generator,
+    values: list[_DayValues],
+    popularity: list[NDArray[np.float64]],
+    deviations: tuple[float, float],
 ) -> pl.DataFrame:
     """Generate rows as text columns in the order of the file."""
+    of_category, of_number = deviations
     log_odds = np.zeros(rows)
     columns: dict[str, pl.Series] = {}
     for number, name in enumerate(NUMERIC_NAMES):
@@ -240,7 +259,7 @@ def _chunk(
             count -= 2
         blank = generator.random(rows) < (_BLANK_SHARE if number % 2 else 0)
         columns[name] = _with_blanks(pl.Series(name, count), blank)
-        log_odds += np.where(blank, 0, NUMERIC_DEVIATION * (-1) ** number * normal)
+        log_odds += np.where(blank, 0, of_number * (-1) ** number * normal)
     for feature, name in enumerate(CATEGORICAL_NAMES):
         place = np.searchsorted(popularity[feature], generator.random(rows), side="right")
         place = np.minimum(place, len(popularity[feature]) - 1)
@@ -248,7 +267,7 @@ def _chunk(
         columns[name] = _with_blanks(values[feature].text.gather(place), blank).alias(name)
         log_odds += np.where(blank, 0, values[feature].effect[place])
     # E sigmoid(a + s·Z) is about sigmoid(a / sqrt(1 + pi s²/8)): the intercept for the chosen click rate.
-    variance = len(NUMERIC_NAMES) * NUMERIC_DEVIATION**2 + len(CATEGORICAL_NAMES) * CATEGORICAL_DEVIATION**2
+    variance = len(NUMERIC_NAMES) * of_number**2 + len(CATEGORICAL_NAMES) * of_category**2
     log_odds += np.log(CLICK_RATE / (1 - CLICK_RATE)) * np.sqrt(1 + np.pi * variance / 8)
     label = generator.random(rows) < 1 / (1 + np.exp(-log_odds))
     return pl.DataFrame({"label": label.astype(np.int8), **columns})

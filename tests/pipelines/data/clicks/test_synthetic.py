@@ -108,3 +108,15 @@ def test_settings_without_meaning_are_refused(tmp_path: Path, config: CriteoSynt
 def test_settings_out_of_range_are_refused_by_their_key(key: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"data\.{key} must be a (whole )?number from 0 to"):
         build(CriteoSyntheticConfig, {key: value}, "data")
+
+
+@pytest.mark.parametrize(("share", "least", "most"), [(1.0, 0.72, 0.8), (None, 0.6, 0.68), (0.0, 0.4, 0.53)])
+def test_the_numbers_carry_their_share_of_the_signal(
+    share: float | None, least: float, most: float, tmp_path: Path
+) -> None:
+    """By how well the numbers alone rank clicks."""
+    dataset = Dataset.open(run(CriteoSyntheticConfig(rows=20_000, numeric_share=share), tmp_path))
+    train, test = (dataset.split(part).gather(np.arange(dataset.rows[part])) for part in ("train", "test"))
+    model = LogisticRegression().fit(train.numeric, train.labels)
+    assert least < roc_auc_score(test.labels, model.decision_function(test.numeric)) < most
+    assert 0.22 < train.labels.mean() < 0.29  # the click rate stays

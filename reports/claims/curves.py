@@ -178,9 +178,7 @@ def up_to(curves: Sequence[Curve]) -> float:
     """Return the loss up to which to compare: the largest of the paper's or, if no setting seems to cut the gradient
     within it, the first wider one within which a setting does, up to half of the loss of frozen embeddings."""
     losses = [-one.gain(place).seems for one in curves for place, _ in one.knots if place > 0]
-    frozen = max(
-        (between(one.sample, one.reference, one.frozen).seems for one in curves if one.frozen), default=0.0
-    )
+    frozen = max((between(one.sample, one.reference, one.frozen).seems for one in curves if one.frozen), default=0.0)
     wider = [loss for loss in WIDER if loss <= frozen / 2]
     return next((loss for loss in (LOSSES[-1], *wider) if any(lost <= loss for lost in losses)), LOSSES[-1])
 

@@ -33,6 +33,8 @@ ENVIRONMENT.filters |= {
     "significant": significant,
     "utility": utility,
 }
+
+
 def render(template: str, **values: Any) -> str:
     """Render a whole document."""
     return ENVIRONMENT.get_template(template).render(values)

@@ -88,6 +88,17 @@ def test_every_choice_has_a_file_and_every_file_a_choice() -> None:
         assert SCHEMAS["algorithm"][name] == f"{schema.__module__}:{schema.__name__}"
 
 
+def test_without_noise_clicks_are_trained_at_rates_of_their_own() -> None:
+    for asked, tables, dense in (
+        (["algorithm=nonprivate"], ("adagrad", 0.1), 0.003),
+        (["algorithm=nonprivate", "optimizer.tables.learning_rate=0.03"], ("adagrad", 0.03), 0.003),
+        (["algorithm=dpsgd"], ("sgd", 100.0), 0.01),
+        (["algorithm=nonprivate", "data=text_synthetic", "profile=paper"], ("sgd", 5.0), 0.003),
+    ):
+        rates = composed(*asked).optimizer
+        assert ((rates.tables.name, rates.tables.learning_rate), rates.dense.learning_rate) == (tables, dense), asked
+
+
 @pytest.mark.parametrize("profile", ["smoke", "demo", "paper"])
 def test_profiles_compose_and_the_command_line_goes_before_them(profile: str) -> None:
     config = composed(f"profile={profile}", "data=nycflights", "train.batch_size=7")

@@ -14,6 +14,10 @@ EXAMPLES = {
         "dpfest sweep experiment=comparison sweep.jobs=2",
         "dpfest report",
     ),
+    "init": _examples(
+        "dpfest init clicks.parquet",
+        "dpfest init 'parts/*.csv.gz' --label 'rating > 3' --name ratings",
+    ),
     "preprocess": _examples(
         "dpfest preprocess data=journey",
         "dpfest preprocess data=criteo_kaggle data.path=/data/criteo/train.txt.gz data.on_bad_row=skip",

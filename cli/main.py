@@ -48,6 +48,27 @@ def _run(task: tasks.Task, ctx: typer.Context) -> None:
     launch(task, ctx.args)
 
 
+@app.command(cls=Command, epilog=EXAMPLES["init"])
+def init(
+    path: Annotated[
+        str, typer.Argument(metavar="TABLE", help="A file, a folder or a pattern: Parquet, Arrow, CSV, TSV.")
+    ],
+    label: Annotated[
+        str | None, typer.Option("--label", help='Column of labels, or a comparison: "rating > 3". Default: a guess.')
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the data. Default: the file's.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace conf/data/NAME.yaml.")] = False,
+) -> None:
+    """Propose how to train on a table of your own, and write it to conf/data/NAME.yaml here.
+
+    Then `dpfest train data=NAME` runs. Sizes of tables and constants of transforms are guesses from the rows: read the
+    file, and put numbers there that you would defend without the rows.
+    """
+    from cli.init import run_init
+
+    run_init(path, label, name, force)
+
+
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["preprocess"])
 def preprocess(ctx: typer.Context) -> None:
     """Write the dataset as rows on disk, from which Poisson batches are gathered at random.

@@ -36,11 +36,14 @@ class Commands:
         """Return the command that makes an experiment's runs, comparable with those of `population`."""
         chosen: dict[str, Any] = {"experiment": experiment}
         if population is not None:
+            own = population.runs[0].data.get("kind") == "table"  # described by a file of the user's
+            if own and experiment == "comparison":  # whose grids name their data
+                chosen["experiment"] = "frontier"
             epsilons = ",".join(f"{epsilon:g}" for epsilon in population.epsilons)
             chosen |= {
                 "profile": population.profile,
                 "data": population.dataset,
-                "data.path": next((run.source for run in population.runs if run.source), None),
+                "data.path": None if own else next((run.source for run in population.runs if run.source), None),
                 "model.path": next((run.weights for run in population.runs if run.weights), None),
                 "privacy": population.fidelity,
                 "privacy.epsilon": epsilons if population.kind == "unit" else None,  # other grids have their own

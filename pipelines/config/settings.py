@@ -239,7 +239,7 @@ class Config:
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
-        experiment: grid of ``dpfest sweep``: comparison, streaming, text, text_large_vocabulary, search,
+        experiment: grid of ``dpfest sweep``: comparison, frontier, streaming, text, text_large_vocabulary, search,
             private_search, map, map_fine, units, optimizers, batch_size or reference; none by default.
     """
 

@@ -14,7 +14,7 @@ from reports.runs import load_runs
 from tests.cli.conftest import HOME, Command
 
 EXPERIMENTS = sorted((HOME / "conf" / "experiment").glob("*.yaml"))
-OTHERS = ("search", "reference", "private_search", "optimizers", "batch_size", "map_fine")
+OTHERS = ("search", "reference", "private_search", "optimizers", "batch_size", "map_fine", "frontier")
 """These train what the comparison or the map trains, at other settings, or a number of runs that is drawn."""
 
 

@@ -37,7 +37,7 @@ from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
 from pipelines.system.ranges import Within
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _UNIT = re.compile(r"\w[\w +-]*")
 
 
@@ -83,7 +83,7 @@ class TableConfig(ClickConfig):
                 "data.vocabulary.sizes has no effect on data=table: data.categorical gives the rows of each table."
             )
         super().check()
-        if not _NAME.fullmatch(self.name):
+        if not NAME.fullmatch(self.name):
             raise UserError(f"data.name={self.name} names a folder of runs: give letters, digits, _, + and - alone.")
         if not self.categorical:
             raise UserError(

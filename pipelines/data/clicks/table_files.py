@@ -70,7 +70,7 @@ def check_columns(files: Sequence[Path], wanted: Mapping[str, Mapping[str, Seque
     """
     first: dict[str, pl.DataType] = {}
     for path in files:
-        types = _columns(path)
+        types = columns_of(path)
         for key, columns in wanted.items():
             for name, kinds in columns.items():
                 if name not in types:
@@ -107,7 +107,7 @@ def frames(path: Path, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, f
 
 
 def _batches(table: pl.LazyFrame, rows: int, path: Path) -> Iterator[pl.DataFrame]:
-    if _is_text(path):  # of which a slice would read all rows before it
+    if is_text(path):  # of which a slice would read all rows before it
         # All columns are parsed, else a line with a field too many would pass, its values in the wrong columns.
         every = pl.QueryOptFlags(projection_pushdown=False)
         yield from table.collect_batches(chunk_size=BATCH_ROWS, lazy=True, optimizations=every)
@@ -120,7 +120,7 @@ def _scan(path: Path) -> pl.LazyFrame:
     ending = _ending(path)
     if ending == ".parquet":
         return pl.scan_parquet(path, glob=False, hive_partitioning=False)
-    if not _is_text(path):
+    if not is_text(path):
         return pl.scan_ipc(path, glob=False, hive_partitioning=False)
     separator = "\t" if ending.startswith(".tsv") else ","
     return pl.scan_csv(path, glob=False, separator=separator, infer_schema=False)
@@ -132,11 +132,29 @@ def _ending(path: Path) -> str:
     return match[0].lower()
 
 
-def _is_text(path: Path) -> bool:
+def is_text(path: Path) -> bool:
+    """Whether a file is CSV or TSV, whose columns are all text."""
     return _ending(path).startswith((".csv", ".tsv"))
 
 
-def _columns(path: Path) -> dict[str, pl.DataType]:
+def rows_of(path: Path) -> int:
+    """Return the number of rows of a file; of a text file this reads all of it.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    try:
+        return int(_scan(path).select(pl.len()).collect().item())
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def columns_of(path: Path) -> dict[str, pl.DataType]:
+    """Return the columns of a file with their types, in their order.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
     try:
         return dict(_scan(path).collect_schema())
     except pl.exceptions.NoDataError as error:

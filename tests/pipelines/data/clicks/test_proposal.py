@@ -1,0 +1,111 @@
+"""What is proposed for each kind of column, from every format, and the file that is written."""
+
+from __future__ import annotations
+
+import datetime
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml as reader
+
+from pipelines.config.schema import build
+from pipelines.data.clicks import proposal
+from pipelines.data.clicks.proposal import CATEGORICAL, LABEL, NUMERIC, OUT, Proposal, propose
+from pipelines.data.clicks.table import TableConfig
+from pipelines.data.clicks.table_columns import transform
+
+ROWS = 1000
+
+
+def table() -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    day = datetime.datetime(2024, 1, 1)
+    return pl.DataFrame(
+        {
+            "clicked": rng.integers(0, 2, ROWS),
+            "request": rng.permutation(ROWS) + 5_000_000,
+            "user_id": rng.integers(0, 300, ROWS),
+            "item": [f"item {i}" for i in rng.integers(0, 60, ROWS)],
+            "zip_code": [f"0{i}" for i in rng.integers(100, 140, ROWS)],
+            "size class": rng.integers(1, 5, ROWS),
+            "visits": rng.integers(0, 5, ROWS),
+            "price": np.exp(rng.normal(2, 2, ROWS)),
+            "age": rng.normal(41, 12, ROWS).round(),
+            "share": rng.random(ROWS),
+            "always": ["x"] * ROWS,
+            "review": [
+                "words that somebody wrote, about the product, at length"[: 50 - i % 3] + str(i) for i in range(ROWS)
+            ],
+            "at": [day + datetime.timedelta(seconds=int(s)) for s in rng.integers(0, 9999, ROWS)],
+            "on": [(day + datetime.timedelta(days=int(d))).date() for d in rng.integers(0, 90, ROWS)],
+        }
+    )
+
+
+EXPECTED = {
+    "clicked": (LABEL, "clicked"),
+    "request": (OUT, ""),
+    "user_id": (CATEGORICAL, "512"),
+    "item": (CATEGORICAL, "64"),
+    "zip_code": (CATEGORICAL, "64"),
+    "size class": (CATEGORICAL, "4"),
+    "visits": (NUMERIC, "standard(2, 1)"),
+    "price": (NUMERIC, "log1p"),
+    "age": (NUMERIC, "standard(40, 10)"),
+    "share": (NUMERIC, "none"),
+    "always": (OUT, ""),
+    "review": (OUT, ""),
+    "at": (OUT, ""),
+    "on": (CATEGORICAL, "128"),
+}
+
+
+def _roles(found: Proposal) -> dict[str, tuple[str, str]]:
+    return {choice.column: (choice.role, choice.setting) for choice in found.choices}
+
+
+def test_each_kind_of_column_has_its_role() -> None:
+    found = propose(table(), ROWS)
+    assert _roles(found) == EXPECTED
+    assert found.units == ["user_id"]
+    assert all(choice.why for choice in found.choices)
+
+
+def test_text_that_writes_numbers_is_proposed_as_these() -> None:
+    """As CSV and TSV are read; 0123 is a text, and so is a date, as the table reads it."""
+    texts = pl.read_csv(table().write_csv(datetime_format="%Y-%m-%dT%H:%M:%S").encode(), infer_schema=False)
+    assert _roles(propose(texts, ROWS, typed=False)) == EXPECTED
+
+
+def test_the_file_means_what_was_proposed() -> None:
+    """Whatever a column is called; its transforms are those that a table takes."""
+    odd = {"zip_code": "yes", "item": "a: b # c", "price": "it's", "age": "- x"}
+    found = propose(table().rename(odd), ROWS)
+    made = reader.safe_load(proposal.yaml(found, "clicks", "parts/*.parquet"))
+    assert made.pop("defaults") == ["table", "_self_"]
+    config = build(TableConfig, made | {"kind": "table"}, "data")
+    assert config.categorical["yes"] == 64 and config.categorical["a: b # c"] == 64 and config.unit == ["user_id"]
+    assert config.numeric["it's"] == "log1p" and config.numeric["- x"] == "standard(40, 10)"
+    config.check()
+    for name, text in config.numeric.items():
+        transform(name, text)
+
+
+def test_a_part_of_the_rows_makes_larger_tables() -> None:
+    """Of values met once, there are more among the rows that were not read."""
+    once = pl.DataFrame({"clicked": [0, 1] * 300, "sku": [str(i) if i < 200 else "most" for i in range(600)]})
+    assert _roles(propose(once, 600))["sku"] == (CATEGORICAL, "256")
+    assert _roles(propose(once, 10**6))["sku"] == (CATEGORICAL, "512")
+
+
+@pytest.mark.parametrize(("values", "label"), [([1, 2, 3, 4, 5], "rating > 3"), ([0.5, 9.5], "rating > 5")])
+def test_ratings_become_labels_by_their_middle(values: list[float], label: str) -> None:
+    rated = pl.DataFrame({"rating": values * 20, "film": [f"film {i}" for i in range(len(values))] * 20})
+    assert propose(rated, rated.height).label == label
+
+
+def test_missing_values_keep_a_column_from_being_a_unit_or_a_label() -> None:
+    holes = table().with_columns(pl.when(pl.int_range(pl.len()) > 0).then("user_id"), bought=pl.lit(None, pl.Int64))
+    found = propose(holes, ROWS)
+    assert found.units == [] and _roles(found)["user_id"][0] == CATEGORICAL and _roles(found)["bought"][0] == OUT

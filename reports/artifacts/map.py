@@ -15,6 +15,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from dpfest.seen import seen_in_batch
 from reports.algorithms import algorithm, label
 from reports.claims.compared import Compared
 from reports.claims.curves import Reach, curve
@@ -45,6 +46,7 @@ class Axis:
         of: returns its value; None if unknown.
         log: whether the axis is logarithmic.
         word: formats a value.
+        made_of: names of the axes of which it is a function, if it is no property of its own.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Axis:
     of: Callable[[Population, float, int], float | None]
     log: bool = True
     word: Callable[[float], str] = significant
+    made_of: tuple[str, ...] = ()
 
 
 def _setting(name: str, default: float | None = None) -> Callable[[Population, float, int], float | None]:
@@ -72,6 +75,17 @@ def _examples_per_row(population: Population, epsilon: float, batch: int) -> flo
     return population.examples / round(rows) if rows else None
 
 
+def _seen(population: Population, epsilon: float, batch: int) -> float | None:
+    """Return how often a row occurs in the mean, as a multiple of what a contribution map with noise ratio 1 sees."""
+    for setting in population.of("adafest", epsilon):
+        run = setting.runs[0]
+        if setting.parameter("noise_ratio") == 1 and run.batch_size == batch and run.map_noise_multiplier:
+            norm = setting.parameter("contribution_clipping_norm") or 1.0
+            in_batch = seen_in_batch(run.map_noise_multiplier, norm, len(run.tables))
+            return batch * len(run.tables) / population.embedding_rows / in_batch
+    return None
+
+
 AXES = (
     Axis("examples_per_row", "examples per embedding row", _examples_per_row),
     Axis("zipf_exponent", "Zipf exponent", _setting("zipf_exponent"), log=False),
@@ -80,7 +94,11 @@ AXES = (
     Axis("uneven", "largest table / smallest table", _setting("uneven", 1.0)),
     Axis("epsilon", "ε", lambda population, epsilon, batch: epsilon),
     Axis("batch_size", "batch size", lambda population, epsilon, batch: batch, word="{:,.0f}".format),
-)
+    Axis(
+        "seen", "occurrences of a mean row / those a map sees", _seen,
+        made_of=("examples_per_row", "epsilon", "batch_size"),
+    ),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -148,7 +166,9 @@ def content(inputs: Inputs) -> Content:
     caption = (
         f"The largest reduction of the embedding gradient that keeps {KEPT:.0%} of DP-SGD's gain in {name} over frozen "
         "embeddings, along each algorithm's curve, with its 95% lower bound as a bar. Planted data: each panel varies "
-        "one property and leaves the others at the centre. Hollow markers with a name are real datasets at the "
+        "one property and leaves the others at the centre; the last one has all points of the panels on examples per "
+        "row, ε and batch size again, by how often a mean row occurs, over the √F·σ₁·N/B occurrences at which a map "
+        "with noise ratio 1 tells a row from its noise. Hollow markers with a name are real datasets at the "
         "centre's ε, which also differ from it in other properties. At 1 (▾) no setting tried keeps enough, so only "
         f"DP-SGD does. ✕: {NOTHING}, because DP-SGD gains less than {LEAST_GAIN:g} over frozen embeddings: freeze "
         "them. Examples per embedding row are training examples divided by the rows of all tables but crosses; rare "
@@ -172,12 +192,13 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
             log_axis(axes, "x")
         for name in RULES:
             _curve(axes, axis, name, lines[axis.name])
-        for point in real if axis is AXES[0] else ():
+        for point in real if axis is AXES[0] or axis.made_of else ():
             if point.epsilon == middle["epsilon"]:
                 _mark_real(axes, axis, point)
-        values = sorted({point.places[axis.name] or 0.0 for point in lines[axis.name]})
-        axes.set_xticks(values, [axis.word(value) if axis.log else f"{value:g}" for value in values], minor=False)
-        axes.set_xticks([], minor=True)
+        if not axis.made_of:
+            values = sorted({point.places[axis.name] or 0.0 for point in lines[axis.name]})
+            axes.set_xticks(values, [axis.word(value) if axis.log else f"{value:g}" for value in values], minor=False)
+            axes.set_xticks([], minor=True)
         axes.margins(x=0.2)
         axes.set_xlabel(axis.heading, fontsize=8)
     grid[0].set_ylim(0.6, max(2 * grid[0].get_ylim()[1], 20))
@@ -194,9 +215,15 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
 
 
 def _line(planted: Sequence[Point], axis: Axis, middle: Mapping[str, float | None]) -> list[Point]:
-    """Return the planted points that differ from the centre on this axis alone, along it."""
-    others = {one.name for one in AXES} - {axis.name}
-    line = [point for point in planted if all(point.places[other] == middle[other] for other in others)]
+    """Return the planted points that differ from the centre on this axis alone (or on one of those that it is made of),
+    along it."""
+    properties = {one.name for one in AXES if not one.made_of}
+
+    def differs(point: Point) -> set[str]:
+        return {name for name in properties if point.places[name] != middle[name]}
+
+    mine = {axis.name, *axis.made_of}
+    line = [p for p in planted if len(differs(p)) <= 1 and differs(p) <= mine and p.places[axis.name] is not None]
     return sorted(line, key=lambda point: point.places[axis.name] or 0.0)
 
 
@@ -215,6 +242,8 @@ def _curve(axes: Axes, axis: Axis, name: str, line: Sequence[Point]) -> None:
         if reach.estimate > 1:
             axes.plot([place, place], [reach.shown, reach.estimate], color=algorithm(name).colour, linewidth=0.8)
         _mark(axes, point, name, place, reach.estimate, marker=algorithm(name).marker if reach.estimate > 1 else "v")
+    if axis.made_of:  # of several properties, which a line would mix
+        return
     dashes = "--" if name.endswith("_equal") else "-"
     axes.plot(places, heights, color=algorithm(name).colour, linewidth=1.1, linestyle=dashes, zorder=2)
 

@@ -186,7 +186,7 @@ def write_map(runs: Path, crosses: float | None = None) -> None:
             ("fest", 0.95, 500.0, {"selection": {"rows": 100}}),
             ("fest", 0.8, 50.0, {"selection": {"rows": 10}}),
             ("fest", 0.95, 400.0, {"selection": {"rows": 100, "split": "joint"}}),
-            ("adafest", 0.7, 100.0, {"threshold": 4.0}),
+            ("adafest", 0.7, 100.0, {"threshold": 4.0, "noise_ratio": 1.0}),
             ("threshold", 0.92, 5_000.0, {"false_rate": 0.25}),
             ("smaller_tables", 0.93, 1_000.0, {"max_rows": 50}),
         ):

@@ -81,7 +81,7 @@ def test_real_data_stand_by_name_where_their_place_is_known(tmp_path: Path) -> N
     write_map(tmp_path)
     _real(tmp_path)
     first, *others = _named(tmp_path).values()
-    assert first == ["journey"] and len(others) == 2 and not any(others)  # three properties vary
+    assert first == ["journey"] and len(others) == 3 and not any(others)  # three properties vary
 
 
 def test_real_data_on_which_one_setting_was_tried_are_not_drawn(tmp_path: Path) -> None:
@@ -107,6 +107,19 @@ def test_batch_sizes_are_points_of_their_own(tmp_path: Path) -> None:
     _real(tmp_path, batch_size=512)
     rows = [row for row in _rows(_content(tmp_path)) if row["dataset"] == "journey"]
     assert [row["batch_size"] for row in rows] == ["512", "2048"]
+
+
+def test_the_last_axis_says_how_often_a_mean_row_occurs_against_what_the_map_sees(tmp_path: Path) -> None:
+    """In a batch 2,048 · 4 / 4,000 times; the map sees what occurs √4 σ₁ times in one."""
+    write_map(tmp_path)
+    (run, *_) = [run for run in load_runs(tmp_path)[0] if run.algorithm == "adafest"]
+    rows = [row for row in _rows(_content(tmp_path)) if row["algorithm"] == "adafest"]
+    assert run.map_noise_multiplier is not None
+    expected = 2_048 * 4 / 4_000 / (2 * run.map_noise_multiplier)
+    centre = [row for row in rows if row["examples_per_row"] == "30"]
+    assert [float(row["seen"]) for row in centre] == pytest.approx([expected] * 3, rel=5e-3)  # printed to three digits
+    (few,) = [row for row in rows if row["examples_per_row"] == "300"]
+    assert float(few["seen"]) == pytest.approx(10 * expected, rel=5e-3)
 
 
 def test_the_map_is_one_artifact_and_its_runs_are_main_data_of_no_other(tmp_path: Path, undrawn: None) -> None:

@@ -60,7 +60,12 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "xnli": "pipelines.data.text.glue:XnliConfig",
         "text_synthetic": "pipelines.data.text.synthetic:TextSyntheticConfig",
     },
-    "model": {"pctr": "pipelines.tasks.pctr:PctrConfig", "roberta": "pipelines.tasks.roberta:RobertaConfig"},
+    "model": {
+        "pctr": "pipelines.tasks.pctr:PctrConfig",
+        "dlrm": "pipelines.tasks.dlrm:DlrmConfig",
+        "deepfm": "pipelines.tasks.deepfm:DeepfmConfig",
+        "roberta": "pipelines.tasks.roberta:RobertaConfig",
+    },
     "algorithm": {
         "nonprivate": "dpfest.unproven:Nonprivate",
         **{name: f"{algorithm.__module__}:{algorithm.__name__}" for name, algorithm in ALGORITHMS.items()},
@@ -271,7 +276,7 @@ class Config:
         for section in (self.data, self.model):
             section.hub = self.hub  # consulted before files are downloaded
         if self.data.task != self.model.task:
-            fitting = {"clicks": "pctr", "text": "roberta"}[self.data.task]
+            fitting = " or ".join(name for name in SCHEMAS["model"] if schema("model", name).task == self.data.task)
             raise ValueError(
                 f"model={self.model.name} cannot be trained on data={self.data.name}: choose model={fitting}, or other "
                 "data."

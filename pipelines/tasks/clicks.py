@@ -125,11 +125,13 @@ class ClickTask:
             calibration: to fit a Platt scaling on them (``scale`` and ``shift`` of the result), or one that was fitted
                 on others, for ``calibrated_loss`` and ``reliability`` (:meth:`Scores.reliability`).
         """
+        modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         evaluation = Evaluation()
         for chunk in rows.chunks(EVALUATION_BATCH):
             evaluation.add(self.model, self.to_device(chunk))
-        self.model.train()
+        for module, mode in modes:  # one of the user's own may hold layers that stay in eval()
+            module.training = mode
         return evaluation.values(calibration)
 
     def to_device(self, rows: Rows) -> Batch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +14,6 @@ from dpfest.errors import UserError
 if TYPE_CHECKING:
     from pipelines.audit.audit import Audit, Case
     from pipelines.audit.whole import WholeAudit, WholeCase
-    from pipelines.config.compose import Composer
-    from pipelines.config.settings import Config
 
 # Settings under which a flaw shows: the canary alone decides whether its row reaches the threshold, the choice of rows
 # has as much noise as the gradient, or noise alone is often kept, and a selection of rows costs a good part of the
@@ -47,19 +44,18 @@ def run_audit(arguments: Sequence[str]) -> int:
         return 0
     from pipelines.audit.audit import PRIVATE_ALGORITHMS, audit, refuse_without_guarantee, write
     from pipelines.audit.whole import audit_training, trainings
+    from pipelines.config.code import named_code
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
 
     composer = Composer(line.config_dir)
-    chosen = [text.partition("=")[2].split(",") for text in line.overrides if text.startswith("algorithm=")]
-    others = [text for text in line.overrides if not text.startswith("algorithm=")]
+    chosen = [text.partition("=")[2].split(",") for text in line.words if text.startswith("algorithm=")]
+    others = [text for text in line.words if not text.startswith("algorithm=")]
     configs = []
     for name in chosen[-1] if chosen else PRIVATE_ALGORITHMS:
-        if ":" in name:
-            configs.append(_of_own(name, composer, others))
-            continue
+        asked = named_code([f"algorithm={name}", *SETTINGS.get(name, ()), *others])
         try:
-            configs.append(typed(composer.compose([f"algorithm={name}", *SETTINGS.get(name, ()), *others])))
+            configs.append(typed(composer.compose(asked)))
         except UserError as error:
             # A key that only some algorithms have.
             raise error if chosen else UserError(f"{error} This is for {name}: choose with algorithm=...") from error
@@ -98,18 +94,6 @@ def run_audit(arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
     return int(any(one.refuted for one in audits) or any(one.refuted for one in whole))
-
-
-def _of_own(name: str, composer: Composer, overrides: Sequence[str]) -> Config:
-    """Return the configuration of an audit of ``module:Class``."""
-    from pipelines.config.own import own_algorithm
-    from pipelines.config.settings import typed
-
-    own = [one for one in composer.parse(overrides) if one.get_key_element().startswith("algorithm.")]
-    settings = {one.get_key_element().removeprefix("algorithm."): one.value() for one in own}
-    kept = [text for text in overrides if not text.startswith("algorithm.")]
-    config = typed(composer.compose(["algorithm=frozen", *kept]))
-    return replace(config, algorithm=own_algorithm(name, settings))
 
 
 def _print(audit: Audit, case: Case, header: bool) -> None:

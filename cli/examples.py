@@ -41,6 +41,7 @@ EXAMPLES = {
         "dpfest train algorithm=adafest algorithm.threshold=20 privacy.epsilon=1",
         "dpfest train data=criteo_kaggle data.path=/data/criteo/train.txt device=cuda",
         "dpfest train data=table data.path=clicks.parquet data.label=clicked 'data.categorical={user: 8192}'",
+        "dpfest train data=nycflights model=dlrm algorithm=fest",
         "dpfest train profile=smoke --cfg job",
         "dpfest train --multirun seed=0,1,2",
     ),

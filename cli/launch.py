@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import conf
 from dpfest.errors import UserError
+from pipelines.config.code import named_code
 
 if TYPE_CHECKING:
     from cli.tasks import Task
@@ -24,14 +25,17 @@ class HydraLine:
     """The parts of Hydra's command line that matter before Hydra itself runs.
 
     Attributes:
-        overrides: words that are neither a flag nor a flag's value.
-        config_dir: folder given by --config-dir; else `conf` of the working directory, if it holds the data that are
-            chosen.
+        overrides: words that are neither a flag nor a flag's value, with code that one names written out
+            (:func:`pipelines.config.code.named_code`).
+        words: the same words as they were given.
+        config_dir: folder given by --config-dir; else `conf` of the working directory, if it holds the data, the model
+            or the algorithm that is chosen.
         multirun: whether --multirun is set.
         only_shows: whether Hydra only prints something (--cfg, --info, --hydra-help).
     """
 
     overrides: list[str]
+    words: list[str]
     config_dir: Path | None
     multirun: bool
     only_shows: bool
@@ -67,18 +71,24 @@ class HydraLine:
         except argparse.ArgumentError as error:
             raise UserError(f"{error}.") from error
         return cls(
-            overrides=known.overrides,
+            overrides=named_code(known.overrides),
+            words=known.overrides,
             config_dir=Path(known.config_dir) if known.config_dir else _own_files(known.overrides),
             multirun=known.multirun,
             only_shows=bool(known.cfg or known.info or known.hydra_help or known.version),
         )
 
 
+_OWN = ("data", "model", "algorithm")
+
+
 def _own_files(overrides: Sequence[str]) -> Path | None:
-    """Return the folder `conf` of the working directory if a choice of data that is not dpfest's has its file there."""
+    """Return the folder `conf` of the working directory if data, a model or an algorithm that are chosen, and are not
+    dpfest's, have their file there."""
     here = Path(conf.__path__[0]).parent
-    chosen = (name for text in overrides if text.startswith("data=") for name in text.removeprefix("data=").split(","))
-    places = (Path("conf", "data", f"{name}.yaml") for name in chosen)
+    pairs = (text.partition("=")[::2] for text in overrides)
+    chosen = [(group, name) for group, names in pairs if group in _OWN for name in names.split(",")]
+    places = (Path("conf", group, f"{name}.yaml") for group, name in chosen)
     return Path("conf") if any(place.is_file() and not (here / place).exists() for place in places) else None
 
 
@@ -101,7 +111,7 @@ def launch(task: Task, arguments: Sequence[str]) -> None:
     run = hydra.main(f"pkg://{CONFIG_MODULE}", CONFIG_NAME, HYDRA_VERSION_BASE)(task)
     try:
         # Hydra's own parser takes no override before a flag and another after it.
-        flags = [text for text in arguments if text not in line.overrides]
+        flags = [text for text in arguments if text not in line.words]
         own = ["--config-dir", str(line.config_dir)] if line.config_dir else []
         with _command_line([*flags, *own, *overrides]):
             run()

@@ -87,6 +87,9 @@ def metric(population: Population) -> str:
     return METRIC.get(population.metric, population.metric)
 
 
+_ORIGIN = ("algorithm.name", "algorithm.kind", "algorithm.target")  # of which a reader is told the name
+
+
 def settings_text(setting: Setting, population: Population) -> str:
     """Return the algorithm's own settings, and any other hyper-parameter that varies in the population.
 
@@ -98,11 +101,14 @@ def settings_text(setting: Setting, population: Population) -> str:
     for key, value in setting.values.items():
         if mechanism is not None and mechanism not in SELECTION_COST.get(key, (mechanism,)):
             continue
-        own = key.startswith("algorithm.") and key != "algorithm.name"
+        own = key.startswith("algorithm.") and key not in _ORIGIN
+        if key == "algorithm.code":  # told where there are several versions of one
+            own = any(s.values.get(key) != value for s in population.settings if s.algorithm == setting.algorithm)
         # A setting that a card lacks is null: it was made before there was one.
         varies = not key.startswith("algorithm.") and any(other.get(key) != value for other in others)
         if value is not None and (own or varies):
-            shown.append(f"{_symbol(setting.algorithm, key)}={number(value)}")
+            text = value[:8] if key == "algorithm.code" else number(value)
+            shown.append(f"{_symbol(setting.algorithm, key)}={text}")
     return ", ".join(shown) or "—"
 
 

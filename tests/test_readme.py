@@ -21,7 +21,7 @@ from pipelines.runs.cards import card_files, read_cards
 from reports.comparison import populations
 from reports.readme import CLAIMS, DIGEST, RESULTS, Results, digest, split
 from reports.runs import load_runs
-from tests.cli.conftest import run_here
+from tests.cli.conftest import run_here, write_own_parts
 
 HOME = Path(__file__).resolve().parents[1]
 README = HOME / "README.md"
@@ -69,9 +69,10 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd
 
 
 @pytest.mark.parametrize("line", COMPOSED)
-def test_command_whose_data_are_elsewhere(line: str) -> None:
+def test_command_whose_data_are_elsewhere(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its configuration composes, every key exists, every value has its type."""
     from cli.examples import EXAMPLES
+    from pipelines.config.code import named_code
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
 
@@ -84,7 +85,10 @@ def test_command_whose_data_are_elsewhere(line: str) -> None:
         return
     assert program == "dpfest" and words[0] in EXAMPLES
     overrides = [word for word in words[1:] if "=" in word and not word.startswith(("-", "hydra"))]
-    for _, cfg in Composer(None).expand(overrides):
+    if ".py:" in line:
+        write_own_parts(tmp_path)
+        monkeypatch.chdir(tmp_path)
+    for _, cfg in Composer(None).expand(named_code(overrides)):
         typed(cfg)
 
 

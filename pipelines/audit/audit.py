@@ -174,11 +174,12 @@ def write(report: Path, audits: Sequence[Audit], whole: Sequence[WholeAudit] = (
     by_algorithm = read(path) | {audit.algorithm: asdict(audit) for audit in audits}
     renewed = {audit.algorithm for audit in whole}
     trainings = [old for old in read_whole(path) if old["algorithm"] not in renewed] + [asdict(new) for new in whole]
-    ordered = [*PRIVATE_ALGORITHMS, *sorted(by_algorithm.keys() - set(PRIVATE_ALGORITHMS))]
+    own = {*by_algorithm, *(one["algorithm"] for one in trainings)} - set(PRIVATE_ALGORITHMS)
+    ordered = [*PRIVATE_ALGORITHMS, *sorted(own)]
     value = {
         "schema": 1,
         "audits": [by_algorithm[name] for name in ordered if name in by_algorithm],
-        "trainings": sorted(trainings, key=lambda one: PRIVATE_ALGORITHMS.index(one["algorithm"])),
+        "trainings": sorted(trainings, key=lambda one: ordered.index(one["algorithm"])),
     }
     try:
         write_json(path, value)
@@ -193,7 +194,7 @@ def read_whole(path: Path) -> list[dict[str, Any]]:
     """Return earlier audits of whole trainings; none if the file is missing, unreadable or older than they are."""
     try:
         found = json.loads(path.read_text(encoding="utf-8")).get("trainings", [])
-        return [audit for audit in found if audit["algorithm"] in PRIVATE_ALGORITHMS]
+        return [audit for audit in found if isinstance(audit["algorithm"], str)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
 

@@ -22,6 +22,7 @@ SECTIONS = {
 """The module of each section, with its function `bench(config, repeats)`; those of `analysis` time nothing."""
 
 OF_TEXTS = ("text", "contribution")
+OF_PCTR = ("step", "peers", "ranks")
 _TEXTS = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"
 
 
@@ -43,6 +44,8 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
         raise UserError(
             f"dpfest bench {section} needs clicks, which model={config.model.name} cannot read: use model=pctr."
         )
+    if section in OF_PCTR and config.model.name != "pctr":
+        raise UserError(f"dpfest bench {section} times the paper's click model, not model={config.model.name}.")
     keep_freed_memory()
     measured = import_module(SECTIONS[section]).bench(config, repeats)
     return write(Path(config.paths.report), section, measured, device_of(config.device)), measured

@@ -25,6 +25,7 @@ from pipelines.config.commands import (
     PreprocessStageConfig,
     SweepConfig,
 )
+from pipelines.config.own import OwnAlgorithm, own_algorithm
 from pipelines.config.plain import container
 from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
 from pipelines.config.unit import UnitSettings, check_unit
@@ -60,12 +61,19 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "xnli": "pipelines.data.text.glue:XnliConfig",
         "text_synthetic": "pipelines.data.text.synthetic:TextSyntheticConfig",
     },
-    "model": {"pctr": "pipelines.tasks.pctr:PctrConfig", "roberta": "pipelines.tasks.roberta:RobertaConfig"},
+    "model": {
+        "pctr": "pipelines.tasks.pctr:PctrConfig",
+        "dlrm": "pipelines.tasks.dlrm:DlrmConfig",
+        "deepfm": "pipelines.tasks.deepfm:DeepfmConfig",
+        "module": "pipelines.tasks.own_model:ModuleConfig",
+        "roberta": "pipelines.tasks.roberta:RobertaConfig",
+    },
     "algorithm": {
         "nonprivate": "dpfest.unproven:Nonprivate",
         **{name: f"{algorithm.__module__}:{algorithm.__name__}" for name, algorithm in ALGORITHMS.items()},
         "lora_embedding": "pipelines.tasks.low_rank_table:LoraEmbedding",
         "smaller_tables": "pipelines.tasks.smaller_tables:SmallerTables",
+        "module": "pipelines.config.own:OwnAlgorithm",
     },
 }
 PLAIN_SCHEMAS = {
@@ -271,7 +279,7 @@ class Config:
         for section in (self.data, self.model):
             section.hub = self.hub  # consulted before files are downloaded
         if self.data.task != self.model.task:
-            fitting = {"clicks": "pctr", "text": "roberta"}[self.data.task]
+            fitting = " or ".join(name for name in SCHEMAS["model"] if schema("model", name).task == self.data.task)
             raise ValueError(
                 f"model={self.model.name} cannot be trained on data={self.data.name}: choose model={fitting}, or other "
                 "data."
@@ -325,15 +333,19 @@ class Config:
         return dataclasses.asdict(self)
 
 
-def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
+def typed(cfg: DictConfig | Mapping[str, Any], run_code: bool = True) -> Config:
     """Convert a composed configuration to a typed one.
+
+    Args:
+        cfg: the configuration.
+        run_code: False not to import an algorithm of the user's own, for settings that somebody else may have written.
 
     Raises:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
             value that its dataclass refuses; or `search.run` or, under torchrun, `sweep.records`, which no user sets.
     """
     values = container(cfg)
-    sections = {name: _section(name, values.pop(name, {})) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
+    sections = {name: _section(name, values.pop(name, {}), run_code) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
     for key in values:
         if key not in Config.__dataclass_fields__:
             leaves = dotted_keys({name: dataclasses.asdict(section) for name, section in sections.items()})
@@ -352,12 +364,12 @@ def typed(cfg: DictConfig | Mapping[str, Any]) -> Config:
     return config
 
 
-def _section(name: str, values: Any) -> Any:
+def _section(name: str, values: Any, run_code: bool) -> Any:
     if name in PLAIN_SCHEMAS:
         return build(resolve_name(PLAIN_SCHEMAS[name]), values, name)
     choices = SCHEMAS[name]
     named = values.get("name") if isinstance(values, Mapping) else None
-    choice = values.get("kind", named) if isinstance(values, Mapping) else None  # data with a name of the user's own
+    choice = values.get("kind", named) if isinstance(values, Mapping) else None  # of one with a name of the user's own
     if not isinstance(choice, str) or choice not in choices:
         guess = nearest(str(choice), choices)
         raise UserError(
@@ -367,6 +379,8 @@ def _section(name: str, values: Any) -> Any:
         )
     if isinstance(named, str) and named != choice and named in choices:
         raise UserError(f"{name}.name={named} is the name of other {name}: give yours another.")
+    if schema(name, choice) is OwnAlgorithm:
+        return own_algorithm(values, run_code)
     return build(schema(name, choice), values, name)
 
 

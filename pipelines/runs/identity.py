@@ -13,6 +13,7 @@ from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
 from dpfest.topk import EQUAL, SelectionConfig
+from pipelines.config.code import without_folder
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
 from pipelines.system.hub import pinned
@@ -31,7 +32,7 @@ def run_hash(config: Config) -> str:
     only (under lazy noise evaluate_every is included: an evaluation draws the pending noise); and `stream` for other
     data.
     Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
-    weights may be moved.
+    weights may be moved. Code of the user's own is represented by its checksum.
     """
     sections = ("algorithm", "privacy", "optimizer", "train")
     settings = with_effect({name: dataclasses.asdict(getattr(config, name)) for name in sections}) | {
@@ -46,6 +47,8 @@ def run_hash(config: Config) -> str:
         del settings["privacy"]["unit"]  # as before there were others
     if config.unit_matters:
         settings["unit"] = dataclasses.asdict(config.unit)
+    if "target" in settings["algorithm"]:
+        settings["algorithm"]["target"] = without_folder(settings["algorithm"]["target"])
     if config.algorithm.selection is not None:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")

@@ -23,6 +23,7 @@ import yaml
 
 from dpfest.errors import UserError
 from dpfest.ledger import EXAMPLE
+from pipelines.config.code import without_folder
 from pipelines.config.unit import UnitSettings
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.recount import AGAIN, refuse_miscounted
@@ -144,7 +145,7 @@ def _without_places(value: Any, key: str = "") -> Any:
         path = Path(value)
         if path.is_absolute() or path.exists() or glob.has_magic(value):
             return path.resolve().name
-    return value
+    return without_folder(value) if key == "target" and isinstance(value, str) else value
 
 
 def config_text(settings: Mapping[str, Any]) -> str:
@@ -275,7 +276,7 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:
-        config = typed(settings)
+        config = typed(settings, run_code=False)
     except UserError as error:
         raise UserError(f"{path} contains invalid settings: {error}") from error
     _refuse_unlisted(path, settings.get(_OPTIONAL), _LAW, _OPTIONAL)  # the number of a run: only the best leaves

@@ -1,4 +1,4 @@
-"""The click-through task: the pCTR model on tabular rows, its loss, and its AUC."""
+"""The click-through task: a click model on tabular rows, its loss, and its AUC."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, Rows
 from pipelines.tasks.auc import RocAuc
 from pipelines.tasks.calibration import FIT, Calibration, Platt
+from pipelines.tasks.click_model import ClickModelConfig
 from pipelines.tasks.diverged import refuse_infinite_loss
 from pipelines.tasks.low_rank_table import EmbeddingSize
-from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
 from pipelines.tasks.smaller_tables import SmallerTables
 
 Batch = tuple[Tensor, Tensor, Tensor]
@@ -77,10 +77,10 @@ class ClickTask:
 
     Args:
         data: dataset whose features the model reads.
-        config: shape of the model.
+        config: which model, and its shape.
         seed: seed of its initial weights.
         device: device to train on.
-        smaller, whole: see :class:`PctrModel`; `whole` is False on the CPU alone.
+        smaller, whole: see :class:`pipelines.tasks.click_model.ClickModel`; `whole` is False on the CPU alone.
     """
 
     metric = "auc"
@@ -88,7 +88,7 @@ class ClickTask:
     def __init__(
         self,
         data: Dataset,
-        config: PctrConfig,
+        config: ClickModelConfig,
         seed: int,
         device: torch.device,
         *,
@@ -97,13 +97,13 @@ class ClickTask:
     ) -> None:
         self.device = device
         sizes, numbers = data.vocabulary_sizes, len(data.numeric_names)
-        model = PctrModel(sizes, numbers, config, seed, smaller=smaller, whole=whole)
-        self._parameters = sum(size * embedding_dim(size) for size in sizes)
+        model = config.make(sizes, numbers, seed, smaller=smaller, whole=whole)
+        self._whole = sum(size * config.columns(size) for size in sizes) if smaller else None
         self.model = model.to(device) if whole else model
         self.table_names = data.categorical_names
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
-        return EmbeddingSize(layout, self._parameters)
+        return EmbeddingSize(layout, layout.coordinates if self._whole is None else self._whole)
 
     def batches(self, rows: RowReader, indices: NDArray[np.int64], size: int | None) -> list[MicroBatch]:
         """Return the examples at ``indices`` of ``rows``, in micro-batches of at most ``size``."""
@@ -125,11 +125,13 @@ class ClickTask:
             calibration: to fit a Platt scaling on them (``scale`` and ``shift`` of the result), or one that was fitted
                 on others, for ``calibrated_loss`` and ``reliability`` (:meth:`Scores.reliability`).
         """
+        modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()
         evaluation = Evaluation()
         for chunk in rows.chunks(EVALUATION_BATCH):
             evaluation.add(self.model, self.to_device(chunk))
-        self.model.train()
+        for module, mode in modes:  # one of the user's own may hold layers that stay in eval()
+            module.training = mode
         return evaluation.values(calibration)
 
     def to_device(self, rows: Rows) -> Batch:

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipelines.system.ranges import Width, Within
-from pipelines.tasks.smaller_tables import SmallerTables
+from pipelines.tasks.click_model import ClickModel, ClickModelConfig, mlp
+
+
+class PctrModel(ClickModel):
+    """Ghazi et al., 2023, appendix D.1.1."""
+
+    def build(self, numeric: int, dims: Sequence[int], config: PctrConfig) -> None:
+        self.network = mlp(numeric + sum(dims), *config.hidden, 1)
+
+    def logits(self, numeric: Tensor, embedded: Sequence[Tensor]) -> Tensor:
+        return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
 
 
 @dataclass
-class PctrConfig:
+class PctrConfig(ClickModelConfig):
     """Shape of the pCTR model.
 
     Attributes:
@@ -22,7 +32,7 @@ class PctrConfig:
         embedding_scale: standard deviation of the initial embeddings.
     """
 
-    task: ClassVar[str] = "clicks"
+    network: ClassVar[type[ClickModel]] = PctrModel
 
     name: str = "pctr"
     hidden: list[Width] = field(default_factory=lambda: [598, 598, 598, 598])
@@ -32,65 +42,10 @@ class PctrConfig:
         if not self.hidden:
             raise ValueError("model.hidden=[] must be a list of widths, one a layer")
 
-    def identity(self) -> dict[str, Any]:
-        """Return what determines the initial model."""
-        return asdict(self)
+    def columns(self, vocabulary: int) -> int:
+        return embedding_dim(vocabulary)
 
 
 def embedding_dim(vocabulary: int) -> int:
     """Return the paper's embedding dimension, ``int(2 * V ** 0.25)``."""
     return int(2 * vocabulary**0.25)
-
-
-class PctrModel(nn.Module):
-    """Ghazi et al., 2023, appendix D.1.1.
-
-    Args:
-        vocabularies: number of values of each categorical feature.
-        numeric: number of numerical features, already transformed.
-        config: shape of the model.
-        seed: seed of the initial weights.
-        smaller: what makes the tables smaller, whose rows then are shared; None for a row for each value.
-        whole: False leaves the tables on the meta device, without memory and weights.
-    """
-
-    def __init__(
-        self,
-        vocabularies: Sequence[int],
-        numeric: int,
-        config: PctrConfig,
-        seed: int,
-        *,
-        smaller: SmallerTables | None = None,
-        whole: bool = True,
-    ) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(seed)
-        shapes = [(size, embedding_dim(size)) for size in vocabularies]
-        if smaller:
-            shapes = smaller.shapes(shapes)
-        self._rows = [rows if rows < size else None for (rows, _), size in zip(shapes, vocabularies, strict=True)]
-        tables = [nn.Embedding(*shape, device=None if whole else "meta") for shape in shapes]
-        self.tables = nn.ModuleList(tables)
-        width = numeric + sum(dim for _, dim in shapes)
-        layers: list[nn.Module] = []
-        for hidden in config.hidden:
-            layers += [nn.Linear(width, hidden), nn.ReLU()]
-            width = hidden
-        self.network = nn.Sequential(*layers, nn.Linear(width, 1))
-        with torch.no_grad():
-            for table in tables if whole else ():
-                table.weight.normal_(0.0, config.embedding_scale, generator=generator)
-            for layer in self.network:
-                if isinstance(layer, nn.Linear):
-                    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
-                    layer.bias.zero_()
-
-    def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
-        """Return logits ``[b]`` of numbers ``[b, 13]`` and bucket ids ``[b, 26]``."""
-        values = [
-            column if rows is None else column % rows
-            for column, rows in zip(categorical.unbind(1), self._rows, strict=True)
-        ]
-        embedded = [table(column) for table, column in zip(self.tables, values, strict=True)]
-        return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)

@@ -46,6 +46,7 @@ from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
 from pipelines.tasks.calibration import Calibration
 from pipelines.tasks.clicks import EVALUATION_BATCH, Batch, ClickTask, Evaluation
+from pipelines.tasks.own_model import ModuleConfig
 from pipelines.tasks.task import Task, TaskReader, smaller_tables
 from pipelines.train import Run, RunOutcome, finished, prepare, warn_of_differences
 
@@ -105,10 +106,15 @@ def _refuse(config: Config) -> None:
             f"data={config.data.name} holds texts, and training over ranks is for click data: start `dpfest train` "
             "without torchrun, or with distributed=off."
         )
-    if config.algorithm.name == "exponential":
+    if isinstance(config.model, ModuleConfig):
         raise UserError(
-            "algorithm=exponential cannot be trained over ranks: it draws m rows from all tables jointly, by the norms "
-            "of a clipped sum that must be complete before the first is drawn. Start it without torchrun."
+            f"model={config.model.name} holds its tables whole, and training over ranks divides those of dpfest's own "
+            "models: choose one of them, or start `dpfest train` without torchrun, or with distributed=off."
+        )
+    if config.algorithm.joint:
+        raise UserError(
+            f"algorithm={config.algorithm.name} cannot be trained over ranks: it chooses rows from all tables jointly, "
+            "by sums over all ranks that must be complete before the first is chosen. Start it without torchrun."
         )
     if config.train.micro_batch_size is not None:
         raise UserError("Over ranks a batch is cut by ranks.parts: leave train.micro_batch_size null.")

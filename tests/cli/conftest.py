@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -16,6 +17,14 @@ ENTRY = "import sys; sys.argv[0] = 'dpfest'; from cli.main import main; main()"
 WIDE_AND_PLAIN = {"COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def write_own_parts(folder: Path) -> None:
+    """Write the files that docs/OWN.md shows."""
+    text = (HOME / "docs" / "OWN.md").read_text(encoding="utf-8")
+    for name, content in re.findall(r"`([\w/]+\.(?:py|yaml))`:\n\n```\w+\n(.*?)```", text, flags=re.S):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
 
 
 @pytest.fixture

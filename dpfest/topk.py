@@ -1,9 +1,9 @@
 """Private top-k selection: the k most frequent embedding rows, chosen before training.
 
 Every example touches at most r_f distinct rows of feature f, one of p (``rows_per_example``: 1 if a feature holds one
-category, more for a bag or a text). ``joint`` takes the k most frequent rows of all features together; ``equal``, as the paper, int(k / p) of
-each feature, capped by its vocabulary. Both cost the same. Mechanisms (for gaussian and laplace, top-k is
-post-processing of noisy counts):
+category, more for a bag or a text). ``joint`` takes the k most frequent rows of all features together; ``equal``, as
+the paper, int(k / p) of each feature, capped by its vocabulary. Both cost the same. Mechanisms (for gaussian and
+laplace, top-k is post-processing of noisy counts):
 
 - gaussian: one Gaussian on the joint histogram of all features, of l2-sensitivity sqrt(sum of r_f): noise of
   ``noise_multiplier`` times that is a Gaussian mechanism of that multiplier, for any k.

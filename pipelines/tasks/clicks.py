@@ -20,8 +20,9 @@ from pipelines.tasks.low_rank_table import EmbeddingSize
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
 from pipelines.tasks.smaller_tables import SmallerTables
 
-Batch = tuple[Tensor, Tensor, Tensor]
-"""Numbers ``[b, n]``, table rows ``[b, F]`` and labels ``[b]``, on the model's device."""
+Batch = tuple[Any, ...]
+"""Arguments of the model, then labels ``[b]``, on its device: numbers ``[b, n]``, table rows ``[b, F]`` and, of data
+with bags, a list of (table rows ``[m]``, where each example's begin ``[b]``), one for each bag feature."""
 
 EVALUATION_BATCH = 8192
 
@@ -44,8 +45,8 @@ class Evaluation:
         Raises:
             Diverged: their scores or loss are not finite.
         """
-        numeric, categorical, labels = batch
-        logits = model(numeric, categorical)
+        *features, labels = batch
+        logits = model(*features)
         self.losses.append(float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")))
         self.auc.add(labels.cpu().numpy(), logits.cpu().numpy())
         refuse_infinite_loss(self.losses[-1])
@@ -97,7 +98,7 @@ class ClickTask:
     ) -> None:
         self.device = device
         sizes, numbers = data.vocabulary_sizes, len(data.numeric_names)
-        model = PctrModel(sizes, numbers, config, seed, smaller=smaller, whole=whole)
+        model = PctrModel(sizes, numbers, config, seed, smaller=smaller, whole=whole, bags=data.bag_combiners)
         self._parameters = sum(size * embedding_dim(size) for size in sizes)
         self.model = model.to(device) if whole else model
         self.table_names = data.categorical_names
@@ -113,8 +114,8 @@ class ClickTask:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the cross-entropy of each example, ``[b]``."""
-        numeric, categorical, labels = batch
-        logits = model(numeric, categorical)
+        *features, labels = batch
+        logits = model(*features)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def evaluate(self, rows: ChunkedRows, calibration: Calibration = None) -> dict[str, Any]:
@@ -136,4 +137,5 @@ class ClickTask:
         """Return rows as a batch on the model's device."""
         parts = (rows.numeric, rows.categorical.astype(np.int64), rows.labels)
         numeric, categorical, labels = (torch.from_numpy(part).to(self.device) for part in parts)
-        return numeric, categorical, labels
+        bags = [tuple(torch.from_numpy(part).to(self.device) for part in bag) for bag in rows.flat_bags()]
+        return (numeric, categorical, bags, labels) if bags else (numeric, categorical, labels)

@@ -37,6 +37,10 @@ class PctrConfig:
         return asdict(self)
 
 
+Bag = tuple[Tensor, Tensor]
+"""Of a feature with several values in a row, the table rows of all examples ``[m]``, and where each's begin ``[b]``."""
+
+
 def embedding_dim(vocabulary: int) -> int:
     """Return the paper's embedding dimension, ``int(2 * V ** 0.25)``."""
     return int(2 * vocabulary**0.25)
@@ -46,12 +50,13 @@ class PctrModel(nn.Module):
     """Ghazi et al., 2023, appendix D.1.1.
 
     Args:
-        vocabularies: number of values of each categorical feature.
+        vocabularies: number of values of each categorical feature, those of bags last.
         numeric: number of numerical features, already transformed.
         config: shape of the model.
         seed: seed of the initial weights.
         smaller: what makes the tables smaller, whose rows then are shared; None for a row for each value.
         whole: False leaves the tables on the meta device, without memory and weights.
+        bags: ``mean`` or ``sum`` for each feature with several values in a row.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class PctrModel(nn.Module):
         *,
         smaller: SmallerTables | None = None,
         whole: bool = True,
+        bags: Sequence[str] = (),
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
@@ -70,7 +76,14 @@ class PctrModel(nn.Module):
         if smaller:
             shapes = smaller.shapes(shapes)
         self._rows = [rows if rows < size else None for (rows, _), size in zip(shapes, vocabularies, strict=True)]
-        tables = [nn.Embedding(*shape, device=None if whole else "meta") for shape in shapes]
+        device, singles = None if whole else "meta", len(shapes) - len(bags)
+        tables: list[nn.Embedding | nn.EmbeddingBag] = [
+            nn.Embedding(*shape, device=device) for shape in shapes[:singles]
+        ]
+        tables += [
+            nn.EmbeddingBag(*shape, mode=mode, device=device)
+            for shape, mode in zip(shapes[singles:], bags, strict=True)
+        ]
         self.tables = nn.ModuleList(tables)
         width = numeric + sum(dim for _, dim in shapes)
         layers: list[nn.Module] = []
@@ -86,11 +99,11 @@ class PctrModel(nn.Module):
                     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
                     layer.bias.zero_()
 
-    def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
-        """Return logits ``[b]`` of numbers ``[b, 13]`` and bucket ids ``[b, 26]``."""
-        values = [
-            column if rows is None else column % rows
-            for column, rows in zip(categorical.unbind(1), self._rows, strict=True)
+    def forward(self, numeric: Tensor, categorical: Tensor, bags: Sequence[Bag] = ()) -> Tensor:
+        """Return logits ``[b]`` of numbers ``[b, 13]``, bucket ids ``[b, 26]`` and bags."""
+        looked_up = [(column,) for column in categorical.unbind(1)] + [tuple(bag) for bag in bags]
+        embedded = [
+            table(ids if rows is None else ids % rows, *offsets)
+            for table, rows, (ids, *offsets) in zip(self.tables, self._rows, looked_up, strict=True)
         ]
-        embedded = [table(column) for table, column in zip(self.tables, values, strict=True)]
         return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)

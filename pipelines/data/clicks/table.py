@@ -10,32 +10,34 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.bags import BagConfig, RowsOfTable
 from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.source import RowBlock, RowSource
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.table_columns import (
+    BAG_HASH,
     TABLE_HASH,
     BadValueError,
     Label,
     identifiers,
     keys,
+    lists,
     numbers,
     transform,
     transformed,
 )
-from pipelines.data.clicks.table_files import CATEGORIES, NUMBERS, check_columns, files_of, frames
+from pipelines.data.clicks.table_files import CATEGORIES, LISTS, NUMBERS, PARTED, check_columns, files_of, frames
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import HASH_SPECIFICATION, line_content
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
-from pipelines.system.ranges import Within
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _UNIT = re.compile(r"\w[\w +-]*")
@@ -53,23 +55,37 @@ class TableConfig(ClickConfig):
         path: a file, a folder or a pattern such as 'clicks/*.parquet'. Required.
         label: the column of labels, 0 or 1, true or false; or a comparison with a number, as in "rating > 3". Required.
         categorical: categorical columns (text, whole numbers, booleans or dates), each with the rows of its embedding
-            table, a public number (without effect unless ``vocabulary.policy`` is hash), as in {user: 8192}. Required.
+            table, a public number (without effect unless ``vocabulary.policy`` is hash), as in {user: 8192}; of a
+            column of lists also how many of a row's values count at most, as in {genres: {rows: 512, most: 16}}
+            (:class:`BagConfig`). Required.
         numeric: numeric columns, each with ``log1p``, ``standard(MEAN, STD)`` with public constants, clipped to
             [-5, 5], or ``none``, as in {price: log1p}; missing values become 0.
         unit: columns that may be the unit of privacy, whole numbers or text without missing values.
     """
 
-    hash_specification: ClassVar[Mapping[str, str]] = HASH_SPECIFICATION | TABLE_HASH
-
     kind: Literal["table"] = "table"
     name: str = "table"
     path: str = "???"
     label: str = "???"
-    categorical: dict[str, Annotated[int, Within(1, 2**31 - 1)]] = field(default_factory=dict)
+    categorical: dict[str, RowsOfTable | BagConfig] = field(default_factory=dict)
     numeric: dict[str, str] = field(default_factory=dict)
     unit: list[str] = field(default_factory=list)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
+
+    @property
+    def bags(self) -> Mapping[str, BagConfig]:
+        """Columns of lists, in the order of their names."""
+        return {name: bag for name, bag in sorted(self.categorical.items()) if isinstance(bag, BagConfig)}
+
+    @property
+    def hash_specification(self) -> Mapping[str, str]:  # type: ignore[override]
+        """How values become rows and lines splits."""
+        return HASH_SPECIFICATION | self._hash
+
+    @property
+    def _hash(self) -> dict[str, str]:
+        return TABLE_HASH | (BAG_HASH if self.bags else {})
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -105,7 +121,7 @@ class TableConfig(ClickConfig):
 
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""
-        return {"files": [fingerprint(path) for path in files_of(self.path)], "hash": TABLE_HASH}
+        return {"files": [fingerprint(path) for path in files_of(self.path)], "hash": self._hash}
 
     def source(self, day: int, scratch: Path) -> RowSource:
         """Return the reader of the rows."""
@@ -113,17 +129,23 @@ class TableConfig(ClickConfig):
 
     def features(self) -> list[int] | int:
         """See :class:`DataConfig`."""
-        sizes = [self.categorical[name] for name in sorted(self.categorical)]
+        sizes = list(sizes_of(self.categorical).values())
         return sizes if self.vocabulary.policy == "hash" else len(sizes)
 
 
+def sizes_of(categorical: Mapping[str, int | BagConfig]) -> dict[str, int]:
+    """Return the rows of each table in the order of a dataset's features: by name, bags after the others."""
+    tables = sorted(categorical.items(), key=lambda table: (isinstance(table[1], BagConfig), table[0]))
+    return {name: table.rows if isinstance(table, BagConfig) else table for name, table in tables}
+
+
 class TableRows:
-    """Rows of the files of a table; features are in the order of their names, however the settings list them.
+    """Rows of the files of a table; features are in the order of their names, bags last, however they are listed.
 
     Args:
         files: the files, in the order of their rows.
         label: as ``data.label``.
-        categorical: categorical columns, with the rows of their tables.
+        categorical: categorical columns, with the rows of their tables, or as bags.
         numeric: numeric columns, with their transforms.
         units: columns that may be the unit of privacy.
 
@@ -135,15 +157,17 @@ class TableRows:
         self,
         files: list[Path],
         label: str,
-        categorical: Mapping[str, int],
+        categorical: Mapping[str, int | BagConfig],
         numeric: Mapping[str, str],
         units: list[str],
     ) -> None:
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
-        self.categorical_names = tuple(sorted(categorical))
+        sizes = sizes_of(categorical)
+        self.categorical_names, self.published_sizes = tuple(sizes), tuple(sizes.values())
+        self._separators = {name: bag.separator for name in sizes if isinstance(bag := categorical[name], BagConfig)}
+        self._singles = tuple(name for name in sizes if name not in self._separators)
         self.numeric_names = tuple(sorted(numeric))
-        self.published_sizes = tuple(categorical[name] for name in self.categorical_names)
         described = [f"{name} {numeric[name]}" for name in self.numeric_names]
         self.numeric_transform = f"{'; '.join(described)}; standardised ones clipped to [-5, 5], unknown as 0"
         self._paths = files
@@ -154,7 +178,8 @@ class TableRows:
             files,
             {
                 "data.label": {self._label.column: NUMBERS},
-                "data.categorical": dict.fromkeys(self.categorical_names, CATEGORIES),
+                "data.categorical": dict.fromkeys(self._singles, CATEGORIES)
+                | {name: LISTS if separator is None else PARTED for name, separator in self._separators.items()},
                 "data.numeric": dict.fromkeys(self.numeric_names, NUMBERS),
                 "data.unit": dict.fromkeys(self._units, CATEGORIES),
             },
@@ -187,19 +212,22 @@ class TableRows:
     def _block(self, frame: pl.DataFrame) -> RowBlock:
         label = self._label.of(frame.get_column(self._label.column))
         read = {name: numbers(frame.get_column(name)) for name in self.numeric_names}
-        key = {name: keys(frame.get_column(name)) for name in {*self.categorical_names, *self._units}}
+        key = {name: keys(frame.get_column(name)) for name in {*self._singles, *self._units}}
+        bags = [lists(frame.get_column(name), separator) for name, separator in self._separators.items()]
         numeric = np.empty((frame.height, len(read)), np.float32, order="F")
         for place, (name, values) in enumerate(read.items()):
             numeric[:, place] = transformed(values, self._transforms[name], frame.get_column(name))
         fields: list[NDArray[np.int64] | NDArray[np.uint64]]
-        fields = [label, *map(_bits, read.values()), *(key[name] for name in (*self.categorical_names, *self._units))]
+        fields = [label, *map(_bits, read.values()), *(key[name] for name in (*self._singles, *self._units))]
+        fields += [one.content() for one in bags]
         return RowBlock(
             content=line_content(fields),
             day=np.zeros(frame.height, np.int32),
             label=label.astype(np.float32),
             numeric=numeric,
-            keys=np.stack([key[name] for name in self.categorical_names]).T,
+            keys=np.array([key[name] for name in self._singles], np.uint64).reshape(-1, frame.height).T,
             units={name: identifiers(frame.get_column(name)) for name in self._units},
+            lists=bags,
         )
 
 

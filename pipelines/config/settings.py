@@ -51,6 +51,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "criteo_synthetic_stream": "pipelines.data.clicks.synthetic:CriteoSyntheticStreamConfig",
         "map_synthetic": "pipelines.data.clicks.map_synthetic:MapSyntheticConfig",
         "table": "pipelines.data.clicks.table:TableConfig",
+        "table_stream": "pipelines.data.clicks.table_stream:TableStreamConfig",
         "journey_text": "pipelines.data.text.journey:JourneyTextConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
         "sst2_phrases": "pipelines.data.text.glue:Sst2PhrasesConfig",

@@ -101,8 +101,9 @@ class ClickConfig(DataConfig):
                 continue
             rows, positives = counts["rows"], counts["positives"]
             held = f"too few rows ({rows:,}, of which {positives:,} have label 1)" if rows else "no row"
-            warnings.append(
-                f"{part} holds {held}: its AUC will be unknown. Use more data, or raise data.split.{part} "
-                f"(now {share:g})."
-            )
+            warnings.append(f"{part} holds {held}: its AUC will be unknown. Use more data, or {self.more_rows(part)}.")
         return warnings
+
+    def more_rows(self, part: str) -> str:
+        """Return what gives a split more rows."""
+        return f"raise data.split.{part} (now {self.split.shares[part]:g})"

@@ -32,6 +32,8 @@ class RowBlock:
         keys: Keys of the categorical values, shape [n, F].
         units: Identifier of each row's unit, shape [n], by each column that may be the unit of privacy.
         lists: Keys of features with several values in a row, a feature each.
+        part: Place of each row's split among those of the dataset, shape [n], where the source says it; None for splits
+            by content.
     """
 
     content: NDArray[np.uint64]
@@ -41,6 +43,7 @@ class RowBlock:
     keys: NDArray[np.uint64]
     units: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     lists: Sequence[Lists] = ()
+    part: NDArray[np.int64] | None = None
 
     def keys_of(self, chosen: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
         """Return the keys of each feature in chosen rows, those of one row once; lists are the last features."""

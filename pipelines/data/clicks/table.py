@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +34,8 @@ from pipelines.data.clicks.table_columns import (
     transform,
     transformed,
 )
-from pipelines.data.clicks.table_files import CATEGORIES, LISTS, NUMBERS, PARTED, check_columns, files_of, frames
+from pipelines.data.clicks.table_days import DayColumn, parts_of
+from pipelines.data.clicks.table_files import CATEGORIES, LISTS, NUMBERS, PARTED, TEXT, check_columns, files_of, frames
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import HASH_SPECIFICATION, line_content
 from pipelines.data.source import Progress, RefusedRows
@@ -61,6 +63,8 @@ class TableConfig(ClickConfig):
         numeric: numeric columns, each with ``log1p``, ``standard(MEAN, STD)`` with public constants, clipped to
             [-5, 5], or ``none``, as in {price: log1p}; missing values become 0.
         unit: columns that may be the unit of privacy, whole numbers or text without missing values.
+        split_by: a column of the names of splits, train, validation and test (of a stream, train and validation); null
+            to split by a hash of each line, in the shares of ``split``.
     """
 
     kind: Literal["table"] = "table"
@@ -72,6 +76,7 @@ class TableConfig(ClickConfig):
     unit: list[str] = field(default_factory=list)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
+    split_by: str | None = None
 
     @property
     def bags(self) -> Mapping[str, BagConfig]:
@@ -112,6 +117,10 @@ class TableConfig(ClickConfig):
                 raise UserError(f"data.{key} names {label}, which the label is made of: a model would read it off.")
         for name, text in self.numeric.items():
             transform(name, text)
+        if self.split_by is not None and self.split.shares != type(self.split)().shares:
+            raise UserError(
+                f"the shares of data.split have no effect under data.split_by={self.split_by}: leave them out."
+            )
         for name in self.unit:
             if not _UNIT.fullmatch(name) or name == "example":
                 raise UserError(
@@ -125,7 +134,16 @@ class TableConfig(ClickConfig):
 
     def source(self, day: int, scratch: Path) -> RowSource:
         """Return the reader of the rows."""
-        return TableRows(files_of(self.path), self.label, self.categorical, self.numeric, self.unit)
+        return self.rows(files_of(self.path))
+
+    def rows(self, files: list[Path], number: int = 0, days: DayColumn | None = None) -> RowSource:
+        """Return the reader of files whose rows are of the day ``number``, or of the rows that ``days`` says are."""
+        parts = None if self.split_by is None else (self.split_by, tuple(self.split.shares))
+        return TableRows(files, self.label, self.categorical, self.numeric, self.unit, parts, number, days)
+
+    def more_rows(self, part: str) -> str:
+        """Return what gives a split more rows."""
+        return super().more_rows(part) if self.split_by is None else f"name {part} in more rows of {self.split_by}"
 
     def features(self) -> list[int] | int:
         """See :class:`DataConfig`."""
@@ -148,6 +166,9 @@ class TableRows:
         categorical: categorical columns, with the rows of their tables, or as bags.
         numeric: numeric columns, with their transforms.
         units: columns that may be the unit of privacy.
+        parts: a column of the names of splits, and these names; None for splits by hash.
+        number: day of the rows.
+        days: column by which rows of other days are left out; None for all rows.
 
     Raises:
         UserError: a setting is invalid, or a file lacks a column or holds it as another type.
@@ -160,6 +181,9 @@ class TableRows:
         categorical: Mapping[str, int | BagConfig],
         numeric: Mapping[str, str],
         units: list[str],
+        parts: tuple[str, tuple[str, ...]] | None = None,
+        number: int = 0,
+        days: DayColumn | None = None,
     ) -> None:
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
@@ -174,6 +198,7 @@ class TableRows:
         self._label = Label.parse(label)
         self._transforms = {name: transform(name, numeric[name]) for name in self.numeric_names}
         self._units = tuple(sorted(units))
+        self._parts, self._number, self._days = parts, number, days
         check_columns(
             files,
             {
@@ -182,6 +207,8 @@ class TableRows:
                 | {name: LISTS if separator is None else PARTED for name, separator in self._separators.items()},
                 "data.numeric": dict.fromkeys(self.numeric_names, NUMBERS),
                 "data.unit": dict.fromkeys(self._units, CATEGORIES),
+                "data.split_by": {} if parts is None else {parts[0]: (TEXT,)},
+                "data.day": {} if days is None else {days.column: days.kinds},
             },
         )
 
@@ -196,20 +223,26 @@ class TableRows:
         Raises:
             UserError: a file cannot be read, or a value cannot be used; names file, row and column.
         """
-        columns = list(dict.fromkeys([self._label.column, *self.numeric_names, *self.categorical_names, *self._units]))
+        named = [self._label.column, *self.numeric_names, *self.categorical_names, *self._units]
+        named += ([self._parts[0]] if self._parts else []) + ([self._days.column] if self._days else [])
+        columns = list(dict.fromkeys(named))
         sizes = [path.stat().st_size for path in self._paths]
         for file, path in enumerate(self._paths):
             done = 0
             for frame, share in frames(path, columns):
-                try:
-                    block = self._block(frame)
-                except BadValueError as error:
-                    raise UserError(f"{path}, row {done + error.row + 1:,}: {error}") from error
+                mine, numbered = np.arange(frame.height), []
+                if self._days is not None:
+                    with _located(path, done + mine):
+                        number = self._days.numbers(frame.get_column(self._days.column))
+                    mine = np.flatnonzero(self._days.days_of(number) == self._number)
+                    numbered = [number[mine]]
+                with _located(path, done + mine):
+                    block = self._block(frame if len(mine) == frame.height else frame[mine], numbered)
                 yield block
                 done += frame.height
                 progress(int(sum(sizes[:file]) + share * sizes[file]), sum(sizes))
 
-    def _block(self, frame: pl.DataFrame) -> RowBlock:
+    def _block(self, frame: pl.DataFrame, numbered: list[NDArray[np.int64]]) -> RowBlock:
         label = self._label.of(frame.get_column(self._label.column))
         read = {name: numbers(frame.get_column(name)) for name in self.numeric_names}
         key = {name: keys(frame.get_column(name)) for name in {*self._singles, *self._units}}
@@ -219,16 +252,31 @@ class TableRows:
             numeric[:, place] = transformed(values, self._transforms[name], frame.get_column(name))
         fields: list[NDArray[np.int64] | NDArray[np.uint64]]
         fields = [label, *map(_bits, read.values()), *(key[name] for name in (*self._singles, *self._units))]
-        fields += [one.content() for one in bags]
+        fields += [*(one.content() for one in bags), *numbered]
         return RowBlock(
             content=line_content(fields),
-            day=np.zeros(frame.height, np.int32),
+            day=np.full(frame.height, self._number, np.int32),
             label=label.astype(np.float32),
             numeric=numeric,
-            keys=np.array([key[name] for name in self._singles], np.uint64).reshape(-1, frame.height).T,
+            keys=np.array([key[name] for name in self._singles], np.uint64).reshape(len(self._singles), frame.height).T,
             units={name: identifiers(frame.get_column(name)) for name in self._units},
             lists=bags,
+            part=None if self._parts is None else parts_of(frame.get_column(self._parts[0]), self._parts[1]),
         )
+
+
+@contextmanager
+def _located(path: Path, rows: NDArray[np.int64]) -> Iterator[None]:
+    """A context in which a value that cannot be used is told with its file and its row there.
+
+    Args:
+        path: the file.
+        rows: place in it of each row that is read, from 0.
+    """
+    try:
+        yield
+    except BadValueError as error:
+        raise UserError(f"{path}, row {rows[error.row] + 1:,}: {error}") from error
 
 
 def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:

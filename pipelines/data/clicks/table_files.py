@@ -197,4 +197,4 @@ def _check_kind(path: Path, key: str, name: str, type_: pl.DataType, kinds: Sequ
     if kind == NUMBER:  # of a categorical column, or of one of units
         listed = "list it under data.numeric, or " if key == "data.categorical" else ""
         cure = f"{listed}write whole numbers as such (pandas makes them floats where one is missing, unless Int64)."
-    raise UserError(f"{what}, and {key} takes {', '.join(kinds[:-1])} or {kinds[-1]}: {cure}")
+    raise UserError(f"{what}, and {key} takes {', '.join(kinds[:-1])}{' or ' * (len(kinds) > 1)}{kinds[-1]}: {cure}")

@@ -95,7 +95,7 @@ def finished(to_make: DaysToMake) -> Path:
         sum(day.description[kind]["total"] for day in stream.days) for kind in ("rejected_rows", "excluded_rows")
     )
     _say(f"{stream.folder} ({how}): {rows}; {rejected:,} malformed and {excluded:,} unlabelled ones left out.")
-    for line in _cut(stream):
+    for line in _cut(stream) if new else ():
         _say(line)
     if new and to_make.data.provenance is not None:
         _say(str(to_make.data.provenance))

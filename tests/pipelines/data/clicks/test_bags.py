@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,17 @@ def test_made_with_says_how_in_plain_values(tmp_path: Path) -> None:
     folder = run(of(written(tmp_path, lists_of())), tmp_path / "data")
     made = json.loads((folder / "dataset.json").read_text())["made_with"]["categorical"]
     assert made["genres"] == {"rows": 40, "most": 3, "combiner": "mean", "separator": None} and made["user"] == 50
+
+
+def test_the_baskets_of_the_document_are_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (script,) = re.findall(
+        r"```python\n(.*?)```", (Path(__file__).parents[4] / "docs" / "DATA.md").read_text("utf-8"), flags=re.S
+    )
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "DATA.md", "exec"), {})
+    products = BagConfig(rows=32768, most=32)
+    categorical = {"household": 4096, "products": products}
+    table = TableConfig(path="baskets.parquet", label="coupon", categorical=categorical)
+    dataset = Dataset.open(run(table, tmp_path / "data"))
+    assert sum(dataset.rows.values()) == 155_848
+    assert 9_250 <= dataset.description["categorical_features"][1]["cut_rows"] <= 9_350

@@ -4,7 +4,7 @@ A contribution map sees a row in one batch, and pays for it in each step: an exa
 ``min(1, C1 / sqrt(F))`` to each, and the noise on a row has standard deviation ``C1 sigma_1``. A row's sum therefore
 equals one standard deviation where it occurs in ``sigma_1 max(C1, sqrt(F))`` examples *of a batch*, which at a rate q
 takes 1/q times as many of all. A selection before training counts all examples once, under noise of
-``sigma_h sqrt(F)``.
+``sigma_h sqrt(F)``. Where bags hold up to so many rows, F is the most that an example can touch.
 
 Both are means: which rows survive is drawn anew in each step, or once.
 """
@@ -12,6 +12,7 @@ Both are means: which rows survive is drawn anew in each step, or once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ def seen_by_map(plan: PrivacyPlan, rows_per_example: int, period: int = 0) -> Se
     Args:
         plan: of an algorithm with a contribution map.
         rows_per_example: F, distinct rows that an example touches in all tables: the number of features, where each
-            holds one category.
+            holds one category; of bags the most that they hold.
         period: of a stream, from 0.
 
     Raises:
@@ -65,19 +66,21 @@ def seen_in_batch(noise_multiplier: float, contribution_clipping_norm: float, ro
     return noise_multiplier * max(contribution_clipping_norm, math.sqrt(rows_per_example))
 
 
-def seen_by_selection(plan: PrivacyPlan, rows_per_example: int) -> Seen | None:
+def seen_by_selection(plan: PrivacyPlan, rows_per_example: int | Sequence[int]) -> Seen | None:
     """Return what the counts of a selection before training see; None where there are none, or no noise on them.
 
     Args:
         plan: of any algorithm.
-        rows_per_example: as for :func:`seen_by_map`.
+        rows_per_example: as for :func:`seen_by_map`; or the most rows of each feature in which an example is counted.
+            Laplace noise is larger where they are more: of the feature with the most noise.
     """
     selection = plan.algorithm.selection
     if selection is None or selection.law not in ("gaussian", "laplace"):
         return None
+    most = [1] * rows_per_example if isinstance(rows_per_example, int) else rows_per_example
     if selection.law == "gaussian":
-        return Seen(None, selection.noise_multiplier * math.sqrt(rows_per_example))
-    return Seen(None, math.sqrt(2) * rows_per_example / selection.epsilon)
+        return Seen(None, selection.noise_multiplier * math.sqrt(sum(most)))
+    return Seen(None, math.sqrt(2) * len(most) * max(most) / selection.epsilon)
 
 
 def survival(plan: PrivacyPlan, occurrences: float, rows_per_example: int, period: int = 0) -> float:

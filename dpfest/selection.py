@@ -17,7 +17,7 @@ from dpfest.capture import Recorder
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batches, DatasetReader, request_of
-from dpfest.topk import Selection, select_rows
+from dpfest.topk import RowsPerExample, Selection, each_feature, select_rows
 from dpfest.trial import check_batch
 from dpfest.units import Units
 from dpfest.validation import check_loss_fn
@@ -32,7 +32,7 @@ def select(
     loss_fn: Callable[[nn.Module, Any], Tensor],
     algorithm: Algorithm,
     *,
-    rows_per_example: int,
+    rows_per_example: RowsPerExample,
     batch_size: int = _AT_ONCE,
     collate_fn: Callable[[list[Any]], Any] | None = None,
     noise_seed: int | None = None,
@@ -54,7 +54,8 @@ def select(
         loss_fn: runs the model.
         algorithm: ``dpfest.FEST(...)`` or ``dpfest.AdaFESTPlus(...)``, whose ``selection`` sets mechanism and size.
         rows_per_example: maximum number of distinct rows of one table in which an example is counted: 1 for a feature
-            with one category; for bags and texts a typical number per example (more adds noise, fewer loses counts).
+            with one category; for bags and texts a typical number per example (more adds noise, fewer loses counts). A
+            sequence gives a number for each table, in the model's order.
         batch_size: number of examples run at once.
         collate_fn: turns a list of examples into a batch.
         noise_seed: None for noise from the operating system's entropy.
@@ -65,8 +66,6 @@ def select(
     """
     if not isinstance(algorithm, Algorithm) or algorithm.selection is None:
         raise UserError("algorithm must be one that selects rows first: dpfest.FEST() or dpfest.AdaFESTPlus().")
-    if rows_per_example < 1:
-        raise UserError(f"rows_per_example={rows_per_example} must be 1 or more.")
     if algorithm.selection.prior is not None:
         raise UserError("select() counts the data set; rows of public counts come from select_rows(counts, ...).")
     if units is not None:
@@ -77,7 +76,7 @@ def select(
     recorder = Recorder(model, loss_fn, key)
     first = request_of(key, 0, np.arange(min(batch_size, len(dataset))), check=batch_size)
     check_batch(recorder, math.inf, Batches(read)[first], whole_tables=True)  # look-ups must be an example's own
-    total = recorder.layout.total_rows
+    total, most = recorder.layout.total_rows, each_feature(rows_per_example, len(recorder.layout.rows))
     counts = np.zeros(total, dtype=np.int64)
     pairs = [np.empty(0, dtype=np.int64)]  # unit * total + row, distinct within an item
     for step, start in enumerate(range(0, len(dataset), batch_size)):
@@ -88,46 +87,49 @@ def select(
             if units is not None:
                 pairs.append(np.unique(units.of[part.examples[example]] * total + rows))
             else:
-                counts += counted(example, rows, recorder.layout.offsets, rows_per_example)
+                counts += counted(example, rows, recorder.layout.offsets, most)
     if units is not None:
         distinct = np.unique(np.concatenate(pairs))
-        counts += counted(distinct // total, distinct % total, recorder.layout.offsets, rows_per_example)
+        counts += counted(distinct // total, distinct % total, recorder.layout.offsets, most)
     histograms = np.split(counts, recorder.layout.offsets[1:-1])
     chosen = select_rows(
         histograms,
         algorithm.selection,
         key.stream("selection"),
         examples=len(dataset) if units is None else units.count,
-        rows_per_example=rows_per_example,
+        rows_per_example=most,
     )
     return replace(chosen, fixed=key.fixed, unit=None if units is None else units.config)
 
 
 def counted(
-    example: NDArray[np.int64], rows: NDArray[np.int64], offsets: Sequence[int], rows_per_example: int
+    example: NDArray[np.int64], rows: NDArray[np.int64], offsets: Sequence[int], rows_per_example: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Return in how many examples (or units) each row occurs, of each table at most ``rows_per_example`` of them.
+    """Return in how many examples (or units) each row occurs; of a table each counts in so many of its rows at most.
 
     Args:
         example: the example of each pair, ``[p]``.
         rows: the global row of each pair, ``[p]``; pairs are distinct.
         offsets: first row of each table, and the number of rows at the end.
-        rows_per_example: number of rows of a table in which an example counts, at most.
+        rows_per_example: number of rows of each table in which an example counts, at most.
 
-    Formal guarantee: an example moves at most ``rows_per_example`` counts of a table, each by 1; which ones depends on
-    its own rows alone.
+    Formal guarantee: an example moves at most ``rows_per_example[t]`` counts of table t, each by 1; which ones depends
+    on its own rows alone.
     """
-    tables = np.searchsorted(np.asarray(offsets), rows, side="right")
-    kept = rows[_within(example * len(offsets) + tables, rows, rows_per_example)]
+    tables = np.searchsorted(np.asarray(offsets), rows, side="right") - 1
+    kept = rows[_within(example * len(offsets) + tables, rows, np.asarray(rows_per_example)[tables])]
     return np.bincount(kept, minlength=offsets[-1])
 
 
-def _within(group: NDArray[np.int64], rows: NDArray[np.int64], most: int) -> NDArray[np.bool_]:
-    """Return which pairs stay when each group keeps ``most`` of its rows, chosen by a hash: bool ``[pairs]``."""
+def _within(group: NDArray[np.int64], rows: NDArray[np.int64], most: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which pairs stay when each group keeps ``most`` of its rows, chosen by a hash: bool ``[pairs]``.
+
+    ``most [pairs]`` is the same for all pairs of a group.
+    """
     spread = rows.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     order = np.lexsort((spread, group))
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
     rank = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
     kept = np.zeros(len(order), dtype=bool)
-    kept[order[rank < most]] = True
+    kept[order[rank < most[order]]] = True
     return kept

@@ -1,18 +1,19 @@
 """Private top-k selection: the k most frequent embedding rows, chosen before training.
 
-Every example touches at most ``rows_per_example`` (r) distinct rows of each of p features (1 if a feature holds one
-category). ``joint`` takes the k most frequent rows of all features together; ``equal``, as the paper, int(k / p) of
-each feature, capped by its vocabulary. Both cost the same. Mechanisms (for gaussian and laplace, top-k is
-post-processing of noisy counts):
+Every example touches at most r_f distinct rows of feature f, one of p (``rows_per_example``: 1 if a feature holds one
+category, more for a bag or a text). ``joint`` takes the k most frequent rows of all features together; ``equal``, as
+the paper, int(k / p) of each feature, capped by its vocabulary. Both cost the same. Mechanisms (for gaussian and
+laplace, top-k is post-processing of noisy counts):
 
-- gaussian: one Gaussian on the joint histogram of all features, of l2-sensitivity sqrt(p r): noise of
+- gaussian: one Gaussian on the joint histogram of all features, of l2-sensitivity sqrt(sum of r_f): noise of
   ``noise_multiplier`` times that is a Gaussian mechanism of that multiplier, for any k.
-- laplace: noise of scale r / (epsilon/p) on each feature's histogram, of l1-sensitivity r: (epsilon/p, 0)-DP per
-  feature for any k, least private if one row takes all of r (log-concave noise: Awan and Dong 2022). All features
+- laplace: noise of scale r_f / (epsilon/p) on each feature's histogram, of l1-sensitivity r_f: (epsilon/p, 0)-DP per
+  feature for any k, least private if one row takes all of r_f (log-concave noise: Awan and Dong 2022). All features
   together are p of these.
 - gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once: the law of drawing k
   rows one after another, each by the exponential mechanism at epsilon/p on counts that one example moves by at most 1
-  in one direction (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws, from one feature or from all. The
+  in one direction, however many of them (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws, from one
+  feature or from all. The
   paper claims one: true for k = 1 only. For larger k, the event that a row far ahead is left out has a probability
   ratio near exp(k * epsilon/p).
 - public: the counts come from public data; nothing is spent.
@@ -42,6 +43,8 @@ from dpfest.units import UnitConfig
 
 Counts = tuple[int, NDArray[np.float64]]
 """A feature, and its counts or the next block of them."""
+RowsPerExample = int | Sequence[int]
+"""Distinct rows of a feature in which an example is counted, at most: of each feature, or of all of them."""
 ROWS_AT_ONCE = 64 * BLOCK
 """Rows of a block, which is drawn with the same bits as a whole feature."""
 
@@ -160,22 +163,44 @@ def selection_events(selection: SelectionConfig, vocabulary_sizes: Sequence[int]
 
 
 def _mechanism(
-    selection: SelectionConfig, vocabulary_sizes: Sequence[int], rows_per_example: int
-) -> tuple[str, float, list[Event]]:
-    """Return the noise of a count (its law and scale), and the events of the whole selection."""
+    selection: SelectionConfig, vocabulary_sizes: Sequence[int], rows_per_example: RowsPerExample
+) -> tuple[str, list[float], list[Event]]:
+    """Return the noise of a count (its law, and its scale in each feature), and the events of the whole selection."""
     features, what, rows = len(vocabulary_sizes), "row selection", rows_selected(selection, vocabulary_sizes)
     share, sigma = selection.epsilon / features, selection.noise_multiplier
+    most = each_feature(rows_per_example, features)
     if selection.law == "gaussian":
         event = Event(kind="gaussian", what=what, noise_multiplier=sigma)
-        return "gaussian", sigma * math.sqrt(features * rows_per_example), [event]
+        return "gaussian", [sigma * math.sqrt(sum(most))] * features, [event]
     if selection.law == "laplace":
         event = Event(kind="laplace", what=what, noise_multiplier=1 / share, count=features)
-        return "laplace", rows_per_example / share, [event]
+        return "laplace", [rows / share for rows in most], [event]
     if selection.law == "gumbel":
         claim = selection.epsilon
         event = Event(kind="pure", what=what, draws=rows, epsilon_per_draw=share, claimed_epsilon=claim)
-        return "gumbel", 1 / share, [event]
-    return "none", 0.0, []
+        return "gumbel", [1 / share] * features, [event]
+    return "none", [0.0] * features, []
+
+
+def each_feature(rows_per_example: RowsPerExample, features: int) -> list[int]:
+    """Return the largest number of rows of each feature in which an example is counted.
+
+    Raises:
+        UserError: a number is below 1, or they are not one for each feature.
+    """
+    most = [rows_per_example] * features if isinstance(rows_per_example, int) else list(rows_per_example)
+    if len(most) != features or min(most, default=1) < 1:
+        raise UserError(
+            f"rows_per_example={rows_per_example} must be 1 or more, for each of {features} tables or for all."
+        )
+    return most
+
+
+def noise_scales(
+    selection: SelectionConfig, vocabulary_sizes: Sequence[int], rows_per_example: RowsPerExample
+) -> list[float]:
+    """Return the scale of the noise on a row's count, by feature: of Gaussian noise the standard deviation."""
+    return _mechanism(selection, vocabulary_sizes, rows_per_example)[1]
 
 
 def select_rows(
@@ -184,7 +209,7 @@ def select_rows(
     stream: Keystream,
     *,
     examples: int,
-    rows_per_example: int,
+    rows_per_example: RowsPerExample,
 ) -> Selection:
     """Select the most frequent rows under differential privacy.
 
@@ -198,15 +223,15 @@ def select_rows(
         selection: the mechanism and its settings.
         stream: source of the noise; the guarantee holds while its key is secret.
         examples: number of examples counted.
-        rows_per_example: maximum number of distinct rows of one feature in which an example is counted
-            (``dpfest.select`` counts and cuts them itself).
+        rows_per_example: maximum number of distinct rows of one feature in which an example is counted, of each feature
+            or one for all (``dpfest.select`` counts and cuts them itself).
 
     Raises:
         UserError: a histogram exceeds what so many examples can produce; fewer rows are requested than there are
             features to split them among; or noise so large that no count can show through.
     """
     sizes = [len(counts) for counts in histograms]
-    law, scale, events = _mechanism(selection, sizes, rows_per_example)
+    law, scales, events = _mechanism(selection, sizes, rows_per_example)
     refuse_overfull(histograms, selection, examples, rows_per_example)
     offsets = np.cumsum([0, *sizes])
     if law == "gumbel":
@@ -215,7 +240,7 @@ def select_rows(
             counts = np.concatenate([histograms[feature] for feature in features]).astype(float)
             size, offset = len(counts), offsets[features.start]
             drawn.append(
-                offset + draw_rows(np.arange(size), counts, universe=size, count=number, scale=scale, stream=stream)
+                offset + draw_rows(np.arange(size), counts, universe=size, count=number, scale=scales[0], stream=stream)
             )
         rows = np.concatenate(drawn)
     else:
@@ -231,7 +256,7 @@ def noisy_counts(
     stream: Keystream,
     *,
     examples: int,
-    rows_per_example: int,
+    rows_per_example: RowsPerExample,
 ) -> Iterator[Counts]:
     """Return histograms with ``gaussian`` or ``laplace`` noise, or ``public`` ones unchanged; not for ``gumbel``.
 
@@ -242,16 +267,16 @@ def noisy_counts(
     Raises:
         UserError: the noise's grid is wider than 1.
     """
-    law, scale, _ = _mechanism(selection, [len(counts) for counts in histograms], rows_per_example)
+    law, scales, _ = _mechanism(selection, [len(counts) for counts in histograms], rows_per_example)
     refuse_overfull(histograms, selection, examples, rows_per_example)
-    if law != "none" and gaussian_grid(scale) > 1:  # counts would have to be rounded, at a cost in privacy
+    if law != "none" and gaussian_grid(max(scales)) > 1:  # counts would have to be rounded, at a cost in privacy
         raise UserError(
-            f"selection adds noise of scale {scale:.3g} to every count, which no count outweighs: give a "
+            f"selection adds noise of scale {max(scales):.3g} to every count, which no count outweighs: give a "
             "smaller noise_multiplier or a larger epsilon."
         )
 
     def blocks() -> Iterator[Counts]:
-        for feature, counts in enumerate(histograms):
+        for feature, (counts, scale) in enumerate(zip(histograms, scales, strict=True)):
             if law == "laplace":
                 yield feature, counts + laplace(stream, len(counts), scale)
                 continue
@@ -263,18 +288,24 @@ def noisy_counts(
 
 
 def refuse_overfull(
-    histograms: Sequence[NDArray[np.integer]], selection: SelectionConfig, examples: int, rows_per_example: int
+    histograms: Sequence[NDArray[np.integer]],
+    selection: SelectionConfig,
+    examples: int,
+    rows_per_example: RowsPerExample,
 ) -> None:
     """Refuse histograms in which some example counts for more than the noise hides, as their totals show.
 
     Raises:
         UserError: names the feature.
     """
-    for number, counts in enumerate(histograms if selection.prior is None else ()):
-        if (total := int(counts.sum())) > examples * rows_per_example:
+    if selection.prior is not None:
+        return
+    most = each_feature(rows_per_example, len(histograms))
+    for number, (counts, rows) in enumerate(zip(histograms, most, strict=True)):
+        if (total := int(counts.sum())) > examples * rows:
             raise UserError(
                 f"The histogram of feature {number} counts {total:,} rows, more than {examples:,} examples with "
-                f"rows_per_example={rows_per_example} can touch: cut each example's rows, as dpfest.select does."
+                f"rows_per_example={rows} can touch: cut each example's rows, as dpfest.select does."
             )
 
 

@@ -46,13 +46,13 @@ class Budget:
         plan: of a run; within a private search, of one of its runs.
         search: the private search over this one setting, if one is asked for.
         alone: the plan of a run that no search chooses.
-        rows_per_example: rows that an example (or a unit) touches in all tables; None where it is not one of each.
+        rows_per_example: rows of each feature that an example touches at most; None where that is unknown.
     """
 
     plan: PrivacyPlan
     search: SearchPlan | None = None
     alone: PrivacyPlan | None = None
-    rows_per_example: int | None = None
+    rows_per_example: Sequence[int] | None = None
 
     def __str__(self) -> str:
         plan, stream, step = self.plan, self.plan.periods[0].days is not None, self.plan.step()
@@ -93,12 +93,12 @@ class Budget:
 
     def _seen(self) -> dict[str, str]:
         """Return how often a row must occur to be told from the noise (:mod:`dpfest.seen`); of clicks alone, where an
-        example touches a row of each feature."""
+        example touches a row of each feature, or a bag of them."""
         plan, lines, whose = self.plan, {}, "examples" if self.plan.unit is None else f"{self.plan.unit.name}s"
         if self.rows_per_example is None:
             return {}
         if isinstance(plan.algorithm, AdaFEST):
-            seen = seen_by_map(plan, self.rows_per_example)
+            seen = seen_by_map(plan, sum(self.rows_per_example))
             assert seen.in_batch is not None
             of = f"{seen.in_batch:,.1f} of a batch" + ("" if plan.periods[0].days is None else ", in the first period")
             lines["a row is seen by the map in"] = f"{seen.in_all:,.0f} training {whose} ({of})"
@@ -161,7 +161,9 @@ def budget(config: Config) -> Budget:
     alone = planned(config, examples, features)
     rows_per_example = None
     if config.data.task == "clicks" and alone.unit is None:
-        rows_per_example = features if isinstance(features, int) else len(features)
+        bags = [bag.most for bag in config.data.bags.values()]
+        singles = (features if isinstance(features, int) else len(features)) - len(bags)
+        rows_per_example = [1] * singles + bags
     if not config.search.asked:
         return Budget(alone, rows_per_example=rows_per_example)
     search = search_plan([config], examples, features)

@@ -95,11 +95,26 @@ def finished(to_make: DaysToMake) -> Path:
         sum(day.description[kind]["total"] for day in stream.days) for kind in ("rejected_rows", "excluded_rows")
     )
     _say(f"{stream.folder} ({how}): {rows}; {rejected:,} malformed and {excluded:,} unlabelled ones left out.")
+    for line in _cut(stream) if new else ():
+        _say(line)
     if new and to_make.data.provenance is not None:
         _say(str(to_make.data.provenance))
     for warning in to_make.data.warnings(stream.days[0]):
         _say(f"warning: {warning}")
     return stream.folder
+
+
+def _cut(stream: Stream) -> list[str]:
+    """Say of each bag how many rows' lists were longer than it."""
+    lines, rows = [], sum(stream.rows_of_day)
+    for features in zip(*(day.description["categorical_features"] for day in stream.days), strict=True):
+        name, most, cut = features[0]["name"], features[0].get("most"), sum(one.get("cut_rows", 0) for one in features)
+        if cut:
+            lines.append(
+                f"{name}: {cut:,} of {rows:,} rows hold more than {most} distinct rows of its table; the first {most} "
+                f"are kept (data.categorical.{name}.most)."
+            )
+    return lines
 
 
 def _make(to_make: DaysToMake, config: Config, at_once: int) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from dpfest.noise import Keystream, NoiseKey
 from dpfest.topk import (
     SelectionConfig,
     most_frequent,
+    noise_scales,
     noisy_counts,
     rows_selected,
     select_rows,
@@ -74,8 +74,8 @@ def cost_summary(config: Config, stream: Stream) -> str:
     """Describe the mechanism of a selection from these data, its noise and its own cost, in full sentences."""
     selection: SelectionConfig = config.algorithm.selection
     training, _ = stream.split_days(config.stream.train_days)
-    sizes, rows_per_example = stream.vocabulary_sizes, rows_counted(config, training[0])
-    scale = noise_scale(selection, sizes, rows_per_example)
+    sizes, counted_in = stream.vocabulary_sizes, rows_counted(config, training[0])
+    scale, uneven = max(noise_scales(selection, sizes, counted_in)), len(set(counted_in)) > 1
     examples = sum(day.examples for day in training)
     if config.unit_of_privacy is not None:
         examples = len(np.unique(np.concatenate(identifiers(training, config.privacy.unit))))
@@ -87,7 +87,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
     delta = config.privacy.delta or 1 / examples
     noise = {
         "gaussian": f"Gaussian noise of standard deviation {scale:,.4g} (multiplier {selection.noise_multiplier:g})",
-        "laplace": f"Laplace noise of scale {scale:,.4g}",
+        "laplace": f"Laplace noise of scale {scale:,.4g}" + (", less where fewer rows count" if uneven else ""),
         "gumbel": f"Gumbel noise of scale {scale:,.4g}",
     }[selection.law]
     cost = f"epsilon {accounting.epsilon(events, delta):.4g} at delta {delta:.3g}"
@@ -103,27 +103,17 @@ def cost_summary(config: Config, stream: Stream) -> str:
     }
     counted = days[selection.source or "streaming"] if stream.is_stream else ""
     whose = f"of a feature for a {unit.name}" if unit else "an example"
-    most = f", at most {rows_per_example} rows {whose}" if rows_per_example > 1 else ""
+    most = f", at most {max(counted_in)} rows {whose}" if max(counted_in) > 1 else ""
+    if uneven:
+        several = zip(training[0].categorical_names, counted_in, strict=True)
+        bags = (f"{rows} rows of {name}" for name, rows in several if rows > min(counted_in))
+        most = f", at most {', '.join(bags)} and {min(counted_in)} of every other feature {whose}"
     of = f"all {len(sizes)} features" if len(sizes) > 1 else "each row"
     return (
         f"The rows are the most frequent ones after {noise} on the counts of {of}{counted}{most}. "
         f"Alone, the selection costs {cost} ({source}){claim}; training within these rows composes that with its "
         "steps within its own privacy.epsilon. Repeating the same selection costs nothing more."
     )
-
-
-def noise_scale(selection: SelectionConfig, sizes: Sequence[int], rows_per_example: int) -> float:
-    """Return the standard deviation of Gaussian noise on a row's count, or the scale of Laplace or Gumbel noise.
-
-    An example, or a unit, that counts in m rows of each of p features moves the joint histogram by √(p·m) in l2.
-    """
-    features = len(sizes)
-    return {
-        "gaussian": selection.noise_multiplier * math.sqrt(features * rows_per_example),
-        "laplace": rows_per_example * features / selection.epsilon,
-        "gumbel": features / selection.epsilon,
-        "public": 0.0,
-    }[selection.law]
 
 
 class Selection:
@@ -150,7 +140,8 @@ class Selection:
         self._units = None if unit is None else identifiers(self._days, config.privacy.unit)
         self._most = rows_counted(config, self._days[0])
         # What a release is of, besides its rows: of units, the column and how often one may count.
-        self._unit = {} if unit is None else {"unit": {"column": config.privacy.unit, "rows_per_unit": self._most}}
+        each = self._most if len(set(self._most)) > 1 else self._most[0]
+        self._unit = {} if unit is None else {"unit": {"column": config.privacy.unit, "rows_per_unit": each}}
         self._added = 0
         self._sum = np.zeros(0 if self._once else sum(self._sizes))
 
@@ -210,11 +201,11 @@ class Selection:
 
     def _warn_if_random(self, examples: int) -> None:
         """Say that no row can be told from another, if no count can exceed the noise on it."""
-        scale = noise_scale(self._selection, self._sizes, self._most)
+        scale = max(noise_scales(self._selection, self._sizes, self._most))
         if scale < examples:
             return
         unit = self._config.unit_of_privacy
-        cure = "lower unit.max_examples, or " if unit and self._most > 1 else ""
+        cure = "lower unit.max_examples, or " if unit and max(self._most) > 1 else ""
         print(
             f"warning: the noise on the counts of a selection ({scale:,.4g}) is as large as the number of "
             f"{unit.name + 's' if unit else 'examples'} counted ({examples:,}): rows are selected at random. For less "
@@ -236,11 +227,13 @@ class Selection:
         return len(np.unique(np.concatenate([self._units[day] for day in days])))
 
 
-def rows_counted(config: Config, day: Dataset) -> int:
-    """Return in how many rows of a feature an example, or a unit, is counted at most."""
+def rows_counted(config: Config, day: Dataset) -> list[int]:
+    """Return in how many rows of each feature an example, or a unit, is counted at most: a unit in those of so many
+    examples as a step reads of it."""
     if config.unit_of_privacy is None:
         return day.rows_per_example
-    return min(config.unit.max_examples, max(day.vocabulary_sizes))
+    most = max(day.vocabulary_sizes)
+    return [min(config.unit.max_examples * rows, most) for rows in day.rows_per_example]
 
 
 def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:

@@ -155,7 +155,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a histogram of many features is noised as one feature's",
-        "dpfest/topk.py", "sigma * math.sqrt(features * rows_per_example)", "sigma * math.sqrt(rows_per_example)",
+        "dpfest/topk.py", "sigma * math.sqrt(sum(most))", "sigma * math.sqrt(max(most))",
         "tests/dpfest/test_topk.py",
     ),
     # What leaves.

@@ -233,11 +233,11 @@ def _features(head: CriteoKaggleConfig, dataset: Dataset, counts: Sequence[NDArr
     """Count the values of the categories, with the reader that wrote the dataset."""
     blank, lines = np.zeros(len(counts)), 0
 
-    def training_keys() -> Iterator[NDArray[np.uint64]]:
+    def training_keys() -> Iterator[list[NDArray[np.uint64]]]:
         nonlocal blank, lines
         for block in CriteoFiles([Path(head.path)], head.on_bad_row).blocks(lambda done, total: None):
             blank, lines = blank + (block.keys == BLANK_KEY).sum(0), lines + len(block.label)
-            yield block.keys[split_of(block, head.split) == 0]
+            yield block.keys_of(split_of(block, head.split) == 0)
 
     values = learn_vocabulary(training_keys(), 1).keys
     columns = zip(dataset.categorical_names, values, counts, blank / lines, strict=True)

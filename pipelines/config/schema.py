@@ -143,6 +143,10 @@ def _convert_union(hint: Any, options: Iterable[Any], value: Any, key: str) -> A
         dataclasses.is_dataclass(others[0]) or typing.get_origin(others[0]) in (list, tuple, dict)
     ):
         return _convert(others[0], value, key)  # its message is more specific than "or null"
+    groups = [option for option in others if dataclasses.is_dataclass(option)]
+    plain = [option for option in others if option not in groups]
+    if len(groups) == len(plain) == 1:  # which of them is meant is plain: its message is more specific
+        return _convert(groups[0] if isinstance(value, Mapping) else plain[0], value, key)
     exact = [option for option in others if type(value) is option]
     for option in exact or others:
         try:

@@ -52,6 +52,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "criteo_synthetic_stream": "pipelines.data.clicks.synthetic:CriteoSyntheticStreamConfig",
         "map_synthetic": "pipelines.data.clicks.map_synthetic:MapSyntheticConfig",
         "table": "pipelines.data.clicks.table:TableConfig",
+        "table_stream": "pipelines.data.clicks.table_stream:TableStreamConfig",
         "journey_text": "pipelines.data.text.journey:JourneyTextConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
         "sst2_phrases": "pipelines.data.text.glue:Sst2PhrasesConfig",
@@ -293,6 +294,11 @@ class Config:
             raise ValueError(
                 f"algorithm=smaller_tables makes the tables of click data smaller, and data={self.data.name} holds "
                 "texts: choose algorithm=lora_embedding, or click data."
+            )
+        if self.over_ranks and self.data.task == "clicks" and self.data.bags:
+            raise ValueError(
+                f"data.categorical has bags ({', '.join(self.data.bags)}), whose tables cannot be divided over ranks: "
+                "start it without torchrun, or set distributed=off."
             )
         if self.optimizer.average is not None and self.algorithm.lazy:
             raise ValueError(

@@ -19,7 +19,7 @@ class UnitSettings:
 
     Attributes:
         max_examples: examples of a unit that a step reads, at most, chosen at random; also the rows of one feature in
-            which a row selection counts a unit, at most.
+            which a row selection counts a unit, at most (of a bag, so many times those of an example).
         combine: ``mean`` or ``sum`` of their gradients, which is then clipped.
     """
 

@@ -125,9 +125,15 @@ class Dataset:
         return [str(name) for name in self.description["numeric_features"]]
 
     @property
-    def rows_per_example(self) -> int:
-        """Largest number of distinct table rows of a feature that the histogram counts for one example."""
-        return int(self.description.get("rows_per_example", 1))
+    def bag_combiners(self) -> list[str]:
+        """How the embeddings of each bag are combined (``mean`` or ``sum``); bags are the last of the features."""
+        return [str(feature["combiner"]) for feature in self.description["categorical_features"] if "most" in feature]
+
+    @property
+    def rows_per_example(self) -> list[int]:
+        """Largest number of distinct table rows of each feature that the histogram counts for one example."""
+        of_any = self.description.get("rows_per_example", 1)  # of a text
+        return [int(feature.get("most", of_any)) for feature in self.description["categorical_features"]]
 
     @property
     def data_dependent_vocabulary(self) -> bool:
@@ -150,7 +156,7 @@ class Dataset:
 
     def histogram(self) -> list[NDArray[np.int64]]:
         """Count the training rows that contain each table row: one array of shape [V_f] per categorical feature f. Of
-        a text, the first :attr:`rows_per_example` distinct tokens count.
+        a bag or a text, the first :attr:`rows_per_example` distinct rows count.
 
         Computed once, then cached in the folder and mapped into memory. These are raw counts: any release derived
         from them must be made private.
@@ -170,8 +176,8 @@ class Dataset:
         counts = np.zeros(sum(sizes), np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
         for chunk in self.split("train").chunks(100_000):
-            for feature, start in enumerate(starts):
-                seen = np.bincount(chunk.counted(feature, self.rows_per_example))
+            for feature, (start, most) in enumerate(zip(starts, self.rows_per_example, strict=True)):
+                seen = np.bincount(chunk.counted(feature, most))
                 counts[start : start + len(seen)] += seen
         return counts
 

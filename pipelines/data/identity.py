@@ -41,5 +41,7 @@ def content_hash(data: DataConfig, source: dict[str, Any]) -> str:
     settings = dataclasses.asdict(data)  # type: ignore[call-overload]
     for place in ("path", "tokenizer", *(["days"] if data.is_stream else [])):
         settings.pop(place, None)
+    if settings.get("split_by") is None:
+        settings.pop("split_by", None)  # as before there was one
     made_of = {"schema": ROWS_SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": source}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()

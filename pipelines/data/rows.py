@@ -18,10 +18,17 @@ CATEGORICAL_FEATURES = 26
 """Numbers of features of Criteo's logs."""
 
 
-def click_record(numeric: int, categorical: int) -> np.dtype[Any]:
-    """Return the record type of a click with these numbers of features."""
+NO_ROW = -1
+"""What fills up a bag in a record, after its last row."""
+
+
+def click_record(numeric: int, categorical: int, bags: Sequence[int] = ()) -> np.dtype[Any]:
+    """Return the record type of a click with these numbers of features, and bags of at most so many rows."""
     return np.dtype(
-        [("label", "<f4"), ("day", "<i4"), ("numeric", "<f4", (numeric,)), ("categorical", "<i4", (categorical,))]
+        [
+            *[("label", "<f4"), ("day", "<i4"), ("numeric", "<f4", (numeric,)), ("categorical", "<i4", (categorical,))],
+            *((f"bag_{number}", "<i4", (most,)) for number, most in enumerate(bags)),
+        ]
     )
 
 
@@ -45,29 +52,51 @@ def fields_of(record: np.dtype[Any]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Rows:
-    """b clicks: labels (0 or 1) and days of shape [b], numeric features [b, n], table rows [b, F]."""
+    """b clicks: labels (0 or 1) and days of shape [b], numeric features [b, n], table rows [b, F].
+
+    Bags are of shape [b, most], a feature each: distinct table rows, then :data:`NO_ROW`.
+    """
 
     labels: NDArray[np.float32]
     days: NDArray[np.int32]
     numeric: NDArray[np.float32]
     categorical: NDArray[np.int32]
+    bags: tuple[NDArray[np.int32], ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @classmethod
     def of(cls, records: NDArray[Any]) -> Rows:
-        """Copy the four fields, each contiguous and writable."""
+        """Copy the fields, each contiguous and writable."""
         # np.ascontiguousarray does not copy a single row, which would expose the read-only file.
-        return cls(*(np.array(records[name]) for name in ("label", "day", "numeric", "categorical")))
+        label, day, numeric, categorical, *bags = (np.array(records[name]) for name in records.dtype.names or ())
+        return cls(label, day, numeric, categorical, tuple(bags))
 
     def where(self, mask: NDArray[np.bool_] | NDArray[np.int64]) -> Rows:
         """Return the rows at which ``mask``, of shape [b], is true, or those at these places."""
-        return Rows(self.labels[mask], self.days[mask], self.numeric[mask], self.categorical[mask])
+        bags = tuple(bag[mask] for bag in self.bags)
+        return Rows(self.labels[mask], self.days[mask], self.numeric[mask], self.categorical[mask], bags)
 
     def counted(self, feature: int, most: int) -> NDArray[np.int32]:
-        """Return the table row of a feature in every example, concatenated; one each, so ``most`` has no effect."""
-        return self.categorical[:, feature]
+        """Return the table rows of a feature in every example, concatenated; of a bag its first ``most``.
+
+        Bags are the last features. Another feature has one row in an example, so that ``most`` has no effect.
+        """
+        singles = self.categorical.shape[1]
+        if feature < singles:
+            return self.categorical[:, feature]
+        bag = self.bags[feature - singles][:, :most]
+        return bag[bag != NO_ROW]
+
+    def flat_bags(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Return of each bag feature the table rows of all examples [m], and where each example's begin [b]."""
+        flat = []
+        for bag in self.bags:
+            held = bag != NO_ROW
+            lengths = held.sum(1)
+            flat.append((bag[held].astype(np.int64), np.cumsum(lengths) - lengths))
+        return flat
 
 
 @dataclass(frozen=True)
@@ -93,8 +122,7 @@ class TextRows:
         """Return the first ``most`` distinct tokens of every text, concatenated; a text is one feature."""
         example, place = np.nonzero(np.arange(self.ids.shape[1]) < self.lengths[:, None])
         tokens = self.ids[example, place]
-        _, first = np.unique(example * (int(self.ids.max(initial=0)) + 1) + tokens, return_index=True)
-        first.sort()
+        first = first_distinct(example, tokens)
         per_text = np.bincount(example[first], minlength=len(self))
         rank = np.arange(len(first)) - np.repeat(np.cumsum(per_text) - per_text, per_text)
         return tokens[first[rank < most]]
@@ -211,9 +239,24 @@ class CountedRows:
             yield rows
 
 
+def first_distinct(example: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the places at which a value occurs for the first time in its example, increasing.
+
+    Args:
+        example: of each value, shape [m].
+        values: integers, shape [m].
+    """
+    order = np.lexsort((values, example))  # stable: of equal ones, the first comes first
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (np.diff(example[order]) != 0) | (values[order][1:] != values[order][:-1])
+    return np.sort(order[new])
+
+
 def concatenated(parts: Sequence[Rows]) -> Rows:
     """Concatenate the rows of all parts."""
     if len(parts) == 1:
         return parts[0]
     columns = zip(*((part.labels, part.days, part.numeric, part.categorical) for part in parts), strict=True)
-    return Rows(*map(np.concatenate, columns))
+    labels, days, numeric, categorical = map(np.concatenate, columns)
+    bags = zip(*(part.bags for part in parts), strict=True)
+    return Rows(labels, days, numeric, categorical, tuple(map(np.concatenate, bags)))

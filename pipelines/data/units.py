@@ -17,6 +17,7 @@ from dpfest.errors import UserError
 from dpfest.selection import counted
 from pipelines.data.dataset import Dataset
 from pipelines.data.derived import read_derived, write_derived
+from pipelines.data.rows import NO_ROW
 from pipelines.data.source import SCRATCH, DataConfig
 from pipelines.data.stream import Stream
 
@@ -50,10 +51,12 @@ def identifiers(days: Sequence[Dataset], column: str) -> list[Identifiers]:
     return [_read(day, column) for day in days]
 
 
-def histogram(days: Sequence[Dataset], units: Sequence[Identifiers], rows_per_unit: int) -> list[NDArray[np.int64]]:
+def histogram(
+    days: Sequence[Dataset], units: Sequence[Identifiers], rows_per_unit: Sequence[int]
+) -> list[NDArray[np.int64]]:
     """Count in how many units each table row occurs, on all of these days together: ``[V_f]`` for each feature.
 
-    Formal guarantee: a unit moves at most ``rows_per_unit`` counts of a feature, each by 1, however many rows it has.
+    Formal guarantee: a unit moves at most ``rows_per_unit[f]`` counts of feature f, each by 1, whatever rows it has.
     """
     offsets = np.cumsum([0, *days[0].vocabulary_sizes])
     total, pairs = int(offsets[-1]), [np.empty(0, np.int64)]
@@ -61,10 +64,13 @@ def histogram(days: Sequence[Dataset], units: Sequence[Identifiers], rows_per_un
     first = 0
     for day in days:
         for chunk in day.split("train").chunks(100_000):
-            rows = chunk.categorical.astype(np.int64) + offsets[:-1]
-            unit = numbers[first : first + len(rows), None].astype(np.int64)
-            pairs.append(np.unique(unit * total + rows))
-            first += len(rows)
+            unit, singles = numbers[first : first + len(chunk)].astype(np.int64), chunk.categorical.shape[1]
+            found = [(unit[:, None] * total + chunk.categorical + offsets[:singles]).ravel()]
+            for bag, start in zip(chunk.bags, offsets[singles:-1], strict=True):
+                example, place = np.nonzero(bag != NO_ROW)
+                found.append(unit[example] * total + bag[example, place] + start)
+            pairs.append(np.unique(np.concatenate(found)))
+            first += len(chunk)
     distinct = np.unique(np.concatenate(pairs))
     return np.split(counted(distinct // total, distinct % total, offsets.tolist(), rows_per_unit), offsets[1:-1])
 

@@ -15,6 +15,9 @@ from torch import Tensor, nn
 
 from pipelines.tasks.smaller_tables import SmallerTables
 
+Bag = tuple[Tensor, Tensor]
+"""Of a feature with several values in a row, the table rows of all examples ``[m]``, and where each's begin ``[b]``."""
+
 
 class ClickModelConfig:
     """Base of the configurations of click models, which are dataclasses.
@@ -46,9 +49,10 @@ class ClickModelConfig:
         *,
         smaller: SmallerTables | None = None,
         whole: bool = True,
+        bags: Sequence[str] = (),
     ) -> nn.Module:
         """Return the model with its initial weights; see :class:`ClickModel`."""
-        return self.network(vocabularies, numeric, self, seed, smaller=smaller, whole=whole)
+        return self.network(vocabularies, numeric, self, seed, smaller=smaller, whole=whole, bags=bags)
 
 
 class ClickModel(nn.Module):
@@ -57,12 +61,13 @@ class ClickModel(nn.Module):
     One table a feature, of whatever dimension: contributions, selections and reductions count its rows.
 
     Args:
-        vocabularies: number of values of each categorical feature.
+        vocabularies: number of values of each categorical feature, those of bags last.
         numeric: number of numerical features, already transformed.
         config: shape of the model.
         seed: seed of the initial weights.
         smaller: what makes the tables smaller, whose rows then are shared; None for a row for each value.
         whole: False leaves the tables on the meta device, without memory and weights.
+        bags: ``mean`` or ``sum`` for each feature with several values in a row.
     """
 
     def __init__(
@@ -74,18 +79,22 @@ class ClickModel(nn.Module):
         *,
         smaller: SmallerTables | None = None,
         whole: bool = True,
+        bags: Sequence[str] = (),
     ) -> None:
         super().__init__()
         shapes = [(size, config.columns(size)) for size in vocabularies]
         if smaller:
             shapes = smaller.shapes(shapes)
         self._rows = [rows if rows < size else None for (rows, _), size in zip(shapes, vocabularies, strict=True)]
-        self.tables = nn.ModuleList(nn.Embedding(*shape, device=None if whole else "meta") for shape in shapes)
+        device, singles = None if whole else "meta", len(shapes) - len(bags)
+        self.tables = nn.ModuleList(nn.Embedding(*shape, device=device) for shape in shapes[:singles])
+        for shape, mode in zip(shapes[singles:], bags, strict=True):
+            self.tables.append(nn.EmbeddingBag(*shape, mode=mode, device=device))
         self.build(numeric, [dim for _, dim in shapes], config)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for layer in self.modules():
-                if isinstance(layer, nn.Embedding) and whole:
+                if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and whole:
                     layer.weight.normal_(0.0, config.embedding_scale, generator=generator)
                 elif isinstance(layer, nn.Linear):
                     nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
@@ -100,13 +109,14 @@ class ClickModel(nn.Module):
         """Return logits ``[b]`` of numbers ``[b, n]`` and the row ``[b, dim]`` of each feature."""
         raise NotImplementedError
 
-    def forward(self, numeric: Tensor, categorical: Tensor) -> Tensor:
-        """Return logits ``[b]`` of numbers ``[b, n]`` and values ``[b, F]`` of the features."""
-        values = [
-            column if rows is None else column % rows
-            for column, rows in zip(categorical.unbind(1), self._rows, strict=True)
+    def forward(self, numeric: Tensor, categorical: Tensor, bags: Sequence[Bag] = ()) -> Tensor:
+        """Return logits ``[b]`` of numbers ``[b, n]``, values ``[b, F]`` of the features, and bags."""
+        looked_up = [(column,) for column in categorical.unbind(1)] + [tuple(bag) for bag in bags]
+        embedded = [
+            table(ids if rows is None else ids % rows, *offsets)
+            for table, rows, (ids, *offsets) in zip(self.tables, self._rows, looked_up, strict=True)
         ]
-        return self.logits(numeric, [table(column) for table, column in zip(self.tables, values, strict=True)])
+        return self.logits(numeric, embedded)
 
 
 def mlp(*widths: int) -> nn.Sequential:

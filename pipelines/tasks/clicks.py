@@ -20,8 +20,9 @@ from pipelines.tasks.diverged import refuse_infinite_loss
 from pipelines.tasks.low_rank_table import EmbeddingSize
 from pipelines.tasks.smaller_tables import SmallerTables
 
-Batch = tuple[Tensor, Tensor, Tensor]
-"""Numbers ``[b, n]``, table rows ``[b, F]`` and labels ``[b]``, on the model's device."""
+Batch = tuple[Any, ...]
+"""Arguments of the model, then labels ``[b]``, on its device: numbers ``[b, n]``, table rows ``[b, F]`` and, of data
+with bags, a list of (table rows ``[m]``, where each example's begin ``[b]``), one for each bag feature."""
 
 EVALUATION_BATCH = 8192
 
@@ -44,8 +45,8 @@ class Evaluation:
         Raises:
             Diverged: their scores or loss are not finite.
         """
-        numeric, categorical, labels = batch
-        logits = model(numeric, categorical)
+        *features, labels = batch
+        logits = model(*features)
         self.losses.append(float(nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")))
         self.auc.add(labels.cpu().numpy(), logits.cpu().numpy())
         refuse_infinite_loss(self.losses[-1])
@@ -97,7 +98,8 @@ class ClickTask:
     ) -> None:
         self.device = device
         sizes, numbers = data.vocabulary_sizes, len(data.numeric_names)
-        model = config.make(sizes, numbers, seed, smaller=smaller, whole=whole)
+        bags = data.bag_combiners
+        model = config.make(sizes, numbers, seed, smaller=smaller, whole=whole, bags=bags)
         self._whole = sum(size * config.columns(size) for size in sizes) if smaller else None
         self.model = model.to(device) if whole else model
         self.table_names = data.categorical_names
@@ -113,8 +115,8 @@ class ClickTask:
 
     def losses(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the cross-entropy of each example, ``[b]``."""
-        numeric, categorical, labels = batch
-        logits = model(numeric, categorical)
+        *features, labels = batch
+        logits = model(*features)
         return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
 
     def evaluate(self, rows: ChunkedRows, calibration: Calibration = None) -> dict[str, Any]:
@@ -138,4 +140,5 @@ class ClickTask:
         """Return rows as a batch on the model's device."""
         parts = (rows.numeric, rows.categorical.astype(np.int64), rows.labels)
         numeric, categorical, labels = (torch.from_numpy(part).to(self.device) for part in parts)
-        return numeric, categorical, labels
+        bags = [tuple(torch.from_numpy(part).to(self.device) for part in bag) for bag in rows.flat_bags()]
+        return (numeric, categorical, bags, labels) if bags else (numeric, categorical, labels)

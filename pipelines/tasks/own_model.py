@@ -27,8 +27,8 @@ class ModuleConfig(ClickModelConfig):
 
     Attributes:
         kind: module, in a file of settings with a name of its own.
-        target: the class, as FILE.py:CLASS or MODULE:CLASS; it is called with the list of vocabulary sizes, the number
-            of numeric features and the options.
+        target: the class, as FILE.py:CLASS or MODULE:CLASS; it is called with the vocabulary sizes (of bags last),
+            the number of numeric features and the options.
         options: keyword arguments of the class.
         code: SHA-256 of the file that defines it, found if null; give it to refuse any other.
     """
@@ -62,6 +62,7 @@ class ModuleConfig(ClickModelConfig):
         *,
         smaller: SmallerTables | None = None,
         whole: bool = True,
+        bags: Sequence[str] = (),
     ) -> nn.Module:
         """Return the model, in memory even if not ``whole``; private training was tried on made-up rows.
 
@@ -79,7 +80,7 @@ class ModuleConfig(ClickModelConfig):
             with _named(f"{kind.__name__}({list(vocabularies)}, {numeric}, **{self.options})", self.target):
                 model = kind(list(vocabularies), numeric, **self.options)
             try:
-                _refuse_untrainable(model, vocabularies, numeric, self.target)
+                _refuse_untrainable(model, vocabularies, numeric, len(bags), self.target)
             except UserError as error:
                 raise UserError(f"model.target={self.target}: {error}") from error
         return model
@@ -103,7 +104,7 @@ def _named(call: str, target: str) -> Iterator[None]:
         raise UserError(f"model.target={target}: {call} fails ({type(error).__name__}: {error}).") from error
 
 
-def _refuse_untrainable(model: nn.Module, vocabularies: Sequence[int], numeric: int, target: str) -> None:
+def _refuse_untrainable(model: nn.Module, vocabularies: Sequence[int], numeric: int, bags: int, target: str) -> None:
     """Refuse a model that is not of these features, or that the library cannot train.
 
     The rows of a selection are counted by feature: table k must hold the rows of feature k. Made-up rows show which
@@ -122,7 +123,11 @@ def _refuse_untrainable(model: nn.Module, vocabularies: Sequence[int], numeric: 
             f"{', '.join(f'{size:,}' for size in vocabularies)} rows; there are {has}. A feature with two tables needs "
             "one of more columns: a row of it is counted, selected and noised once."
         )
-    batch = numbers, categories, _ = _made_up(vocabularies, numeric)
+    made_up = _MadeUp(vocabularies, numeric, bags)
+    *features, _ = made_up(range(_ROWS))
+    singles = len(vocabularies) - bags
+    columns = {f"categorical[:, {place}]": column for place, column in enumerate(features[1].unbind(1))}
+    columns |= {f"bags[{place}][0]": ids for place, (ids, _) in enumerate(features[2] if bags else ())}
     seen: dict[str, list[Tensor]] = {name: [] for name in tables}
 
     def look(name: str) -> Any:
@@ -130,25 +135,26 @@ def _refuse_untrainable(model: nn.Module, vocabularies: Sequence[int], numeric: 
 
     hooks = [table.register_forward_pre_hook(look(name), with_kwargs=True) for name, table in tables.items()]
     try:
-        with _named(f"forward(numeric [{_ROWS}, {numeric}], categorical [{_ROWS}, {len(vocabularies)}])", target):
-            logits = model(numbers, categories)
+        of_bags = f", {bags} bags" if bags else ""
+        with _named(f"forward(numeric [{_ROWS}, {numeric}], categorical [{_ROWS}, {singles}]{of_bags})", target):
+            logits = model(*features)
     finally:
         for hook in hooks:
             hook.remove()
     if not isinstance(logits, Tensor) or logits.shape != (_ROWS,) or not logits.is_floating_point():
         what = f"a tensor {list(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise UserError(f"forward must return one logit for each example, a tensor [{_ROWS}] here, and returns {what}.")
-    for place, (name, ids) in enumerate(seen.items()):
-        if not ids or not all(torch.equal(one.flatten(), categories[:, place]) for one in ids):
+    for (name, ids), (column, values) in zip(seen.items(), columns.items(), strict=True):
+        if not ids or not all(torch.equal(one.flatten(), values) for one in ids):
             raise UserError(
-                f"the table {name} does not look up categorical[:, {place}] as it is, and DP-FEST selects its rows by "
+                f"the table {name} does not look up {column} as it is, and DP-FEST selects its rows by "
                 "how often that feature has each value: give every feature its table, in the order of the features."
             )
 
     def losses(model: nn.Module, batch: Sequence[Tensor]) -> Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none")
+        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:-1]), batch[-1], reduction="none")
 
-    dpfest.validate(model, losses, batch)
+    dpfest.validate(model, losses, list(range(_ROWS)), collate_fn=made_up)
 
 
 def _refuse_unsavable(model: nn.Module) -> None:
@@ -174,11 +180,25 @@ def _tables(model: nn.Module) -> dict[str, Any]:
     return dict(found.values())
 
 
-def _made_up(vocabularies: Sequence[int], numeric: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return numbers, categories and labels that no data decide."""
-    generator = torch.Generator().manual_seed(0)
-    categories = [torch.randint(size, (_ROWS,), generator=generator) for size in vocabularies]
-    return torch.randn(_ROWS, numeric, generator=generator), torch.stack(categories, 1), torch.arange(_ROWS) % 2.0
+class _MadeUp:
+    """Examples that no data decide, by their numbers."""
+
+    def __init__(self, vocabularies: Sequence[int], numeric: int, bags: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        held = [torch.randint(size, (_ROWS, 2), generator=generator) for size in vocabularies]
+        singles = len(vocabularies) - bags
+        self._columns, self._bags = [values[:, 0] for values in held[:singles]], held[singles:]
+        self._numbers = torch.randn(_ROWS, numeric, generator=generator)
+
+    def __call__(self, examples: Sequence[int]) -> tuple[Any, ...]:
+        """Return a batch of these examples: see ``clicks.Batch``. Bags hold one value and two, in turns."""
+        chosen = torch.tensor(examples)
+        columns = [column[chosen] for column in self._columns]
+        categorical = torch.stack(columns, 1) if columns else torch.empty(len(chosen), 0, dtype=torch.int64)
+        sizes = 1 + chosen % 2
+        starts, filled = sizes.cumsum(0) - sizes, torch.stack([torch.ones_like(sizes), sizes - 1], 1).bool()
+        bags = [(values[chosen][filled], starts) for values in self._bags]
+        return self._numbers[chosen], categorical, *([bags] if bags else []), chosen % 2.0
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -19,7 +19,8 @@ from dpfest.fidelity import FIDELITIES
 from dpfest.gaussian import BLOCK, gaussian_grid
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import plan
-from dpfest.topk import SelectionConfig, rows_selected, selection_events
+from dpfest.selection import counted
+from dpfest.topk import SelectionConfig, noise_scales, rows_selected, selection_events
 
 HISTOGRAMS = [np.array([5, 900, 7, 800, 3]), np.array([1, 2, 3]), np.array([0, 0, 0, 10_000])]
 
@@ -188,6 +189,68 @@ def test_examples_in_several_rows_get_the_noise_their_sensitivity_asks(mechanism
         return noise_of(mechanism, counts, monkeypatch, config=settings, rows_per_example=rows_per_example)
 
     np.testing.assert_allclose(spread(3), factor * spread(1), rtol=1e-4, atol=1e-4)
+
+
+BOUNDS = [1, 5, 2]
+
+
+@pytest.mark.parametrize("mechanism, scales", [("gaussian", [math.sqrt(8)] * 3), ("laplace", [1, 5, 2])])
+def test_a_bound_of_each_feature_gives_the_noise_that_the_worst_example_asks(mechanism, scales, monkeypatch):
+    """One category, a bag of five rows and one of two: an example moves 8 counts by 1, √8 in l2, by feature 1, 5, 2."""
+
+    def spread(rows_per_example):
+        counts, settings = [np.zeros(1000, dtype=np.int64)] * 3, dict(rows=5)
+        noise = noise_of(mechanism, counts, monkeypatch, config=settings, rows_per_example=rows_per_example)
+        return noise.reshape(3, 1000)
+
+    one = spread(1) / (math.sqrt(3) if mechanism == "gaussian" else 1)
+    np.testing.assert_allclose(spread(BOUNDS), np.array(scales)[:, None] * one, rtol=1e-4, atol=1e-4)
+
+
+def test_no_example_moves_counts_by_more_than_the_noise_is_for():
+    """Every histogram with one example more: what it adds, whatever it looks up, has the sensitivity of the noise."""
+    offsets, rng = [0, 7, 47, 67], np.random.default_rng(3)
+    for _ in range(200):
+        rows = np.unique(rng.integers(0, 67, rng.integers(1, 60)))
+        others = np.unique(np.stack([rng.integers(0, 9, 300), rng.integers(0, 67, 300)]), axis=1)
+        without = counted(*others, offsets, BOUNDS)
+        example = np.concatenate([others[0], np.full(len(rows), 9)])
+        moved = np.split(counted(example, np.concatenate([others[1], rows]), offsets, BOUNDS) - without, offsets[1:-1])
+        assert all(np.isin(move, (0, 1)).all() for move in moved)
+        assert all(move.sum() <= most for move, most in zip(moved, BOUNDS, strict=True))
+        assert (
+            np.square(np.concatenate(moved)).sum()
+            <= noise_scales(config("gaussian"), [7, 40, 20], BOUNDS)[0] ** 2 / 400
+        )
+
+
+def test_gumbel_draws_cost_what_is_accounted_though_an_example_moves_several_counts_of_a_feature():
+    """Every bag that could be added to one feature of five rows, and every set of two rows that could be drawn."""
+    share, k = 0.5, 2
+    (event,) = selection_events(config("gumbel", epsilon=share, rows=k), [5])
+    sets, worst = list(itertools.combinations(range(5), k)), 0.0
+    for fewer in ([0, 0, 0, 0, 0], [4, 1, 0, 2, 0], [30, 0, 0, 8, 0]):
+        p = np.array([_probability_of_set(fewer, s, share) for s in sets])
+        for bag in itertools.chain.from_iterable(itertools.combinations(range(5), size) for size in range(1, 6)):
+            more = np.array(fewer)
+            more[list(bag)] += 1
+            worst = max(worst, np.abs(np.log(p / [_probability_of_set(more, s, share) for s in sets])).max())
+    assert 0.9 * k * share < worst <= k * share + 1e-9 and event.draws * event.epsilon_per_draw == k * share
+
+
+@pytest.mark.parametrize("bounds", [0, [1, 0, 2], [1, 5]])
+def test_bounds_that_are_none_are_refused(bounds):
+    with pytest.raises(UserError, match="must be 1 or more, for each of 3 tables or for all"):
+        select_rows([np.zeros(10)] * 3, config("gaussian"), stream(), examples=10, rows_per_example=bounds)
+
+
+def test_a_count_beyond_the_bound_of_its_own_feature_is_refused():
+    histograms, known = (
+        [np.array([10]), np.array([25, 26]), np.array([0])],
+        {"examples": 10, "rows_per_example": BOUNDS},
+    )
+    with pytest.raises(UserError, match="feature 1 counts 51 rows, more than 10 examples with rows_per_example=5"):
+        select_rows(histograms, config("gaussian"), stream(), **known)
 
 
 def test_events_cost_what_the_mechanism_costs():

@@ -525,6 +525,10 @@ def test_rows_chosen_beforehand_are_the_only_ones_that_move(kind: Any) -> None:
     cheap = kind(selection=dpfest.SelectionConfig(rows=8, noise_multiplier=0.5), **threshold)
     with pytest.raises(UserError, match="at another cost"):
         noised(algorithm, dpfest.select(Shop(), data(), losses, cheap, rows_per_example=3))
+    for bounds in (0, [3, 0], [3]):
+        with pytest.raises(UserError, match="must be 1 or more, for each of 2 tables or for all"):
+            dpfest.select(Shop(), data(), losses, cheap, rows_per_example=bounds)
+    assert len(dpfest.select(Shop(), data(), losses, cheap, rows_per_example=[3, 1]).rows) == 8
     for rows in ([3, 1], [3, 57]):
         with pytest.raises(UserError, match="sorted, distinct"):
             noised(algorithm, np.array(rows))

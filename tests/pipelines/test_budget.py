@@ -31,7 +31,7 @@ from pipelines.config.settings import (
 @pytest.fixture
 def config(tmp_path):
     return SimpleNamespace(
-        data=SimpleNamespace(name="anything", task="clicks", is_stream=False, features=lambda: [100] * 26),
+        data=SimpleNamespace(name="anything", task="clicks", is_stream=False, features=lambda: [100] * 26, bags={}),
         stream=StreamConfig(),
         algorithm=ALGORITHMS["adafest"](),
         privacy=PrivacyConfig(),

@@ -166,10 +166,11 @@ def test_a_households_rows_move_a_histogram_by_its_bound_at_most(config: Any) ->
     for days in (stream.days[:1], stream.days[:3]):
         units = identifiers(days, "household_id")
         one = units[0][0]
-        found = histogram(days, units, 6)
+        most = [6] * len(days[0].vocabulary_sizes)
+        found = histogram(days, units, most)
         assert [len(counts) for counts in found] == days[0].vocabulary_sizes
         without = [cast(Dataset, Without(day, unit != one)) for day, unit in zip(days, units, strict=True)]
-        for counts, others in zip(found, histogram(without, [unit[unit != one] for unit in units], 6), strict=True):
+        for counts, others in zip(found, histogram(without, [unit[unit != one] for unit in units], most), strict=True):
             assert counts.max() <= 49
             moved = counts - others
             assert set(moved.tolist()) <= {0, 1} and 1 <= moved.sum() <= 6

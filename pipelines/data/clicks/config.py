@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.bags import NO_BAGS, BagConfig
 from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import VocabularyConfig
@@ -38,6 +39,11 @@ class ClickConfig(DataConfig):
     hash_specification: ClassVar[Mapping[str, str]] = HASH_SPECIFICATION
     vocabulary: VocabularyConfig
     split: Split
+
+    @property
+    def bags(self) -> Mapping[str, BagConfig]:
+        """Features with several values in a row, the last of all features, in this order."""
+        return NO_BAGS
 
     def check(self) -> None:
         """Raise UserError for an invalid setting."""
@@ -71,6 +77,7 @@ class ClickConfig(DataConfig):
             progress,
             self.provenance,
             self.hash_specification,
+            self.bags,
         )
 
     def units_of_rows(self, day: int, column: str, scratch: Path) -> NDArray[np.int64]:
@@ -94,8 +101,9 @@ class ClickConfig(DataConfig):
                 continue
             rows, positives = counts["rows"], counts["positives"]
             held = f"too few rows ({rows:,}, of which {positives:,} have label 1)" if rows else "no row"
-            warnings.append(
-                f"{part} holds {held}: its AUC will be unknown. Use more data, or raise data.split.{part} "
-                f"(now {share:g})."
-            )
+            warnings.append(f"{part} holds {held}: its AUC will be unknown. Use more data, or {self.more_rows(part)}.")
         return warnings
+
+    def more_rows(self, part: str) -> str:
+        """Return what gives a split more rows."""
+        return f"raise data.split.{part} (now {self.split.shares[part]:g})"

@@ -14,7 +14,7 @@ from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.criteo import CriteoFiles
 from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import DaySplitConfig
-from pipelines.data.clicks.vocabulary import VocabularyConfig, hashed_vocabulary
+from pipelines.data.clicks.vocabulary import VocabularyConfig, hashed_vocabulary, table_rows
 from pipelines.data.estimate import Estimate
 from pipelines.data.source import OnBadRow
 from pipelines.system.checksum import fingerprint
@@ -128,7 +128,7 @@ def sampled(source: RowSource, vocabulary: VocabularyConfig) -> Estimate:
     try:
         # A reader reports its progress on a block when the next one is requested.
         for block in source.blocks(lambda done, total: bytes_done.append(done)):
-            buckets.rows(block.keys)
+            table_rows(buckets, block.keys)
             rows.append(rows[-1] + len(block.label))
             times.append(time.monotonic())
             if len(rows) > _SAMPLE_BLOCKS:

@@ -7,13 +7,14 @@ blocks in the same way for every format.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.data.clicks.bags import Lists
 from pipelines.data.source import Progress, RefusedRows
 
 
@@ -30,6 +31,9 @@ class RowBlock:
         numeric: Transformed numeric features, shape [n, numbers].
         keys: Keys of the categorical values, shape [n, F].
         units: Identifier of each row's unit, shape [n], by each column that may be the unit of privacy.
+        lists: Keys of features with several values in a row, a feature each.
+        part: Place of each row's split among those of the dataset, shape [n], where the source says it; None for splits
+            by content.
     """
 
     content: NDArray[np.uint64]
@@ -38,10 +42,19 @@ class RowBlock:
     numeric: NDArray[np.float32]
     keys: NDArray[np.uint64]
     units: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    lists: Sequence[Lists] = ()
+    part: NDArray[np.int64] | None = None
+
+    def keys_of(self, chosen: NDArray[np.bool_]) -> list[NDArray[np.uint64]]:
+        """Return the keys of each feature in chosen rows, those of one row once; lists are the last features."""
+        return [*self.keys[chosen].T, *(one.distinct_keys(chosen) for one in self.lists)]
 
 
 class RowSource(Protocol):
-    """A source of rows; each call of ``blocks`` reads everything anew."""
+    """A source of rows; each call of ``blocks`` reads everything anew.
+
+    Features with several values in a row are the last of its ``categorical_names`` and ``published_sizes``.
+    """
 
     numeric_names: tuple[str, ...]
     categorical_names: tuple[str, ...]

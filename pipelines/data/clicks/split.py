@@ -1,4 +1,4 @@
-"""The random split of lines, a function of each line's content (see :mod:`pipelines.data.hashing`)."""
+"""The split of lines: by a hash of each line's content (:mod:`pipelines.data.hashing`), or as the source says."""
 
 from __future__ import annotations
 
@@ -75,6 +75,8 @@ Split = SplitConfig | DaySplitConfig
 
 def split_of(block: RowBlock, split: Split) -> NDArray[np.int64]:
     """Return the index in ``split.shares`` of each row's split, shape [n]."""
+    if block.part is not None:
+        return block.part
     shares = np.array(list(split.shares.values()))
     place = np.searchsorted(np.cumsum(shares)[:-1], content_uniforms(block.content, split.seed), side="right")
     return np.minimum(place, np.flatnonzero(shares)[-1])  # rounded shares can add up to slightly less than 1

@@ -8,34 +8,38 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.bags import BagConfig, RowsOfTable
 from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.source import RowBlock, RowSource
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.table_columns import (
+    BAG_HASH,
     TABLE_HASH,
     BadValueError,
     Label,
     identifiers,
     keys,
+    lists,
     numbers,
     transform,
     transformed,
 )
-from pipelines.data.clicks.table_files import CATEGORIES, NUMBERS, check_columns, files_of, frames
+from pipelines.data.clicks.table_days import DayColumn, parts_of
+from pipelines.data.clicks.table_files import CATEGORIES, LISTS, NUMBERS, PARTED, TEXT, check_columns, files_of, frames
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import HASH_SPECIFICATION, line_content
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
-from pipelines.system.ranges import Within
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _UNIT = re.compile(r"\w[\w +-]*")
@@ -53,23 +57,40 @@ class TableConfig(ClickConfig):
         path: a file, a folder or a pattern such as 'clicks/*.parquet'. Required.
         label: the column of labels, 0 or 1, true or false; or a comparison with a number, as in "rating > 3". Required.
         categorical: categorical columns (text, whole numbers, booleans or dates), each with the rows of its embedding
-            table, a public number (without effect unless ``vocabulary.policy`` is hash), as in {user: 8192}. Required.
+            table, a public number (without effect unless ``vocabulary.policy`` is hash), as in {user: 8192}; of a
+            column of lists also how many of a row's values count at most, as in {genres: {rows: 512, most: 16}}
+            (:class:`BagConfig`). Required.
         numeric: numeric columns, each with ``log1p``, ``standard(MEAN, STD)`` with public constants, clipped to
             [-5, 5], or ``none``, as in {price: log1p}; missing values become 0.
         unit: columns that may be the unit of privacy, whole numbers or text without missing values.
+        split_by: a column of the names of splits, train, validation and test (of a stream, train and validation); null
+            to split by a hash of each line, in the shares of ``split``.
     """
-
-    hash_specification: ClassVar[Mapping[str, str]] = HASH_SPECIFICATION | TABLE_HASH
 
     kind: Literal["table"] = "table"
     name: str = "table"
     path: str = "???"
     label: str = "???"
-    categorical: dict[str, Annotated[int, Within(1, 2**31 - 1)]] = field(default_factory=dict)
+    categorical: dict[str, RowsOfTable | BagConfig] = field(default_factory=dict)
     numeric: dict[str, str] = field(default_factory=dict)
     unit: list[str] = field(default_factory=list)
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
+    split_by: str | None = None
+
+    @property
+    def bags(self) -> Mapping[str, BagConfig]:
+        """Columns of lists, in the order of their names."""
+        return {name: bag for name, bag in sorted(self.categorical.items()) if isinstance(bag, BagConfig)}
+
+    @property
+    def hash_specification(self) -> Mapping[str, str]:  # type: ignore[override]
+        """How values become rows and lines splits."""
+        return HASH_SPECIFICATION | self._hash
+
+    @property
+    def _hash(self) -> dict[str, str]:
+        return TABLE_HASH | (BAG_HASH if self.bags else {})
 
     @property
     def units(self) -> tuple[str, ...]:
@@ -96,6 +117,10 @@ class TableConfig(ClickConfig):
                 raise UserError(f"data.{key} names {label}, which the label is made of: a model would read it off.")
         for name, text in self.numeric.items():
             transform(name, text)
+        if self.split_by is not None and self.split.shares != type(self.split)().shares:
+            raise UserError(
+                f"the shares of data.split have no effect under data.split_by={self.split_by}: leave them out."
+            )
         for name in self.unit:
             if not _UNIT.fullmatch(name) or name == "example":
                 raise UserError(
@@ -105,27 +130,45 @@ class TableConfig(ClickConfig):
 
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""
-        return {"files": [fingerprint(path) for path in files_of(self.path)], "hash": TABLE_HASH}
+        return {"files": [fingerprint(path) for path in files_of(self.path)], "hash": self._hash}
 
     def source(self, day: int, scratch: Path) -> RowSource:
         """Return the reader of the rows."""
-        return TableRows(files_of(self.path), self.label, self.categorical, self.numeric, self.unit)
+        return self.rows(files_of(self.path))
+
+    def rows(self, files: list[Path], number: int = 0, days: DayColumn | None = None) -> RowSource:
+        """Return the reader of files whose rows are of the day ``number``, or of the rows that ``days`` says are."""
+        parts = None if self.split_by is None else (self.split_by, tuple(self.split.shares))
+        return TableRows(files, self.label, self.categorical, self.numeric, self.unit, parts, number, days)
+
+    def more_rows(self, part: str) -> str:
+        """Return what gives a split more rows."""
+        return super().more_rows(part) if self.split_by is None else f"name {part} in more rows of {self.split_by}"
 
     def features(self) -> list[int] | int:
         """See :class:`DataConfig`."""
-        sizes = [self.categorical[name] for name in sorted(self.categorical)]
+        sizes = list(sizes_of(self.categorical).values())
         return sizes if self.vocabulary.policy == "hash" else len(sizes)
 
 
+def sizes_of(categorical: Mapping[str, int | BagConfig]) -> dict[str, int]:
+    """Return the rows of each table in the order of a dataset's features: by name, bags after the others."""
+    tables = sorted(categorical.items(), key=lambda table: (isinstance(table[1], BagConfig), table[0]))
+    return {name: table.rows if isinstance(table, BagConfig) else table for name, table in tables}
+
+
 class TableRows:
-    """Rows of the files of a table; features are in the order of their names, however the settings list them.
+    """Rows of the files of a table; features are in the order of their names, bags last, however they are listed.
 
     Args:
         files: the files, in the order of their rows.
         label: as ``data.label``.
-        categorical: categorical columns, with the rows of their tables.
+        categorical: categorical columns, with the rows of their tables, or as bags.
         numeric: numeric columns, with their transforms.
         units: columns that may be the unit of privacy.
+        parts: a column of the names of splits, and these names; None for splits by hash.
+        number: day of the rows.
+        days: column by which rows of other days are left out; None for all rows.
 
     Raises:
         UserError: a setting is invalid, or a file lacks a column or holds it as another type.
@@ -135,28 +178,37 @@ class TableRows:
         self,
         files: list[Path],
         label: str,
-        categorical: Mapping[str, int],
+        categorical: Mapping[str, int | BagConfig],
         numeric: Mapping[str, str],
         units: list[str],
+        parts: tuple[str, tuple[str, ...]] | None = None,
+        number: int = 0,
+        days: DayColumn | None = None,
     ) -> None:
         self.rejected = RefusedRows()
         self.excluded = RefusedRows()
-        self.categorical_names = tuple(sorted(categorical))
+        sizes = sizes_of(categorical)
+        self.categorical_names, self.published_sizes = tuple(sizes), tuple(sizes.values())
+        self._separators = {name: bag.separator for name in sizes if isinstance(bag := categorical[name], BagConfig)}
+        self._singles = tuple(name for name in sizes if name not in self._separators)
         self.numeric_names = tuple(sorted(numeric))
-        self.published_sizes = tuple(categorical[name] for name in self.categorical_names)
         described = [f"{name} {numeric[name]}" for name in self.numeric_names]
         self.numeric_transform = f"{'; '.join(described)}; standardised ones clipped to [-5, 5], unknown as 0"
         self._paths = files
         self._label = Label.parse(label)
         self._transforms = {name: transform(name, numeric[name]) for name in self.numeric_names}
         self._units = tuple(sorted(units))
+        self._parts, self._number, self._days = parts, number, days
         check_columns(
             files,
             {
                 "data.label": {self._label.column: NUMBERS},
-                "data.categorical": dict.fromkeys(self.categorical_names, CATEGORIES),
+                "data.categorical": dict.fromkeys(self._singles, CATEGORIES)
+                | {name: LISTS if separator is None else PARTED for name, separator in self._separators.items()},
                 "data.numeric": dict.fromkeys(self.numeric_names, NUMBERS),
                 "data.unit": dict.fromkeys(self._units, CATEGORIES),
+                "data.split_by": {} if parts is None else {parts[0]: (TEXT,)},
+                "data.day": {} if days is None else {days.column: days.kinds},
             },
         )
 
@@ -171,36 +223,60 @@ class TableRows:
         Raises:
             UserError: a file cannot be read, or a value cannot be used; names file, row and column.
         """
-        columns = list(dict.fromkeys([self._label.column, *self.numeric_names, *self.categorical_names, *self._units]))
+        named = [self._label.column, *self.numeric_names, *self.categorical_names, *self._units]
+        named += ([self._parts[0]] if self._parts else []) + ([self._days.column] if self._days else [])
+        columns = list(dict.fromkeys(named))
         sizes = [path.stat().st_size for path in self._paths]
         for file, path in enumerate(self._paths):
             done = 0
             for frame, share in frames(path, columns):
-                try:
-                    block = self._block(frame)
-                except BadValueError as error:
-                    raise UserError(f"{path}, row {done + error.row + 1:,}: {error}") from error
+                mine, numbered = np.arange(frame.height), []
+                if self._days is not None:
+                    with _located(path, done + mine):
+                        number = self._days.numbers(frame.get_column(self._days.column))
+                    mine = np.flatnonzero(self._days.days_of(number) == self._number)
+                    numbered = [number[mine]]
+                with _located(path, done + mine):
+                    block = self._block(frame if len(mine) == frame.height else frame[mine], numbered)
                 yield block
                 done += frame.height
                 progress(int(sum(sizes[:file]) + share * sizes[file]), sum(sizes))
 
-    def _block(self, frame: pl.DataFrame) -> RowBlock:
+    def _block(self, frame: pl.DataFrame, numbered: list[NDArray[np.int64]]) -> RowBlock:
         label = self._label.of(frame.get_column(self._label.column))
         read = {name: numbers(frame.get_column(name)) for name in self.numeric_names}
-        key = {name: keys(frame.get_column(name)) for name in {*self.categorical_names, *self._units}}
+        key = {name: keys(frame.get_column(name)) for name in {*self._singles, *self._units}}
+        bags = [lists(frame.get_column(name), separator) for name, separator in self._separators.items()]
         numeric = np.empty((frame.height, len(read)), np.float32, order="F")
         for place, (name, values) in enumerate(read.items()):
             numeric[:, place] = transformed(values, self._transforms[name], frame.get_column(name))
         fields: list[NDArray[np.int64] | NDArray[np.uint64]]
-        fields = [label, *map(_bits, read.values()), *(key[name] for name in (*self.categorical_names, *self._units))]
+        fields = [label, *map(_bits, read.values()), *(key[name] for name in (*self._singles, *self._units))]
+        fields += [*(one.content() for one in bags), *numbered]
         return RowBlock(
             content=line_content(fields),
-            day=np.zeros(frame.height, np.int32),
+            day=np.full(frame.height, self._number, np.int32),
             label=label.astype(np.float32),
             numeric=numeric,
-            keys=np.stack([key[name] for name in self.categorical_names]).T,
+            keys=np.array([key[name] for name in self._singles], np.uint64).reshape(len(self._singles), frame.height).T,
             units={name: identifiers(frame.get_column(name)) for name in self._units},
+            lists=bags,
+            part=None if self._parts is None else parts_of(frame.get_column(self._parts[0]), self._parts[1]),
         )
+
+
+@contextmanager
+def _located(path: Path, rows: NDArray[np.int64]) -> Iterator[None]:
+    """A context in which a value that cannot be used is told with its file and its row there.
+
+    Args:
+        path: the file.
+        rows: place in it of each row that is read, from 0.
+    """
+    try:
+        yield
+    except BadValueError as error:
+        raise UserError(f"{path}, row {rows[error.row] + 1:,}: {error}") from error
 
 
 def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:

@@ -17,6 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.bags import Lists
 from pipelines.data.hashing import BLANK_KEY, splitmix64, text_key, text_keys
 
 LARGEST = 5.0
@@ -31,6 +32,12 @@ TABLE_HASH = {
     "in the order of the columns' names",
 }
 """What this module does differently from :data:`pipelines.data.hashing.HASH_SPECIFICATION`."""
+BAG_HASH = {
+    "bag": "the first distinct rows of a list's values; features of bags are counted after the others, in the order of "
+    "their names. The content goes on with a field of each: h = splitmix64(number of values), then h = splitmix64(h ^ "
+    "key) for each value",
+}
+"""What :data:`TABLE_HASH` does not say, of tables that have bags."""
 
 _COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _COMPARISONS |= {"==": operator.eq, "!=": operator.ne}
@@ -164,6 +171,19 @@ def keys(column: pl.Series) -> NDArray[np.uint64]:
     whole = _whole_numbers(text)
     keys[whole.is_not_null().to_numpy()] = splitmix64(_as_bits(whole.drop_nulls()))
     return keys
+
+
+def lists(column: pl.Series, separator: str | None) -> Lists:
+    """Return the keys of a column of lists, or of texts whose values a separator parts.
+
+    A missing list is an empty one; a missing value in a list is a category of its own, as in every column.
+    """
+    texts = column.cast(pl.String) if separator is not None else None
+    column = column if texts is None else texts.str.split(str(separator))
+    lengths = column.list.len().fill_null(0).cast(pl.Int64)
+    if texts is not None:  # an empty text holds no value, rather than one empty one
+        lengths = lengths.set(texts.fill_null("") == "", 0)
+    return Lists(keys(column.filter(lengths > 0).explode()), lengths.to_numpy())
 
 
 def identifiers(column: pl.Series) -> NDArray[np.int64]:

@@ -23,6 +23,11 @@ _ENDING = re.compile(r"\.(?:parquet|arrow|feather|ipc|(?:csv|tsv)(?:\.gz|\.zst)?
 NUMBER, WHOLE, TEXT, BOOLEAN, DATE = "a number", "a whole number", "text", "a boolean", "a date"
 CATEGORIES = (TEXT, WHOLE, BOOLEAN, DATE)
 """Kinds of columns that are categorical, or identify units."""
+_LIST_OF = {TEXT: "a list of texts", WHOLE: "of whole numbers", BOOLEAN: "of booleans", DATE: "of dates"}
+LISTS = tuple(_LIST_OF.values())
+"""Kinds of columns that are bags."""
+PARTED = (TEXT,)
+"""Kinds of columns that a separator parts into bags."""
 NUMBERS = (NUMBER, WHOLE, BOOLEAN, TEXT)
 """Kinds of columns that are numeric, or labels; text must be numbers."""
 
@@ -184,6 +189,8 @@ def _kind(type_: pl.DataType) -> str | None:
         return WHOLE
     if type_.is_numeric():
         return NUMBER
+    if isinstance(type_, pl.List):
+        return _LIST_OF.get(_kind(pl.Series(dtype=type_.inner).dtype) or "")
     of_others = {pl.String: TEXT, pl.Categorical: TEXT, pl.Enum: TEXT, pl.Boolean: BOOLEAN, pl.Date: DATE}
     return of_others.get(type_.base_type())
 
@@ -193,10 +200,19 @@ def _check_kind(path: Path, key: str, name: str, type_: pl.DataType, kinds: Sequ
     if kind in kinds:
         return
     what = f"{path}: the column {name} holds {type_}"
-    if type_.is_nested():
-        raise UserError(f"{what}, several values in a row, which data=table does not read: leave it out of {key}.")
+    if type_.is_nested() and kinds is not LISTS:
+        several = f"{what}, several values in a row"
+        if kinds is PARTED:
+            raise UserError(f"{several}, which need no separator: leave it out.")
+        if key == "data.categorical" and kind in LISTS:
+            bag = f"{{{name}: {{rows: 512, most: 16}}}}"
+            raise UserError(f"{several}: say how many of them count at most, as in '{key}={bag}'.")
+        raise UserError(f"{several}, which {key} does not take: leave it out.")
     cure = "write it as one of these."
+    if kinds is LISTS and kind in CATEGORIES:
+        parted = ", or say what stands between values, by separator" if kind == TEXT else ""
+        cure = f"for one value in a row, give the rows of its table alone, as in {name}: 512{parted}."
     if kind == NUMBER:  # of a categorical column, or of one of units
         listed = "list it under data.numeric, or " if key == "data.categorical" else ""
         cure = f"{listed}write whole numbers as such (pandas makes them floats where one is missing, unless Int64)."
-    raise UserError(f"{what}, and {key} takes {', '.join(kinds[:-1])} or {kinds[-1]}: {cure}")
+    raise UserError(f"{what}, and {key} takes {', '.join(kinds[:-1])}{' or ' * (len(kinds) > 1)}{kinds[-1]}: {cure}")

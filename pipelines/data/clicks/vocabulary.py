@@ -58,12 +58,9 @@ class HashedVocabulary:
     sizes: list[int]
     data_dependent = False
 
-    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the table rows of keys, both of shape [n, F]."""
-        rows = np.empty(keys.shape, dtype=np.int32, order="F")
-        for feature, size in enumerate(self.sizes):
-            rows[:, feature] = bucket(keys[:, feature], feature, size)
-        return rows
+    def rows(self, keys: NDArray[np.uint64], feature: int) -> NDArray[np.int32]:
+        """Return the table rows of a feature's keys, both of shape [n]."""
+        return bucket(keys, feature, self.sizes[feature])
 
 
 @dataclass(frozen=True)
@@ -78,18 +75,25 @@ class LearnedVocabulary:
         """Rows of each table, including the shared row 0."""
         return [len(known) + 1 for known in self.keys]
 
-    def rows(self, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the table rows of keys, both of shape [n, F]."""
-        rows = np.zeros(keys.shape, dtype=np.int32, order="F")
-        for feature, known in enumerate(self.keys):
-            if len(known):
-                place = np.searchsorted(known, keys[:, feature])
-                place[place == len(known)] = 0
-                rows[:, feature] = np.where(known[place] == keys[:, feature], place + 1, 0)
-        return rows
+    def rows(self, keys: NDArray[np.uint64], feature: int) -> NDArray[np.int32]:
+        """Return the table rows of a feature's keys, both of shape [n]."""
+        known = self.keys[feature]
+        if not len(known):
+            return np.zeros(len(keys), np.int32)
+        place = np.searchsorted(known, keys)
+        place[place == len(known)] = 0
+        return np.where(known[place] == keys, place + 1, 0).astype(np.int32)
 
 
 Vocabulary = HashedVocabulary | LearnedVocabulary
+
+
+def table_rows(vocabulary: Vocabulary, keys: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """Return the table rows of the keys of the first F features, both of shape [n, F]."""
+    rows = np.empty(keys.shape, dtype=np.int32, order="F")
+    for feature in range(keys.shape[1]):
+        rows[:, feature] = vocabulary.rows(keys[:, feature], feature)
+    return rows
 
 
 @dataclass
@@ -117,13 +121,18 @@ class _KeyCounts:
         self.keys, self.counts, self.pending, self.pending_rows = keys, counts, [], 0
 
 
-def learn_vocabulary(train_keys: Iterable[NDArray[np.uint64]], min_count: int) -> LearnedVocabulary:
-    """Return the values that occur in at least ``min_count`` training rows, from blocks of keys of shape [n, F]."""
+def learn_vocabulary(train_keys: Iterable[Sequence[NDArray[np.uint64]]], min_count: int) -> LearnedVocabulary:
+    """Return the values that occur in at least ``min_count`` training rows.
+
+    Args:
+        train_keys: of each block of training rows, the keys of each feature, a row's distinct ones.
+        min_count: from which a value has a row.
+    """
     features: list[_KeyCounts] = []
     for keys in train_keys:
-        features = features or [_KeyCounts() for _ in range(keys.shape[1])]
+        features = features or [_KeyCounts() for _ in keys]
         for feature, counted in enumerate(features):
-            counted.add(np.array(keys[:, feature]))
+            counted.add(np.array(keys[feature]))
     for counted in features:
         counted.merge()
     return LearnedVocabulary([counted.keys[counted.counts >= min_count] for counted in features])

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.bags import NO_BAGS, BagConfig
 from pipelines.data.clicks.source import RowBlock, RowSource
 from pipelines.data.clicks.split import Split, split_of
 from pipelines.data.clicks.vocabulary import (
@@ -22,6 +24,7 @@ from pipelines.data.clicks.vocabulary import (
     VocabularyConfig,
     hashed_vocabulary,
     learn_vocabulary,
+    table_rows,
 )
 from pipelines.data.dataset import SCHEMA, sealed_text
 from pipelines.data.hashing import HASH_SPECIFICATION
@@ -41,6 +44,7 @@ def write_dataset(
     progress: Progress,
     provenance: Provenance | None = None,
     hash_specification: Mapping[str, str] = HASH_SPECIFICATION,
+    bags: Mapping[str, BagConfig] = NO_BAGS,
 ) -> None:
     """Write the rows of ``source`` as a dataset into ``folder``.
 
@@ -54,6 +58,7 @@ def write_dataset(
         progress: Receives the progress of reading.
         provenance: Recorded in dataset.json.
         hash_specification: How the source makes keys and contents, recorded in dataset.json.
+        bags: Features with several values in a row, the last of the source's, in its order.
 
     Raises:
         UserError: The source is malformed, or has no training row.
@@ -62,17 +67,21 @@ def write_dataset(
     rows_of = _vocabulary(source, vocabulary, split, progress)
     per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
+    cut: Counter[str] = Counter()
+    record = click_record(
+        len(source.numeric_names), len(source.categorical_names) - len(bags), [bag.most for bag in bags.values()]
+    )
     with contextlib.ExitStack() as stack:
         streams = [HashedFile(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in parts]
         for block in source.blocks(progress):
-            _write_block(block, rows_of, split, streams, per_day, positives)
+            records = _records(block, rows_of, record, bags, cut)
+            _write_block(records, split_of(block, split), streams, per_day, positives)
     if not per_day["train"]:
         raise UserError(f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed.")
     if isinstance(rows_of, LearnedVocabulary):
         # Needed to map new values: row i of feature f is the i-th of its keys, row 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
         np.savez(folder / "vocabulary.npz", allow_pickle=False, **named)
-    record = click_record(len(source.numeric_names), len(source.categorical_names))
     description = {
         "schema": SCHEMA,
         "name": name,
@@ -80,7 +89,7 @@ def write_dataset(
         "numeric_features": list(source.numeric_names),
         "numeric_transform": source.numeric_transform,
         "categorical_features": [
-            {"name": feature, "vocabulary_size": size}
+            {"name": feature, "vocabulary_size": size} | _described(feature, bags, cut)
             for feature, size in zip(source.categorical_names, rows_of.sizes, strict=True)
         ],
         "vocabulary": {
@@ -111,24 +120,44 @@ def write_dataset(
 def _vocabulary(source: RowSource, config: VocabularyConfig, split: Split, progress: Progress) -> Vocabulary:
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
-    train_keys = (block.keys[split_of(block, split) == 0] for block in source.blocks(progress))
+    train_keys = (block.keys_of(split_of(block, split) == 0) for block in source.blocks(progress))
     return learn_vocabulary(train_keys, config.min_count if config.policy == "threshold" else 1)
 
 
-def _write_block(
+def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -> dict[str, Any]:
+    """Return what dataset.json tells of a bag: its bound, its combiner and how many rows' lists were cut."""
+    if feature not in bags:
+        return {}
+    return {"most": bags[feature].most, "combiner": bags[feature].combiner, "cut_rows": cut[feature]}
+
+
+def _records(
     block: RowBlock,
     vocabulary: Vocabulary,
-    split: Split,
+    record: np.dtype[Any],
+    bags: Mapping[str, BagConfig],
+    cut: Counter[str],
+) -> NDArray[Any]:
+    """Return the records of a block, and count in ``cut`` the rows whose list is longer than a bag."""
+    records = np.empty(len(block.label), record)
+    records["label"] = block.label
+    records["day"] = block.day
+    records["numeric"] = block.numeric
+    records["categorical"] = table_rows(vocabulary, block.keys)
+    first = block.keys.shape[1]
+    for number, ((name, bag), lists) in enumerate(zip(bags.items(), block.lists, strict=True)):
+        records[f"bag_{number}"], longer = lists.bags(vocabulary.rows(lists.keys, first + number), bag.most)
+        cut[name] += longer
+    return records
+
+
+def _write_block(
+    records: NDArray[Any],
+    parts: NDArray[np.int64],
     streams: Sequence[HashedFile],
     per_day: dict[str, Counter[int]],
     positives: Counter[str],
 ) -> None:
-    records = np.empty(len(block.label), click_record(block.numeric.shape[1], block.keys.shape[1]))
-    records["label"] = block.label
-    records["day"] = block.day
-    records["numeric"] = block.numeric
-    records["categorical"] = vocabulary.rows(block.keys)
-    parts = split_of(block, split)
     for index, part in enumerate(per_day):
         mine = records[parts == index]
         streams[index].write(mine.tobytes())

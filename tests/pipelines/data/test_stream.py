@@ -247,6 +247,7 @@ def test_a_data_configuration_says_whether_it_is_a_stream() -> None:
         "nycflights_stream",
         "criteo_1tb",
         "criteo_synthetic_stream",
+        "table_stream",
     }
 
 

@@ -248,9 +248,9 @@ def _script(folder: Path, config: Criteo1TBConfig, before: str = "") -> list[str
 _STOP_ON_DAY_1 = """
 import time, pipelines.data.clicks.writer as writer
 write = writer._write_block
-def half(block, *rest):
-    write(block, *rest)
-    if block.day[0] == 1:
+def half(records, *rest):
+    write(records, *rest)
+    if records["day"][0] == 1:
         print("half", flush=True)
         time.sleep(600)
 writer._write_block = half

@@ -394,7 +394,7 @@ def test_columns_that_are_missing_or_differ_are_refused(tmp_path: Path) -> None:
         ),
         (
             pl.Series([[1], [2, 3]]),
-            "List(Int64), several values in a row, which data=table does not read: leave it out",
+            "List(Int64), several values in a row",
         ),
         (pl.Series([datetime.datetime(2024, 1, 1)] * 2), "Datetime"),
     ],

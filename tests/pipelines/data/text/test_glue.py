@@ -217,10 +217,11 @@ def test_the_histogram_counts_the_first_distinct_tokens_of_a_text_once() -> None
 def test_no_text_moves_the_histogram_by_more_than_is_noised_for(here: Path, most: int) -> None:
     data = made(here, f"data.counted_tokens={most}")
     counts = data.histogram()[0]
-    assert data.rows_per_example == min(most, 6)
+    (bound,) = data.rows_per_example
+    assert bound == min(most, 6)
     assert counts[1] == 0 and counts[0] == 4
-    one = [TextRows.of(data.split("train")._records[[row]]).counted(0, data.rows_per_example) for row in range(4)]
-    assert max(map(len, one)) <= data.rows_per_example
+    one = [TextRows.of(data.split("train")._records[[row]]).counted(0, bound) for row in range(4)]
+    assert max(map(len, one)) <= bound
     assert np.array_equal(np.bincount(np.concatenate(one), minlength=12), counts)
     assert np.array_equal(data.histogram()[0], counts)
 
@@ -243,7 +244,7 @@ def test_noise_of_the_selection_covers_all_tokens_of_a_text(
         pipelines.select, "select_rows", lambda *a, **k: (bounds.append(k["rows_per_example"]), original(*a, **k))[1]
     )
     _, said = selected(here, capsys, "data.counted_tokens=4")
-    assert bounds == [4]
+    assert bounds == [[4]]
     assert "Gaussian noise of standard deviation 40 (multiplier 20) on the counts of each row, at most 4 rows" in said
 
 

@@ -141,10 +141,12 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
     """Propose what a column other than the label is; ``whole`` says that the sample is all of the table."""
     name, type_ = column.name, _type(column)
     held = column.drop_nulls()
+    if isinstance(column.dtype, pl.List) and (column.dtype.inner.is_integer() or column.dtype.inner == pl.String):
+        return _bag(column, held, whole)
     if column.dtype.is_nested():
-        return Choice(name, type_, OUT, why="several values in a row, which a table of clicks does not hold")
+        return Choice(name, type_, OUT, why="neither a value nor a list of texts or whole numbers")
     if column.dtype in (pl.Datetime, pl.Time, pl.Duration):
-        return Choice(name, type_, OUT, why="a time: write its hour or weekday as a column of its own")
+        return Choice(name, type_, OUT, why="a time: write its hour, weekday or date as a column of its own")
     distinct = held.n_unique()
     if distinct < 2:
         return Choice(name, type_, OUT, why="one value in all rows seen")
@@ -164,12 +166,23 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
     return Choice(name, type_, NUMERIC, *_transform(held.cast(pl.Float64)))
 
 
+def _bag(column: pl.Series, held: pl.Series, whole: bool) -> Choice:
+    """Propose the rows of a bag's table, and how many of a list count: as many as nine lists of ten have."""
+    values = held.explode().drop_nulls()
+    most = 1 << math.ceil(math.log2(max(1.0, _number(held.list.n_unique().quantile(0.9)))))
+    why = f"lists of {values.n_unique():,} values, most of them of {most} or fewer"
+    return Choice(column.name, _type(column), CATEGORICAL, f"{{rows: {_rows(values, whole)}, most: {most}}}", why)
+
+
 def _category(column: pl.Series, held: pl.Series, distinct: int, whole: bool, unit: bool) -> Choice:
+    return Choice(column.name, _type(column), CATEGORICAL, str(_rows(held, whole)), f"{distinct:,} values seen", unit)
+
+
+def _rows(values: pl.Series, whole: bool) -> int:
     """Propose a table's rows, as a power of two: the values seen and, in a part of the rows, as many again as were seen
     once."""
-    once = 0 if whole else int(held.unique_counts().eq(1).sum())
-    size = 1 << max(1, math.ceil(math.log2(distinct + once)))
-    return Choice(column.name, _type(column), CATEGORICAL, str(size), f"{distinct:,} values seen", unit)
+    once = 0 if whole else int(values.unique_counts().eq(1).sum())
+    return 1 << max(1, math.ceil(math.log2(max(1, values.n_unique() + once))))
 
 
 def _transform(held: pl.Series) -> tuple[str, str]:
@@ -223,7 +236,7 @@ def yaml(proposal: Proposal, name: str, path: str) -> str:
         f"name: {name}",
         f"path: {_scalar(path)}",
         f"label: {_scalar(proposal.label)}",
-        "categorical:  # column: rows of its embedding table",
+        "categorical:  # column: rows of its embedding table; of a list also the most values that count",
         *_entries(proposal.of(CATEGORICAL)),
     ]
     if numeric := proposal.of(NUMERIC):
@@ -239,9 +252,13 @@ def yaml(proposal: Proposal, name: str, path: str) -> str:
 
 
 def _entries(choices: Sequence[Choice]) -> list[str]:
-    shown = [f"  {_scalar(choice.column)}: {_scalar(choice.setting)}" for choice in choices]
+    shown = [f"  {_scalar(choice.column)}: {_value(choice.setting)}" for choice in choices]
     width = max(map(len, shown))
     return [f"{text:{width}}  # {choice.why}" for text, choice in zip(shown, choices, strict=True)]
+
+
+def _value(setting: str) -> str:
+    return setting if setting.startswith("{") else _scalar(setting)
 
 
 def _scalar(text: str) -> str:

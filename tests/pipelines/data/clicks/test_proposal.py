@@ -38,6 +38,8 @@ def table() -> pl.DataFrame:
                 "words that somebody wrote, about the product, at length"[: 50 - i % 3] + str(i) for i in range(ROWS)
             ],
             "at": [day + datetime.timedelta(seconds=int(s)) for s in rng.integers(0, 9999, ROWS)],
+            "tags": [[f"t{i}" for i in rng.integers(0, 20, n)] for n in rng.integers(0, 5, ROWS)],
+            "mixed": [{"a": 1}] * ROWS,
             "on": [(day + datetime.timedelta(days=int(d))).date() for d in rng.integers(0, 90, ROWS)],
         }
     )
@@ -57,6 +59,8 @@ EXPECTED = {
     "always": (OUT, ""),
     "review": (OUT, ""),
     "at": (OUT, ""),
+    "tags": (CATEGORICAL, "{rows: 32, most: 4}"),
+    "mixed": (OUT, ""),
     "on": (CATEGORICAL, "128"),
 }
 
@@ -74,8 +78,10 @@ def test_each_kind_of_column_has_its_role() -> None:
 
 def test_text_that_writes_numbers_is_proposed_as_these() -> None:
     """As CSV and TSV are read; 0123 is a text, and so is a date, as the table reads it."""
-    texts = pl.read_csv(table().write_csv(datetime_format="%Y-%m-%dT%H:%M:%S").encode(), infer_schema=False)
-    assert _roles(propose(texts, ROWS, typed=False)) == EXPECTED
+    flat = table().drop("tags", "mixed")
+    texts = pl.read_csv(flat.write_csv(datetime_format="%Y-%m-%dT%H:%M:%S").encode(), infer_schema=False)
+    expected = {name: role for name, role in EXPECTED.items() if name in flat.columns}
+    assert _roles(propose(texts, ROWS, typed=False)) == expected
 
 
 def test_the_file_means_what_was_proposed() -> None:
@@ -85,6 +91,7 @@ def test_the_file_means_what_was_proposed() -> None:
     made = reader.safe_load(proposal.yaml(found, "clicks", "parts/*.parquet"))
     assert made.pop("defaults") == ["table", "_self_"]
     config = build(TableConfig, made | {"kind": "table"}, "data")
+    assert (config.categorical["tags"].rows, config.categorical["tags"].most) == (32, 4)
     assert config.categorical["yes"] == 64 and config.categorical["a: b # c"] == 64 and config.unit == ["user_id"]
     assert config.numeric["it's"] == "log1p" and config.numeric["- x"] == "standard(40, 10)"
     config.check()

@@ -65,6 +65,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "model": {
         "pctr": "pipelines.tasks.pctr:PctrConfig",
         "dlrm": "pipelines.tasks.dlrm:DlrmConfig",
+        "sequence": "pipelines.tasks.sequence:SequenceConfig",
         "deepfm": "pipelines.tasks.deepfm:DeepfmConfig",
         "module": "pipelines.tasks.own_model:ModuleConfig",
         "roberta": "pipelines.tasks.roberta:RobertaConfig",

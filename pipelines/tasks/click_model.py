@@ -86,10 +86,11 @@ class ClickModel(nn.Module):
         if smaller:
             shapes = smaller.shapes(shapes)
         self._rows = [rows if rows < size else None for (rows, _), size in zip(shapes, vocabularies, strict=True)]
+        self.bags = list(bags)
         device, singles = None if whole else "meta", len(shapes) - len(bags)
         self.tables = nn.ModuleList(nn.Embedding(*shape, device=device) for shape in shapes[:singles])
         for shape, mode in zip(shapes[singles:], bags, strict=True):
-            self.tables.append(nn.EmbeddingBag(*shape, mode=mode, device=device))
+            self.tables.append(self.bag_table(*shape, mode, device))
         self.build(numeric, [dim for _, dim in shapes], config)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -105,17 +106,30 @@ class ClickModel(nn.Module):
         """Make the layers besides the tables, which have these dimensions."""
         raise NotImplementedError
 
+    def bag_table(self, rows: int, dim: int, mode: str, device: str | None) -> nn.Module:
+        """Return the table of a feature with several values in a row."""
+        return nn.EmbeddingBag(rows, dim, mode=mode, device=device)
+
+    def embed_bag(self, number: int, table: Any, ids: Tensor, starts: Tensor) -> Tensor:
+        """Return the embedding ``[b, dim]`` of bag feature ``number``, whose rows in its table begin at ``starts``."""
+        return table(ids, starts)
+
     def logits(self, numeric: Tensor, embedded: Sequence[Tensor]) -> Tensor:
         """Return logits ``[b]`` of numbers ``[b, n]`` and the row ``[b, dim]`` of each feature."""
         raise NotImplementedError
 
     def forward(self, numeric: Tensor, categorical: Tensor, bags: Sequence[Bag] = ()) -> Tensor:
         """Return logits ``[b]`` of numbers ``[b, n]``, values ``[b, F]`` of the features, and bags."""
-        looked_up = [(column,) for column in categorical.unbind(1)] + [tuple(bag) for bag in bags]
-        embedded = [
-            table(ids if rows is None else ids % rows, *offsets)
-            for table, rows, (ids, *offsets) in zip(self.tables, self._rows, looked_up, strict=True)
+        columns, singles = categorical.unbind(1), len(self.tables) - len(self.bags)
+        held = [
+            ids if rows is None else ids % rows
+            for ids, rows in zip([*columns, *(b[0] for b in bags)], self._rows, strict=True)
         ]
+        embedded = [table(ids) for table, ids in zip(self.tables[:singles], held[:singles], strict=True)]
+        for number, (table, ids, (_, starts)) in enumerate(
+            zip(self.tables[singles:], held[singles:], bags, strict=True)
+        ):
+            embedded.append(self.embed_bag(number, table, ids, starts))
         return self.logits(numeric, embedded)
 
 

@@ -24,6 +24,7 @@ from pipelines.runs.release import checked
 from pipelines.select import Selection, cost_summary, rows_counted, select
 from pipelines.tasks.clicks import ClickTask
 from pipelines.tasks.pctr import PctrConfig, PctrModel
+from pipelines.tasks.sequence import SequenceConfig
 from pipelines.tasks.smaller_tables import SmallerTables
 from pipelines.train import make_run
 from tests.dpfest.reference import reference_gradient
@@ -88,6 +89,58 @@ def batch_of(model: nn.Module, rows: Rows) -> Any:
     task.device, task.model = torch.device("cpu"), model
     numeric, categorical, bags, labels = task.to_device(rows)
     return numeric.double(), categorical, bags, labels.double()
+
+
+SEQUENCE = SequenceConfig(dimension=4, length=4, heads=2, hidden=[5], embedding_scale=0.5)
+
+
+def sequence(seed: int = 1, smaller: SmallerTables | None = None) -> Any:
+    return SEQUENCE.make([7, 40, 9, 12], 2, seed, bags=["mean", "sum"], smaller=smaller).double()
+
+
+def test_a_list_is_read_in_its_order_up_to_its_last_values_and_an_empty_one_as_zeros() -> None:
+    """Of five values the first is not read; what follows in the batch, and padding, change nothing."""
+    model, rows = sequence(), some_rows(12)
+    *features, _ = batch_of(model, rows)
+    whole = model(*features)
+    alone = torch.cat([model(*batch_of(model, rows.where(np.array([one])))[:-1]) for one in range(12)])
+    torch.testing.assert_close(whole, alone)
+
+    def of(values: list[int]) -> torch.Tensor:
+        return model.embed_bag(0, model.tables[2], torch.tensor(values, dtype=torch.int64), torch.tensor([0]))[0]
+
+    assert torch.equal(of([]), torch.zeros(4).double())
+    assert torch.equal(of([5, 1, 2, 3, 4]), of([1, 2, 3, 4])) and not torch.allclose(of([1, 2, 3]), of([2, 1, 3]))
+    assert torch.equal(of([8]), of([7])) and not torch.allclose(of([7]), of([6]))  # the last row pads
+
+
+@pytest.mark.parametrize("case", ["dpsgd", "fest", "adafest"])
+def test_a_step_of_sequences_equals_the_dense_reference(case: str) -> None:
+    algorithm, settings = CASES[case]
+    rows, model, key = some_rows(17, (4, 4)), sequence(), NoiseKey.from_seed(3)
+    touched = [[{int(row)} for row in column] for column in rows.categorical.T]
+    last = [7, 10]  # of each table but for the row that pads
+    touched += [
+        [{min(row, most) for row in bag if row >= 0} for bag in bags.tolist()]
+        for bags, most in zip(rows.bags, last, strict=True)
+    ]
+    selected = settings.get("selected")
+    chosen = {**settings, "selected": None if selected is None else torch.from_numpy(selected)}
+    engine = engine_with(model, algorithm, by_batch(losses_of(model)), key, expected_batch_size=10.0, **chosen)
+    got = dense(engine, [batch_of(model, rows)], step=5)
+    want = reference_gradient(
+        model, algorithm, losses_of(model), batch_of(model, rows), touched, key, 5, divisor=10.0, **settings
+    )
+    assert got.keys() == want.keys()
+    for name, value in want.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-8, atol=1e-10)
+
+
+def test_sequences_need_lists() -> None:
+    with pytest.raises(UserError, match="model=sequence reads columns of lists, and these data have none"):
+        SEQUENCE.make([7, 40], 2, 0)
+    with pytest.raises(ValueError, match=r"model.dimension=50 must be a multiple of model.heads=3"):
+        SequenceConfig(heads=3)
 
 
 @pytest.mark.parametrize("case", CASES)

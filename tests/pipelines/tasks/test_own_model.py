@@ -162,3 +162,26 @@ def test_a_layer_that_stays_in_eval_does_so_after_an_evaluation(config: Callable
     frozen = "nn.BatchNorm1d(width).requires_grad_(False).eval()"
     (here / "parts" / "mine.py").write_text(MODEL.replace("nn.ReLU()", frozen))
     assert make_run(config("algorithm=adafest", "train.evaluate_every=1")).summary["steps"] == 3
+
+
+LISTS = MODEL.replace("(self, numeric, categorical):", "(self, numeric, categorical, bags):").replace(
+    "        return",
+    "        found += [table(ids, starts) for table, (ids, starts) in zip(self.tables[2:], bags)]\n        return",
+)
+BAGS = LISTS.replace(
+    "for size in vocabularies)",
+    "for size in vocabularies[:2])\n        self.tables.append(nn.EmbeddingBag(vocabularies[2], 4, mode='sum'))",
+)
+
+
+def test_a_model_of_ones_own_takes_lists_as_bags(here: Path) -> None:
+    (here / "mine.py").write_text(BAGS)
+    model = ModuleConfig(target="mine.py:Model").make(SIZES, 2, 0, bags=["mean"])
+    rows = torch.tensor([3, 4, 5])
+    logits = model(torch.zeros(2, 2), torch.ones(2, 2, dtype=torch.int64), [(rows, torch.tensor([0, 3]))])
+    assert logits.shape == (2,) and logits[0] != logits[1]  # of three values, and of none
+    (here / "other.py").write_text(BAGS.replace("table(ids, starts)", "table(ids // 2, starts)"))
+    with pytest.raises(UserError, match=r"the table tables\.2 does not look up bags\[0\]\[0\] as it is"):
+        ModuleConfig(target="other.py:Model").make(SIZES, 2, 0, bags=["mean"])
+    with pytest.raises(UserError, match=r"forward\(numeric \[32, 2\], categorical \[32, 2\], 1 bags\)"):
+        ModuleConfig(target="parts/mine.py:Model").make(SIZES, 2, 0, bags=["mean"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,14 @@ from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout, ascending
 from dpfest.units import Groups
 
+class EveryRow(NamedTuple):
+    """A table whose weight is used outside of look-ups: as if every example looked all of its rows up."""
+
+    weight: Tensor
+    padding_idx: int | None
+
+
+Layer = Table | EveryRow
 _Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
@@ -47,7 +55,7 @@ class Lookups:
     def __init__(
         self,
         layout: TableLayout,
-        calls: Sequence[Sequence[tuple[Table, Call]]],
+        calls: Sequence[Sequence[tuple[Layer, Call]]],
         examples: Tensor,
         groups: Groups | None = None,
     ) -> None:
@@ -59,7 +67,7 @@ class Lookups:
             for layer, call in calls_of_table:
                 example, row, source, coefficient = _positions(layer, examples, *call.args, **call.kwargs)
                 lists.append((example, row + layout.offsets[table], source + first, coefficient))
-                first += call.output.numel() // layout.dims[table]
+                first += len(row) if _takes_maximum(layer) else call.output.numel() // layout.dims[table]
             self._first.append(first)
             self._sizes.append(sum(len(one[0]) for one in lists))
             parts += [_by_example(lists)] if len(lists) > 1 else lists
@@ -73,7 +81,7 @@ class Lookups:
         self._source = source.index_select(0, order)
         self._coefficient = None if coefficient is None else coefficient.index_select(0, order)
 
-    def take_calls(self, calls: Sequence[Sequence[tuple[Table, Call]]]) -> None:
+    def take_calls(self, calls: Sequence[Sequence[tuple[Layer, Call]]]) -> None:
         """Take the calls of another forward pass for those that the look-ups were found in.
 
         Raises:
@@ -94,7 +102,7 @@ class Lookups:
         self._gradients = []
         for table, calls in enumerate(self._calls):
             dim = self.layout.dims[table]
-            parts = [call.gradient.reshape(-1, dim).to(layer.weight.dtype) for layer, call in calls]
+            parts = [_gradient_rows(layer, call, dim).to(layer.weight.dtype) for layer, call in calls]
             parts = parts or [torch.empty(0, dim, device=self.rows.device)]
             joined = torch.cat(parts) if len(parts) > 1 else parts[0]
             # Of columns of a wider gradient, torch's norms and sums take four times as long.
@@ -230,7 +238,7 @@ def _grouped(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bool) -
 
 
 def _positions(
-    layer: Table, examples: Tensor, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
+    layer: Layer, examples: Tensor, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
 ) -> _Parts:
     """Return each look-up's example, local row, row of the flat output gradient, and coefficient (None for 1)."""
     row = input.reshape(-1).long()
@@ -250,10 +258,47 @@ def _positions(
         coefficient = None if coefficient is None else coefficient[kept]
     if bag and layer.mode == "mean":
         coefficient = (1 / torch.bincount(example, minlength=len(examples)).to(layer.weight.dtype))[example]
+    if _takes_maximum(layer):  # a row once a bag, each with a gradient of its own
+        example, row = torch.stack([example, row]).unique(dim=1)
+        source = torch.arange(len(row), device=row.device)
     return example, row, source, coefficient
 
 
-def _many(layer: Table, call: Call) -> bool:
+def _takes_maximum(layer: Layer) -> bool:
+    return isinstance(layer, nn.EmbeddingBag) and layer.mode == "max"
+
+
+def chosen_rows(layer: Layer, *args: Any, **kwargs: Any) -> Tensor | None:
+    """Return the row ``[b, dim]`` that each coordinate of each bag's maximum is from; None for another kind of layer.
+
+    An empty bag has none.
+    """
+    return _chosen(layer, *args, **kwargs) if _takes_maximum(layer) else None
+
+
+def _chosen(layer: Layer, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None) -> Tensor:
+    assert isinstance(layer, nn.EmbeddingBag)
+    last = input.dim() == 1 and layer.include_last_offset
+    if input.dim() == 2:
+        offsets = torch.arange(len(input), device=input.device) * input.shape[1]
+    padding = -1 if layer.padding_idx is None else layer.padding_idx
+    with torch.no_grad():
+        weight, ids = layer.weight.detach(), input.reshape(-1)
+        return torch.embedding_bag(weight, ids, offsets, False, 2, False, None, last, padding)[3]
+
+
+def _gradient_rows(layer: Layer, call: Call, dim: int) -> Tensor:
+    """Return the rows of a call's gradient ``[n, dim]``: of each output, or of each row of a bag's maximum."""
+    gradient = call.gradient.reshape(-1, dim)
+    if not _takes_maximum(layer):
+        return gradient
+    assert call.chosen is not None
+    examples = torch.arange(len(gradient), device=gradient.device)
+    example, row, *_ = _positions(layer, examples, *call.args, **call.kwargs)
+    return gradient.index_select(0, example) * (call.chosen.index_select(0, example) == row.unsqueeze(1))
+
+
+def _many(layer: Layer, call: Call) -> bool:
     """Return whether an example may look up several rows in one call."""
     return isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2
 

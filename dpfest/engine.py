@@ -19,6 +19,7 @@ from dpfest.local import LocalRows
 from dpfest.noise import NoiseKey
 from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows
 from dpfest.reading import MicroBatch
+from dpfest.sites import Ambiguous
 from dpfest.step import private_step
 from dpfest.step_noise import Deferred, Independent
 from dpfest.tables import TableLayout
@@ -136,6 +137,14 @@ class PrivateEngine(OneProcess):
             UserError: in another process than the engine's own; or a refusal of :mod:`dpfest.capture`.
         """
         self.refuse_another_process()
+        try:
+            return self._step(microbatches, step, check)
+        except Ambiguous:  # before anything was drawn for the release: the second attempt knows
+            return self._step(microbatches, step, check)
+
+    def _step(
+        self, microbatches: Sequence[MicroBatch], step: int, check: Callable[[], None]
+    ) -> tuple[NoisedGradient, Diagnostics]:
         batch = self.rows.batch(microbatches, step)
         return private_step(batch, self.algorithm, self.rows, self.noise, self.cost, self.expected_batch_size, check)
 

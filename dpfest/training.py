@@ -147,7 +147,7 @@ class PrivateTraining(OneProcess):
         self._warnings = StepWarnings(self.engine.recorder.trainable, trains_tables=algorithm.name != "frozen")
         self._followed = self._is_branch = False
         if after is not None:
-            after._followed = True
+            self.engine.recorder.sites, after._followed = after.engine.recorder.sites, True
 
     @property
     def steps_left(self) -> int:

@@ -26,7 +26,6 @@ from torch import Tensor
 from dpfest.batch import LogicalBatch, contributions
 from dpfest.capture import Recorder, Recording
 from dpfest.clipped_sum import ClippedSum
-from dpfest.draws import ExampleDraws
 from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.gaussian import BLOCK
@@ -218,7 +217,7 @@ class RankRows:
         The pass ends after as many look-ups as the longest complete pass of the same function ``run`` has made.
         """
         recorder = self._recorder
-        draws = nullcontext() if recorder.draws is False else ExampleDraws(recorder.key, step, examples)
+        draws = nullcontext() if recorder.draws is False else recorder.drawing(step, examples)
         complete = False
         with asking(self.tables, self._most.get(run)) as calls, torch.no_grad(), draws:
             try:

@@ -50,9 +50,7 @@ class ExampleDraws(TorchDispatchMode):
         UserError: inside, by an operation that cannot be drawn by example, or that passes its own generator.
     """
 
-    def __init__(
-        self, key: NoiseKey, step: int, examples: NDArray[np.int64], once: set[int] | None = None
-    ) -> None:
+    def __init__(self, key: NoiseKey, step: int, examples: NDArray[np.int64], once: set[int] | None = None) -> None:
         super().__init__()
         self._once = set() if once is None else once
         secret = key.derive("forward pass", step).secret
@@ -88,7 +86,7 @@ class ExampleDraws(TorchDispatchMode):
         """Return 53-bit uniforms on (0, 1), float64, of this shape, whose first dimension is the number of examples."""
         shape = tuple(shape)
         count = len(self._examples)
-        if self.independent and (not shape or shape[0] != count):
+        if self.independent:
             self._once.add(self.calls)
         if self.calls in self._once:
             return self._uniform(_NO_EXAMPLE, (1, *shape), device).squeeze(0)

@@ -26,6 +26,7 @@ from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout, ascending
 from dpfest.units import Groups
 
+
 class EveryRow(NamedTuple):
     """A table whose weight is used outside of look-ups: as if every example looked all of its rows up."""
 
@@ -242,11 +243,11 @@ def _positions(
 ) -> _Parts:
     """Return each look-up's example, local row, row of the flat output gradient, and coefficient (None for 1)."""
     row = input.reshape(-1).long()
-    bag = isinstance(layer, nn.EmbeddingBag)
-    if offsets is not None and layer.include_last_offset:
+    bag, last = isinstance(layer, nn.EmbeddingBag), getattr(layer, "include_last_offset", False)
+    if offsets is not None and last:
         row = row[: int(offsets[-1])]
     if offsets is not None:
-        ends = offsets[1:] if layer.include_last_offset else torch.cat([offsets[1:], offsets.new_tensor([len(row)])])
+        ends = offsets[1:] if last else torch.cat([offsets[1:], offsets.new_tensor([len(row)])])
         example = examples.repeat_interleave(ends - offsets[: len(ends)])
     else:
         example = examples.repeat_interleave(len(row) // max(len(examples), 1)) if input.dim() > 1 else examples
@@ -256,7 +257,7 @@ def _positions(
         kept = torch.nonzero(row != layer.padding_idx).squeeze(1)
         example, row, source = example[kept], row[kept], source[kept]
         coefficient = None if coefficient is None else coefficient[kept]
-    if bag and layer.mode == "mean":
+    if getattr(layer, "mode", None) == "mean":
         coefficient = (1 / torch.bincount(example, minlength=len(examples)).to(layer.weight.dtype))[example]
     if _takes_maximum(layer):  # a row once a bag, each with a gradient of its own
         example, row = torch.stack([example, row]).unique(dim=1)
@@ -268,7 +269,7 @@ def _takes_maximum(layer: Layer) -> bool:
     return isinstance(layer, nn.EmbeddingBag) and layer.mode == "max"
 
 
-def chosen_rows(layer: Layer, *args: Any, **kwargs: Any) -> Tensor | None:
+def chosen_rows(layer: Any, *args: Any, **kwargs: Any) -> Tensor | None:
     """Return the row ``[b, dim]`` that each coordinate of each bag's maximum is from; None for another kind of layer.
 
     An empty bag has none.
@@ -279,12 +280,11 @@ def chosen_rows(layer: Layer, *args: Any, **kwargs: Any) -> Tensor | None:
 def _chosen(layer: Layer, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None) -> Tensor:
     assert isinstance(layer, nn.EmbeddingBag)
     last = input.dim() == 1 and layer.include_last_offset
-    if input.dim() == 2:
+    if offsets is None:
         offsets = torch.arange(len(input), device=input.device) * input.shape[1]
-    padding = -1 if layer.padding_idx is None else layer.padding_idx
     with torch.no_grad():
         weight, ids = layer.weight.detach(), input.reshape(-1)
-        return torch.embedding_bag(weight, ids, offsets, False, 2, False, None, last, padding)[3]
+        return torch.embedding_bag(weight, ids, offsets, False, 2, False, None, last, layer.padding_idx)[3]
 
 
 def _gradient_rows(layer: Layer, call: Call, dim: int) -> Tensor:

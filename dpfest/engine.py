@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from dpfest.local import LocalRows
 from dpfest.noise import NoiseKey
 from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows
 from dpfest.reading import MicroBatch
-from dpfest.sites import Ambiguous
+from dpfest.sites import resolved
 from dpfest.step import private_step
 from dpfest.step_noise import Deferred, Independent
 from dpfest.tables import TableLayout
@@ -137,10 +138,8 @@ class PrivateEngine(OneProcess):
             UserError: in another process than the engine's own; or a refusal of :mod:`dpfest.capture`.
         """
         self.refuse_another_process()
-        try:
-            return self._step(microbatches, step, check)
-        except Ambiguous:  # before anything was drawn for the release: the second attempt knows
-            return self._step(microbatches, step, check)
+        attempt = partial(self._step, microbatches, step, check)
+        return resolved(attempt) if self.rows.joint else attempt()  # ranks step together
 
     def _step(
         self, microbatches: Sequence[MicroBatch], step: int, check: Callable[[], None]

@@ -68,10 +68,10 @@ class LayerHooks:
 
 
 def own_parameters(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
-    """Return the parameters of every layer whose calls are recorded: tables, layers with factors, and self-contained ones.
+    """Return the parameters of every layer whose calls are recorded: tables, layers with factors, self-contained ones.
 
     A module is self-contained if it holds parameters and no module that does; attention holds a layer that it does not
-    call. A parameter that several of them hold, other than tables, is no layer's own, nor are the others of such a layer.
+    call. A layer that shares a parameter with another has none of its own, unless both are tables.
     """
     found: dict[str, dict[str, nn.Parameter]] = {}
     for name, module in model.named_modules():

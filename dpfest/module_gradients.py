@@ -56,6 +56,7 @@ class Rerun:
         self._run, self.own, self._leaves, self._dims = run, own, leaves, dims
         self.outputs, self._out_dims, self._first_draw = outputs, out_dims, first_draw
         self.gradients: list[Tensor] = []
+        self._tolerance = 0.1 if torch.is_autocast_enabled(own[0].device.type) else 1e-3
         tensors = [leaf for leaf in (*leaves, *outputs) if isinstance(leaf, Tensor)]
         self._versions = [(tensor, tensor._version) for tensor in tensors]
 
@@ -80,7 +81,7 @@ class Rerun:
         leaves = [_wide(leaf.detach(), dtype) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
         counted = [k for k, dim in enumerate(self._dims) if dim is not None]
 
-        def gradients(of_example: Sequence[Tensor], slopes: Sequence[Tensor]) -> Sequence[Tensor]:
+        def gradients(of_example: Sequence[Tensor], slopes: Sequence[Tensor]) -> Any:
             one = list(leaves)
             for k, leaf in zip(counted, of_example, strict=True):
                 one[k] = leaf.unsqueeze(self._dims[k])  # type: ignore[arg-type]
@@ -93,11 +94,13 @@ class Rerun:
             drawing = draws()
             drawing.calls = self._first_draw
         of_examples, slopes = [leaves[k] for k in counted], [_wide(gradient, dtype) for gradient in self.gradients]
-        in_dims, out_dims = ([self._dims[k] for k in counted], list(self._out_dims)), (0, tuple(self._out_dims))
+        in_dims: Any = ([self._dims[k] for k in counted], list(self._out_dims))
+        out_dims: Any = (0, tuple(self._out_dims))
         with drawing, _without_fused_layers():
             found, results = vmap(gradients, in_dims, out_dims, randomness="different")(of_examples, slopes)
         for output, result in zip(self.outputs, results, strict=True):
-            if _differ(output.detach(), result):
+            difference = float((result - output.detach()).norm())
+            if difference > self._tolerance * float(output.detach().norm()):  # not so where either is not finite
                 raise RuntimeError("the call returns something else when it is made again")
         return list(found)
 
@@ -117,7 +120,8 @@ def module_call(
         layer: the module.
         site: its name and the number of the call.
         parameters: those that gradients are taken of, by name.
-        args, kwargs: of the call.
+        args: of the call.
+        kwargs: of the call.
         examples: number of examples in the batch.
         sites: what is known of the model's calls.
 
@@ -132,7 +136,8 @@ def module_call(
     known = _known_dims(layer, leaves, spec)
     if known is not None:
         dims = known
-        if any(d is not None and (leaf.dim() <= d or leaf.shape[d] != examples) for leaf, d in zip(leaves, dims, strict=True)):
+        counted = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
+        if not all(isinstance(leaf, Tensor) and leaf.shape[dim : dim + 1] == (examples,) for leaf, dim in counted):
             return None
     else:
         dims = [
@@ -189,7 +194,7 @@ def _known_dims(layer: nn.Module, leaves: Sequence[Any], spec: Any) -> Dims | No
             dims[named[name]] = dim
     mask = leaves[named["attn_mask"]] if "attn_mask" in named else None
     if isinstance(mask, Tensor) and mask.dim() == 3:  # [examples * heads, ...]: no dimension counts the examples
-        dims[named["query"]] = mask.dim()
+        dims[named["attn_mask"]] = mask.dim()
     return dims
 
 
@@ -212,7 +217,7 @@ def _with_state(layer: nn.RNNBase | nn.RNNCellBase, input: Any, hx: Any = None) 
 
 @contextmanager
 def _without_fused_layers() -> Iterator[None]:
-    """A context without fused attention and recurrent layers, which run for one example after another under ``vmap``."""
+    """A context without fused attention and recurrent layers, which ``vmap`` runs for one example after another."""
     functorch: Any = torch._C._functorch
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
@@ -226,12 +231,6 @@ def _without_fused_layers() -> Iterator[None]:
     finally:
         torch._C._set_mkldnn_enabled(before)
         functorch._set_vmap_fallback_warning_enabled(True)
-
-
-def _differ(before: Tensor, after: Tensor) -> bool:
-    """Return whether a result is not that of the first call, up to rounding."""
-    tolerance = 0.1 if before.dtype in _HALF else 1e-3
-    return float((after - before).norm()) > tolerance * float(before.norm())  # not where either is not finite
 
 
 def _wide(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,8 @@ slow: one backward pass for each example, from its loss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dpfest.draws import ExampleDraws
+from dpfest.errors import UserError
 from dpfest.module_gradients import Rerun, floats, replace_floats
 from dpfest.sites import Again, Sites
 
@@ -40,7 +42,7 @@ class OutsideUses(TorchFunctionMode):
     def __init__(
         self,
         sites: Sites,
-        roots: dict[str, Tensor],
+        roots: Mapping[str, Tensor],
         examples: int,
         draws: ExampleDraws | None,
         look_up: Callable[[Tensor, Tensor, Callable[[], Tensor]], Tensor | None],
@@ -65,10 +67,17 @@ class OutsideUses(TorchFunctionMode):
         if pure:
             self._pure.add(id(tensor))
 
+    def shares(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is known to be shared."""
+        return id(tensor) in self._roots
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run a function; cut it where shared tensors meet examples."""
         kwargs = kwargs or {}
-        if func is embedding and (found := self._look_up(*_ids(*args, **kwargs), lambda: func(*args, **kwargs))) is not None:
+        if (
+            func is embedding
+            and (found := self._look_up(*_ids(*args, **kwargs), lambda: func(*args, **kwargs))) is not None
+        ):
             return found
         leaves, spec = tree_flatten((args, kwargs))
         tensors = [k for k, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
@@ -93,8 +102,8 @@ class OutsideUses(TorchFunctionMode):
             return self._followed(result, own, pure=all(id(one) in self._pure for one in own))
         self._number += 1
         site = ("", self._number, name)
-        in_place = name.endswith("_") and not name.endswith("__") or name.startswith("__i")
-        uncut = name == "__setitem__" or "out" in kwargs or in_place and not (0 in others and leaves[0].requires_grad)
+        in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith("__i")
+        uncut = name == "__setitem__" or "out" in kwargs or (in_place and not (0 in others and leaves[0].requires_grad))
         if uncut or site in self._sites.plain:
             return func(*args, **kwargs)
         dims: list[int | None] = [None] * len(leaves)
@@ -159,7 +168,10 @@ class OutsideUses(TorchFunctionMode):
         outputs = floats(result)
         if not outputs:
             return result
-        if any(not one.dim() or len(one) != self._examples for one in outputs):
+        if not all(
+            one.dim() and self._sites.counts((*site, "output", k), len(one), self._examples)
+            for k, one in enumerate(outputs)
+        ):
             self._sites.plain.add(site)
             raise Again
         if not in_place:
@@ -199,7 +211,7 @@ def _ids(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Ten
 
 
 def pull(value: Tensor, roots: Sequence[Tensor], gradients: Tensor) -> list[Tensor]:
-    """Return ``[b, *shape]`` for every root, from the gradients ``[b, *shape]`` of a value that was computed from them."""
+    """Return the gradients ``[b, *shape]`` of every root, from those of a value that was computed from them."""
     parts = [root.new_zeros(len(gradients), *root.shape) for root in roots]
     for number, gradient in enumerate(gradients):
         _add(parts, number, torch.autograd.grad(value, roots, gradient, retain_graph=True, allow_unused=True))
@@ -215,3 +227,41 @@ def _add(parts: Iterable[Tensor], number: int, gradients: Iterable[Tensor | None
     for part, gradient in zip(parts, gradients, strict=True):
         if gradient is not None:
             part[number] = gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def refuse_whole_tables(names: Sequence[str], *, lazy: bool, known: bool) -> None:
+    """Refuse, or warn of, tables that are used outside of look-ups: each example then touches all of their rows.
+
+    Args:
+        names: of their weights.
+        lazy: whether their noise is lazy.
+        known: whether passes were made that did not use them so.
+    """
+    tables = ", ".join(names)
+    cure = "Look the rows up through the layer, as sampled softmax does: model.item(candidates)"
+    if lazy:
+        raise UserError(
+            f"The loss uses the table {tables} outside of look-ups, where noise may be pending. {cure}; or use "
+            "noise='dense'."
+        )
+    if known:
+        raise UserError(
+            f"The loss uses the table {tables} outside of look-ups in some batches and not in others, so that the "
+            f"choice of rows was not told of it. {cure}."
+        )
+    warnings.warn(
+        f"The loss uses the table {tables} outside of look-ups (an output layer that shares it?): each example touches "
+        f"all of its rows, and no algorithm keeps its gradient sparse. {cure}.",
+        stacklevel=2,
+    )
+
+
+def refuse_overflow(gradients: Mapping[str, Tensor]) -> None:
+    """Refuse examples' gradients ``[b, *shape]``, by name, of which one that is not finite may have spoilt others."""
+    for name, found in gradients.items():
+        if len(found) > 1 and not bool(found.isfinite().all()):
+            raise UserError(
+                f"An example's gradient of {name} is not finite, and cannot be told from the others' where it is used: "
+                "the first dimension does not count the examples there. Use it in a module or a function that takes "
+                "the examples in the first dimension, or keep activations in range."
+            )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,8 @@ from dpfest.errors import UserError
 from dpfest.hooks import LayerHooks, hold, hooked
 from dpfest.layers import Call, Factors, FormedGradients, by_unit
 from dpfest.module_gradients import Rerun, floats, module_call, output_dims, replace_floats
-from dpfest.outside import OutsideUses, by_losses
-from dpfest.ranks.table import ShardedTable
+from dpfest.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables
+from dpfest.ranks.table import SHARED_LOOK_UP, ShardedTable
 from dpfest.sites import Again
 from dpfest.tables import Table
 from dpfest.units import Groups
@@ -71,7 +70,7 @@ class Recording:
                 draws = stack.enter_context(recorder.drawing(step, examples))
             self._draws, before = draws, None if draws else _random_state(device)
             self._watch = StateWatch(recorder.held)
-            if self._backward and recorder.sites.tracking or recorder.sites.by_function:
+            if (self._backward and recorder.sites.tracking) or recorder.sites.by_function:
                 self._outside = OutsideUses(
                     recorder.sites, recorder.trainable, self._examples, draws, self._look_up_by_function
                 )
@@ -103,7 +102,8 @@ class Recording:
             self._looked_up = own[0], ids
         elif self._recording and hook.factors:
             site, input = self._site(hook, self._calls), args[0] if args else kwargs["input"]
-            if not input.dim() or not recorder.sites.counts(site, len(input), self._examples):
+            shared = not input.dim() or (self._outside is not None and self._outside.shares(input))
+            if shared or not recorder.sites.counts(site, len(input), self._examples):
                 recorder.sites.open_layer(hook.name)
         elif not hook.factors:
             site = self._site(hook, self._reruns)
@@ -154,7 +154,7 @@ class Recording:
         return None
 
     def _look_up_by_function(self, ids: Tensor, weight: Tensor, run: Callable[[], Tensor]) -> Tensor | None:
-        """Record a look-up by ``torch.nn.functional.embedding``; None if the weight is no table's, or in a layer's call."""
+        """Record a look-up by ``torch.nn.functional.embedding``; None if it is within a layer's, or of no table."""
         if not weight.requires_grad:
             return None
         for hook in self.recorder.hooks:
@@ -174,10 +174,7 @@ class Recording:
         """Keep a look-up that all examples share."""
         assert isinstance(hook.layer, nn.Embedding)
         if isinstance(hook.layer, ShardedTable):
-            raise UserError(
-                f"The layer {hook.name} looks rows up for all examples together, which tables that lie in several "
-                "processes cannot. Expand the ids to the batch, as positions.expand(len(ids), -1)."
-            )
+            raise UserError(SHARED_LOOK_UP.format(hook.name))
         call.shared = True
         self._shared.append((hook.layer, call))
         if self._backward:
@@ -190,11 +187,12 @@ class Recording:
         """Cut the results of a call that will be run again by example from all other uses of their values."""
         (run, leaves, dims), first_draw = self._begun.pop(hook.name)
         outputs = floats(output)
-        out_dims = output_dims(hook.layer, outputs)
-        if not outputs or any(
-            one.dim() <= dim or one.shape[dim] != self._examples for one, dim in zip(outputs, out_dims, strict=True)
+        out_dims, sites, site = output_dims(hook.layer, outputs), self.recorder.sites, self._site(hook, self._reruns)
+        if not outputs or not all(
+            one.dim() > dim and sites.counts((*site, "output", k), one.shape[dim], self._examples)
+            for k, (one, dim) in enumerate(zip(outputs, out_dims, strict=True))
         ):
-            self.recorder.sites.open_layer(hook.name)
+            sites.open_layer(hook.name)
         outputs = [one.view_as(one) for one in outputs]
         for one in outputs:
             if not one.requires_grad:
@@ -225,7 +223,7 @@ class Recording:
         recorder, count = self.recorder, self._examples
         by_table: list[list[tuple[Table | EveryRow, Call]]] = [[] for _ in recorder.tables]
         for name, calls in self._calls.items():
-            layer = recorder.layers[name]
+            layer: Any = recorder.layers[name]
             if isinstance(layer, Table):
                 uses = by_table[recorder.table_of[id(layer.weight)]]
                 uses += [(layer, self._expanded(call, call.output) if call.shared else call) for call in calls]
@@ -233,7 +231,9 @@ class Recording:
             if f"{name}.weight" in recorder.sites.open:  # each example touches every row
                 rows = torch.arange(table.num_embeddings, device=recorder.device)
                 every = Call((rows,), {}, table.weight.detach())
-                by_table[number].append((EveryRow(table.weight, table.padding_idx), self._expanded(every, table.weight)))
+                by_table[number].append(
+                    (EveryRow(table.weight, table.padding_idx), self._expanded(every, table.weight))
+                )
         if known is None:
             known = Lookups(recorder.layout, by_table, torch.arange(count, device=recorder.device), self.groups)
         else:
@@ -243,7 +243,9 @@ class Recording:
     def _expanded(self, call: Call, root: Tensor) -> Call:
         """Return a look-up that all examples share as one of each example."""
         count = self._examples
-        own = Call((call.input.expand(count, *call.input.shape),), {}, call.output.detach().expand(count, *call.output.shape))
+        own = Call(
+            (call.input.expand(count, *call.input.shape),), {}, call.output.detach().expand(count, *call.output.shape)
+        )
         self._expansions.append((own, root))
         return own
 
@@ -271,7 +273,7 @@ class Recording:
         for name, calls in self._calls.items():
             if not layers[name].is_table:
                 self.factors.append(layers[name].factors(layers[name].layer, calls, self.groups))
-        formed = {
+        formed: dict[Tensor, Tensor] = {
             parameter: by_unit(self._found[id(parameter)], self.groups)
             for parameter in self.recorder.dense_parameters.values() if id(parameter) in self._found
         }  # fmt: skip
@@ -309,7 +311,8 @@ class Recording:
         reached = [root for root, g in zip(roots, gradients[len(outputs) :], strict=True) if g is not None]
         found = iter(gradients)
         for _, call in calls:
-            call.take([torch.zeros_like(output) if g is None else g for output, g in zip(call.outputs, found)])
+            pairs = zip(call.outputs, found, strict=False)
+            call.take([torch.zeros_like(output) if gradient is None else gradient for output, gradient in pairs])
         self._open(reached)
         if outside is not None:
             self._take_outside(outside, roots, reached)
@@ -327,7 +330,7 @@ class Recording:
             yield
 
     def _open(self, reached: Sequence[Tensor]) -> None:
-        """Note which parameters are used outside of recorded calls; run the pass again if that changes what is recorded."""
+        """Note which parameters are used outside of recorded calls; run the pass again if that changes it."""
         recorder, sites = self.recorder, self.recorder.sites
         opened = {id(parameter) for parameter in reached} | (self._outside.opened() if self._outside else set())
         names = {name for name, parameter in recorder.trainable.items() if id(parameter) in opened}
@@ -336,51 +339,25 @@ class Recording:
             dense = {hook.name for hook in recorder.hooks if not hook.is_table and opened & set(map(id, hook.own))}
             tables = sorted(name for name in new if name not in recorder.dense_parameters)
             if tables:
-                self._refuse_whole_tables(tables)
+                refuse_whole_tables(tables, lazy=recorder.lazy is not None, known=sites.complete)
             if dense - sites.in_graph or self._outside is None:
                 sites.in_graph |= dense
                 sites.tracking = True
                 raise Again
 
-    def _refuse_whole_tables(self, names: Sequence[str]) -> None:
-        """Refuse, or warn of, tables that are used outside of look-ups: each example then touches all of their rows."""
-        recorder, table = self.recorder, ", ".join(names)
-        cure = "Look the rows up through the layer, as for sampled softmax: model.item(candidates)"
-        if recorder.lazy is not None:
-            raise UserError(
-                f"The loss uses the table {table} outside of look-ups, where noise may be pending. {cure}; or use "
-                "noise='dense'."
-            )
-        if recorder.sites.complete:
-            raise UserError(
-                f"The loss uses the table {table} outside of look-ups in some batches and not in others, of which the "
-                f"choice of rows was not told. {cure}."
-            )
-        warnings.warn(
-            f"The loss uses the table {table} outside of look-ups (an output layer that shares it?), so that each "
-            f"example touches all of its rows: no algorithm keeps its gradient sparse. {cure}.",
-            stacklevel=2,
-        )
-
     def _take_outside(self, outside: OutsideUses, roots: Sequence[Tensor], reached: Sequence[Tensor]) -> None:
         """Find each example's gradient of what is used outside of recorded calls."""
-        opened, count = outside.opened() | set(map(id, reached)), len(self.losses)
+        recorder, count = self.recorder, len(self.losses)
+        opened = outside.opened() | set(map(id, reached))
         self._found = {id(one): one.new_zeros(count, *one.shape) for one in roots if id(one) in opened}
         if reached:
             with self._going_back():
-                for root, gradients in zip(reached, by_losses(self._weighted(), reached), strict=True):
-                    self._found[id(root)] += gradients
-                    if count > 1 and not bool(gradients.isfinite().all()):
-                        self._refuse_overflow(root)
+                each = by_losses(self._weighted(), reached)
+            names = {id(one): name for name, one in recorder.trainable.items()}
+            refuse_overflow({names.get(id(root), "a shared look-up"): g for root, g in zip(reached, each, strict=True)})
+            for root, gradients in zip(reached, each, strict=True):
+                self._found[id(root)] += gradients
         outside.add_gradients(self._found, self._draws_again)
-
-    def _refuse_overflow(self, root: Tensor) -> None:
-        name = next((name for name, one in self.recorder.trainable.items() if one is root), "a shared look-up")
-        raise UserError(
-            f"A gradient of {name} is not finite, and the examples' cannot be told apart where it is used: their "
-            "dimension is not the first there. Use it in a module or a function that takes the examples in the first "
-            "dimension, or keep activations in range."
-        )
 
     def _rerun(self, hook: LayerHooks) -> None:
         """Run a module's calls again by example."""

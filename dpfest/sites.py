@@ -8,9 +8,12 @@ runs a batch and its parts (:mod:`dpfest.trial`), of different sizes, before any
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from typing import Any
 
 from dpfest.errors import UserError
+
+_MOST = 100
 
 
 class Again(BaseException):
@@ -73,6 +76,16 @@ class Sites:
         self.in_graph.add(name)
         self.tracking = True
         raise Again
+
+
+def resolved(run: Callable[[], Any]) -> Any:
+    """Return the result of ``run``, made again as long as it shows what was taken to count examples, and does not."""
+    for _ in range(_MOST):
+        try:
+            return run()
+        except Ambiguous:  # each time another place, which is then known
+            continue
+    return run()
 
 
 def _place(site: Hashable) -> str:

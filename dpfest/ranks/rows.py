@@ -37,7 +37,7 @@ from dpfest.ranks.exchange import RowExchange
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
-from dpfest.ranks.table import Enough, OnlyLookUps, ShardedTable, asking, by_table, hiding, reading
+from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedTable, asking, by_table, hiding, reading
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
@@ -228,7 +228,10 @@ class RankRows:
         if complete:
             self._most[run] = max(self._most.get(run, 0), len(calls))
         found: list[list[Any]] = [[] for _ in self.tables]
+        names = {id(table): name for name, table in recorder.tables.items()}
         for table, ids in calls:
+            if ids.shape[:1] != (len(examples),):
+                raise UserError(SHARED_LOOK_UP.format(names[id(table)]))
             output = table.weight.new_zeros(()).expand(*ids.shape, table.embedding_dim)
             found[recorder.table_of[id(table.weight)]].append((table, Call((ids,), {}, output)))
         return Lookups(recorder.layout, found, torch.arange(len(examples)))

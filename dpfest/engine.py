@@ -31,7 +31,7 @@ class PrivateEngine(OneProcess):
     """Turns batches into noised gradients.
 
     Args:
-        model: its trainable parameters must all lie in supported layers (:class:`dpfest.capture.Recorder`).
+        model: see :class:`dpfest.capture.Recorder` for what it may contain.
         algorithm: which rows survive, and the clipping norm.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``; no example may
             influence another's loss (:mod:`dpfest.trial`).

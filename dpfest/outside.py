@@ -10,7 +10,7 @@ slow: one backward pass for each example, from its loss.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -265,3 +265,16 @@ def refuse_overflow(gradients: Mapping[str, Tensor]) -> None:
                 "the first dimension does not count the examples there. Use it in a module or a function that takes "
                 "the examples in the first dimension, or keep activations in range."
             )
+
+
+def warn_of_passes(names: Collection[str]) -> None:
+    """Warn of what takes a backward pass for each example."""
+    if names:
+        first = sorted(names)
+        more = f" and {len(first) - 3} more" if len(first) > 3 else ""
+        warnings.warn(
+            f"The gradients of {', '.join(first[:3])}{more} take a backward pass of its own for each example: they are "
+            "used where the first dimension does not count the examples. Put it first (batch_first=True, flatten other "
+            "dimensions only) for one pass for all, or lower micro_batch_size.",
+            stacklevel=2,
+        )

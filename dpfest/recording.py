@@ -17,7 +17,7 @@ from dpfest.errors import UserError
 from dpfest.hooks import LayerHooks, hold, hooked
 from dpfest.layers import Call, Factors, FormedGradients, by_unit
 from dpfest.module_gradients import Rerun, floats, module_call, output_dims, replace_floats
-from dpfest.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables
+from dpfest.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables, warn_of_passes
 from dpfest.ranks.table import SHARED_LOOK_UP, ShardedTable
 from dpfest.sites import Again
 from dpfest.tables import Table
@@ -354,7 +354,10 @@ class Recording:
             with self._going_back():
                 each = by_losses(self._weighted(), reached)
             names = {id(one): name for name, one in recorder.trainable.items()}
-            refuse_overflow({names.get(id(root), "a shared look-up"): g for root, g in zip(reached, each, strict=True)})
+            named = {names.get(id(root), "a shared look-up"): g for root, g in zip(reached, each, strict=True)}
+            refuse_overflow(named)
+            warn_of_passes(named.keys() - recorder.sites.slow)
+            recorder.sites.slow |= named.keys()
             for root, gradients in zip(reached, each, strict=True):
                 self._found[id(root)] += gradients
         outside.add_gradients(self._found, self._draws_again)

@@ -34,6 +34,7 @@ class Sites:
         by_function: whether rows are looked up by functions, which passes must then follow to see them.
         drawn_once: numbers of the random operations that draw once for all examples.
         in_graph: names of the layers whose parameters autograd follows, as some call of theirs is not an example's own.
+        slow: what takes a backward pass for each example; a warning has named it.
         plain: places of functions that cannot be run again example by example.
     """
 
@@ -43,6 +44,7 @@ class Sites:
         self.drawn_once: set[int] = set()
         self.open: set[str] = set()
         self.in_graph: set[str] = set()
+        self.slow: set[str] = set()
         self.plain: set[Hashable] = set()
         self._shared: set[Hashable] = set()
         self._counted: set[Hashable] = set()

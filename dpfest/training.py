@@ -72,7 +72,7 @@ class PrivateTraining(OneProcess):
         num_workers, pin_memory: passed to the ``DataLoader`` behind iteration.
 
     Raises:
-        UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or plan,
+        UserError: the model has a layer that mixes examples, an optimiser cannot take the gradients, or plan,
             selection and key do not match.
     """
 

@@ -23,8 +23,8 @@ from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.tables import TableLayout
 
 SHARED_LOOK_UP = (
-    "The table {} is looked up for all examples together, which tables that lie in several processes cannot be. Expand the "
-    "ids to the batch, as positions.expand(len(ids), -1)."
+    "The table {} is looked up for all examples together, which one that lies in several processes cannot be. Expand "
+    "the ids to the batch, as positions.expand(len(ids), -1)."
 )
 _VIEWS = ("detach", "alias")
 

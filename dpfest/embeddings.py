@@ -68,7 +68,7 @@ class Lookups:
             for layer, call in calls_of_table:
                 example, row, source, coefficient = _positions(layer, examples, *call.args, **call.kwargs)
                 lists.append((example, row + layout.offsets[table], source + first, coefficient))
-                first += len(row) if _takes_maximum(layer) else call.output.numel() // layout.dims[table]
+                first += len(row) if takes_maximum(layer) else call.output.numel() // layout.dims[table]
             self._first.append(first)
             self._sizes.append(sum(len(one[0]) for one in lists))
             parts += [_by_example(lists)] if len(lists) > 1 else lists
@@ -243,7 +243,8 @@ def _positions(
 ) -> _Parts:
     """Return each look-up's example, local row, row of the flat output gradient, and coefficient (None for 1)."""
     row = input.reshape(-1).long()
-    bag, last = isinstance(layer, nn.EmbeddingBag), getattr(layer, "include_last_offset", False)
+    bag = layer if isinstance(layer, nn.EmbeddingBag) else None
+    last = bag is not None and bag.include_last_offset
     if offsets is not None and last:
         row = row[: int(offsets[-1])]
     if offsets is not None:
@@ -251,34 +252,29 @@ def _positions(
         example = examples.repeat_interleave(ends - offsets[: len(ends)])
     else:
         example = examples.repeat_interleave(len(row) // max(len(examples), 1)) if input.dim() > 1 else examples
-    source = example if bag else torch.arange(len(row), device=row.device) if input.dim() > 1 else examples
+    source = example if bag is not None else torch.arange(len(row), device=row.device) if input.dim() > 1 else examples
     coefficient = None if per_sample_weights is None else per_sample_weights.detach().reshape(-1)[: len(row)]
     if layer.padding_idx is not None:
         kept = torch.nonzero(row != layer.padding_idx).squeeze(1)
         example, row, source = example[kept], row[kept], source[kept]
         coefficient = None if coefficient is None else coefficient[kept]
-    if getattr(layer, "mode", None) == "mean":
+    if bag is not None and bag.mode == "mean":
         coefficient = (1 / torch.bincount(example, minlength=len(examples)).to(layer.weight.dtype))[example]
-    if _takes_maximum(layer):  # a row once a bag, each with a gradient of its own
+    if takes_maximum(layer):  # a row once a bag, each with a gradient of its own
         example, row = torch.stack([example, row]).unique(dim=1)
         source = torch.arange(len(row), device=row.device)
     return example, row, source, coefficient
 
 
-def _takes_maximum(layer: Layer) -> bool:
+def takes_maximum(layer: Any) -> bool:
+    """Return whether a layer is a bag that takes the maximum."""
     return isinstance(layer, nn.EmbeddingBag) and layer.mode == "max"
 
 
-def chosen_rows(layer: Any, *args: Any, **kwargs: Any) -> Tensor | None:
-    """Return the row ``[b, dim]`` that each coordinate of each bag's maximum is from; None for another kind of layer.
-
-    An empty bag has none.
-    """
-    return _chosen(layer, *args, **kwargs) if _takes_maximum(layer) else None
-
-
-def _chosen(layer: Layer, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None) -> Tensor:
-    assert isinstance(layer, nn.EmbeddingBag)
+def chosen_rows(
+    layer: nn.EmbeddingBag, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
+) -> Tensor:
+    """Return the row ``[b, dim]`` that each coordinate of each bag's maximum is from; an empty bag has none."""
     last = input.dim() == 1 and layer.include_last_offset
     if offsets is None:
         offsets = torch.arange(len(input), device=input.device) * input.shape[1]
@@ -290,7 +286,7 @@ def _chosen(layer: Layer, input: Tensor, offsets: Tensor | None = None, per_samp
 def _gradient_rows(layer: Layer, call: Call, dim: int) -> Tensor:
     """Return the rows of a call's gradient ``[n, dim]``: of each output, or of each row of a bag's maximum."""
     gradient = call.gradient.reshape(-1, dim)
-    if not _takes_maximum(layer):
+    if not takes_maximum(layer):
         return gradient
     assert call.chosen is not None
     examples = torch.arange(len(gradient), device=gradient.device)

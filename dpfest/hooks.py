@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from dpfest.draws import ExampleDraws
+from dpfest.embeddings import takes_maximum
 from dpfest.layers import factors_of
 from dpfest.ranks.table import ShardedTable
 from dpfest.tables import Table
@@ -33,6 +34,7 @@ class LayerHooks:
         self._recorder, self.name, self.layer = recorder, name, layer
         self.named, self.own = own, list(own.values())
         self.is_table, self.factors = isinstance(layer, Table), factors_of(layer)
+        self.takes_maximum = takes_maximum(layer)
         self.is_plain = not self.is_table or type(layer) in _TABLES
 
     def place(self) -> None:

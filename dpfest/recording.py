@@ -103,7 +103,7 @@ class Recording:
         elif self._recording and hook.factors:
             site, input = self._site(hook, self._calls), args[0] if args else kwargs["input"]
             shared = not input.dim() or (self._outside is not None and self._outside.shares(input))
-            if shared or not recorder.sites.counts(site, len(input), self._examples):
+            if shared or not recorder.sites.counts(site, input.size(0), self._examples):
                 recorder.sites.open_layer(hook.name)
         elif not hook.factors:
             site = self._site(hook, self._reruns)
@@ -142,7 +142,8 @@ class Recording:
         call = Call(args, kwargs, output)
         if hook.is_table:
             self._looked_up = None
-            call.chosen = chosen_rows(hook.layer, *args, **kwargs)
+            if hook.takes_maximum:
+                call.chosen = chosen_rows(hook.layer, *args, **kwargs)  # type: ignore[arg-type]
             if self.recorder.lazy is not None:
                 self.recorder.lazy.looking_up = False
         if self._backward and not output.requires_grad:
@@ -167,8 +168,8 @@ class Recording:
         return None
 
     def _counts(self, hook: LayerHooks, call: Call) -> bool:
-        ids, site = call.input, self._site(hook, self._calls)
-        return bool(ids.dim()) and self.recorder.sites.counts(site, len(ids), self._examples)
+        ids = call.args[0] if call.args else call.kwargs["input"]
+        return ids.dim() > 0 and self.recorder.sites.counts(self._site(hook, self._calls), ids.size(0), self._examples)
 
     def _share(self, hook: LayerHooks, call: Call) -> None:
         """Keep a look-up that all examples share."""

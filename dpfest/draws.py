@@ -26,6 +26,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 
+_NO_EXAMPLE = np.array([2**64 - 1], dtype=np.uint64)
+"""In place of an example's number, which is less, in draws that no example's are."""
 _MOST = 1 << 16  # maximum calls per step, and size of each dimension of an example: the fields of a counter
 
 
@@ -36,20 +38,28 @@ class ExampleDraws(TorchDispatchMode):
         key: key of the run.
         step: step number.
         examples: identifies the examples, int64 ``[b]``: their indices in the data set.
+        once: numbers of the calls that draw once for all examples; those found to are added.
 
     Attributes:
         calls: number of random operations so far.
+        heads: within attention, whose random tensors may count (example, head) pairs, the number of heads; or None.
+        independent: whether what is computed now depends on no example: what it draws is then drawn once for all.
+        sequence_first: whether random tensors count the examples in their second dimension, as within recurrent layers.
 
     Raises:
         UserError: inside, by an operation that cannot be drawn by example, or that passes its own generator.
     """
 
-    def __init__(self, key: NoiseKey, step: int, examples: NDArray[np.int64]) -> None:
+    def __init__(self, key: NoiseKey, step: int, examples: NDArray[np.int64], once: set[int] | None = None) -> None:
         super().__init__()
+        self._once = set() if once is None else once
         secret = key.derive("forward pass", step).secret
         self._encrypt = Cipher(algorithms.AES(secret), modes.ECB()).encryptor()
         self._examples = np.asarray(examples, dtype=np.int64).view(np.uint64)
         self.calls = 0
+        self.independent = False
+        self.heads: int | None = None
+        self.sequence_first = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, or draw by example in place of a random one."""
@@ -75,13 +85,25 @@ class ExampleDraws(TorchDispatchMode):
     def uniform(self, shape: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
         """Return 53-bit uniforms on (0, 1), float64, of this shape, whose first dimension is the number of examples."""
         shape = tuple(shape)
-        if not shape or shape[0] != len(self._examples):
+        count = len(self._examples)
+        if self.independent:
+            self._once.add(self.calls)
+        if self.calls in self._once:
+            return self._uniform(_NO_EXAMPLE, (1, *shape), device).squeeze(0)
+        if self.sequence_first and len(shape) > 1 and shape[1] == count:  # in the order of a call with one example
+            return self._uniform(self._examples, (count, shape[0], 1, *shape[2:]), device).squeeze(2).movedim(0, 1)
+        if self.heads and shape and shape[0] == count * self.heads:
+            return self._uniform(self._examples, (count, self.heads, *shape[1:]), device).reshape(shape)
+        if not shape or shape[0] != count:
             raise UserError(
                 f"The forward pass draws random numbers of a shape, {shape}, whose first dimension does not count the "
                 "examples: they would depend on the other examples of the batch. Draw [examples, ...] (negatives and "
                 "dropout before flattening), or draw in the data set's __getitem__."
             )
-        examples, inner = self._examples, (1, 1, 1, *shape[1:])
+        return self._uniform(self._examples, shape, device)
+
+    def _uniform(self, examples: NDArray[np.uint64], shape: tuple[int, ...], device: torch.device | str) -> Tensor:
+        inner = (1, 1, 1, *shape[1:])
         sizes = (math.prod(inner[:-2]), *inner[-2:])
         if self.calls >= _MOST or max(sizes[0], sizes[1], -(-sizes[2] // 2)) > _MOST:
             raise UserError(f"The forward pass draws {shape} values in call {self.calls}: too many for one example.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +26,15 @@ from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout, ascending
 from dpfest.units import Groups
 
+
+class EveryRow(NamedTuple):
+    """A table whose weight is used outside of look-ups: as if every example looked all of its rows up."""
+
+    weight: Tensor
+    padding_idx: int | None
+
+
+Layer = Table | EveryRow
 _Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
@@ -47,7 +56,7 @@ class Lookups:
     def __init__(
         self,
         layout: TableLayout,
-        calls: Sequence[Sequence[tuple[Table, Call]]],
+        calls: Sequence[Sequence[tuple[Layer, Call]]],
         examples: Tensor,
         groups: Groups | None = None,
     ) -> None:
@@ -59,7 +68,7 @@ class Lookups:
             for layer, call in calls_of_table:
                 example, row, source, coefficient = _positions(layer, examples, *call.args, **call.kwargs)
                 lists.append((example, row + layout.offsets[table], source + first, coefficient))
-                first += call.output.numel() // layout.dims[table]
+                first += len(row) if takes_maximum(layer) else call.output.numel() // layout.dims[table]
             self._first.append(first)
             self._sizes.append(sum(len(one[0]) for one in lists))
             parts += [_by_example(lists)] if len(lists) > 1 else lists
@@ -73,7 +82,7 @@ class Lookups:
         self._source = source.index_select(0, order)
         self._coefficient = None if coefficient is None else coefficient.index_select(0, order)
 
-    def take_calls(self, calls: Sequence[Sequence[tuple[Table, Call]]]) -> None:
+    def take_calls(self, calls: Sequence[Sequence[tuple[Layer, Call]]]) -> None:
         """Take the calls of another forward pass for those that the look-ups were found in.
 
         Raises:
@@ -94,7 +103,7 @@ class Lookups:
         self._gradients = []
         for table, calls in enumerate(self._calls):
             dim = self.layout.dims[table]
-            parts = [call.gradient.reshape(-1, dim).to(layer.weight.dtype) for layer, call in calls]
+            parts = [_gradient_rows(layer, call, dim).to(layer.weight.dtype) for layer, call in calls]
             parts = parts or [torch.empty(0, dim, device=self.rows.device)]
             joined = torch.cat(parts) if len(parts) > 1 else parts[0]
             # Of columns of a wider gradient, torch's norms and sums take four times as long.
@@ -230,30 +239,62 @@ def _grouped(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bool) -
 
 
 def _positions(
-    layer: Table, examples: Tensor, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
+    layer: Layer, examples: Tensor, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
 ) -> _Parts:
     """Return each look-up's example, local row, row of the flat output gradient, and coefficient (None for 1)."""
     row = input.reshape(-1).long()
-    bag = isinstance(layer, nn.EmbeddingBag)
-    if offsets is not None and layer.include_last_offset:
+    bag = layer if isinstance(layer, nn.EmbeddingBag) else None
+    last = bag is not None and bag.include_last_offset
+    if offsets is not None and last:
         row = row[: int(offsets[-1])]
     if offsets is not None:
-        ends = offsets[1:] if layer.include_last_offset else torch.cat([offsets[1:], offsets.new_tensor([len(row)])])
+        ends = offsets[1:] if last else torch.cat([offsets[1:], offsets.new_tensor([len(row)])])
         example = examples.repeat_interleave(ends - offsets[: len(ends)])
     else:
         example = examples.repeat_interleave(len(row) // max(len(examples), 1)) if input.dim() > 1 else examples
-    source = example if bag else torch.arange(len(row), device=row.device) if input.dim() > 1 else examples
+    source = example if bag is not None else torch.arange(len(row), device=row.device) if input.dim() > 1 else examples
     coefficient = None if per_sample_weights is None else per_sample_weights.detach().reshape(-1)[: len(row)]
     if layer.padding_idx is not None:
         kept = torch.nonzero(row != layer.padding_idx).squeeze(1)
         example, row, source = example[kept], row[kept], source[kept]
         coefficient = None if coefficient is None else coefficient[kept]
-    if bag and layer.mode == "mean":
+    if bag is not None and bag.mode == "mean":
         coefficient = (1 / torch.bincount(example, minlength=len(examples)).to(layer.weight.dtype))[example]
+    if takes_maximum(layer):  # a row once a bag, each with a gradient of its own
+        example, row = torch.stack([example, row]).unique(dim=1)
+        source = torch.arange(len(row), device=row.device)
     return example, row, source, coefficient
 
 
-def _many(layer: Table, call: Call) -> bool:
+def takes_maximum(layer: Any) -> bool:
+    """Return whether a layer is a bag that takes the maximum."""
+    return isinstance(layer, nn.EmbeddingBag) and layer.mode == "max"
+
+
+def chosen_rows(
+    layer: nn.EmbeddingBag, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Any = None
+) -> Tensor:
+    """Return the row ``[b, dim]`` that each coordinate of each bag's maximum is from; an empty bag has none."""
+    last = input.dim() == 1 and layer.include_last_offset
+    if offsets is None:
+        offsets = torch.arange(len(input), device=input.device) * input.shape[1]
+    with torch.no_grad():
+        weight, ids = layer.weight.detach(), input.reshape(-1)
+        return torch.embedding_bag(weight, ids, offsets, False, 2, False, None, last, layer.padding_idx)[3]
+
+
+def _gradient_rows(layer: Layer, call: Call, dim: int) -> Tensor:
+    """Return the rows of a call's gradient ``[n, dim]``: of each output, or of each row of a bag's maximum."""
+    gradient = call.gradient.reshape(-1, dim)
+    if not takes_maximum(layer):
+        return gradient
+    assert call.chosen is not None
+    examples = torch.arange(len(gradient), device=gradient.device)
+    example, row, *_ = _positions(layer, examples, *call.args, **call.kwargs)
+    return gradient.index_select(0, example) * (call.chosen.index_select(0, example) == row.unsqueeze(1))
+
+
+def _many(layer: Layer, call: Call) -> bool:
     """Return whether an example may look up several rows in one call."""
     return isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from dpfest.local import LocalRows
 from dpfest.noise import NoiseKey
 from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows
 from dpfest.reading import MicroBatch
+from dpfest.sites import resolved
 from dpfest.step import private_step
 from dpfest.step_noise import Deferred, Independent
 from dpfest.tables import TableLayout
@@ -29,7 +31,7 @@ class PrivateEngine(OneProcess):
     """Turns batches into noised gradients.
 
     Args:
-        model: its trainable parameters must all lie in supported layers (:class:`dpfest.capture.Recorder`).
+        model: see :class:`dpfest.capture.Recorder` for what it may contain.
         algorithm: which rows survive, and the clipping norm.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``; no example may
             influence another's loss (:mod:`dpfest.trial`).
@@ -136,6 +138,12 @@ class PrivateEngine(OneProcess):
             UserError: in another process than the engine's own; or a refusal of :mod:`dpfest.capture`.
         """
         self.refuse_another_process()
+        attempt = partial(self._step, microbatches, step, check)
+        return resolved(attempt) if self.rows.joint else attempt()  # ranks step together
+
+    def _step(
+        self, microbatches: Sequence[MicroBatch], step: int, check: Callable[[], None]
+    ) -> tuple[NoisedGradient, Diagnostics]:
         batch = self.rows.batch(microbatches, step)
         return private_step(batch, self.algorithm, self.rows, self.noise, self.cost, self.expected_batch_size, check)
 

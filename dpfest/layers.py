@@ -25,11 +25,18 @@ _SMALL = 1 << 14  # values of an example's gradient
 
 @dataclass
 class Call:
-    """One call of a layer: its arguments, its output and, after the backward pass, the output's gradient."""
+    """One call of a layer: its arguments, its output and, after the backward pass, the output's gradient.
+
+    Attributes:
+        chosen: of a bag that takes the maximum, the row of each bag and coordinate, ``[b, dim]``.
+        shared: whether all examples share it.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     output: Tensor
+    chosen: Tensor | None = None
+    shared: bool = False
 
     def __post_init__(self) -> None:
         self.gradient = self.output
@@ -40,6 +47,15 @@ class Call:
     def changed_since(self) -> bool:
         """Whether an argument or the output was modified in place after the call."""
         return any(tensor._version != version for tensor, version in self._versions)
+
+    @property
+    def outputs(self) -> list[Tensor]:
+        """The output."""
+        return [self.output]
+
+    def take(self, gradients: list[Tensor]) -> None:
+        """Keep the output's gradient."""
+        (self.gradient,) = gradients
 
     @property
     def input(self) -> Tensor:
@@ -110,10 +126,10 @@ class LinearFactors:
         if self._formed is not None:
             for parameter, gradients in ((self.layer.weight, self._formed), (self.layer.bias, self.gradients.sum(1))):
                 if parameter is not None and parameter.requires_grad:
-                    total = sums[parameter]
+                    total = self._total(sums) if parameter is self.layer.weight else sums[parameter]
                     gradients = gradients.to(total.dtype)
                     summed = gradients.sum(0) if weight is None else weight.to(total.dtype) @ gradients
-                    total.add_(summed.view_as(total))
+                    total.add_(summed.view(total.shape))
             return
         scaled = self.gradients
         if weight is not None:
@@ -121,11 +137,15 @@ class LinearFactors:
             scaled = scaled * weight.view(-1, *[1] * (scaled.dim() - 1))
         scaled = scaled.flatten(0, -2)
         if self.layer.weight.requires_grad:
-            total = sums[self.layer.weight]
+            total = self._total(sums)
             total.addmm_(scaled.t().to(total.dtype), self.inputs.flatten(0, -2).to(total.dtype))
         if self.layer.bias is not None and self.layer.bias.requires_grad:
             total = sums[self.layer.bias]
             total.add_(scaled.sum(0, dtype=total.dtype))
+
+    def _total(self, sums: dict[Tensor, Tensor]) -> Tensor:
+        """Return the weight's sum, ``[out, in]``."""
+        return sums[self.layer.weight]
 
     def drop(self, broken: Tensor) -> None:
         """Set the gradients of the broken examples, bool ``[b]``, to zero, whatever they contain."""
@@ -144,51 +164,74 @@ def _by_gram_matrices(length: int, outputs: int, inputs: int) -> bool:
     return grams <= gradient and (gradient > _SMALL or 2 * length * (outputs + inputs) <= gradient)
 
 
-class PerExampleGradients:
-    """Gradients ``[b, *shape]`` of each trainable parameter of a layer that treats every example separately.
+class FormedGradients:
+    """Gradients of each example, or unit, that are formed: ``[u, *shape]`` for every parameter."""
 
-    With ``groups``, those of its units, ``[u, *shape]``.
-    """
-
-    def __init__(self, layer: nn.Module, calls: list[Call], groups: Groups | None = None) -> None:
-        self.parameters = {n: p for n, p in layer.named_parameters(recurse=False) if p.requires_grad}
-        values = {name: parameter.detach() for name, parameter in self.parameters.items()}
-
-        def gradient(inputs: Tensor, slope: Tensor) -> dict[str, Tensor]:
-            _, pull, *_ = vjp(lambda own: functional_call(layer, own, (inputs.unsqueeze(0),)), values)
-            return pull(slope.unsqueeze(0))[0]
-
-        self.gradients = {n: p.new_zeros(len(calls[0].gradient), *p.shape) for n, p in values.items()}
-        dtype = next(iter(values.values())).dtype  # under autocast inputs and gradients are in half precision
-        for call in calls:
-            if len(call.output):
-                for name, value in vmap(gradient)(call.input.to(dtype), call.gradient.to(dtype)).items():
-                    self.gradients[name] += value
-        if groups is not None:
-            for name, value in self.gradients.items():
-                self.gradients[name] = value.new_zeros(len(groups), *value.shape[1:]).index_add_(0, groups.of, value)
+    def __init__(self, gradients: dict[Tensor, Tensor]) -> None:
+        self.gradients = gradients
 
     def squared_norms(self) -> Tensor:
         """See :class:`LinearFactors`."""
-        return torch.stack([value.flatten(1).square().sum(1) for value in self.gradients.values()]).sum(0)
+        return torch.stack([value.reshape(len(value), -1).square().sum(1) for value in self.gradients.values()]).sum(0)
 
     def add_weighted_sums(self, weight: Tensor | None, sums: dict[Tensor, Tensor]) -> None:
         """See :class:`LinearFactors`."""
-        for name, parameter in self.parameters.items():
-            gradients = self.gradients[name].to(sums[parameter].dtype)
+        for parameter, formed in self.gradients.items():
+            gradients = formed.to(sums[parameter].dtype)
             weights = gradients.new_ones(len(gradients)) if weight is None else weight.to(gradients.dtype)
             sums[parameter].add_(torch.tensordot(weights, gradients, 1))
 
     def drop(self, broken: Tensor) -> None:
         """See :class:`LinearFactors`."""
-        self.gradients = {name: _without(value, broken) for name, value in self.gradients.items()}
+        self.gradients = {parameter: _without(value, broken) for parameter, value in self.gradients.items()}
 
 
-Factors = LinearFactors | PerExampleGradients
+class PerExampleGradients(FormedGradients):
+    """Those of a layer with one input that treats every example separately, by ``torch.func``."""
+
+    def __init__(self, layer: nn.Module, calls: list[Call], groups: Groups | None = None) -> None:
+        parameters = {n: p for n, p in layer.named_parameters(recurse=False) if p.requires_grad}
+        values = {name: parameter.detach() for name, parameter in parameters.items()}
+
+        def gradient(inputs: Tensor, slope: Tensor) -> dict[str, Tensor]:
+            _, pull, *_ = vjp(lambda own: functional_call(layer, own, (inputs.unsqueeze(0),)), values)
+            return pull(slope.unsqueeze(0))[0]
+
+        formed = {n: p.new_zeros(len(calls[0].gradient), *p.shape) for n, p in values.items()}
+        dtype = next(iter(values.values())).dtype  # under autocast inputs and gradients are in half precision
+        for call in calls:
+            if len(call.output):
+                for name, value in vmap(gradient)(call.input.to(dtype), call.gradient.to(dtype)).items():
+                    formed[name] += value
+        super().__init__({parameters[name]: by_unit(value, groups) for name, value in formed.items()})
+
+
+def by_unit(gradients: Tensor, groups: Groups | None) -> Tensor:
+    """Return the gradients ``[u, ...]`` of units from those of examples, ``[b, ...]``."""
+    if groups is None:
+        return gradients
+    return gradients.new_zeros(len(groups), *gradients.shape[1:]).index_add_(0, groups.of, gradients)
+
+
+class TransposedLinearFactors(LinearFactors):
+    """Those of transformers' ``Conv1D``: a linear layer whose weight is ``[in, out]``."""
+
+    def _total(self, sums: dict[Tensor, Tensor]) -> Tensor:
+        return sums[self.layer.weight].t()
+
+
+Factors = LinearFactors | FormedGradients
 # Looked up by exact type: a subclass may do more than its parent.
 FACTORS: dict[type[nn.Module], Any] = {nn.Linear: LinearFactors} | dict.fromkeys(
     (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.PReLU), PerExampleGradients
 )
+_BY_NAME = {"transformers.pytorch_utils.Conv1D": TransposedLinearFactors}
+
+
+def factors_of(layer: nn.Module) -> Any:
+    """Return what makes the factors of a layer; None for one that has none of its own."""
+    kind = type(layer)
+    return FACTORS.get(kind) or _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
 
 
 def _sequence(tensor: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ def make_private(
     Give ``algorithm``, ``batch_size`` and the other settings of the plan, or a finished ``plan`` in their place.
 
     Args:
-        model: trained in place; its trainable parameters lie in embeddings, linear layers, convolutions within an
-            example or normalisations (:func:`dpfest.validate` says what cannot be trained, and why).
+        model: trained in place; any that treats examples separately (:func:`dpfest.validate` says what cannot be
+            trained, and why). Tables of ``nn.Embedding`` and ``nn.EmbeddingBag`` keep sparse gradients.
         optimizer: one or several of ``torch.optim`` that together cover all trainable parameters.
         dataset: a map-style ``torch.utils.data.Dataset``; an item is an example, the unit of the guarantee unless
             ``units`` are given.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batches, DatasetReader, request_of
 from dpfest.topk import RowsPerExample, Selection, each_feature, select_rows
-from dpfest.trial import check_batch
+from dpfest.trial import check_alone
 from dpfest.units import Units
 from dpfest.validation import check_loss_fn
 
@@ -75,7 +74,7 @@ def select(
     read = DatasetReader(dataset, collate_fn)
     recorder = Recorder(model, loss_fn, key)
     first = request_of(key, 0, np.arange(min(batch_size, len(dataset))), check=batch_size)
-    check_batch(recorder, math.inf, Batches(read)[first], whole_tables=True)  # look-ups must be an example's own
+    check_alone(recorder, Batches(read)[first])  # look-ups must be an example's own
     total, most = recorder.layout.total_rows, each_feature(rows_per_example, len(recorder.layout.rows))
     counts = np.zeros(total, dtype=np.int64)
     pairs = [np.empty(0, dtype=np.int64)]  # unit * total + row, distinct within an item

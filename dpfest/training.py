@@ -72,7 +72,7 @@ class PrivateTraining(OneProcess):
         num_workers, pin_memory: passed to the ``DataLoader`` behind iteration.
 
     Raises:
-        UserError: the model has a layer that cannot be clipped, an optimiser cannot take the gradients, or plan,
+        UserError: the model has a layer that mixes examples, an optimiser cannot take the gradients, or plan,
             selection and key do not match.
     """
 
@@ -147,7 +147,7 @@ class PrivateTraining(OneProcess):
         self._warnings = StepWarnings(self.engine.recorder.trainable, trains_tables=algorithm.name != "frozen")
         self._followed = self._is_branch = False
         if after is not None:
-            after._followed = True
+            self.engine.recorder.sites, after._followed = after.engine.recorder.sites, True
 
     @property
     def steps_left(self) -> int:

@@ -31,11 +31,11 @@ from dpfest.alone import PROCESS_STATE
 from dpfest.batch import LogicalBatch
 from dpfest.capture import Recorder, weighted
 from dpfest.clipped_sum import ClippedSum
-from dpfest.draws import ExampleDraws
 from dpfest.errors import UserError
 from dpfest.lazy import ReadsOfTables
 from dpfest.noise import NoiseKey
 from dpfest.reading import Batch, DatasetReader, MicroBatch, foreign_state, request_of
+from dpfest.sites import resolved
 from dpfest.tables import Survivors, Table
 from dpfest.validation import StateWatch, check_loss_fn, check_model, check_optimizers
 
@@ -95,6 +95,11 @@ def check_batch(recorder: Recorder, clipping_norm: float, batch: Batch, *, whole
     _check_gradient(recorder, parts[-1][:1], batch.step)
 
 
+def check_alone(recorder: Recorder, batch: Batch) -> None:
+    """Make the check where no step relies on what was computed before it; the same refusals."""
+    resolved(lambda: check_batch(recorder, math.inf, batch, whole_tables=True))
+
+
 def _sums(
     recorder: Recorder,
     parts: Sequence[Microbatches],
@@ -149,13 +154,13 @@ def _check_gradient(recorder: Recorder, part: Microbatches, step: int) -> None:
     (ours,) = _clipped(recorder, batch, Survivors(recorder.layout, batch.contributions().rows), [math.inf])
     finite = torch.cat([torch.empty(0, device=recorder.device), *ours.example_norms]).isfinite()
     layers = [layer for layer in recorder.layers.values() if isinstance(layer, Table)]
-    sparse = [layer.sparse for layer in layers]
+    sparse, padding = [layer.sparse for layer in layers], {id(layer.weight): layer.padding_idx for layer in layers}
     difference, total = 0.0, 0.0
     try:
         for layer in layers:
-            layer.sparse = True  # no table-sized gradient
+            layer.sparse = getattr(layer, "mode", "sum") != "max"  # no table-sized gradient where PyTorch has one
         for one in part:
-            with ExampleDraws(recorder.key, step, one.examples) if recorder.draws else nullcontext():
+            with recorder.drawing(step, one.examples) if recorder.draws else nullcontext():
                 losses, groups = recorder.loss_fn(recorder.model, one.data), recorder.groups(one)
             counted = weighted(losses, groups)[finite if groups is None else finite[groups.of]]
             gradients = torch.autograd.grad(counted.sum(), list(recorder.trainable.values()), allow_unused=True)
@@ -166,7 +171,9 @@ def _check_gradient(recorder: Recorder, part: Microbatches, step: int) -> None:
                     total += float(gradient.double().square().sum())
                     ours.dense[parameter].sub_(gradient)
                 else:
-                    values = gradient.coalesce().values().double() if gradient.is_sparse else gradient.double()
+                    values = (gradient.coalesce().values() if gradient.is_sparse else gradient).double()
+                    if not gradient.is_sparse and (row := padding[id(parameter)]) is not None:
+                        values[row] = 0  # never trained
                     total += float(values.square().sum())
                     difference -= float(values.square().sum())
     finally:
@@ -236,6 +243,7 @@ def _missed_in_double(
         return list(wholes)
     model = copy.deepcopy(recorder.model).double()
     precise = Recorder(model, recorder.loss_fn, recorder.key, recorder.unit)
+    precise.sites = recorder.sites
     wide = [[part._replace(data=tree_map(_double, part.data)) for part in each] for each in parts]
     try:
         sums = _sums(precise, wide, step, list(wholes))[0]
@@ -307,7 +315,7 @@ def validate(
             parts = [read(part, request.seed) for part in request.parts]
         else:
             parts = [[MicroBatch(part, _rows(batch, part))] for part in request.parts]
-        check_batch(recorder, math.inf, Batch(step, parts[0], tuple(parts)), whole_tables=True)
+        check_alone(recorder, Batch(step, parts[0], tuple(parts)))
 
 
 def _count(batch: Any) -> int:

@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.layers import FACTORS
-from dpfest.ranks.table import ShardedTable
 from dpfest.tables import Table
 
 
@@ -24,22 +22,20 @@ def check_model(model: Any) -> None:
     """Refuse a model whose structure rules out private training.
 
     Raises:
-        UserError: not a module; a layer that mixes examples or keeps statistics of them, that cannot be clipped, or
-            that shares its weights; trainable parameters not all float32 or all float64, or none.
+        UserError: not a module; a layer that mixes examples or keeps statistics of them; a table with options that
+            break the guarantee; trainable parameters not all float32 or all float64, or none.
     """
     if not isinstance(model, nn.Module):
         raise UserError(f"model must be a torch.nn.Module, not {_kind(model)}.")
-    owner: dict[int, tuple[str, nn.Module]] = {}
+    holders: dict[int, tuple[str, Table]] = {}
     for name, module in model.named_modules():
         _check_layer(name, module)
-        for parameter in module.parameters(recurse=False):
-            if not parameter.requires_grad:
-                continue
-            other, holder = owner.setdefault(parameter.data_ptr() or id(parameter), (name, module))
-            if holder is not module and not (_tables(holder, module) and holder.padding_idx == module.padding_idx):
+        if isinstance(module, Table) and module.weight.requires_grad:
+            other, holder = holders.setdefault(id(module.weight), (name, module))
+            if holder.padding_idx != module.padding_idx:
                 raise UserError(
-                    f"The layers {other} and {name} share a parameter; norms of tied weights cannot be added. "
-                    "Untie them (embedding layers of one padding_idx may share a table), or freeze the shared one."
+                    f"The layers {other} and {name} share a table, and leave out different rows as padding. Give both "
+                    "the same padding_idx, or untie them."
                 )
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
     if dtypes not in ({torch.float32}, {torch.float64}):
@@ -64,16 +60,6 @@ def _check_layer(name: str, module: nn.Module) -> None:
         )
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         _check_table(name, module)
-    own = sorted(n for n, p in module.named_parameters(recurse=False) if p.requires_grad)
-    supported = (nn.Embedding, nn.EmbeddingBag, ShardedTable, *FACTORS)
-    if own and (type(module) not in supported or {*own} - {"weight", "bias"}):
-        known = ", ".join(kind.__name__ for kind in (nn.Embedding, nn.EmbeddingBag, *FACTORS))
-        raise UserError(
-            f"The layer {name or 'of the model itself'} ({type(module).__name__}) has trainable parameters "
-            f"{', '.join(own)}, and private steps support the weight and bias of {known} only. Freeze it with "
-            "requires_grad_(False), put a supported layer in its place, or make a bare parameter that is added to "
-            "every example the bias of an nn.Linear."
-        )
 
 
 def _check_table(name: str, table: Table) -> None:
@@ -87,12 +73,6 @@ def _check_table(name: str, table: Table) -> None:
             f"The table {name} has scale_grad_by_freq=True: an example's gradient would depend on the others. "
             "Set it to False."
         )
-    if getattr(table, "mode", "sum") == "max":
-        raise UserError(f"The table {name} takes the maximum of its bags. Use mode='sum' or mode='mean'.")
-
-
-def _tables(*modules: nn.Module) -> bool:
-    return all(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in modules)
 
 
 def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) -> None:

@@ -99,6 +99,25 @@ MUTATIONS = [
         "dpfest/capture.py", "Groups(part.units, self.unit.combine, self.device)",
         "Groups(np.arange(len(part.units)), self.unit.combine, self.device)", "tests/dpfest/test_units.py",
     ),
+    Mutation(
+        "positions are an example's each, where there are as many as examples",
+        "dpfest/sites.py", "        if site in self._shared:\n            return False\n", "",
+        "tests/dpfest/test_any_model.py",
+    ),
+    Mutation(
+        "a step goes on with what its check showed to be wrong",
+        "dpfest/sites.py", "if site in self._counted:", "if False:", "tests/dpfest/test_any_model.py",
+    ),
+    Mutation(
+        "a tied table is touched where it is looked up alone",
+        "dpfest/recording.py", 'if f"{name}.weight" in recorder.sites.open:', "if False:",
+        "tests/dpfest/test_any_model.py",
+    ),
+    Mutation(
+        "dropout is drawn anew where a call is made again",
+        "dpfest/module_gradients.py", "drawing.calls = self._first_draw", "drawing.calls = 0",
+        "tests/dpfest/test_any_model.py",
+    ),
     # Noise, and the choice of rows.
     Mutation(
         "two purposes share a stream",

@@ -26,7 +26,6 @@ from torch import Tensor
 from dpfest.batch import LogicalBatch, contributions
 from dpfest.capture import Recorder, Recording
 from dpfest.clipped_sum import ClippedSum
-from dpfest.draws import ExampleDraws
 from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.gaussian import BLOCK
@@ -38,7 +37,7 @@ from dpfest.ranks.exchange import RowExchange
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
-from dpfest.ranks.table import Enough, OnlyLookUps, ShardedTable, asking, by_table, hiding, reading
+from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedTable, asking, by_table, hiding, reading
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
@@ -218,7 +217,7 @@ class RankRows:
         The pass ends after as many look-ups as the longest complete pass of the same function ``run`` has made.
         """
         recorder = self._recorder
-        draws = nullcontext() if recorder.draws is False else ExampleDraws(recorder.key, step, examples)
+        draws = nullcontext() if recorder.draws is False else recorder.drawing(step, examples)
         complete = False
         with asking(self.tables, self._most.get(run)) as calls, torch.no_grad(), draws:
             try:
@@ -229,7 +228,10 @@ class RankRows:
         if complete:
             self._most[run] = max(self._most.get(run, 0), len(calls))
         found: list[list[Any]] = [[] for _ in self.tables]
+        names = {id(table): name for name, table in recorder.tables.items()}
         for table, ids in calls:
+            if ids.shape[:1] != (len(examples),):
+                raise UserError(SHARED_LOOK_UP.format(names[id(table)]))
             output = table.weight.new_zeros(()).expand(*ids.shape, table.embedding_dim)
             found[recorder.table_of[id(table.weight)]].append((table, Call((ids,), {}, output)))
         return Lookups(recorder.layout, found, torch.arange(len(examples)))

@@ -22,6 +22,10 @@ from dpfest.errors import UserError
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.tables import TableLayout
 
+SHARED_LOOK_UP = (
+    "The table {} is looked up for all examples together, which one that lies in several processes cannot be. Expand "
+    "the ids to the batch, as positions.expand(len(ids), -1)."
+)
 _VIEWS = ("detach", "alias")
 
 

@@ -57,6 +57,46 @@ def test_one_two_and_four_ranks_give_the_same_bits_under_every_rule() -> None:
 
 @pytest.mark.parametrize("name", [name for name in small.RULES if name != "lazy"])  # whose step is no release
 def test_a_step_is_that_of_one_process_under_the_same_draws(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_a_step_of_one_process(name, monkeypatch)
+
+
+class Attends(small.Clicks):
+    """Parts whose gradients are formed by example: attention over the features, with dropout, and a bare parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(5)
+            self.mix = nn.MultiheadAttention(1, 1, dropout=0.2, batch_first=True)
+            self.offset = nn.Parameter(torch.ones(10))
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        embedded = [table(ids[:, feature]) for feature, table in enumerate(self.tables)]
+        features = torch.cat([numeric, *embedded], dim=1).unsqueeze(2)
+        return self.network(self.mix(features, features, features)[0].squeeze(2) * self.offset).squeeze(1)
+
+
+def test_parts_of_any_kind_train_over_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "Clicks", Attends)
+    assert_a_step_of_one_process("adafest", monkeypatch)
+
+
+class Shares(small.Clicks):
+    """Looks a row up for all examples together."""
+
+    def forward(self, numeric: Tensor, ids: Tensor) -> Tensor:
+        return super().forward(numeric, ids) + self.tables[3](torch.zeros(1, dtype=torch.int64)).sum()
+
+
+def test_a_look_up_for_all_examples_together_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(small, "Clicks", Shares)
+    own = small.training(plans()["adafest"])
+    (batch,) = small.batches(own, 1)
+    with pytest.raises(UserError, match=r"table tables\.3 is looked up for all examples together.*expand"):
+        own.step(batch)
+
+
+def assert_a_step_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One shard, under the run's own key, draws what one process draws."""
     plan, key = plans()[name][0], NoiseKey.from_seed(3)
     size = float(plan.batch_size) if plan.step() else None

@@ -11,6 +11,9 @@ from pipelines.data.dataset import ROWS_SCHEMA
 from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.source import DataConfig
 
+LATER = ("split_by", "numeric_share")
+"""Settings that earlier versions lacked: null is as if there were none."""
+
 
 def data_hash(data: DataConfig) -> str:
     """Return 8 hexadecimal digits over everything that determines the rows of a dataset or stream.
@@ -41,7 +44,8 @@ def content_hash(data: DataConfig, source: dict[str, Any]) -> str:
     settings = dataclasses.asdict(data)  # type: ignore[call-overload]
     for place in ("path", "tokenizer", *(["days"] if data.is_stream else [])):
         settings.pop(place, None)
-    if settings.get("split_by") is None:
-        settings.pop("split_by", None)  # as before there was one
+    for name in LATER:
+        if settings.get(name) is None:
+            settings.pop(name, None)  # as before there was one
     made_of = {"schema": ROWS_SCHEMA, "hash": HASH_SPECIFICATION, "data": settings, "source": source}
     return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()

@@ -466,7 +466,7 @@ def test_a_unit_moves_each_tables_histogram_in_so_many_rows_by_one_each() -> Non
     rows = np.random.default_rng(1).integers(0, 30, 300)
     unit = np.repeat([0, 1], [250, 50])
     pairs = np.unique(unit * 30 + rows)
-    together, without = (counted(some // 30, some % 30, [0, 10, 30], 4) for some in (pairs, pairs[pairs >= 30]))
+    together, without = (counted(some // 30, some % 30, [0, 10, 30], [4, 4]) for some in (pairs, pairs[pairs >= 30]))
     moved = together - without
     assert set(moved.tolist()) <= {0, 1} and moved[:10].sum() == moved[10:].sum() == 4
 

@@ -75,7 +75,8 @@ def test_a_setting_that_no_run_could_be_trained_with_is_refused_before_the_draw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
 ) -> None:
     monkeypatch.setattr("pipelines.search.preprocess", lambda config: None)
-    days = [SimpleNamespace(vocabulary_sizes=[20] * 26, numeric_names=["n"] * 13, categorical_names=["c"] * 26)]
+    names = {"numeric_names": ["n"] * 13, "categorical_names": ["c"] * 26}
+    days = [SimpleNamespace(vocabulary_sizes=[20] * 26, bag_combiners=[], **names)]
     monkeypatch.setattr("pipelines.search.Stream", SimpleNamespace(open=lambda folder: SimpleNamespace(days=days)))
     search = PrivateSearch(grid(tmp_path, "profile=smoke", "algorithm=dpsgd", *SEARCH, *overrides))
     with pytest.raises(UserError, match=message):

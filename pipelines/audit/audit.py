@@ -93,7 +93,7 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
     assert claim is not None
     done = Audit(
         algorithm=algorithm.name,
-        settings=asdict(algorithm) | ({"unit": asdict(unit)} if (unit := config.unit_of_privacy) else {}),
+        settings=algorithm.settings() | ({"unit": asdict(unit)} if (unit := config.unit_of_privacy) else {}),
         claim=claim,
         delta=plan.delta,
         confidence=CONFIDENCE,

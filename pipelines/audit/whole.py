@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpfest.algorithm import Algorithm
@@ -142,7 +142,7 @@ def audit_training(
     attacks, ideal = ideal_attack(attempt.law, family, canaries)
     done = WholeAudit(
         algorithm=training.algorithm.name,
-        settings=asdict(training.algorithm),
+        settings=training.algorithm.settings(),
         training=training.name,
         claim=family.claim,
         delta=training.delta,

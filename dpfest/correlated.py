@@ -5,8 +5,9 @@ multiples of ``g 2^-BITS``, a row's noise in step t is
 
     n_t = round(z_t - sum_{k=1}^{b-1} a_k n_{t-k}),
 
-a multiple of g, with n = 0 before a period's first step. Whole numbers make it exact: for sums X on the grid g, what a
-step releases is ``X_t + n_t = round(Y_t - sum_k a_k (X_{t-k} + n_{t-k}))``, where ``Y_t = X_t + sum_k a_k X_{t-k} +
+a multiple of g, with n = 0 before a period's first step. Halves are rounded up: ``x + round(n) = round(x + n)`` must
+hold of them too, as it does not where they go to the even side. So all is exact: for sums X on the grid g, what a step
+releases is ``X_t + n_t = round(Y_t - sum_k a_k (X_{t-k} + n_{t-k}))``, where ``Y_t = X_t + sum_k a_k X_{t-k} +
 z_t``: a function of a rounded Gaussian release of Y and of earlier outputs.
 
 The filter needs the noise of the b - 1 steps before: 4 bytes a coordinate and step, in memory. It is a function of key
@@ -112,8 +113,9 @@ class _Filter:
             for weight, past in zip(self._weights, self._past, strict=False):  # none before the first step
                 np.multiply(past[part], weight, out=scratch)
                 units -= scratch
+            units += 2.0 ** (BITS - 1)
             units *= 2.0**-BITS
-            np.rint(units, out=units)
+            np.floor(units, out=units)
             found[part] = units
 
         draw_blocks(key.stream("row noise", step), self._count, self._deviation, use)

@@ -60,7 +60,7 @@ def test_a_step_is_that_of_one_process_under_the_same_draws(name: str, monkeypat
     """One shard, under the run's own key, draws what one process draws."""
     plan, key = plans()[name][0], NoiseKey.from_seed(3)
     size = float(plan.batch_size) if plan.step() else None
-    asked = {"cost": plan.step(), "expected_batch_size": size}
+    asked = {"cost": plan.step(), "expected_batch_size": size, "steps": plan.steps}
     examples = np.sort(np.random.default_rng(5).choice(small.EXAMPLES, 70, replace=False))
     model = small.Clicks()
     asked["selected"] = torch.from_numpy(small.SELECTED) if plan.algorithm.selection else None

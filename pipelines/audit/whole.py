@@ -84,10 +84,11 @@ def trainings(config: Config) -> list[tuple[Training, tuple[str, ...]]]:
     """Return the trainings of an algorithm that are audited, and with which flaws.
 
     None for ``frozen``, which trains no rows, for ``exponential``, whose few draws hide thousands of canaries from each
-    other, and for selections by other noise than a Gaussian.
+    other, for selections by other noise than a Gaussian, and for noise that is correlated over steps, as whose law the
+    attack takes that of independent noise.
     """
     algorithm, size = _with_rows(config.algorithm, config.audit.canaries), config.audit
-    if size.canaries == 0 or not _covered(algorithm):
+    if size.canaries == 0 or algorithm.bands is not None or not _covered(algorithm):
         return []
     own = Training(
         name="sampled",

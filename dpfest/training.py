@@ -18,6 +18,7 @@ from dpfest import binding
 from dpfest.alone import PROCESS_STATE, OneProcess
 from dpfest.arguments import key_of, refuse_to_follow, rows_of, units_of
 from dpfest.check_schedule import CHECK_EVERY, CheckSchedule
+from dpfest.correlated import Correlated
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.lazy import lacks_noise
@@ -408,7 +409,9 @@ class PrivateTraining(OneProcess):
     def _bound_to(self) -> dict[str, str]:
         parts = binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
         units = {} if self.units is None else {"units": binding.digest(self.units.of.tobytes())}
-        return {"period": str(self._number), **units, **parts}
+        noise = self.engine.noise
+        correlated = {"strategy": repr(noise.strategy)} if isinstance(noise, Correlated) else {}
+        return {"period": str(self._number), **units, **correlated, **parts}
 
 
 def _copied(state: Any) -> Any:

@@ -130,7 +130,7 @@ def test_over_correlated_steps_the_canary_moves_the_joint_release_by_its_clippin
     """Its row leaks into four releases, which are told together; and each flaw is seen in what it spoils."""
     algorithm = configured(name, "algorithm.clipping_norm=3", "algorithm.bands=4").algorithm
     flaws = {s.name: s for s in SABOTAGES}
-    silent, loud = (replace(cost(gradient_noise_multiplier=noise), bands=4) for noise in (1e-9, 1.0))
+    silent, loud = (replace(step_cost(noise), bands=4) for noise in (1e-9, 1.0))
     draws = Pair(algorithm, silent, NoiseKey.from_seed(0)).draws(2 * REPLICAS)
     assert draws.value[draws.world] == pytest.approx(3, rel=1e-5)
     assert draws.value[~draws.world] == pytest.approx(0, abs=1e-5) and set(draws.kind) == {NOISED}

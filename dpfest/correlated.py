@@ -12,8 +12,8 @@ z_t``: a function of a rounded Gaussian release of Y and of earlier outputs.
 
 The filter needs the noise of the b - 1 steps before: 4 bytes a coordinate and step, in memory. It is a function of key
 and steps, so no checkpoint has it: where another step is asked for than the next one (after a restart), all draws from
-the period's first step on are repeated, each at the cost of a step's noise (some 10 ns a coordinate). To filter takes
-about 1 ns a coordinate and band.
+the period's first step on are repeated, each at the cost of a step's noise. On two busy cores that is 7 ns a coordinate
+with 2 bands, 12 with 4 and 17 with 8 or 16, where independent noise takes 4.
 """
 
 from __future__ import annotations
@@ -100,13 +100,18 @@ class _Filter:
         """Return the noise of a step, in units of the grid, ``[count]``: a function of key and step."""
         if not self._next - 1 <= step:
             self._restart()
-        while self._next <= step:
-            self._past.appendleft(self._filtered(key, self._next))
-            self._next += 1
+        try:
+            while self._next <= step:
+                self._past.appendleft(self._filtered(key, self._next))
+                self._next += 1
+        except BaseException:  # half of a step's noise may have been written over that of another
+            self._restart()
+            raise
         return self._past[0]
 
     def _filtered(self, key: NoiseKey, step: int) -> NDArray[np.int32]:
-        found = np.empty(self._count, dtype=np.int32)
+        full = len(self._past) == len(self._weights)
+        found = self._past[-1] if full else np.empty(self._count, dtype=np.int32)  # the oldest is needed no more
 
         def use(start: int, units: Floats, scratch: Floats) -> None:
             part = slice(start, start + len(units))

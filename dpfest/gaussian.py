@@ -133,9 +133,11 @@ def add_whole(values: Tensor, units: Whole32, size: float) -> None:
 
     As exact as :func:`add_gaussian`, and the same on every device.
     """
-    flat = values.detach().view(-1)
+    flat, wide = values.detach().view(-1), np.empty(min(len(units), BLOCK))
     for start in range(0, len(flat), BLOCK):
-        part, own = flat[start : start + BLOCK], units[start : start + BLOCK].astype(np.float64)
+        part = flat[start : start + BLOCK]
+        own = wide[: len(part)]
+        own[:] = units[start : start + BLOCK]
         if part.device.type == "cpu":
             _add(part.numpy(), own, size)
         else:

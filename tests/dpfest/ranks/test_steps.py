@@ -49,7 +49,7 @@ def trained(plans: Plans) -> dict[str, list[object]]:
 def test_one_two_and_four_ranks_give_the_same_bits_under_every_rule() -> None:
     alone = trained(plans())
     for world in (2, 4):
-        asked = plans() if world == 2 else {name: plans()[name] for name in ("adafest", "lazy")}
+        asked = plans() if world == 2 else {name: plans()[name] for name in ("adafest", "lazy", "bands")}
         for rank, found in enumerate(together(trained, world, asked)):
             for name in asked:
                 assert found[name] == alone[name], f"{name}: rank {rank} of {world}"

@@ -72,8 +72,8 @@ MUTATIONS = [
     ),
     Mutation(
         "the filter of correlated noise rounds halves to the even side",
-        "dpfest/correlated.py", "            units += 2.0 ** (BITS - 1)\n            units *= 2.0**-BITS\n            np.floor(",
-        "            units *= 2.0**-BITS\n            np.rint(",
+        "dpfest/correlated.py", "2.0 ** (BITS - 1)\n            units *= 2.0**-BITS\n            np.floor(",
+        "0\n            units *= 2.0**-BITS\n            np.rint(",
         "tests/dpfest/test_bands.py::test_what_is_released_follows_from_the_rounded_release_of_the_filtered_sums",
     ),
     Mutation(
@@ -87,8 +87,8 @@ MUTATIONS = [
     ),
     Mutation(
         "examples take part in steps of all groups",
-        "dpfest/batches.py", "        group = step % self.groups\n        members = order[ends[group] : ends[group + 1]]\n",
-        "        members = order\n", "tests/dpfest/test_sampling.py",
+        "dpfest/batches.py", "members = order[ends[group] : ends[group + 1]]", "members = order",
+        "tests/dpfest/test_sampling.py",
     ),
     Mutation(
         "rounds of groups are counted down",

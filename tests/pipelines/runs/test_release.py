@@ -41,6 +41,8 @@ SETTINGS = {
     ],
     "text": ["data=text_synthetic", "data.rows=120", "data.test_rows=40", "train.batch_size=96", "train.steps=2"],
 }
+HALF = {"clicks": 70, "stream": 27, "text": 48}
+"""Batches of one of two groups of examples."""
 ALGORITHMS = (
     "nonprivate",
     "dpsgd",
@@ -79,7 +81,7 @@ def config(kind: str, rule: str, data: Path, runs: Path, *more: str) -> Config:
     small = [] if kind == "text" else [f"data.vocabulary.sizes={[20] * 26}"]
     settings = {
         "lazy": ["algorithm=dpsgd", "algorithm.noise=lazy"],
-        "bands": ["algorithm=dpsgd", "algorithm.bands=2"],
+        "bands": ["algorithm=dpsgd", "algorithm.bands=2", f"train.batch_size={HALF[kind]}", "train.steps=4"],
         "fest": ["algorithm=fest", "algorithm.selection.rows=130"],
         "adafest": ["algorithm=adafest", "algorithm.threshold=2"],
         "adafest_plus": ["algorithm=adafest_plus", "algorithm.threshold=2", "algorithm.selection.rows=130"],

@@ -154,7 +154,12 @@ def variants() -> dict[str, Algorithm]:
         known = {field.name for field in fields(kind)}
         settings = {key: value for key, value in _SETTINGS.items() if key in known}
         found[name] = kind(**settings | ({"selection": _PUBLIC} if "selection" in known else {}))
-        for field, value, words in (("noise", "lazy", "lazy"), ("rule", "soft", "soft"), ("bands", BANDS, "bands")):
+        ways: list[tuple[str, Any, str]] = [
+            ("noise", "lazy", "lazy"),
+            ("rule", "soft", "soft"),
+            ("bands", BANDS, "bands"),
+        ]
+        for field, value, words in ways:
             if field in known:
                 found[f"{name}, {words}"] = replace(found[name], **{field: value})
     return found

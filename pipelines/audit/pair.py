@@ -176,9 +176,10 @@ class Pair:
 
     def _filtered_back(self, rows: list[Tensor]) -> Tensor:
         """Return what the rows' releases of consecutive steps say of a canary in the first: of the row's deviation."""
-        joint = [sum(a * rows[t - k] for k, a in enumerate(self._shares[: t + 1])) for t in range(len(rows))]
-        weighted: Tensor = sum(a * one for a, one in zip(self._shares, joint, strict=True))  # type: ignore[assignment]
-        return weighted / sum(a * a for a in self._shares)
+        shares = torch.tensor(self._shares, dtype=rows[0].dtype, device=rows[0].device)
+        released = torch.stack(rows)
+        joint = [(shares[: t + 1, None] * released[: t + 1].flip(0)).sum(0) for t in range(len(rows))]
+        return (shares[:, None] * torch.stack(joint)).sum(0) / shares.square().sum()
 
     def _microbatch(self, batch: Batch, canaries: int) -> MicroBatch:
         """Return a batch whose first examples are canaries: units of several examples, if that is the unit."""

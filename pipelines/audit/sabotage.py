@@ -69,7 +69,7 @@ def _silence_untouched(gradient: NoisedGradient, touched: Tensor) -> None:
 class _Unnormalised(Strategy):
     """A strategy whose columns are longer than is accounted for."""
 
-    norm = 1.0  # type: ignore[assignment]
+    norm = 1.0
 
 
 def _lengthen_columns(engine: PrivateEngine) -> None:

@@ -74,6 +74,8 @@ class Event:
             drawn from, if the Poisson sample is truncated (``dpfest.sampling.TruncatedPoisson``).
         bins: steps in an epoch, of which each example takes part in one, if examples are allocated to batches
             (``dpfest.sampling.BallsInBins``); the ``count`` steps are consecutive, from the start of an epoch on.
+        bands: number of groups of examples, of which each step samples the next one, if noise is correlated over as
+            many steps (``dpfest.sampling.CyclicPoisson``); the ``count`` steps are consecutive, from the first on.
 
     Raises:
         ValueError: an unknown kind; a value that is missing, superfluous or out of range.
@@ -94,6 +96,7 @@ class Event:
     max_batch_size: int | None = None
     dataset_size: int | None = None
     bins: int | None = None
+    bands: int | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in _STATED:
@@ -107,10 +110,10 @@ class Event:
             most = 1.0 if name == "sampling_probability" else 1e300
             if not (isinstance(value, int | float) and 0 < value <= most):
                 raise ValueError(f"{self.what}: {name} must be a number in (0, {most:g}], not {value!r}")
-        ways = [self.steps_per_epoch, self.max_batch_size, self.bins]
+        ways = [self.steps_per_epoch, self.max_batch_size, self.bins, self.bands]
         if len(ways) - ways.count(None) > 1 or (self.max_batch_size is None) != (self.dataset_size is None):
             raise ValueError(f"{self.what}: examples are sampled in one way, stated in full")
-        if (self.max_batch_size or self.bins) and self.kind != "gaussian":
+        if (self.max_batch_size or self.bins or self.bands) and self.kind != "gaussian":
             raise ValueError(f"{self.what}: a {self.kind} event is accounted on Poisson samples alone")
         if self.bins and self.sampling_probability != 1 / self.bins:
             raise ValueError(f"{self.what}: an example is in one of {self.bins} bins with probability 1 / {self.bins}")
@@ -118,7 +121,12 @@ class Event:
     @property
     def sampling(self) -> str | None:
         """Name of the sampler that the event is accounted for (``dpfest.fidelity.SAMPLERS``); None for all examples."""
-        ways = {"balls_in_bins": self.bins, "truncated_poisson": self.max_batch_size, "shuffled": self.steps_per_epoch}
+        ways = {
+            "balls_in_bins": self.bins,
+            "cyclic_poisson": self.bands,
+            "truncated_poisson": self.max_batch_size,
+            "shuffled": self.steps_per_epoch,
+        }
         named = [name for name, stated in ways.items() if stated]
         return named[0] if named else "poisson" if self.sampling_probability < 1 else None
 
@@ -219,9 +227,10 @@ def calibrate(
     Raises:
         UserError: the target is outside the range of the accountant, or of the noise.
     """
+    first = [rounds_of(event) for event in make_events(1.0)]
     limits = {
         "epsilon": (LEAST_EPSILON, target, MOST_EPSILON),
-        "delta": (LEAST_DELTA if _tilted_steps(first := make_events(1.0)) else 2 * _rounding(first), delta, MOST_DELTA),
+        "delta": (LEAST_DELTA if _tilted_steps(first) else 2 * _rounding(first), delta, MOST_DELTA),
     }
     for name, (least, value, most) in limits.items():
         if not least <= value <= most:
@@ -252,7 +261,7 @@ def calibrate(
         return brentq(excess, low, high, args=(interval,), xtol=tolerance * low, rtol=tolerance)
 
     # Search from above: with too little noise, the losses would fill the memory.
-    start = math.sqrt(sum(event.count for event in make_events(1.0)))
+    start = math.sqrt(sum(event.count for event in first))
     if rough:  # small losses need a fine grid: over thousands of steps, its rounding adds up
         return root(start, 2.0, min(max(target * 1e-3, INTERVAL), COARSE_INTERVAL), 2e-3)
     sigma = root(root(start, 2.0, COARSE_INTERVAL, 1e-4), 1.003, INTERVAL, 1e-6)
@@ -264,15 +273,20 @@ def calibrate(
 def by_example(events: Sequence[Event]) -> list[tuple[Event, ...]]:
     """Return what each kind of example pays for: for every part, the events on it and on the parts that contain it."""
     return [
-        tuple(replace(event, part=()) for event in events if event.part == part[: len(event.part)])
+        tuple(rounds_of(replace(event, part=())) for event in events if event.part == part[: len(event.part)])
         for part in dict.fromkeys(event.part for event in events)
     ]
+
+
+def rounds_of(event: Event) -> Event:
+    """Return steps on groups in turn as what they cost: one step on a Poisson sample in each round of the groups."""
+    return event if event.bands is None else replace(event, count=math.ceil(event.count / event.bands), bands=None)
 
 
 def cost_alone(event: Event) -> Event:
     """Return the event without what its privacy loss does not depend on, so that equal losses are known as equal."""
     return replace(
-        event,
+        rounds_of(event),
         what="",
         map_noise_multiplier=None,
         gradient_noise_multiplier=None,

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
@@ -50,6 +50,8 @@ class Algorithm:
         selection: settings of the row selection before training, if any.
         lazy: whether the tables' noise is drawn when a row is next read (:mod:`dpfest.lazy`).
         sparse: whether the tables' gradients are sparse.
+        bands: number of consecutive steps over which the noise of rows is correlated (:mod:`dpfest.bands`), of an
+            algorithm with a fixed set of rows; None for independent noise.
         joint: whether rows are chosen from all tables at once, and not shard by shard.
         choice: :data:`INDEPENDENT` or :data:`BY_EVENT`.
         draws_untouched: whether ``kept`` draws the rows that no example touched, of an algorithm that chooses every
@@ -60,6 +62,7 @@ class Algorithm:
     private: ClassVar[bool] = False
     lazy: ClassVar[bool] = False
     sparse: ClassVar[bool] = True
+    bands: ClassVar[int | None] = None
     joint: ClassVar[bool] = False
     choice: ClassVar[str] = BY_EVENT
     draws_untouched: ClassVar[bool] = False
@@ -113,6 +116,10 @@ class Algorithm:
             step: step number.
         """
         return noised
+
+    def settings(self) -> dict[str, Any]:
+        """Return its settings by name; none of a later version that is not used."""
+        return {name: value for name, value in asdict(self).items() if name != "bands" or value is not None}
 
     def refuse_tables(self, rows: int) -> None:
         """Raise UserError if the settings do not fit tables of so many rows in all."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpfest.accounting import Event, split_noise
 from dpfest.algorithm import INDEPENDENT, Algorithm, PrivateAlgorithm
+from dpfest.bands import refuse_bands
 from dpfest.clipped_sum import clipped_sum
 from dpfest.errors import UserError
 from dpfest.gaussian import ROUNDING_ALLOWANCE, gaussian_grid
@@ -32,15 +33,24 @@ class DPSGD(PrivateAlgorithm):
 
     Attributes:
         noise: ``dense``, or ``lazy``: the same distribution under plain SGD, at the cost of the rows that are read.
+        bands: number of consecutive steps over which the noise of rows is correlated, so that less of it accumulates
+            (:mod:`dpfest.bands`); None for independent noise.
     """
 
     name: str = "dpsgd"
     noise: str = "dense"
+    bands: int | None = field(default=None, repr=False)  # type: ignore[misc]  # a plan's sampler shows it
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.noise not in ("dense", "lazy"):
             raise ValueError(f"noise={self.noise} must be dense or lazy")
+        refuse_bands(self.bands)
+        if self.bands is not None and self.lazy:
+            raise UserError(
+                f"bands={self.bands} correlates the noise of all rows over steps, and noise=lazy draws a row's when it "
+                "is next read: choose noise=dense, or leave bands out."
+            )
 
     @property
     def lazy(self) -> bool:  # type: ignore[override]
@@ -119,11 +129,20 @@ class Frozen(PrivateAlgorithm):
 
 @dataclass(frozen=True)
 class FEST(PrivateAlgorithm):
-    """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows selected before training by ``selection``."""
+    """DP-FEST (Ghazi et al., 2023, section 3.1): train only the rows selected before training by ``selection``.
+
+    Attributes:
+        bands: see :class:`DPSGD`; of the selected rows.
+    """
 
     choice: ClassVar[str] = INDEPENDENT
     name: str = "fest"
     selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
+    bands: int | None = field(default=None, repr=False)  # type: ignore[misc]  # a plan's sampler shows it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_bands(self.bands)
 
     def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
         """Return the selected rows, touched or not."""

@@ -1,4 +1,4 @@
-"""Batches, drawn from the key: Poisson samples, truncated ones, and random allocations of examples to batches."""
+"""Batches, drawn from the key: Poisson samples, truncated or of groups in turn, and examples allocated to batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.distributions import below, bernoulli, distinct
-from dpfest.noise import NoiseKey
+from dpfest.noise import Keystream, NoiseKey
 
 _AT_ONCE = 1 << 20  # examples whose random words are in memory at a time
 
@@ -67,21 +67,52 @@ class AllocatedBatches:
         epoch, bin_of_step = divmod(step, self.bins)
         allocation = self._epochs.get(epoch)
         if allocation is None:  # a reader ahead of the training, perhaps a thread, may be in the next epoch
-            allocation = self._allocation(epoch)
+            allocation = _dealt(self.key.stream("allocation", epoch), self.examples, self.bins)
             self._epochs = {**dict(sorted(self._epochs.items())[-1:]), epoch: allocation}
         order, ends = allocation
         return order[ends[bin_of_step] : ends[bin_of_step + 1]].astype(np.int64)
 
-    def _allocation(self, epoch: int) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-        """Return the examples ordered by batch, ``[examples]``, and where each batch ends there, ``[bins + 1]``."""
-        stream = self.key.stream("allocation", epoch)
-        chosen = np.empty(self.examples, dtype=np.min_scalar_type(self.bins - 1))
-        for start in range(0, self.examples, _AT_ONCE):
-            part = chosen[start : start + _AT_ONCE]
-            part[:] = below(stream, len(part), self.bins)
-        ends = np.append(0, np.cumsum(np.bincount(chosen, minlength=self.bins)))
-        order = np.argsort(chosen, kind="stable")  # so that each batch is sorted
-        return order.astype(np.min_scalar_type(self.examples - 1)), ends
+
+class CyclicBatches:
+    """Each example is in one of ``groups`` groups; batch ``step`` is a Poisson sample of group ``step mod groups``.
+
+    The first batch draws the groups, in O(examples), which are kept, 4 bytes per example (8 above 2^32). A batch has
+    ``batch_size`` examples on average, and may be empty.
+
+    Formal guarantee: examples are in groups independently of one another, exactly uniformly, and a member enters each
+    of its group's batches independently with probability ``groups * batch_size / examples``, as in
+    :class:`PoissonBatches`; it enters no other batch.
+
+    Raises:
+        ValueError: that probability is above 1.
+    """
+
+    def __init__(self, examples: int, batch_size: float, key: NoiseKey, groups: int) -> None:
+        refuse_batch_size(examples, groups * batch_size)
+        self.examples, self.key, self.groups = examples, key, groups
+        self.sampling_probability = groups * batch_size / examples
+        self._members: tuple[NDArray[np.integer], NDArray[np.int64]] | None = None
+
+    def indices(self, step: int) -> NDArray[np.int64]:
+        """See :meth:`PoissonBatches.indices`."""
+        if self._members is None:
+            self._members = _dealt(self.key.stream("groups"), self.examples, self.groups)
+        order, ends = self._members
+        group = step % self.groups
+        members = order[ends[group] : ends[group + 1]]
+        drawn = bernoulli(self.key.stream("poisson batch", step), len(members), self.sampling_probability)
+        return members[drawn].astype(np.int64)
+
+
+def _dealt(stream: Keystream, examples: int, groups: int) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
+    """Deal examples to groups: return them ordered by group, ``[examples]``, and where each ends, ``[groups + 1]``."""
+    chosen = np.empty(examples, dtype=np.min_scalar_type(groups - 1))
+    for start in range(0, examples, _AT_ONCE):
+        part = chosen[start : start + _AT_ONCE]
+        part[:] = below(stream, len(part), groups)
+    ends = np.append(0, np.cumsum(np.bincount(chosen, minlength=groups)))
+    order = np.argsort(chosen, kind="stable")  # so that each group is sorted
+    return order.astype(np.min_scalar_type(examples - 1)), ends
 
 
 def refuse_batch_size(examples: int, batch_size: float) -> None:

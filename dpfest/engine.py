@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.alone import OneProcess
+from dpfest.bands import strategy
 from dpfest.capture import Recorder
+from dpfest.correlated import Correlated
 from dpfest.errors import UserError
-from dpfest.gaussian import ROUNDING_ALLOWANCE, charged_deviation
+from dpfest.gaussian import ROUNDING_ALLOWANCE, charged_deviation, gaussian_grid
 from dpfest.lazy import learning_rates
 from dpfest.local import LocalRows
 from dpfest.noise import NoiseKey
@@ -43,6 +45,7 @@ class PrivateEngine(OneProcess):
         unit: what is clipped and counted as one; None for each example. With it, a batch holds whole units.
         rows: makes the part that says where rows lie (:class:`dpfest.parts.Rows`).
         noise: on the gradient, in place of what ``cost`` states, which then has no say in it.
+        steps: number of steps that are to be taken, of an algorithm whose noise is correlated over steps.
 
     Raises:
         UserError: the event states no noise of the gradient; the algorithm cannot choose rows where these lie; selected
@@ -51,7 +54,8 @@ class PrivateEngine(OneProcess):
     Formal guarantee: on a batch that is a Poisson sample at rate ``q`` of examples (or units), the pair (map, gradient)
     released by a step of DP-AdaFEST is dominated, under add-or-remove-one adjacency of these, by one Gaussian mechanism
     of noise multiplier ``(sigma_1^-2 + sigma_2^-2)^(-1/2)`` subsampled at ``q``; for an algorithm whose choice of rows
-    does not depend on the batch, by one of multiplier ``sigma_2``. Under lazy noise a gradient is not a release: its
+    does not depend on the batch, by one of multiplier ``sigma_2``; with ``bands``, so do that step and the b - 1 after
+    it together (:class:`dpfest.correlated.Correlated`). Under lazy noise a gradient is not a release: its
     tables' noise is :attr:`NoisedGradient.pending`, and :class:`dpfest.lazy.LazyNoise` tracks it.
     """
 
@@ -69,6 +73,7 @@ class PrivateEngine(OneProcess):
         unit: UnitConfig | None = None,
         rows: Callable[[Recorder, Tensor | None, torch.dtype], Rows] = LocalRows,
         noise: Noise | None = None,
+        steps: int | None = None,
     ) -> None:
         self.recorder = recorder = Recorder(model, loss_fn, key, unit)
         self.algorithm, self.cost, self.expected_batch_size = algorithm, cost, expected_batch_size
@@ -89,11 +94,22 @@ class PrivateEngine(OneProcess):
                 f"algorithm={algorithm.name} keeps rows by their noised gradient, which lazy noise draws later."
             )
         if noise is None:
-            deviation = 0.0 if cost is None else self._deviation(cost)
-            noise = Deferred(deviation, self.lazy) if self.lazy else Independent(deviation)
+            noise = self._noise(cost, steps)
         self.noise = noise
 
-    def _deviation(self, cost: Event) -> float:
+    def _noise(self, cost: Event | None, steps: int | None) -> Noise:
+        bands = self.algorithm.bands
+        if cost is not None and bands != cost.bands:
+            raise UserError(f"bands={bands} of the noise are not those of the event of a {cost.what}, {cost.bands}.")
+        if cost is not None and bands is not None and steps is not None:
+            rows = strategy(bands, steps)
+            return Correlated(self._deviation(cost, rows.grid), rows, steps)
+        if bands is not None:
+            raise UserError(f"bands={bands} of correlated noise need the number of steps, steps=, and an event, cost=.")
+        deviation = 0.0 if cost is None else self._deviation(cost)
+        return Deferred(deviation, self.lazy) if self.lazy else Independent(deviation)
+
+    def _deviation(self, cost: Event, grid_of: Callable[[float], float] = gaussian_grid) -> float:
         if cost.gradient_noise_multiplier is None:
             raise UserError(
                 f"The event of a {cost.what} states no gradient_noise_multiplier: the step would add no noise, though "
@@ -104,6 +120,7 @@ class PrivateEngine(OneProcess):
             cost.gradient_noise_multiplier,
             self.algorithm.clipping_norm * (1 + ROUNDING_ALLOWANCE),
             coordinates * self.rows.roundings**2,
+            grid_of,
         )
 
     @property

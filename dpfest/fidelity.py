@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from dpfest import accounting
 from dpfest.accounting import Event
+from dpfest.bands import strategy
 from dpfest.errors import UserError
-from dpfest.sampling import BallsInBins, Poisson, Sampler, TruncatedPoisson
+from dpfest.periods import Period, whole_number
+from dpfest.sampling import BallsInBins, CyclicPoisson, Poisson, Sampler, TruncatedPoisson, default_max_batch_size
 from dpfest.unproven import Paper, Shuffled
 
 
@@ -17,7 +19,7 @@ class Rigorous:
     Formal guarantee: ``cost`` is a proven epsilon.
     """
 
-    samplings = (Poisson.name, TruncatedPoisson.name, BallsInBins.name)  # the first is the default
+    samplings = (Poisson.name, TruncatedPoisson.name, BallsInBins.name, CyclicPoisson.name)  # the first is the default
     own_rates = True  # a period's batches are accounted for as samples of its own examples
     selects_rows_by = "gaussian"  # the mechanism of a selection that names none
     splits_rows = "joint"  # among features, by a selection that does not say how
@@ -37,7 +39,9 @@ class Rigorous:
 
 FIDELITIES: dict[str, type[Rigorous] | type[Paper]] = {"rigorous": Rigorous, "paper": Paper}
 """Every fidelity by name."""
-SAMPLERS: dict[str, type[Sampler]] = {kind.name: kind for kind in (Poisson, TruncatedPoisson, BallsInBins, Shuffled)}
+SAMPLERS: dict[str, type[Sampler]] = {
+    kind.name: kind for kind in (Poisson, TruncatedPoisson, BallsInBins, CyclicPoisson, Shuffled)
+}
 """Every sampler by name."""
 
 
@@ -47,3 +51,57 @@ def sampling_of(fidelity: str, sampling: str | None) -> str:
     if sampling not in (None, *fitting):
         raise UserError(f"sampling={sampling!r} does not fit fidelity={fidelity!r}: choose {' or '.join(fitting)}.")
     return sampling or fitting[0]
+
+
+def sampling_for(bands: int | None, fidelity: str, name: str | None) -> str:
+    """Return the name of a plan's sampler; that of correlated noise for it alone.
+
+    Args:
+        bands: of the algorithm's noise.
+        fidelity: how epsilon is counted.
+        name: of the sampler that is asked for; None leaves it open.
+
+    Raises:
+        UserError: they do not go together.
+    """
+    if bands is None:
+        if name == CyclicPoisson.name:
+            raise UserError(
+                f"sampling={name} is for noise that is correlated over steps: give the algorithm bands, or choose "
+                "sampling=poisson."
+            )
+        return sampling_of(fidelity, name)
+    if fidelity != "rigorous":
+        raise UserError(
+            f"bands={bands} needs batches of groups in turn, and fidelity={fidelity} shuffles: leave bands out, "
+            "or choose fidelity=rigorous."
+        )
+    if name not in (None, CyclicPoisson.name):
+        raise UserError(
+            f"bands={bands} is accounted for sampling={CyclicPoisson.name} alone, not for sampling={name}: "
+            "leave sampling out."
+        )
+    return CyclicPoisson.name
+
+
+def sampler_for(
+    bands: int | None, name: str, largest: int | None, periods: Sequence[Period], batch_size: int, delta: float
+) -> Sampler:
+    """Return the sampler of a name from :func:`sampling_for`, for these periods.
+
+    Raises:
+        UserError: a size, or a number of bands, does not fit.
+    """
+    if name != TruncatedPoisson.name:
+        if largest is not None:
+            raise UserError(f"max_batch_size={largest} applies to sampling=truncated_poisson alone: leave it out.")
+        if bands is None:
+            return SAMPLERS[name]()
+        for one in periods:
+            strategy(bands, one.steps)  # refuses more bands than steps
+        return CyclicPoisson(bands)
+    if largest is None:
+        largest = default_max_batch_size([(one.examples, one.steps) for one in periods], batch_size, delta)
+    if whole_number("max_batch_size", largest) < batch_size:
+        raise UserError(f"max_batch_size={largest} must be at least batch_size={batch_size}, the expected size.")
+    return TruncatedPoisson(int(largest))

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest import kernels
@@ -30,6 +31,7 @@ from dpfest.box_muller import BLOCK, GRID_BITS, Floats, Scratch, nearest_normals
 from dpfest.noise import Keystream
 
 Deviation = float | Floats | Tensor
+Whole32 = NDArray[np.int32]
 
 ROUNDING_ALLOWANCE = 2.0**-10
 """Share of a clipping norm charged to the sensitivity: how far the floating-point rounding of the others' sum may move
@@ -50,15 +52,26 @@ def gaussian_grid(deviation: float) -> float:
     return math.ldexp(1.0, math.frexp(deviation)[1] - GRID_BITS)
 
 
-def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates: float) -> float:
+def charged_deviation(
+    noise_multiplier: float,
+    clipping_norm: float,
+    coordinates: float,
+    grid_of: Callable[[float], float] = gaussian_grid,
+) -> float:
     """Return the standard deviation of noise for a sum that is rounded to the grid of that very noise.
 
     Rounding moves each coordinate of two neighbouring sums by at most ``g / 2``, so their distance grows from
     ``clipping_norm`` to at most ``clipping_norm + g sqrt(coordinates)``.
 
+    Args:
+        noise_multiplier: sigma.
+        clipping_norm: sensitivity without rounding.
+        coordinates: of the sum.
+        grid_of: returns g, a power of two, for noise of a deviation.
+
     Returns:
-        ``s = noise_multiplier (clipping_norm + gaussian_grid(s) sqrt(coordinates))``: larger than without the charge by
-        a factor of at most ``1 + noise_multiplier sqrt(coordinates) 2^-24``.
+        ``s = noise_multiplier (clipping_norm + grid_of(s) sqrt(coordinates))``: larger than without the charge by a
+        factor of at most ``1 + noise_multiplier sqrt(coordinates) 2^-24``, on the grid of :func:`gaussian_grid`.
 
     Formal guarantee: :func:`add_gaussian` with this deviation, on sums of clipped terms of l2-sensitivity
     ``clipping_norm``, is a Gaussian mechanism of this noise multiplier.
@@ -66,7 +79,7 @@ def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates
     Raises:
         ValueError: so many coordinates that the charge would dominate the noise.
     """
-    if noise_multiplier * math.sqrt(coordinates) > 2.0**20:
+    if noise_multiplier * math.sqrt(coordinates) * grid_of(1.0) > 2.0**-4:
         raise ValueError(
             f"{coordinates:,.0f} coordinates under a noise multiplier of {noise_multiplier:g} are too many for noise "
             "on a grid: rounding them would cost more than a sixteenth of the noise."
@@ -75,8 +88,8 @@ def charged_deviation(noise_multiplier: float, clipping_norm: float, coordinates
     if deviation == 0:
         return 0.0
     grid = 0.0
-    while grid != gaussian_grid(deviation):  # at most twice: a larger grid's charge does not reach the next
-        grid = gaussian_grid(deviation)
+    while grid != grid_of(deviation):  # at most twice: a larger grid's charge does not reach the next
+        grid = grid_of(deviation)
         deviation = noise_multiplier * (clipping_norm + grid * math.sqrt(coordinates))
     return deviation
 
@@ -97,18 +110,38 @@ def gaussian(stream: Keystream, count: int, deviation: float) -> Floats:
 def draw_units(stream: Keystream, count: int, deviation: float) -> Floats:
     """Return what :func:`gaussian` does, in units of the grid: whole numbers, float64 ``[count]``."""
     out = np.empty(count)
-    first, grid = stream.reserve(_words(count)), _Grid(deviation)
 
     def write(start: int, units: Floats, _: Floats) -> None:
         out[start : start + len(units)] = units
 
-    _draw(stream, first, count, grid, write)
+    draw_blocks(stream, count, deviation, write)
     return out
+
+
+def draw_blocks(stream: Keystream, count: int, deviation: float, use: Callable[[int, Floats, Floats], None]) -> None:
+    """Pass what :func:`draw_units` does to ``use(start, units [n], scratch [n])``, block by block, on all threads."""
+    _draw(stream, stream.reserve(_words(count)), count, _Grid(deviation), use)
 
 
 def add_units(values: Tensor, units: Floats, deviation: float) -> None:
     """Add noise of :func:`draw_units` as :func:`add_gaussian` does, to contiguous values on the CPU, in place."""
     _add(values.detach().view(-1).numpy(), units, gaussian_grid(deviation))
+
+
+def add_whole(values: Tensor, units: Whole32, size: float) -> None:
+    """Round contiguous values to multiples of ``size``, a power of two, and add so many units of it, in place.
+
+    As exact as :func:`add_gaussian`, and the same on every device.
+    """
+    flat, wide = values.detach().view(-1), np.empty(min(len(units), BLOCK))
+    for start in range(0, len(flat), BLOCK):
+        part = flat[start : start + BLOCK]
+        own = wide[: len(part)]
+        own[:] = units[start : start + BLOCK]
+        if part.device.type == "cpu":
+            _add(part.numpy(), own, size)
+        else:
+            part.copy_(((part.double() / size).round_() + torch.from_numpy(own).to(part.device)) * size)
 
 
 def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> None:

@@ -24,7 +24,7 @@ all periods, keeps within the target.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scipy.special import ndtri
@@ -34,7 +34,7 @@ from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.algorithms import AdaFEST
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
+from dpfest.fidelity import FIDELITIES, sampler_for, sampling_for, sampling_of
 from dpfest.ledger import EXAMPLE, Ledger
 from dpfest.noise import NoiseKey
 from dpfest.periods import (
@@ -46,7 +46,7 @@ from dpfest.periods import (
     training_steps,
     whole_number,
 )
-from dpfest.sampling import BallsInBins, Batches, Poisson, Sampler, TruncatedPoisson, default_max_batch_size
+from dpfest.sampling import BallsInBins, Batches, CyclicPoisson, Poisson, Sampler
 from dpfest.topk import selection_events
 from dpfest.units import UnitConfig
 from dpfest.unproven import Shuffled
@@ -93,6 +93,12 @@ class PrivacyPlan:
         if noised != {self.algorithm.private}:
             raise UserError(f"The plan's noise does not fit {self.algorithm.name}: plan it anew with dpfest.plan(...).")
         sampling_of(self.fidelity, self.sampling)
+        bands = self.sampler.bands if isinstance(self.sampler, CyclicPoisson) else None
+        if bands != self.algorithm.bands:
+            raise UserError(
+                f"{self.algorithm.name} has bands={self.algorithm.bands}, and batches are sampled for bands={bands}: "
+                "plan it anew with dpfest.plan(...)."
+            )
 
     @property
     def examples(self) -> int:
@@ -186,7 +192,7 @@ class PrivacyPlan:
             fixed_noise_seed=self.fixed_noise_seed,
             selections=self.selections,
             steps=self._steps,
-            run={"algorithm": self.algorithm.name, "settings": asdict(self.algorithm), **sizes},
+            run={"algorithm": self.algorithm.name, "settings": self.algorithm.settings(), **sizes},
             unit=self.unit.name if self.unit else EXAMPLE,
         )
         for number, period in enumerate(self.periods[:finished_periods]):
@@ -236,7 +242,7 @@ def plan(
             (one-shot Gumbel is then counted as if no vocabulary capped it).
         fidelity: ``rigorous``, or ``paper`` for what the paper claims (``dpfest.unproven``).
         sampling: ``poisson`` (the default), ``truncated_poisson`` or ``balls_in_bins`` (``dpfest.sampling``); None for
-            the fidelity's own.
+            the fidelity's own. An algorithm with ``bands`` has ``cyclic_poisson``, and no other has.
         max_batch_size: largest batch under ``truncated_poisson``, at least ``batch_size``; None for a size that no
             batch of the run exceeds with probability ``1 - delta / 100``.
         fixed_noise_seed: whether noise derives from a seed, for reproduction on public data.
@@ -258,9 +264,15 @@ def plan(
         raise UserError(f"{algorithm.name} selects rows: give features=, the vocabulary sizes of the features.")
     if unit is not None and fidelity != "rigorous":
         raise UserError(f"fidelity={fidelity} counts examples alone: a {unit.name} as unit needs fidelity=rigorous.")
+    sampling = sampling_for(algorithm.bands, fidelity, sampling)
     units, drafts = None, None
     if unit is not None and isinstance(examples, list | tuple):
         units, drafts = distinct_units(examples), periods_of_units(examples, period, batch_size)
+        if sampling == CyclicPoisson.name:
+            raise UserError(
+                f"bands={algorithm.bands} is accounted for steps that follow one another, and a {unit.name} may take "
+                "part in several periods: leave bands out."
+            )
         if sampling == BallsInBins.name:  # equal periods are counted as one, whose epochs would be consecutive
             raise UserError(
                 f"sampling={sampling} is accounted for epochs that follow one another, and a {unit.name} may take part "
@@ -280,7 +292,7 @@ def plan(
         )
 
     delta = 1 / (units or sum(one.examples for one in periods)) if delta is None else positive_number("delta", delta)
-    sampler = _sampler(sampling_of(fidelity, sampling), max_batch_size, periods, batch_size, delta)
+    sampler = sampler_for(algorithm.bands, sampling, max_batch_size, periods, batch_size, delta)
 
     def planned(sigmas: Sequence[float | None], periods: Sequence[Period] = periods) -> PrivacyPlan:
         return PrivacyPlan(
@@ -357,16 +369,3 @@ def _calibrated(plan: PrivacyPlan, calibrate: Callable[..., float]) -> list[floa
         return sigmas[question]
 
     return [sigma_of(number) for number in range(len(plan.periods))]
-
-
-def _sampler(name: str, largest: int | None, periods: Sequence[Period], batch_size: int, delta: float) -> Sampler:
-    """Return the sampler of this name."""
-    if name != TruncatedPoisson.name:
-        if largest is not None:
-            raise UserError(f"max_batch_size={largest} applies to sampling=truncated_poisson alone: leave it out.")
-        return SAMPLERS[name]()
-    if largest is None:
-        largest = default_max_batch_size([(one.examples, one.steps) for one in periods], batch_size, delta)
-    if whole_number("max_batch_size", largest) < batch_size:
-        raise UserError(f"max_batch_size={largest} must be at least batch_size={batch_size}, the expected size.")
-    return TruncatedPoisson(int(largest))

@@ -42,7 +42,7 @@ def make_private(
     batch_size: int | None = None,
     epochs: float | None = None,
     steps: int | None = None,
-    sampling: str = "poisson",
+    sampling: str | None = None,
     max_batch_size: int | None = None,
     plan: PrivacyPlan | None = None,
     units: Units | None = None,
@@ -72,7 +72,8 @@ def make_private(
         batch_size: B, the expected size of a batch: examples, or units.
         epochs: training length in passes over the data set. Give this or ``steps``.
         steps: training length in steps.
-        sampling: ``poisson``; ``truncated_poisson``, whose batches have at most ``max_batch_size`` examples (None for a
+        sampling: None for ``poisson``, and for ``cyclic_poisson`` where the algorithm has ``bands``;
+            ``truncated_poisson``, whose batches have at most ``max_batch_size`` examples (None for a
             size that they would hardly ever exceed); ``balls_in_bins``, every example once an epoch.
         max_batch_size: see ``sampling``.
         plan: from :func:`dpfest.plan`, of one period, with the number of this data set's examples (or units).
@@ -97,8 +98,7 @@ def make_private(
         "max_batch_size": max_batch_size,
     }  # fmt: skip
     if plan is not None:
-        other_sampling = None if sampling == "poisson" else sampling
-        _refuse_beside_a_plan(plan, algorithm=algorithm, sampling=other_sampling, **settings)
+        _refuse_beside_a_plan(plan, algorithm=algorithm, sampling=sampling, **settings)
     elif not isinstance(algorithm, Algorithm):
         raise UserError(
             f"algorithm={algorithm!r} must be an algorithm with its settings, as dpfest.AdaFEST(threshold=3)."

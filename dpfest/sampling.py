@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.accounting import Event, chance_of_truncation
-from dpfest.batches import AllocatedBatches, PoissonBatches, TruncatedBatches
+from dpfest.batches import AllocatedBatches, CyclicBatches, PoissonBatches, TruncatedBatches
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 
@@ -130,6 +130,44 @@ class BallsInBins:
         refuse_all_but_gaussian(step, self.name)
         bins = -(-examples // batch_size)
         return replace(step, sampling_probability=1 / bins, bins=bins)
+
+
+@dataclass(frozen=True)
+class CyclicPoisson:
+    """Examples are dealt to b groups, uniformly and independently; step t is a Poisson sample of group t mod b.
+
+    Made for noise that is correlated over ``bands`` steps (:mod:`dpfest.bands`): an example takes part once in as many
+    consecutive steps, at most.
+
+    Formal guarantee: T steps, counted from a period's first, with such noise or independent one, are dominated by
+    ceil(T / b) Gaussian mechanisms of the same noise multiplier, each on a Poisson sample of rate q b (statement 2.8 of
+    docs/PRIVACY.md), as long as they are taken in order under one key.
+    """
+
+    bands: int
+
+    name: ClassVar[str] = "cyclic_poisson"
+    statement: ClassVar[str] = (
+        "Examples are dealt to groups at random, each batch is a Poisson sample of the next group, and the noise of "
+        "rows is correlated over as many steps as there are groups; epsilon is accounted so."
+    )
+    branches: ClassVar[bool] = False  # an example would be in another group of each
+
+    def batches(self, examples: int, batch_size: int, key: NoiseKey) -> Batches:
+        """Return Poisson batches of one group after another."""
+        return CyclicBatches(examples, batch_size, key, self.bands)
+
+    def accounted(self, step: Event, examples: int, batch_size: int) -> Event:
+        """Return the step at the rate of its group, with their number."""
+        refuse_all_but_gaussian(step, self.name)
+        most = examples // batch_size
+        if self.bands > most:
+            raise UserError(
+                f"bands={self.bands} samples {batch_size:,} examples a step from one in {self.bands} of {examples:,}, "
+                "which are fewer: " + (f"choose bands={most} or fewer" if most > 1 else "leave bands out") + ", or "
+                "choose smaller batches."
+            )
+        return replace(step, sampling_probability=self.bands * batch_size / examples, bands=self.bands)
 
 
 def refuse_all_but_gaussian(step: Event, name: str) -> None:

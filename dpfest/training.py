@@ -18,6 +18,7 @@ from dpfest import binding
 from dpfest.alone import PROCESS_STATE, OneProcess
 from dpfest.arguments import key_of, refuse_to_follow, rows_of, units_of
 from dpfest.check_schedule import CHECK_EVERY, CheckSchedule
+from dpfest.correlated import Correlated
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.lazy import lacks_noise
@@ -122,6 +123,7 @@ class PrivateTraining(OneProcess):
             sum_dtype=sum_dtype,
             unit=privacy_plan.unit,
             rows=self._rows,
+            steps=self.period.steps,
         )
         if algorithm.private and not self.engine.noise.deviation > 0:
             raise UserError(
@@ -137,8 +139,8 @@ class PrivateTraining(OneProcess):
             raise UserError("The ledger belongs to another plan: use this plan's own, or that of its earlier periods.")
         if not privacy_plan.sampler.branches and self.ledger.has_spent(privacy_plan.step(period)):
             raise UserError(
-                f"The ledger holds steps of this period already, and sampling={privacy_plan.sampling} takes an example "
-                "once an epoch: a second training, under its own key, would take it again. Resume from the first."
+                f"The ledger holds steps of this period already, and sampling={privacy_plan.sampling} bounds how often "
+                "an example takes part. A second training, under its key, would take it again: go on with the first."
             )
         self.steps_done, self._reserved = 0, 0
         self._paid_for: int | None = None
@@ -400,14 +402,16 @@ class PrivateTraining(OneProcess):
     def _refuse_branches(self) -> None:
         if not self.plan.sampler.branches:
             raise UserError(
-                f"sampling={self.plan.sampling} takes an example once an epoch, and a branch, under its own key, would "
-                "take it again: plan with sampling=poisson."
+                f"sampling={self.plan.sampling} bounds how often an example takes part, and a branch, under its own "
+                "key, would take it again: plan with sampling=poisson."
             )
 
     def _bound_to(self) -> dict[str, str]:
         parts = binding.bound_to(self.plan, self.selected, self.engine, self.optimizers, self._read)
         units = {} if self.units is None else {"units": binding.digest(self.units.of.tobytes())}
-        return {"period": str(self._number), **units, **parts}
+        noise = self.engine.noise
+        correlated = {"strategy": repr(noise.strategy)} if isinstance(noise, Correlated) else {}
+        return {"period": str(self._number), **units, **correlated, **parts}
 
 
 def _copied(state: Any) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 from dpfest import accounting
 from dpfest.accounting import Event, cost_alone, to_record
 from dpfest.algorithms import AdaFEST
+from dpfest.bands import strategy
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.sampling import TruncatedPoisson
@@ -46,12 +47,14 @@ class Budget:
         plan: of a run; within a private search, of one of its runs.
         search: the private search over this one setting, if one is asked for.
         alone: the plan of a run that no search chooses.
+        independent: of a plan with correlated noise, the plan of a run with independent noise.
         rows_per_example: rows of each feature that an example touches at most; None where that is unknown.
     """
 
     plan: PrivacyPlan
     search: SearchPlan | None = None
     alone: PrivacyPlan | None = None
+    independent: PrivacyPlan | None = None
     rows_per_example: Sequence[int] | None = None
 
     def __str__(self) -> str:
@@ -67,7 +70,8 @@ class Budget:
         one_rate = not stream or plan.fidelity == "paper"
         if one_rate:
             rate = step.sampling_probability if step else plan.batch_size / plan.examples
-            lines["sampling probability q"] = f"{rate:.6g}"
+            of = f" within one of {step.bands} groups" if step and step.bands else " q"
+            lines[f"sampling probability{of}"] = f"{rate:.6g}"
         if plan.target_epsilon is None:
             lines["privacy"] = "none: no guarantee"
         else:
@@ -80,6 +84,7 @@ class Budget:
                 lines["epsilon at each period's own q"] = f"{epsilon_at_own_rates(plan):.6g}"
             lines["delta"] = f"{plan.delta:.4g}"
             lines |= _noise(step) if one_rate else {}
+            lines |= self._accumulated()
             if plan.selections:
                 selection = plan.selections[0]
                 claim = selection.claimed_epsilon
@@ -106,6 +111,13 @@ class Budget:
             of = "" if plan.periods[0].days is None else " of the days counted"
             lines["a row is seen by the selection in"] = f"{counted.in_all:,.0f} training {whose}{of}"
         return lines
+
+    def _accumulated(self) -> dict[str, str]:
+        """Return how much noise accumulates in a row under correlated noise; of one period alone."""
+        if self.independent is None or len(self.plan.periods) > 1:
+            return {}
+        share = accumulated(self.plan, self.independent)
+        return {"noise accumulated in a row": f"{share:.3g} of that of independent noise (root mean square over steps)"}
 
     def _searched(self) -> dict[str, str]:
         """Return what a private search costs, beside a run alone and as many runs by plain composition."""
@@ -159,15 +171,30 @@ def budget(config: Config) -> Budget:
     """
     examples, features = data_sizes(config)
     alone = planned(config, examples, features)
+    independent = None
+    if config.algorithm.bands is not None:
+        plain, privacy = replace(config.algorithm, bands=None), replace(config.privacy, sampling=None)
+        independent = planned(replace(config, algorithm=plain, privacy=privacy), examples, features)
     rows_per_example = None
     if config.data.task == "clicks" and alone.unit is None:
         bags = [bag.most for bag in config.data.bags.values()]
         singles = (features if isinstance(features, int) else len(features)) - len(bags)
         rows_per_example = [1] * singles + bags
     if not config.search.asked:
-        return Budget(alone, rows_per_example=rows_per_example)
+        return Budget(alone, independent=independent, rows_per_example=rows_per_example)
     search = search_plan([config], examples, features)
-    return Budget(search.plans[0], search, alone, rows_per_example)
+    return Budget(search.plans[0], search, alone, rows_per_example=rows_per_example)
+
+
+def accumulated(correlated: PrivacyPlan, independent: PrivacyPlan) -> float:
+    """Return the noise that accumulates in a row under correlated noise, relative to independent noise.
+
+    The root mean square over the first 1, 2, ..., T steps of the first period, at a constant learning rate of SGD.
+    """
+    bands, steps = correlated.algorithm.bands, correlated.periods[0].steps
+    with_bands, without = correlated.gradient_noise_multiplier, independent.gradient_noise_multiplier
+    assert bands is not None and with_bands is not None and without is not None
+    return with_bands * strategy(bands, steps).accumulated(steps) / without
 
 
 def data_sizes(config: Config) -> tuple[int | list[Any], int | Sequence[int]]:

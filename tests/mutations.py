@@ -71,6 +71,36 @@ MUTATIONS = [
         NOISE, 'shard.key.stream("row noise", step)', 'shard.key.stream("row noise", 0)', LAW,
     ),
     Mutation(
+        "the filter of correlated noise rounds halves to the even side",
+        "dpfest/correlated.py", "2.0 ** (BITS - 1)\n            units *= 2.0**-BITS\n            np.floor(",
+        "0\n            units *= 2.0**-BITS\n            np.rint(",
+        "tests/dpfest/test_bands.py::test_what_is_released_follows_from_the_rounded_release_of_the_filtered_sums",
+    ),
+    Mutation(
+        "noise is not filtered",
+        "dpfest/correlated.py", "units -= scratch", "pass", "tests/dpfest/test_bands.py",
+    ),
+    Mutation(
+        "the columns of a strategy are longer than is accounted for",
+        "dpfest/bands.py", "return math.sqrt(sum(a * a for a in self.coefficients)) * (1 + 2.0**-50) / (1 << BITS)",
+        "return 1.0", "tests/dpfest/test_bands.py",
+    ),
+    Mutation(
+        "examples take part in steps of all groups",
+        "dpfest/batches.py", "members = order[ends[group] : ends[group + 1]]", "members = order",
+        "tests/dpfest/test_sampling.py",
+    ),
+    Mutation(
+        "rounds of groups are counted down",
+        "dpfest/accounting.py", "count=math.ceil(event.count / event.bands)",
+        "count=max(event.count // event.bands, 1)", "tests/dpfest/test_sampling.py",
+    ),
+    Mutation(
+        "a step out of turn goes on with the noise at hand",
+        "dpfest/correlated.py", "            self._restart()\n        try:", "            pass\n        try:",
+        "tests/dpfest/test_bands.py",
+    ),
+    Mutation(
         "what an algorithm keeps of noised rows is not asked",
         ORDER, "own = [algorithm.kept(", "[algorithm.kept(", STEP,
     ),

@@ -33,6 +33,7 @@ EXAMPLES, BATCH, STEPS, RATE = 60, 20, 4, 0.1
 SELECTED = np.array([0, 3, 5, 6, 9, 17, 30, 31, 44])
 SHARDS, PARTS = 4, 4
 UNIT = UnitConfig(name="person", max_examples=2)
+BANDS = 2
 _PUBLIC = SelectionConfig(mechanism="public", prior="a table of paths")
 _SETTINGS: dict[str, Any] = {"false_rate": 0.3, "threshold": 1.0, "rows_per_step": 9}
 
@@ -153,9 +154,14 @@ def variants() -> dict[str, Algorithm]:
         known = {field.name for field in fields(kind)}
         settings = {key: value for key, value in _SETTINGS.items() if key in known}
         found[name] = kind(**settings | ({"selection": _PUBLIC} if "selection" in known else {}))
-        for field, words in (("noise", "lazy"), ("rule", "soft")):
+        ways: list[tuple[str, Any, str]] = [
+            ("noise", "lazy", "lazy"),
+            ("rule", "soft", "soft"),
+            ("bands", BANDS, "bands"),
+        ]
+        for field, value, words in ways:
             if field in known:
-                found[f"{name}, {words}"] = replace(found[name], **{field: words})
+                found[f"{name}, {words}"] = replace(found[name], **{field: value})
     return found
 
 

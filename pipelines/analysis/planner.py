@@ -19,14 +19,15 @@ left. It reads no data, and knows neither them nor the model: `EVIDENCE` says wh
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 
 from dpfest import accounting
+from dpfest.bands import MOST_BANDS
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan, training_steps
-from pipelines.budget import data_sizes, planned
+from pipelines.budget import accumulated, data_sizes, planned
 from pipelines.config.settings import Config
 
 LEAST_STEPS = 64
@@ -81,6 +82,8 @@ class Suggestion:
         settings: ways to spend the compute budget, by batch size: the suggested one, its neighbours, and the batch size
             that is configured.
         configured: batch size of the configuration.
+        bands: for an algorithm that has them unset, numbers of bands (powers of two), each with the noise that would
+            accumulate in a row at the suggested setting, relative to independent noise.
     """
 
     plan: PrivacyPlan
@@ -88,6 +91,7 @@ class Suggestion:
     suggested: Setting
     settings: tuple[Setting, ...]
     configured: int
+    bands: Mapping[int, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
         plan, what = self.plan, "examples" if self.plan.unit is None else f"units ({self.plan.unit.name})"
@@ -138,6 +142,11 @@ class Suggestion:
                 f"tables) and times {math.sqrt(factor):.3g} (Adam, the dense part)."
             )
         clipping = f"Clipping norm: {self.plan.algorithm.clipping_norm:g}, as configured; σ/B does not depend on it."
+        if self.bands and min(self.bands.values()) < 1:
+            number = min(self.bands, key=self.bands.__getitem__)
+            lines.append(
+                f"algorithm.bands={number} would leave {self.bands[number]:.2f} of the noise that accumulates in a row."
+            )
         return [*lines, clipping]
 
 
@@ -177,7 +186,27 @@ def suggest(config: Config) -> Suggestion:
     best = largest_paying(setting, most)
     shown = {best.batch_size * 2**power // 4 for power in range(5)} | {train.batch_size}
     settings = tuple(setting(size) for size in sorted(shown) if 1 <= size <= min(seen, examples))
-    return Suggestion(plan_of(best.batch_size), seen, best, settings, train.batch_size)
+    bands: dict[int, float] = {}
+    chosen = plan_of(best.batch_size)
+    if _may_be_correlated(config):
+        spent = replace(train, batch_size=best.batch_size, steps=best.steps)
+        most = min(MOST_BANDS, best.steps, examples // best.batch_size)
+        for number in (2**power for power in range(1, most.bit_length())):
+            algorithm = replace(config.algorithm, bands=number)
+            privacy = replace(config.privacy, sampling=None)
+            with_bands = replace(config, algorithm=algorithm, train=spent, privacy=privacy)
+            other = planned(with_bands, examples, features, rough)
+            bands[number] = accumulated(other, chosen)
+            if bands[number] > 1.1 * min(bands.values()):  # more bands accumulate more from here on
+                break
+    return Suggestion(chosen, seen, best, settings, train.batch_size, bands)
+
+
+def _may_be_correlated(config: Config) -> bool:
+    """Return whether correlated noise is an option that is left out."""
+    algorithm, privacy = config.algorithm, config.privacy
+    known = any(setting.name == "bands" for setting in fields(algorithm)) and algorithm.bands is None
+    return known and not algorithm.lazy and privacy.fidelity == "rigorous" and privacy.sampling in (None, "poisson")
 
 
 def largest_paying(setting: Callable[[int], Setting], most: int) -> Setting:

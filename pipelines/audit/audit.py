@@ -93,7 +93,7 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
     assert claim is not None
     done = Audit(
         algorithm=algorithm.name,
-        settings=asdict(algorithm) | ({"unit": asdict(unit)} if (unit := config.unit_of_privacy) else {}),
+        settings=algorithm.settings() | ({"unit": asdict(unit)} if (unit := config.unit_of_privacy) else {}),
         claim=claim,
         delta=plan.delta,
         confidence=CONFIDENCE,
@@ -120,15 +120,19 @@ def refuse_without_guarantee(config: Config) -> None:
 
 
 def _claim(config: Config) -> PrivacyPlan:
-    """Return noise and cost of one step on all data, without the cost of row selection."""
+    """Return noise and cost of one step on all data, without the cost of row selection.
+
+    With noise that is correlated over b steps, of one round: an example's group has its turn once.
+    """
     algorithm: Algorithm = config.algorithm
     if algorithm.selection is not None:
         algorithm = replace(algorithm, selection=SelectionConfig(mechanism="public", prior="audit"))  # type: ignore[call-arg]
     delta = DELTA if config.privacy.delta is None else config.privacy.delta
     with in_keys():
         return plan(
-            algorithm, epsilon=config.privacy.epsilon, delta=delta, examples=1, batch_size=1, steps=1, features=[ROWS]
-        )
+            algorithm, epsilon=config.privacy.epsilon, delta=delta, examples=(round_ := algorithm.bands or 1),
+            batch_size=1, steps=round_, features=[ROWS],
+        )  # fmt: skip
 
 
 def _cases(config: Config, plan: PrivacyPlan, claim: float) -> Iterator[Case]:
@@ -141,9 +145,11 @@ def _cases(config: Config, plan: PrivacyPlan, claim: float) -> Iterator[Case]:
         flaws.insert(1, UNIT_IGNORED)
     for flaw in flaws:
         started = time.perf_counter()
-        spoiled, after = (cost, None) if flaw is None else (flaw.noise(cost), flaw.after)
-        ignored = flaw is not None and flaw.ignores_unit
-        pair = Pair(config.algorithm, spoiled, _key(config, flaw), after, device, unit, ignored)
+        change = flaw or Sabotage("none", lambda algorithm: True)
+        pair = Pair(
+            config.algorithm, change.noise(cost), _key(config, flaw), change.after, device, unit, change.ignores_unit,
+            change.spoil, change.every_step,
+        )  # fmt: skip
         bound = lower_bound(pair.draws(config.audit.draws), plan.delta, CONFIDENCE)
         yield Case(
             sabotage=None if flaw is None else flaw.name,

@@ -14,6 +14,10 @@ The release.  For each replica: whether its row survived, whether it has no nois
 The unit.  Where the unit of privacy is not an example, the canary is a unit of as many such examples as a step reads of
 one.  Clipped together they weigh as one example does; clipped each on its own they would weigh as many.
 
+Correlated noise.  With `bands` a release is that of b steps from a training's first on, in the first of which the
+canary takes part: its row moves in all of them.  The rows' releases are filtered back, Y_t = sum_k a_k O_{t-k}, in
+which the canary has the share a_t; their sum weighted with these shares is a sufficient statistic.
+
 Replicas.  A step holds `REPLICAS` such rows, each with its own canary, which a fair coin includes or leaves out.  The
 coins of the other replicas have the same law in both worlds of a replica, so its release obeys the claim (differential
 privacy is preserved by mixing).  Clipping acts on each example separately, map and noise act on each row separately,
@@ -32,6 +36,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +45,7 @@ from torch import Tensor, nn
 from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.algorithms import AdaFEST
+from dpfest.bands import strategy
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
@@ -80,6 +86,14 @@ class Model(nn.Module):
         return (self.table(row) + self.dense(inputs)).squeeze(1)
 
 
+class _Release(NamedTuple):
+    """Kind, row and dense coordinate of every replica's release, ``[REPLICAS]`` each."""
+
+    kind: Tensor
+    row: Tensor
+    dense: Tensor
+
+
 class Pair:
     """Draws releases of one algorithm in both worlds.
 
@@ -91,6 +105,8 @@ class Pair:
         device: device of the engine.
         unit: the unit of privacy; None for an example.
         ignored: whether the engine clips examples nevertheless.
+        spoil: changes the engine; None for no change.
+        every_step: whether canaries take part in all steps over which noise is correlated.
 
     Raises:
         UserError: the threshold needs more examples per row than an audit can hold.
@@ -105,8 +121,12 @@ class Pair:
         device: torch.device | str = "cpu",
         unit: UnitConfig | None = None,
         ignored: bool = False,
+        spoil: Callable[[PrivateEngine], None] | None = None,
+        every_step: bool = False,
     ) -> None:
-        self._unit, self._ignored = unit, ignored
+        self._unit, self._ignored, self._every_step = unit, ignored, every_step
+        shares = strategy(algorithm.bands, algorithm.bands).coefficients if algorithm.bands else (1,)
+        self._shares = [share / shares[0] for share in shares]
         self._bystanders = bystanders(algorithm)
         self._key, self._after = key, after
         self._scale = _OVERSHOOT * algorithm.clipping_norm
@@ -121,8 +141,11 @@ class Pair:
         selected = self._rows if algorithm.selection else None
         clipped = None if ignored else unit
         self._engine = PrivateEngine(
-            model, algorithm, losses, key, cost=cost, expected_batch_size=1.0, selected=selected, unit=clipped
-        )
+            model, algorithm, losses, key, cost=cost, expected_batch_size=1.0, selected=selected, unit=clipped,
+            steps=len(shares),
+        )  # fmt: skip
+        if spoil is not None:
+            spoil(self._engine)
 
     def draws(self, count: int) -> Draws:
         """Return about ``count`` releases in each world, from as many steps as that takes."""
@@ -133,11 +156,30 @@ class Pair:
     def _step(self, step: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         coins = self._key.stream("audit coins", step).words(REPLICAS) < np.uint64(1 << 63)
         batch = self._batch(torch.from_numpy(coins).to(self._rows.device))
-        gradient, _ = self._engine.gradient([self._microbatch(batch, int(coins.sum()))], step)
-        if self._after is not None:
-            self._after(gradient, torch.unique(batch[0]))
-        kind, value = self._release(gradient)
+        own = [self._microbatch(batch, int(coins.sum()))]
+        if len(self._shares) == 1:
+            releases = [self._released(own, step)]
+        else:
+            self._engine.key = self._key.derive("audited steps", step)
+            releases = [self._released(own if not t or self._every_step else [], t) for t in range(len(self._shares))]
+        kind, dense = releases[0].kind, releases[0].dense
+        row = self._filtered_back([one.row for one in releases])
+        value = torch.where(kind == DROPPED, dense, (row + dense) / math.sqrt(2))
         return coins, kind.cpu().numpy(), value.cpu().numpy()
+
+    def _released(self, microbatches: list[MicroBatch], step: int) -> _Release:
+        gradient, _ = self._engine.gradient(microbatches, step)
+        if self._after is not None:
+            touched = [part.data[0] for part in microbatches]
+            self._after(gradient, torch.unique(torch.cat([self._rows[:0], *touched])))
+        return self._release(gradient)
+
+    def _filtered_back(self, rows: list[Tensor]) -> Tensor:
+        """Return what the rows' releases of consecutive steps say of a canary in the first: of the row's deviation."""
+        shares = torch.tensor(self._shares, dtype=rows[0].dtype, device=rows[0].device)
+        released = torch.stack(rows)
+        joint = [(shares[: t + 1, None] * released[: t + 1].flip(0)).sum(0) for t in range(len(rows))]
+        return (shares[:, None] * torch.stack(joint)).sum(0) / shares.square().sum()
 
     def _microbatch(self, batch: Batch, canaries: int) -> MicroBatch:
         """Return a batch whose first examples are canaries: units of several examples, if that is the unit."""
@@ -158,8 +200,8 @@ class Pair:
         scale[:canaries] = self._scale
         return torch.cat([self._rows[present], held]), inputs, scale
 
-    def _release(self, gradient: NoisedGradient) -> tuple[Tensor, Tensor]:
-        """Return kind and projected value of every replica's release, ``[REPLICAS]`` each."""
+    def _release(self, gradient: NoisedGradient) -> _Release:
+        """Return every replica's release of one step."""
         (table,) = gradient.tables
         (dense,) = gradient.dense.values()
         dense = dense.flatten()
@@ -170,7 +212,7 @@ class Pair:
         values[rows] = table.values.flatten()
         row, alive = values[self._rows], survived[self._rows]
         kind = torch.where(alive, torch.where(row == 0, SILENT, NOISED), DROPPED)
-        return kind, torch.where(alive, (row + dense) / math.sqrt(2), dense)
+        return _Release(kind, row, dense)
 
 
 def bystanders(algorithm: Algorithm) -> int:

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
+from dpfest.bands import Strategy
+from dpfest.correlated import Correlated
+from dpfest.engine import PrivateEngine
 from dpfest.parts import NoisedGradient
 from pipelines.audit.pair import After
 
@@ -30,6 +33,8 @@ class Sabotage:
         noise: replaces the event whose noise an engine adds.
         after: changes its release.
         ignores_unit: whether its engine clips and counts each example of a unit on its own.
+        spoil: changes its engine.
+        every_step: whether an example takes part in consecutive steps, under noise that is correlated over them.
     """
 
     name: str
@@ -37,6 +42,8 @@ class Sabotage:
     noise: Callable[[Event], Event] = lambda event: event
     after: After | None = None
     ignores_unit: bool = False
+    spoil: Callable[[PrivateEngine], None] | None = None
+    every_step: bool = False
 
 
 def _scaled(event: Event, gradient: float, choice: float) -> Event:
@@ -59,7 +66,22 @@ def _silence_untouched(gradient: NoisedGradient, touched: Tensor) -> None:
     table.values[~torch.isin(rows, touched)] = 0
 
 
+class _Unnormalised(Strategy):
+    """A strategy whose columns are longer than is accounted for."""
+
+    norm = 1.0
+
+
+def _lengthen_columns(engine: PrivateEngine) -> None:
+    noise = engine.noise
+    assert isinstance(noise, Correlated)
+    coefficients = noise.strategy.coefficients
+    engine.noise = Correlated(noise.deviation, _Unnormalised(coefficients), len(coefficients))
+
+
 SABOTAGES = (
+    Sabotage("columns of the strategy too long", lambda algorithm: bool(algorithm.bands), spoil=_lengthen_columns),
+    Sabotage("groups ignored", lambda algorithm: bool(algorithm.bands), every_step=True),
     Sabotage("gradient noise halved", lambda algorithm: True, lambda event: _scaled(event, 0.5, 1)),
     Sabotage(
         "no noise on the choice of rows",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dpfest.algorithm import Algorithm
@@ -84,10 +84,11 @@ def trainings(config: Config) -> list[tuple[Training, tuple[str, ...]]]:
     """Return the trainings of an algorithm that are audited, and with which flaws.
 
     None for ``frozen``, which trains no rows, for ``exponential``, whose few draws hide thousands of canaries from each
-    other, and for selections by other noise than a Gaussian.
+    other, for selections by other noise than a Gaussian, and for noise that is correlated over steps, as whose law the
+    attack takes that of independent noise.
     """
     algorithm, size = _with_rows(config.algorithm, config.audit.canaries), config.audit
-    if size.canaries == 0 or not _covered(algorithm):
+    if size.canaries == 0 or algorithm.bands is not None or not _covered(algorithm):
         return []
     own = Training(
         name="sampled",
@@ -142,7 +143,7 @@ def audit_training(
     attacks, ideal = ideal_attack(attempt.law, family, canaries)
     done = WholeAudit(
         algorithm=training.algorithm.name,
-        settings=asdict(training.algorithm),
+        settings=training.algorithm.settings(),
         training=training.name,
         claim=family.claim,
         delta=training.delta,

@@ -39,6 +39,7 @@ _SECTIONS = {
     "selection": "algorithm",
     "rows_per_step": "algorithm",
     "noise_ratio": "algorithm",
+    "bands": "algorithm",
     "max_examples": "unit",
     "micro_batch_size": "train",
 }

@@ -102,7 +102,8 @@ class PrivacyConfig:
         epsilon: target of the whole run, including row selection.
         delta: target; null for 1 / examples, or 1 / units.
         sampling: ``poisson``, ``truncated_poisson`` (at most ``max_batch_size`` examples) or ``balls_in_bins`` (every
-            example once an epoch); null for poisson, and for shuffled under ``paper``.
+            example once an epoch); null for poisson, for cyclic_poisson (one group of examples after another) with
+            ``algorithm.bands``, and for shuffled under ``paper``.
         max_batch_size: for truncated_poisson; null for a size that hardly any run exceeds.
         unit: what neighbouring data sets differ in: one ``example``, or all training examples with one value of a
             column, such as household_id. Then ``train.batch_size`` counts units.
@@ -112,7 +113,7 @@ class PrivacyConfig:
     fidelity: Literal["rigorous", "paper"] = "rigorous"
     epsilon: Annotated[float, Within(0, 1e4, above=True)] = 1.0
     delta: float | None = None
-    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "shuffled"] | None = None
+    sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "cyclic_poisson", "shuffled"] | None = None
     max_batch_size: Count | None = None
     noise_seed: int | None = None
     unit: str = EXAMPLE

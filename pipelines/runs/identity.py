@@ -12,6 +12,7 @@ from typing import Any
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
+from dpfest.sampling import CyclicPoisson
 from dpfest.topk import EQUAL, SelectionConfig
 from pipelines.config.code import without_folder
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
@@ -78,6 +79,10 @@ def with_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
             privacy.pop(name, None)
     if train.get("calibrate") == "platt":
         train.pop("calibrate")
+    if algorithm.get("bands") is None:
+        algorithm.pop("bands", None)  # as before there were any
+    elif privacy.get("sampling") == CyclicPoisson.name:
+        privacy.pop("sampling")
     if algorithm.get("selection") is not None:
         algorithm["selection"] = _selection_with_effect(algorithm["selection"])
     return {**settings, "algorithm": algorithm, "privacy": privacy, "train": train}

@@ -57,7 +57,7 @@ def _plain(names: str) -> dict[str, Any]:
 
 _EVENT: dict[str, Any] = {
     **_plain("kind what count sampling_probability noise_multiplier map_noise_multiplier gradient_noise_multiplier"),
-    **_plain("draws epsilon_per_draw claimed_epsilon steps_per_epoch max_batch_size dataset_size bins"),
+    **_plain("draws epsilon_per_draw claimed_epsilon steps_per_epoch max_batch_size dataset_size bins bands"),
     "part": [None],
 }
 _NOISE = _plain("noise_multiplier map_noise_multiplier gradient_noise_multiplier")

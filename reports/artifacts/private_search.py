@@ -84,7 +84,7 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
     delta = deltas.pop() if len(deltas) == 1 else None
     if population.fidelity != "rigorous" or delta is None or not all(paid) or len(runs) > MOST_RUNS:
         return None, None
-    if any(event.bins for run in paid for event in run):  # whose counts do not add up over runs
+    if any(event.bins or event.bands for run in paid for event in run):  # whose counts do not add up over runs
         return None, None
     counts: Counter[Event] = Counter()
     alike = len({run.period for run in runs}) == 1  # or periods of one name are of different days

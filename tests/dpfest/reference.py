@@ -5,7 +5,9 @@ Shares with the library only the random draws (the key's streams) and the number
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from dpfest.algorithm import Algorithm
 from dpfest.algorithms import AdaFEST, Exponential, Frozen, Threshold
+from dpfest.bands import strategy
 from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
 from dpfest.noise import NoiseKey
 from dpfest.survivors import draw_rows, untouched_survivors
@@ -36,6 +39,25 @@ def norm(gradients: Sequence[Tensor]) -> float:
     return float(torch.sqrt(sum((g.square().sum() for g in gradients), torch.zeros((), dtype=torch.float64))))
 
 
+def filtered(
+    key: NoiseKey, step: int, count: int, coefficients: Sequence[int], deviation: float, purpose: str = "row noise"
+) -> np.ndarray:
+    """Correlated noise of a step, in units of the rows' grid: exact fractions, every step from the first on."""
+    shares = [Fraction(a, coefficients[0]) for a in coefficients]
+    of_fresh = deviation * math.sqrt(sum(a * a for a in coefficients)) / coefficients[0] * (1 + 2.0**-50)
+    before: list[list[int]] = []
+    for number in range(step + 1):
+        fresh = gaussian(key.stream(purpose, number), count, of_fresh) / gaussian_grid(of_fresh)
+        own = []
+        for coordinate, drawn in enumerate(fresh.tolist()):
+            value = Fraction(int(drawn), coefficients[0])
+            for share, past in zip(shares[1:], reversed(before), strict=False):
+                value -= share * past[coordinate]
+            own.append(math.floor(value + Fraction(1, 2)))
+        before.append(own)
+    return np.array(before[-1], dtype=float)
+
+
 def reference_gradient(
     model: nn.Module,
     algorithm: Algorithm,
@@ -52,6 +74,7 @@ def reference_gradient(
     selected: np.ndarray | None = None,
     shards: Sequence[tuple[NoiseKey, np.ndarray]] | None = None,
     roundings: float = 1.0,
+    steps: int = 0,
 ) -> dict[str, Tensor]:
     """The averaged noised gradient of every parameter, dense; zero in rows that did not survive.
 
@@ -59,6 +82,7 @@ def reference_gradient(
         ids: for each table, in order, the set of rows that each example looked up.
         shards: the key and the global rows, ascending, of each part of the tables that draws for itself; None for one.
         roundings: how often a sum is rounded, as is charged.
+        steps: of the whole training, on which the coefficients of correlated noise depend.
     """
     kinds, parameters = (nn.Embedding, nn.EmbeddingBag), dict(model.named_parameters())  # a shared table once
     tables = {
@@ -132,10 +156,16 @@ def reference_gradient(
     if gradient_noise_multiplier > 0:
         coordinates = sum(value.numel() for value in dict(model.named_parameters()).values() if value.requires_grad)
         sensitivity = algorithm.clipping_norm * (1 + 2**-10)
-        deviation = charged_deviation(gradient_noise_multiplier, sensitivity, coordinates * roundings**2)
+        rows_noise = strategy(algorithm.bands, steps) if algorithm.bands else None
+        row_grid = rows_noise.grid if rows_noise else gaussian_grid
+        deviation = charged_deviation(gradient_noise_multiplier, sensitivity, coordinates * roundings**2, row_grid)
         grid = gaussian_grid(deviation)
 
         def noised(own: NoiseKey, purpose: str, sums: Tensor) -> Tensor:
+            if rows_noise and purpose == "row noise":
+                size = row_grid(deviation)
+                noise = size * filtered(own, step, sums.numel(), rows_noise.coefficients, deviation)
+                return (sums / size).round() * size + torch.from_numpy(noise)
             noise = torch.from_numpy(gaussian(own.stream(purpose, step), sums.numel(), deviation))
             return (sums / grid).round() * grid + noise
 

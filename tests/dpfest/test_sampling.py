@@ -12,7 +12,10 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from dp_accounting import dp_event
 from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 from scipy import stats
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -21,7 +24,8 @@ import dpfest
 from dpfest import accounting
 from dpfest.accounting import Event
 from dpfest.algorithms import DPSGD, AdaFEST, Exponential
-from dpfest.batches import AllocatedBatches, PoissonBatches, TruncatedBatches
+from dpfest.bands import strategy
+from dpfest.batches import AllocatedBatches, CyclicBatches, PoissonBatches, TruncatedBatches
 from dpfest.distributions import below
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES, SAMPLERS
@@ -42,7 +46,7 @@ def enough(make_events: object, target: float, delta: float) -> float:
 @cache
 def planned(sampling: str, **settings: object) -> dpfest.PrivacyPlan:
     arguments = {"examples": 200, "batch_size": 20, "steps": 15, "delta": 1e-3, "epsilon": 1.0} | settings
-    algorithm = arguments.pop("algorithm", DPSGD())
+    algorithm = arguments.pop("algorithm", DPSGD(bands=3 if sampling == "cyclic_poisson" else None))
     return dpfest.plan(algorithm, sampling=sampling, fixed_noise_seed=True, calibrate=enough, **arguments)  # type: ignore[arg-type]
 
 
@@ -99,6 +103,101 @@ def test_every_example_is_in_one_batch_of_an_epoch_drawn_uniformly_and_independe
     assert min(stats.chisquare(pair).pvalue for pair in pairs) > FALSE_ALARM / len(pairs)
 
 
+def test_an_example_is_sampled_at_its_groups_steps_alone_independently_of_the_others() -> None:
+    examples, batch_size, groups, rounds, keys = 12, 2, 3, 40, 300
+    rate = groups * batch_size / examples
+    found = np.zeros((keys, groups * rounds, examples), dtype=bool)
+    for number in range(keys):
+        batches = CyclicBatches(examples, batch_size, NoiseKey.from_seed(number, "groups"), groups)
+        for step in range(groups * rounds):
+            indices = batches.indices(step)
+            assert (np.diff(indices) > 0).all()
+            found[number, step, indices] = True
+    by_group = found.reshape(keys, rounds, groups, examples)
+    taken = by_group.any(1)
+    assert (taken.sum(1) == 1).all(), "each example in the steps of one group, and 40 rounds hardly miss one"
+    group = taken.argmax(1)
+    singles = np.stack([(group == one).sum(0) for one in range(groups)])
+    assert stats.chi2.sf(((singles - keys / groups) ** 2 / (keys / groups)).sum(), 2 * examples) > FALSE_ALARM
+    pairs = [np.bincount(groups * group[:, i] + group[:, j], minlength=9) for i in range(5) for j in range(i)]
+    assert min(stats.chisquare(pair).pvalue for pair in pairs) > FALSE_ALARM / len(pairs)
+    own = np.take_along_axis(by_group, group[:, None, None, :], axis=2)[:, :, 0]  # [keys, rounds, examples]
+    z = (own.sum((0, 1)) - keys * rounds * rate) / np.sqrt(keys * rounds * rate * (1 - rate))
+    assert stats.chi2.sf((z**2).sum(), examples) > FALSE_ALARM
+    between = np.corrcoef(own.reshape(-1, examples).T)[np.triu_indices(examples, 1)] * np.sqrt(keys * rounds)
+    assert stats.chi2.sf((between**2).sum(), len(between)) > FALSE_ALARM
+    serial = np.corrcoef(own[:, :-1].ravel(), own[:, 1:].ravel())[0, 1] * np.sqrt(own[:, 1:].size)
+    assert abs(serial) < 4
+
+
+def test_one_example_more_moves_no_other_to_another_group() -> None:
+    """At the rate of one plan, the others' draws have the same law; here, they are in the same groups."""
+    few, more = (CyclicBatches(examples, examples / 4, KEY, 4) for examples in (400, 401))
+    groups = [
+        set(np.concatenate([one.indices(step) for step in range(2, 2 + 4 * 40, 4)]).tolist()) for one in (few, more)
+    ]
+    assert groups[0] == groups[1] - {400} and len(groups[0]) > 50
+
+
+def test_steps_on_groups_in_turn_cost_their_rounds() -> None:
+    step = planned("cyclic_poisson").step()
+    assert step is not None and step.bands == 3 and step.sampling_probability == pytest.approx(0.3)
+    for count, rounds in ((1, 1), (3, 1), (4, 2), (15, 5), (16, 6)):
+        plain = replace(step, bands=None, count=rounds)
+        for ask in (accounting.epsilon, accounting.delta):
+            assert ask([replace(step, count=count)], 1e-3) == ask([plain], 1e-3)
+        event = dp_event.SelfComposedDpEvent(
+            dp_event.PoissonSampledDpEvent(0.3, dp_event.GaussianDpEvent(step.noise_multiplier)), rounds
+        )
+        theirs = PLDAccountant().compose(event).get_epsilon(1e-3)
+        assert accounting.epsilon([replace(step, count=count)], 1e-3) == pytest.approx(theirs, rel=1e-9)
+        renyi = RdpAccountant().compose(event).get_epsilon(1e-3)
+        assert accounting.epsilon([replace(step, count=count)], 1e-3) <= renyi
+    whole = replace(step, sampling_probability=1.0, count=7)
+    assert whole.sampling == "cyclic_poisson" and accounting.epsilon([whole], 1e-3) == pytest.approx(
+        accounting.epsilon([replace(whole, bands=None, count=3)], 1e-3)
+    )
+    record = accounting.to_record(step)
+    assert record["bands"] == 3 and accounting.from_record(record) == step
+    assert "bands" not in accounting.to_record(planned("poisson").step())  # type: ignore[arg-type]
+    for wrong in (
+        {"bins": 10, "sampling_probability": 0.1},
+        {"kind": "laplace"},
+        {"max_batch_size": 9, "dataset_size": 9},
+    ):
+        with pytest.raises(ValueError, match="training step"):
+            replace(step, **wrong)  # type: ignore[arg-type]
+
+
+def drawn_delta(coefficients: np.ndarray, q: float, epsilon: float, draws: int) -> float:
+    """Delta at epsilon of one round of a banded release, by drawing it: b multiples of an example's share, noised.
+
+    Args:
+        coefficients: the share's size in each of the b steps, over the deviation of the noise.
+    """
+    generator = np.random.default_rng(5)
+    noise = generator.normal(size=(draws, len(coefficients)))
+    present = generator.random((draws, 1)) < q
+
+    def loss(release: np.ndarray) -> np.ndarray:
+        return np.logaddexp(np.log1p(-q), np.log(q) + release @ coefficients - (coefficients**2).sum() / 2)
+
+    with_it = np.maximum(-np.expm1(epsilon - loss(noise + present * coefficients)), 0).mean()
+    return max(float(with_it), float(np.maximum(-np.expm1(epsilon + loss(noise)), 0).mean()))
+
+
+def test_a_round_of_a_banded_release_costs_what_is_accounted() -> None:
+    """Monte Carlo of the joint law over b steps, an example's share in each: within 1% of the accountant's delta."""
+    event = Event(kind="gaussian", what="step", noise_multiplier=1.1, sampling_probability=0.3, bands=4, count=4)
+    one = strategy(4, 24)
+    shares = np.array(one.coefficients) / one.coefficients[0] / one.norm / 1.1  # noise of deviation sigma |a|
+    for epsilon in (0.3, 0.8):
+        drawn = drawn_delta(shares, 0.3, epsilon, 2_000_000)
+        assert drawn == pytest.approx(accounting.delta([event], epsilon), rel=0.01)
+    longer = drawn_delta(shares * one.norm, 0.3, 0.8, 200_000)  # of columns that are not normalised
+    assert longer > 1.3 * accounting.delta([event], 0.8)
+
+
 def test_numbers_below_a_bound_are_uniform_and_uneven_words_are_drawn_again() -> None:
     drawn = below(KEY.stream("below"), 60_000, 7)
     assert stats.chisquare(np.bincount(drawn.astype(int), minlength=7)).pvalue > FALSE_ALARM
@@ -118,7 +217,10 @@ def test_a_reader_that_is_ahead_by_an_epoch_gets_the_same_batches() -> None:
 def test_a_plan_draws_the_batches_that_it_accounts_for(sampling: str) -> None:
     plan = planned(sampling)
     assert plan.sampling == sampling == plan.step().sampling == plan.ledger().sampling  # type: ignore[union-attr]
-    kinds = {"poisson": PoissonBatches, "truncated_poisson": TruncatedBatches, "balls_in_bins": AllocatedBatches}
+    kinds = {
+        "poisson": PoissonBatches, "truncated_poisson": TruncatedBatches, "balls_in_bins": AllocatedBatches,
+        "cyclic_poisson": CyclicBatches,
+    }  # fmt: skip
     assert type(plan.batches(0, KEY)) is kinds[sampling]
     assert plan.epsilon is not None and 0.3 < plan.epsilon <= 1.0
     record = plan.ledger().to_json()
@@ -177,15 +279,16 @@ def test_noise_is_calibrated_for_the_sampler() -> None:
     assert plan.epsilon is not None and 0.999 < plan.epsilon <= 1.0
 
 
-def test_balls_in_bins_has_no_branches() -> None:
-    training = made(planned("balls_in_bins"))
+@pytest.mark.parametrize("sampling", ["balls_in_bins", "cyclic_poisson"])
+def test_samplers_that_bound_how_often_an_example_takes_part_have_no_branches(sampling: str) -> None:
+    training = made(planned(sampling))
     with pytest.raises(UserError, match="would take it again"):
         training.fork(3)
     with pytest.raises(UserError, match="would take it again"):
-        made(planned("balls_in_bins")).load_state_dict(training.state_dict(), steps=3, taken=0)
+        made(planned(sampling)).load_state_dict(training.state_dict(), steps=3, taken=0)
     training.step(training.read(training.request(0)))
     with pytest.raises(UserError, match="would take it again"):
-        made(planned("balls_in_bins"), training.ledger)
+        made(planned(sampling), training.ledger)
     assert made(planned("truncated_poisson")).fork(3)["granted"] == 3
 
 
@@ -279,7 +382,12 @@ def test_combinations_that_are_not_accounted_are_refused_in_a_sentence() -> None
         planned("shuffled")
     with pytest.raises(UserError, match="does not fit"):
         replace(planned("balls_in_bins"), fidelity="paper")
-    for wrong in ({"bins": 7}, {"max_batch_size": 9}, {"bins": 10, "steps_per_epoch": 3}):
+    for wrong in (
+        {"bands": 2, "steps_per_epoch": 3},
+        {"bins": 7},
+        {"max_batch_size": 9},
+        {"bins": 10, "steps_per_epoch": 3},
+    ):
         with pytest.raises(ValueError, match="training step"):
             replace(planned("poisson").step(), **wrong)  # type: ignore[type-var]
 

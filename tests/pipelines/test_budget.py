@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from dpfest import accounting
 from dpfest.accounting import Event
 from dpfest.algorithms import ALGORITHMS
+from dpfest.bands import strategy
 from dpfest.errors import UserError
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import Nonprivate
@@ -153,3 +156,23 @@ def test_another_question_has_another_entry(config, tmp_path, monkeypatch):
     for epsilon, delta, count in [(1.0, 1e-5, 900), (2.0, 1e-5, 900), (1.0, 1e-6, 900), (1.0, 1e-5, 800)]:
         calibrate(steps(count), epsilon, delta)
     assert len(list((tmp_path / "runs" / ".calibration").iterdir())) == 4
+
+
+def test_correlated_noise_says_what_accumulates_in_a_row(config):
+    config.algorithm = ALGORITHMS["dpsgd"](bands=4)
+    config.search = SearchConfig()
+    both = SimpleNamespace(**vars(config))
+    plans = [
+        stage.planned(SimpleNamespace(**vars(both) | {"algorithm": ALGORITHMS["dpsgd"](bands=bands)}), 50_000, 26)
+        for bands in (4, None)
+    ]
+    share = stage.accumulated(*plans)
+    steps = np.tril(np.ones((100, 100)))
+    rows = strategy(4, 100).coefficients
+    matrix = sum(np.diag(np.full(100 - k, a / 16), -k) for k, a in enumerate(rows))
+    noise = np.sqrt(((steps @ np.linalg.inv(matrix)) ** 2).sum() * (np.square(rows).sum() / 256))
+    ratio = plans[0].noise_multiplier / plans[1].noise_multiplier
+    assert share == pytest.approx(ratio * noise / np.sqrt(np.square(steps).sum()), rel=1e-6) and ratio > 1
+    printed = str(stage.Budget(plans[0], independent=plans[1]))
+    assert f"{share:.3g} of that of independent noise" in printed
+    assert re.search(r"sampling probability within one of 4 groups +0\.4\n", printed)

@@ -39,6 +39,8 @@ REFUSED = ("exponential",)
 RULES: dict[str, Algorithm] = {
     **{name: kind(**SETTINGS.get(name, {})) for name, kind in ALGORITHMS.items() if name not in REFUSED},
     "lazy": DPSGD(noise="lazy"),
+    "bands": DPSGD(bands=3),
+    "fest, bands": ALGORITHMS["fest"](selection=PUBLIC, bands=2),  # type: ignore[call-arg]
     "soft": ALGORITHMS["threshold"](false_rate=0.2, rule="soft"),  # type: ignore[call-arg]
     "nonprivate": Nonprivate(),
 }

@@ -62,7 +62,7 @@ def stretch(planned: Planned, folder: Path, steps: int, first: bool) -> tuple[st
     return small.digest(own), own.ledger.events[-1].count if own.ledger.events else 0
 
 
-@pytest.mark.parametrize("name", ["adafest", "lazy"])
+@pytest.mark.parametrize("name", ["adafest", "lazy", "bands"])
 def test_a_run_of_two_then_four_then_one_ranks_is_the_run_of_one(name: str, tmp_path: Path) -> None:
     whole = small.training(planned(name))
     for batch in small.batches(whole, 5):

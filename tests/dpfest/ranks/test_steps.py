@@ -49,7 +49,7 @@ def trained(plans: Plans) -> dict[str, list[object]]:
 def test_one_two_and_four_ranks_give_the_same_bits_under_every_rule() -> None:
     alone = trained(plans())
     for world in (2, 4):
-        asked = plans() if world == 2 else {name: plans()[name] for name in ("adafest", "lazy")}
+        asked = plans() if world == 2 else {name: plans()[name] for name in ("adafest", "lazy", "bands")}
         for rank, found in enumerate(together(trained, world, asked)):
             for name in asked:
                 assert found[name] == alone[name], f"{name}: rank {rank} of {world}"
@@ -100,7 +100,7 @@ def assert_a_step_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     """One shard, under the run's own key, draws what one process draws."""
     plan, key = plans()[name][0], NoiseKey.from_seed(3)
     size = float(plan.batch_size) if plan.step() else None
-    asked = {"cost": plan.step(), "expected_batch_size": size}
+    asked = {"cost": plan.step(), "expected_batch_size": size, "steps": plan.steps}
     examples = np.sort(np.random.default_rng(5).choice(small.EXAMPLES, 70, replace=False))
     model = small.Clicks()
     asked["selected"] = torch.from_numpy(small.SELECTED) if plan.algorithm.selection else None

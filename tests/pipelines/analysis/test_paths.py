@@ -28,6 +28,12 @@ REFUSED: dict[tuple[str, str], str] = {
     ("exponential", "ranks, stream"): "draws m rows from all tables jointly",
     ("exponential", "truncated Poisson"): "accounted for Gaussian releases alone",
     ("exponential", "balls-in-bins"): "accounted for Gaussian releases alone",
+    **{
+        (f"{name}, bands", "truncated Poisson"): "bands=2 is accounted for sampling=cyclic"
+        for name in ("dpsgd", "fest")
+    },
+    **{(f"{name}, bands", "balls-in-bins"): "bands=2 is accounted for sampling=cyclic" for name in ("dpsgd", "fest")},
+    **{(f"{name}, bands", "branch"): "bounds how often an example takes part" for name in ("dpsgd", "fest")},
 }
 """Words of each refusal that is meant. What else is refused fails its test, and so does what is not refused."""
 
@@ -87,6 +93,7 @@ def expected(training: PrivateTraining, path: paths.Path, examples: np.ndarray, 
         "selected": paths.SELECTED if training.algorithm.selection else None,
         "shards": shards,
         "roundings": engine.rows.roundings,
+        "steps": training.period.steps,
     }
     return reference_gradient(
         model, training.algorithm, losses, (ids, labels), touched, engine.key, training.steps_done, **settings | changed

@@ -217,3 +217,14 @@ def test_what_is_said_of_the_clipping_norm_is_what_the_searches_show() -> None:
     others = {"fest": "3 of 6", "adafest": "2 of 6", "adafest_plus": "3 of 6", "exponential": "3 of 6"}
     assert counted == {"dpsgd": "1 of 10", "frozen": "8 of 11", "threshold": "3 of 6", **others}
     assert "better in 1 of 10 pairs of runs of DP-SGD, and in 8 of 11 of frozen" in " ".join(planner.EVIDENCE.split())
+
+
+def test_the_best_number_of_bands_is_named_where_noise_is_independent(tmp_path: Path) -> None:
+    line = ("budget.examples=1175124", "privacy.epsilon=3", "train.batch_size=8192")
+    found = suggest(configured(tmp_path, *line))
+    assert min(found.bands) == 2 and len(found.bands) > 2 and min(found.bands.values()) < 0.8
+    best = min(found.bands, key=found.bands.__getitem__)
+    assert f"algorithm.bands={best} would leave {found.bands[best]:.2f} of the noise" in str(found)
+    for other in ("algorithm=adafest", "algorithm.noise=lazy", "algorithm.bands=4", "privacy=paper"):
+        quiet = suggest(configured(tmp_path, *line, other))
+        assert not quiet.bands and "algorithm.bands" not in str(quiet)

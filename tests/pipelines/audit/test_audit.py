@@ -18,6 +18,7 @@ from dpfest import accounting
 from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.algorithms import ALGORITHMS
+from dpfest.bands import strategy
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.parts import RowGradient
@@ -124,6 +125,36 @@ def test_the_canary_alone_decides_whether_its_row_reaches_the_threshold(threshol
         assert there[draws.world].mean() > 0.4 and there[~draws.world].mean() == (threshold <= 0)
 
 
+@pytest.mark.parametrize("name", ["dpsgd", "fest"])
+def test_over_correlated_steps_the_canary_moves_the_joint_release_by_its_clipping_norm_and_no_more(name: str) -> None:
+    """Its row leaks into four releases, which are told together; and each flaw is seen in what it spoils."""
+    algorithm = configured(name, "algorithm.clipping_norm=3", "algorithm.bands=4").algorithm
+    flaws = {s.name: s for s in SABOTAGES}
+    silent, loud = (replace(step_cost(noise), bands=4) for noise in (1e-9, 1.0))
+    draws = Pair(algorithm, silent, NoiseKey.from_seed(0)).draws(2 * REPLICAS)
+    assert draws.value[draws.world] == pytest.approx(3, rel=1e-5)
+    assert draws.value[~draws.world] == pytest.approx(0, abs=1e-5) and set(draws.kind) == {NOISED}
+    noised = Pair(algorithm, loud, NoiseKey.from_seed(0)).draws(8 * REPLICAS)
+    assert np.std(noised.value[~noised.world]) == pytest.approx(3, rel=0.05)
+    longer = flaws["columns of the strategy too long"].spoil
+    spoiled = Pair(algorithm, loud, NoiseKey.from_seed(0), spoil=longer).draws(8 * REPLICAS)
+    norm = strategy(4, 4).norm  # of the half of the release that is the row's
+    assert np.std(spoiled.value[~spoiled.world]) == pytest.approx(3 * math.sqrt((1 + norm**-2) / 2), rel=0.05)
+    repeated = Pair(algorithm, silent, NoiseKey.from_seed(0), every_step=flaws["groups ignored"].every_step)
+    assert repeated.draws(2 * REPLICAS).value.max() > 3.9
+
+
+def test_a_round_of_correlated_noise_is_sound_and_its_flaws_are_detected() -> None:
+    """Too long columns need the draws of the slow test below."""
+    line = ("algorithm.bands=4", "audit.draws=8000", "privacy.epsilon=3", "privacy.delta=0.02")
+    found = audit(configured("dpsgd", *line))
+    verdicts = {case.sabotage: case.verdict for case in found.cases}
+    assert found.claim == pytest.approx(3, rel=1e-3) and found.settings["bands"] == 4
+    assert verdicts.pop("columns of the strategy too long") in ("broken", "missed")
+    assert verdicts.pop(None) == "sound" and set(verdicts.values()) == {"broken"}
+    assert found.cases[0].tightness > 0.6
+
+
 def test_a_threshold_out_of_reach_is_refused_by_its_key() -> None:
     for threshold in ("1000", "1e9"):
         with pytest.raises(UserError, match=r"algorithm\.threshold=.* cannot be audited"):
@@ -173,7 +204,11 @@ def test_every_rule_meets_the_sabotages_that_it_can_have() -> None:
     everywhere = {"gradient noise halved", "no noise"}
     assert found["frozen"] == everywhere
     assert found["dpsgd"] == found["fest"] == found["threshold"] == everywhere | {"no noise on untouched rows"}
-    assert all(found[name] == {s.name for s in SABOTAGES} for name in CHOOSING)
+    of_bands = {"columns of the strategy too long", "groups ignored"}
+    assert all(found[name] == {s.name for s in SABOTAGES} - of_bands for name in CHOOSING)
+    for name in ("dpsgd", "fest"):
+        correlated = ALGORITHMS[name](bands=4)  # type: ignore[call-arg]
+        assert {s.name for s in SABOTAGES if s.applies(correlated)} == found[name] | of_bands
 
 
 # The stage.
@@ -222,6 +257,14 @@ def test_results_are_plain_json_and_keep_what_was_audited_before(tmp_path: Path)
     assert read(path)["frozen"]["claim"] == frozen.claim
     path.write_text("not json")
     assert read(path) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bands", [4, 8])
+def test_the_audit_separates_correlated_noise_from_every_sabotage_of_it(bands: int) -> None:
+    """As the test below, over a round of steps."""
+    found = audit(configured("dpsgd", f"algorithm.bands={bands}", "audit.draws=200000"))
+    assert [case.verdict for case in found.cases] == ["sound"] + ["broken"] * (len(found.cases) - 1)
 
 
 @pytest.mark.slow

@@ -129,6 +129,17 @@ def test_what_cannot_change_a_result_does_not_change_the_hash(overrides: list[st
     assert run_hash(composed(*overrides)) == run_hash(composed())
 
 
+def test_runs_with_correlated_noise_have_names_of_their_own_and_others_keep_theirs() -> None:
+    names = [run_hash(composed("algorithm=dpsgd", f"algorithm.bands={bands}")) for bands in ("null", 4, 8)]
+    assert names[0] == run_hash(composed("algorithm=dpsgd")) and len(set(names)) == 3
+    assert run_hash(composed("algorithm=dpsgd", "privacy.noise_seed=0")) == "817c769c41bb"  # as ever
+    named = ["algorithm=dpsgd", "algorithm.bands=4", "privacy.sampling=cyclic_poisson"]
+    assert run_hash(composed(*named)) == names[1]
+    for algorithm in ("adafest", "adafest_plus", "exponential", "threshold", "frozen"):
+        with pytest.raises(UserError, match=r"there is no key algorithm\.bands"):
+            composed(f"algorithm={algorithm}", "algorithm.bands=4")
+
+
 @pytest.mark.parametrize(
     ("overrides", "mechanism"),
     [

@@ -41,9 +41,28 @@ SETTINGS = {
     ],
     "text": ["data=text_synthetic", "data.rows=120", "data.test_rows=40", "train.batch_size=96", "train.steps=2"],
 }
-ALGORITHMS = ("nonprivate", "dpsgd", "lazy", "threshold", "fest", "adafest", "adafest_plus", "exponential", "frozen")
-QUICK = [("clicks", "adafest_plus"), ("clicks", "threshold"), ("clicks", "lazy"), ("stream", "fest")]
-"""A map and a selection; rows by noised norm; noise that is pending; a selection day by day."""
+HALF = {"clicks": 70, "stream": 27, "text": 48}
+"""Batches of one of two groups of examples."""
+ALGORITHMS = (
+    "nonprivate",
+    "dpsgd",
+    "lazy",
+    "bands",
+    "threshold",
+    "fest",
+    "adafest",
+    "adafest_plus",
+    "exponential",
+    "frozen",
+)
+QUICK = [
+    ("clicks", "adafest_plus"),
+    ("clicks", "threshold"),
+    ("clicks", "lazy"),
+    ("clicks", "bands"),
+    ("stream", "fest"),
+]
+"""A map and a selection; rows by noised norm; noise that is pending, or correlated; a selection day by day."""
 SLOW = [(kind, rule) for kind in ("clicks", "stream") for rule in ALGORITHMS if (kind, rule) not in QUICK]
 SLOW += [("clicks", "smaller_tables"), ("text", "lora_embedding"), ("text", "adafest_plus")]
 SLOW += [("text", rule) for rule in ("nonprivate", "dpsgd", "threshold", "fest", "adafest", "exponential", "frozen")]
@@ -62,6 +81,7 @@ def config(kind: str, rule: str, data: Path, runs: Path, *more: str) -> Config:
     small = [] if kind == "text" else [f"data.vocabulary.sizes={[20] * 26}"]
     settings = {
         "lazy": ["algorithm=dpsgd", "algorithm.noise=lazy"],
+        "bands": ["algorithm=dpsgd", "algorithm.bands=2", f"train.batch_size={HALF[kind]}", "train.steps=4"],
         "fest": ["algorithm=fest", "algorithm.selection.rows=130"],
         "adafest": ["algorithm=adafest", "algorithm.threshold=2"],
         "adafest_plus": ["algorithm=adafest_plus", "algorithm.threshold=2", "algorithm.selection.rows=130"],

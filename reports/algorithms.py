@@ -50,6 +50,7 @@ _KNOWN = {
     for known in (
         Algorithm("nonprivate", "Non-private", "#444444", "P", dashes=":"),
         Algorithm("dpsgd", "DP-SGD", "#000000", "*", dashes=(0, (5, 2))),
+        Algorithm("dpsgd_banded", "DP-SGD, correlated noise", "#7F7FFF", "P"),
         Algorithm("threshold", "DP-SGD, thresholded", "#8C510A", "p", "smaller algorithm.false_rate"),
         Algorithm(
             "smaller_tables", "DP-SGD, smaller tables", "#B2182B", "h",
@@ -57,6 +58,7 @@ _KNOWN = {
         ),
         Algorithm("fest_equal", "DP-FEST (k/p a table)", "#56B4E9", "d", _ROWS),
         Algorithm("fest", "DP-FEST (one k)", "#0072B2", "s", _ROWS),
+        Algorithm("fest_banded", "DP-FEST (one k), correlated noise", "#003F7F", "X", _ROWS),
         Algorithm("adafest", "DP-AdaFEST", "#D55E00", "o", _THRESHOLD, symbols={}),
         Algorithm(
             "adafest_plus_equal", "DP-AdaFEST+ (k/p a table)", "#7BC8A4", "<",

@@ -14,6 +14,7 @@ from reports.artifacts import (
     calibration,
     contribution,
     corrections,
+    correlated,
     fig1a,
     fig1b,
     fig2,
@@ -104,6 +105,10 @@ ENTRIES = (
     Entry(
         "calibration", "Are probabilities right?", calibration.content,
         experiment="comparison", algorithms=(*_CONTROLS, "fest", "adafest"),
+    ),
+    Entry(
+        "correlated", "Noise that is correlated over steps", correlated.content,
+        experiment="correlated", algorithms=(correlated.INDEPENDENT, correlated.BANDED),
     ),
     Entry(
         "private_search", "The price of choosing among runs", private_search.content,

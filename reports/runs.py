@@ -133,10 +133,11 @@ class Run:
     @property
     def rule(self) -> str:
         """The algorithm; `fest_equal` or `adafest_plus_equal` where rows are selected as in the paper, as many of every
-        table, which of a single table is the same as the k most frequent of all."""
-        selection = (self.hyperparameters.get("algorithm") or {}).get("selection")
+        table, which of a single table is the same as the k most frequent of all; `..._banded` of correlated noise."""
+        settings = self.hyperparameters.get("algorithm") or {}
+        selection = settings.get("selection")
         equal = selection is not None and (selection.get("split") in (None, EQUAL) or len(self.tables) == 1)
-        return self.algorithm + "_equal" * equal
+        return self.algorithm + "_equal" * equal + "_banded" * (settings.get("bands") is not None)
 
     @property
     def anchor(self) -> str:

@@ -251,7 +251,7 @@ class Config:
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
         experiment: grid of ``dpfest sweep``: comparison, frontier, streaming, text, text_large_vocabulary, search,
-            private_search, map, map_fine, units, optimizers, batch_size or reference; none by default.
+            private_search, map, map_fine, units, correlated, optimizers, batch_size or reference; none by default.
     """
 
     data: Any

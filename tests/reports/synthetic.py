@@ -237,6 +237,8 @@ def write_comparison(
             put("frozen", {"clipping_norm": 1.0}, 0.688, 0.0)
             for norm in (0.5, 1.0, 2.0):
                 put("dpsgd", {"clipping_norm": norm}, 0.720 - 0.002 * abs(math.log2(norm)), PARAMETERS)
+            for bands in (4, 8):
+                put("dpsgd", {"clipping_norm": 1.0, "bands": bands}, 0.720 + 0.001 * bands, PARAMETERS)
             for k in (300, 1000, 3000, 10_000, 30_000):
                 for split in ("equal", "joint"):
                     selection = {"mechanism": "gaussian", "rows": k, "split": split}

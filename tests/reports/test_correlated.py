@@ -1,0 +1,62 @@
+"""Correlated noise in reports: an algorithm of its own, its gain over independent noise, the noise that is computed."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dpfest.bands import strategy
+from reports.artifacts import correlated
+from reports.comparison import populations
+from reports.entry import Content, Inputs
+from reports.runs import load_runs
+from reports.style import style
+from tests.reports.synthetic import write_run
+
+SEEDS = (0.0, 0.001, -0.001, 0.0005, -0.0005, 0.0002)
+
+
+def _written(runs: Path, gain: float = 0.004) -> None:
+    """Two clipping norms each; with 4 bands the better rate gains, with 16 bands both lose."""
+    for seed, moved in enumerate(SEEDS):
+        for bands, norm, utility in (
+            (None, 1.0, 0.850), (None, 3.0, 0.846), (4, 1.0, 0.850 + gain), (4, 3.0, 0.847), (16, 1.0, 0.840),
+        ):  # fmt: skip
+            settings: dict[str, Any] = {"clipping_norm": norm} | ({} if bands is None else {"bands": bands})
+            write_run(runs, "dpsgd", test=utility + moved, seed=seed, settings=settings)
+
+
+def _content(runs: Path) -> Content:
+    (group,) = populations(load_runs(runs)[0])
+    with style():
+        return correlated.content(Inputs([group], drawn=group))
+
+
+def test_the_gain_is_that_of_settings_chosen_for_both(tmp_path: Path) -> None:
+    _written(tmp_path)
+    content = _content(tmp_path)
+    assert content.table is not None and content.figure is not None
+    one, four, sixteen = csv.DictReader(content.table.csv().splitlines())
+    assert (one["bands"], four["bands"], sixteen["bands"]) == ("1", "4", "16")
+    assert (one["tried"], four["tried"], sixteen["tried"]) == ("2", "2", "1")
+    assert four["gain"].startswith("+0.004") and 0.003 < float(four["low"]) <= 0.004
+    assert sixteen["gain"].startswith("−0.01") and float(sixteen["low"]) < -0.009
+    steps = load_runs(tmp_path)[0][0].steps  # noise multipliers of these runs are alike
+    assert float(four["noise"]) == pytest.approx(strategy(4, steps).accumulated(steps), rel=5e-3)
+
+
+def test_correlated_noise_is_no_reference_of_others(tmp_path: Path) -> None:
+    """What others lose is lost against DP-SGD with independent noise, whichever is better."""
+    _written(tmp_path, gain=0.1)
+    (group,) = populations(load_runs(tmp_path)[0])
+    assert {setting.algorithm for setting in group.settings} == {"dpsgd", "dpsgd_banded"}
+    best = group.best("dpsgd", 1.0)
+    assert best is not None and best.test == pytest.approx(0.85, abs=1e-3)
+
+
+def test_without_either_kind_of_noise_runs_are_missing(tmp_path: Path) -> None:
+    write_run(tmp_path, "dpsgd", test=0.8)
+    assert _content(tmp_path).missing

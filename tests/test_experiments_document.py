@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.runs.cards import Card, read_cards
+from reports.artifacts import correlated
 from reports.artifacts.private_search import cost
 from reports.comparison import Setting
 from reports.readme import Results
@@ -102,3 +103,27 @@ def test_the_table_of_clipping_norms_and_what_mends_nothing_are_those_of_the_car
     scales = [card.summary["utility"]["calibration"]["scale"] for cards in others for card in cards]
     assert len(scales) == 24 and min(scales) > 0.27 and max(scales) < 0.345
     assert f"{mean(cards, 'constant_loss'):.4f}" == "0.6931"
+
+
+def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> None:
+    text = " ".join((DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
+    journey = next(group for group in Results.read(DOCS / "reference").groups if group.dataset == "journey")
+    rows = {row[0]: row for row in correlated._rows(journey)}
+    said = re.search(r"4 bands has a test AUC of (\S+) against (\S+) with independent noise, (\S+ ± \S+) over", text)
+    assert said is not None
+    assert said.groups() == (f"{rows[4][1].test:.4f}", f"{rows[1][1].test:.4f}", str(rows[4][2]))
+    table = re.findall(r"\| (\d+) \| ([\d.]+) \| (0\.\d{4}) \| (0\.\d{4}) \|(?= |$)", text)
+    assert [int(bands) for bands, *_ in table] == [*rows] == [1, 2, 4, 8, 16]
+    for bands, noise, *means in table:
+        assert f"{rows[int(bands)][3]:.2f}" == noise
+        kind = correlated.INDEPENDENT if bands == "1" else correlated.BANDED
+        for rate, mean in zip((100.0, 200.0), means, strict=True):
+            tests = [
+                run.test
+                for setting in journey.of(kind, 1.0)
+                if setting.parameter("bands") == (None if bands == "1" else int(bands))
+                and setting.parameter("clipping_norm") == 1.0
+                for run in setting.runs
+                if run.hyperparameters["optimizer"]["tables"]["learning_rate"] == rate
+            ]
+            assert (len(tests), f"{statistics.fmean(tests):.4f}") == (10, mean)

@@ -51,7 +51,7 @@ def cards(data: str) -> pl.DataFrame:
         privacy, algorithm, stream = summary["privacy"], config["algorithm"], config.get("stream")
         if not privacy or privacy["fidelity"] != "rigorous" or config["privacy"]["epsilon"] != 1:
             continue
-        selection, name = algorithm.get("selection"), algorithm["name"]
+        selection, name = algorithm.get("selection"), algorithm["name"] + " correlated" * bool(algorithm.get("bands"))
         if (stream and stream["period"] != 1) or privacy.get("search") or config["privacy"].get("unit"):
             continue
         if stream and name == "fest" and selection["source"] not in (None, "streaming"):

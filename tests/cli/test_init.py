@@ -27,7 +27,7 @@ def here(tmp_path: Path, calibrations: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.long("two dozen runs in processes of their own, and a report")
+@pytest.mark.long("some fifteen runs in processes of their own, and a report")
 @pytest.mark.usefixtures("no_reference")
 def test_nine_steps_lead_from_a_table_to_its_figure(dpfest_here: Command, here: Path) -> None:
     """Three algorithms stand for all."""
@@ -44,7 +44,7 @@ def test_nine_steps_lead_from_a_table_to_its_figure(dpfest_here: Command, here: 
         words = shlex.split(command)[1:]
         small = [] if words[0] in ("init", "card", "report") else SMALL
         small = [*small, "algorithm=frozen,dpsgd,adafest"] if "experiment=frontier" in words else small
-        cut = ["seed=0,1" if word.startswith("seed=") else word for word in words]
+        cut = ["seed=1" if word.startswith("seed=") else word for word in words]
         ended = dpfest_here(*cut, *small)
         assert ended.returncode == 0, f"{command}: {ended.stdout} {ended.stderr}"
         if words[0] == "init":

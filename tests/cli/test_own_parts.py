@@ -22,6 +22,7 @@ def own(tmp_path: Path, prepared: Path, calibrations: Path) -> tuple[str, ...]:
     return (*SMOKE, f"paths.data={prepared}")
 
 
+@pytest.mark.slow
 @pytest.mark.long("starts a process for each run of a sweep, and builds a report")
 def test_they_run_in_every_command(dpfest_here: Command, own: tuple[str, ...], tmp_path: Path) -> None:
     for command in ("sweep", "train"):  # the second finds what the first has made

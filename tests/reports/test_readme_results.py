@@ -53,11 +53,14 @@ def raw(reference: Path) -> list[dict[str, Any]]:
 
 
 def of(reference: Path, **wanted: Any) -> dict[str, list[dict[str, Any]]]:
-    """Summaries by their settings, of the cards with these values and at ε = 1 or without privacy."""
+    """Summaries by their settings, of the cards with these values and at ε = 1 or without privacy; those of correlated
+    noise are of another algorithm."""
     found = defaultdict(list)
     for card in raw(reference):
         summary, privacy = card["summary"], card["summary"]["privacy"]
         if privacy is not None and (privacy["fidelity"], privacy["epsilon"]) != ("rigorous", 0.9995):
+            continue
+        if summary["hyperparameters"]["algorithm"].get("bands"):
             continue
         if all(summary[key] == value for key, value in wanted.items()):
             found[json.dumps(summary["hyperparameters"], sort_keys=True)].append(summary)

@@ -36,8 +36,8 @@ class Commands:
         """Return the command that makes an experiment's runs, comparable with those of `population`."""
         chosen: dict[str, Any] = {"experiment": experiment}
         if population is not None:
-            own = population.runs[0].data.get("kind") == "table"  # described by a file of the user's
-            if own and experiment == "comparison":  # whose grids name their data
+            own = "kind" in population.runs[0].data  # described by a file of the user's
+            if own and experiment in ("comparison", "streaming"):  # whose grids name their data
                 chosen["experiment"] = "frontier"
             epsilons = ",".join(f"{epsilon:g}" for epsilon in population.epsilons)
             chosen |= {

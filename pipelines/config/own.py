@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from typing import Any, Literal
@@ -14,8 +13,7 @@ from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
 from pipelines.config.code import CHOICE, code_of, load
 from pipelines.config.schema import MISSING, build
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
+from pipelines.system.files import NAME
 
 
 @dataclass
@@ -52,7 +50,7 @@ def own_algorithm(values: Mapping[str, Any], run_code: bool = True) -> PrivateAl
     found = load(own.target, "algorithm.target", PrivateAlgorithm, "dpfest.PrivateAlgorithm", own.code)
     default: Any = next(field.default for field in fields(found) if field.name == "name")
     name = own.name or (default if default and default not in ALGORITHMS else found.__name__)
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise UserError(f"algorithm.name={name} must be a name of letters, digits, _, + and -: it names a folder.")
     code = own.code or code_of(own.target, "algorithm.target")
     if taken := sorted({field.name for field in fields(found)} & (named - {"name"})):

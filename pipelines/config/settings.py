@@ -65,8 +65,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
     "model": {
         "pctr": "pipelines.tasks.pctr:PctrConfig",
         "dlrm": "pipelines.tasks.dlrm:DlrmConfig",
-        "sequence": "pipelines.tasks.sequence:SequenceConfig",
         "deepfm": "pipelines.tasks.deepfm:DeepfmConfig",
+        "sequence": "pipelines.tasks.sequence:SequenceConfig",
         "module": "pipelines.tasks.own_model:ModuleConfig",
         "roberta": "pipelines.tasks.roberta:RobertaConfig",
     },

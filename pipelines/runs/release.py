@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import re
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.recount import AGAIN, refuse_miscounted
 from pipelines.runs.weights import refuse_other_weights
 from pipelines.system.checksum import SUMS, sums_text
-from pipelines.system.files import json_text, write_atomically
+from pipelines.system.files import NAME, json_text, write_atomically
 from pipelines.system.plain import json_value, yaml_value
 
 RELEASE, PRIVATE = "release", "private"
@@ -42,7 +41,6 @@ _OPTIONAL = "search"  # a section of the settings, and a key of the ledger, of t
 UNIT, RANKS = "unit", "ranks"
 """Published with them where they matter: ``Config.unit_matters``, and of a run over ranks."""
 _PLACES = ("path", "prior", "tokenizer")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
 
 # A shape: None is a plain value, [shape] a list of them, {key: shape} an object without other keys (or null), and
@@ -358,7 +356,7 @@ def _refuse_contradictions(
     if not isinstance(summary["hyperparameters"], Mapping):
         raise UserError(f"{folder / SUMMARY} has no hyperparameters by name. {AGAIN}")
     for key in ("dataset", "algorithm"):  # of which the name of an archive's folder is made
-        if not isinstance(summary[key], str) or not _NAME.fullmatch(summary[key]):
+        if not isinstance(summary[key], str) or not NAME.fullmatch(summary[key]):
             raise UserError(
                 f"{folder / SUMMARY} has {str(summary[key])[:80]!r} as its {key}, which is no name. {AGAIN}"
             )

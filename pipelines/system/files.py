@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from filelock import FileLock
 from numpy.typing import DTypeLike, NDArray
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
+"""What may name data, a model or an algorithm: folders have these names."""
 
 
 def partial_of(path: Path, process: object) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -75,7 +76,7 @@ def _figure(population: Population, rows: Sequence[Row]) -> Drawing:
     computed.set_ylabel("noise accumulated in a row\n(independent noise = 1)")
     base = rows[0][1].test
     for bands, setting, gain, _, _ in rows:
-        half = 0.0 if gain is None or gain.half == float("inf") else gain.half
+        half = gain.half if gain is not None and math.isfinite(gain.half) else 0.0
         (mark,) = measured.plot([bands], [setting.test], **look)
         measured.plot([bands, bands], [setting.test - half, setting.test + half], color=look["color"], linewidth=0.9)
         hover(mark, [f"{bands} band{'s' * (bands > 1)}: {utility(setting.test)}"])
@@ -104,11 +105,10 @@ def _table(population: Population, rows: Sequence[Row]) -> Table:
     ]
     table = Table(columns, runs=[setting.runs[0].anchor for _, setting, *_ in rows])
     for bands, setting, gain, noise, tried in rows:
-        known = gain is not None and gain.half != float("inf")
         table.rows.append(
             (
                 bands, noise, setting.runs[0].noise_multiplier, setting.test, None if gain is None else str(gain),
-                gain.low if gain is not None and known else None, tried, len(setting.by_seed),
+                gain.low if gain is not None and math.isfinite(gain.half) else None, tried, len(setting.by_seed),
                 settings_text(setting, population),
             )
         )  # fmt: skip

@@ -10,9 +10,8 @@ import polars as pl
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.proposal import Proposal, propose, yaml
-from pipelines.data.clicks.table import NAME
-from pipelines.data.clicks.table_files import columns_of, files_of, frames, is_text, rows_of
-from pipelines.system.files import write_atomically
+from pipelines.data.clicks.table_files import check_columns, columns_of, files_of, frames, is_text, rows_of
+from pipelines.system.files import NAME, write_atomically
 
 SAMPLE = 1_000_000
 """Rows that a proposal looks at."""
@@ -58,22 +57,14 @@ def _name(path: Path) -> str:
 
 def _sample(files: list[Path]) -> pl.DataFrame:
     """Return the first rows of each file, all columns: at most :data:`SAMPLE` in all, at least one."""
-    each = max(1, SAMPLE // len(files))
-    parts, first = [], list(columns_of(files[0]))
+    each, names = max(1, SAMPLE // len(files)), list(columns_of(files[0]))
+    check_columns(files, {str(files[0]): dict.fromkeys(names)})
+    parts: list[pl.DataFrame] = []
     for path in files:
-        missing = [column for column in first if column not in columns_of(path)]
-        if missing:
-            raise UserError(f"{path} has no column {missing[0]}, which {files[0]} has: write all files with the same.")
         taken = 0
-        for frame, _ in frames(path, first):
+        for frame, _ in frames(path, names):
             parts.append(frame.head(each - taken))
             taken += len(parts[-1])
             if taken == each:
                 break
-    try:
-        return pl.concat(parts)
-    except pl.exceptions.PolarsError as error:
-        raise UserError(
-            f"The files of {files[0].parent} hold a column as different types ({str(error).splitlines()[0]}): write "
-            "all with one type."
-        ) from error
+    return pl.concat(parts, how="vertical_relaxed")  # whole numbers of different widths are of one kind

@@ -40,8 +40,8 @@ from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import HASH_SPECIFICATION, line_content
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import fingerprint
+from pipelines.system.files import NAME
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_+-]{0,99}")
 _UNIT = re.compile(r"\w[\w +-]*")
 
 

@@ -63,12 +63,12 @@ def files_of(place: str) -> list[Path]:
     return files
 
 
-def check_columns(files: Sequence[Path], wanted: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+def check_columns(files: Sequence[Path], wanted: Mapping[str, Mapping[str, Sequence[str] | None]]) -> None:
     """Refuse files that lack a column or hold it as another type than they may, or than the first file does.
 
     Args:
         files: the files.
-        wanted: by key of the configuration, the columns it names, each with the kinds that it may be.
+        wanted: by key of the configuration, the columns it names, each with the kinds that it may be; None for any.
 
     Raises:
         UserError: names file and column.
@@ -80,7 +80,8 @@ def check_columns(files: Sequence[Path], wanted: Mapping[str, Mapping[str, Seque
             for name, kinds in columns.items():
                 if name not in types:
                     raise _missing(path, key, name, list(types))
-                _check_kind(path, key, name, types[name], kinds)
+                if kinds is not None:
+                    _check_kind(path, key, name, types[name], kinds)
                 if _kind(types[name]) != _kind(first.setdefault(name, types[name])):
                     raise UserError(
                         f"{path}: the column {name} is of type {types[name]}, but in {files[0]} of type {first[name]}: "

@@ -56,7 +56,7 @@ EXAMPLES = {
     "release": _examples(
         "dpfest release runs/journey/adafest/0a1b2c3d4e5f",
         "dpfest release runs/journey/adafest/* --to adafest.zip",
-        "dpfest release runs/*/*/* --nonprivate --cards cards/runs.jsonl.gz --made-by 'make reproduce'",
+        "dpfest release runs/*/*/* --nonprivate --cards cards/runs.jsonl.xz --made-by 'make reproduce'",
     ),
     "report": _examples(
         "dpfest report",

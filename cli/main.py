@@ -147,7 +147,7 @@ def release(
     nonprivate: Annotated[bool, typer.Option("--nonprivate", help="Pack non-private runs as well.")] = False,
     cards: Annotated[
         str | None,
-        typer.Option("--cards", metavar="FILE", help="Add a run card of each to this .jsonl or .jsonl.gz instead."),
+        typer.Option("--cards", metavar="FILE", help="Add a run card of each to this .jsonl or .jsonl.xz instead."),
     ] = None,
     made_by: Annotated[
         str | None, typer.Option("--made-by", metavar="COMMAND", help="Command that made the runs, for run cards.")

@@ -1,7 +1,7 @@
 """Read finished runs from their folders or from run cards; unusable ones are left out, with the reason.
 
 A run is a folder `<runs>/<dataset>/<algorithm>/<hash>/` with `status.json`, `release/config.yaml` and
-`release/summary.json`, or a line of a file of cards (`<runs>/*.jsonl`, `*.jsonl.gz`) with the same content. A run with
+`release/summary.json`, or a line of a file of cards (`<runs>/*.jsonl`, `*.jsonl.xz`) with the same content. A run with
 status `done` and a complete, finite summary becomes a `Run`; any other folder or line becomes a `Skipped`, which
 reports list. From a folder's `private/`, if it exists, two things are read: the paths of data and weights, for printed
 commands, and the run's times, which only `dpfest report --list` shows.

@@ -76,7 +76,7 @@ def test_the_cost_of_all_runs_on_journey_and_of_a_private_search_is_theirs() -> 
 
 
 def test_the_table_of_clipping_norms_and_what_mends_nothing_are_those_of_the_cards() -> None:
-    cards, damaged = read_cards(DOCS / "search" / "clipping.jsonl.gz")
+    cards, damaged = read_cards(DOCS / "search" / "clipping.jsonl.xz")
     assert len(cards) == 45 and not damaged
     of: dict[tuple[float, float, bool], list[Card]] = {}
     for card in cards:

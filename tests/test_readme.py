@@ -165,7 +165,7 @@ CARDS = pytest.mark.skipif(not card_files(REFERENCE), reason="docs/reference hol
 def test_a_row_of_the_results_is_that_of_its_cards() -> None:
     """The smallest data set: DP-SGD's setting that is best on validation, at each epsilon."""
     inside = (HOME / RESULTS).read_text(encoding="utf-8")
-    (group,) = populations(load_runs(REFERENCE / "sst2.jsonl.gz")[0])
+    (group,) = populations(load_runs(REFERENCE / "sst2.jsonl.xz")[0])
     for epsilon in group.epsilons:
         best = max(
             (setting for setting in group.settings if (setting.algorithm, setting.epsilon) == ("dpsgd", epsilon)),

@@ -1,16 +1,15 @@
 """Run cards: the release of many runs without their weights in one file, one line per run.
 
-A file of cards is JSON lines, ``.jsonl`` or ``.jsonl.gz`` (a twentieth of the size). Its first line, the header, lists
+A file of cards is JSON lines, ``.jsonl`` or ``.jsonl.xz`` (a thirtieth of the size). Its first line, the header, lists
 the versions and commands that made the runs. Every other line is a run: its released settings, ledger and summary under
 the names of those files, and a checksum of the three. Lines are sorted by content, so the same runs give the same file.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import zlib
+import lzma
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from pipelines.system.files import json_text, locked, write_atomically
 from pipelines.system.plain import Beyond, control_character_in, json_value, lines
 
 SCHEMA = 1
-SUFFIXES = (".jsonl", ".jsonl.gz")
+SUFFIXES = (".jsonl", ".jsonl.xz")
 
 _PARTS = ("config", "ledger", "summary")
 
@@ -136,13 +135,13 @@ def write_cards(path: Path, cards: Sequence[Card]) -> tuple[int, int]:
         UserError: the name does not end in one of :data:`SUFFIXES`, or the existing file is damaged.
     """
     if not path.name.endswith(SUFFIXES):
-        raise UserError(f"{path} cannot hold run cards: its name must end in .jsonl or .jsonl.gz.")
+        raise UserError(f"{path} cannot hold run cards: its name must end in .jsonl or .jsonl.xz.")
     path.parent.mkdir(parents=True, exist_ok=True)
     with locked(path.with_name(f".{path.name}.lock")):  # other processes may add cards
         there = _undamaged(path) if path.exists() else []
         merged = {one.key: one for one in (*there, *cards)}
         text = _text([merged[key] for key in sorted(merged)]).encode()
-        content = gzip.compress(text, 9, mtime=0) if path.name.endswith(".gz") else text
+        content = lzma.compress(text) if path.name.endswith(".xz") else text
         write_atomically(path, lambda partial: partial.write_bytes(content))
     return len(merged), len(there) + len(cards) - len(merged)
 
@@ -201,11 +200,11 @@ def read_cards(path: Path) -> tuple[list[Card], list[Damaged]]:
 def _lines(path: Path) -> Iterator[tuple[int, bytes | Exception]]:
     """Yield number and content of each line; instead of the first unreadable line, the error."""
     number = 0
-    with gzip.open(path) if path.name.endswith(".gz") else path.open("rb") as file:
+    with lzma.open(path) if path.name.endswith(".xz") else path.open("rb") as file:
         try:
             for number, line in enumerate(lines(file), 1):
                 yield number, line
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+        except (OSError, EOFError, ValueError, lzma.LZMAError) as error:
             yield number + 1, error
     if number == 0:
         yield 1, b"null"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import lzma
 import re
 import shutil
 import zipfile
@@ -57,15 +57,15 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
     running = tmp_path / "runs" / "criteo_synthetic" / "fest" / "0a1b2c3d4e5f"
     running.mkdir(parents=True)
     (running / "status.json").write_text('{"status": "running"}')
-    line = ["release", *trained.values(), str(running), "--cards", "docs/cards.jsonl.gz"]
+    line = ["release", *trained.values(), str(running), "--cards", "docs/cards.jsonl.xz"]
     assert "add --made-by" in dpfest_here(*line).stderr
     named = [*line, "--made-by", "make reproduce"]
     assert "was trained without privacy" in dpfest_here(*named).stderr and not (tmp_path / "docs").exists()
     written = dpfest_here(*named, "--nonprivate", "--commit", "abc123")
     assert written.returncode == 0, written.stderr
     assert f"left out: {running}: its status is running" in written.stdout
-    assert "docs/cards.jsonl.gz: 2 cards, 2 of these runs\n" in written.stdout
-    cards, damaged = read_cards(tmp_path / "docs" / "cards.jsonl.gz")
+    assert "docs/cards.jsonl.xz: 2 cards, 2 of these runs\n" in written.stdout
+    cards, damaged = read_cards(tmp_path / "docs" / "cards.jsonl.xz")
     assert damaged == [] and {card.maker.command for card in cards} == {"make reproduce"}
     assert {card.maker.commit for card in cards} == {"abc123"}
     for card in cards:
@@ -82,7 +82,7 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
     assert "There are no run cards at runs" in dpfest_here(*grid, "--cards", "runs").stderr
     launched = dpfest_here(*grid[:-1], "hydra/launcher=basic", "--cards", "docs")
     assert launched.returncode == 2 and "a Hydra launcher starts all of it" in launched.stderr
-    text = gzip.decompress((tmp_path / "docs" / "cards.jsonl.gz").read_bytes()).decode()
+    text = lzma.decompress((tmp_path / "docs" / "cards.jsonl.xz").read_bytes()).decode()
     assert str(tmp_path) not in text and not any(Path(run).name in text for run in trained.values())
     # The same settings on other data: which of the two is meant?
     shutil.copytree(trained["frozen"], tmp_path / "runs" / "criteo_synthetic" / "frozen" / "ffffffffffff")
@@ -92,7 +92,7 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
     Path(trained["frozen"], "release", "notes.txt").write_text("mine")
     refused = dpfest_here(*named, "--nonprivate")
     assert refused.returncode == 2 and "notes.txt is not on the list" in refused.stderr
-    assert gzip.decompress((tmp_path / "docs" / "cards.jsonl.gz").read_bytes()).decode() == text
+    assert lzma.decompress((tmp_path / "docs" / "cards.jsonl.xz").read_bytes()).decode() == text
 
 
 def test_a_line_without_a_run_or_with_a_wrong_one_is_one_sentence(dpfest_here: Command, tmp_path: Path) -> None:

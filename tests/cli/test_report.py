@@ -64,7 +64,7 @@ def test_cards_are_reported_in_place_of_runs_and_new_runs_are_not_sent_to_them(
     dpfest_here: Command, tmp_path: Path
 ) -> None:
     write_run(tmp_path / "made", "dpsgd", test=0.7)
-    write_cards_of(tmp_path / "made", tmp_path / "docs" / "reference" / "all.jsonl.gz")
+    write_cards_of(tmp_path / "made", tmp_path / "docs" / "reference" / "all.jsonl.xz")
     line = ["report", "--only", "frontier", "experiment=comparison"]  # the grids of others would be composed, too
     ended = dpfest_here(*line, "paths.runs=docs/reference", "paths.report=drawn")
     assert ended.returncode == 0, ended.stderr
@@ -75,5 +75,5 @@ def test_cards_are_reported_in_place_of_runs_and_new_runs_are_not_sent_to_them(
     assert "paths.runs" not in text + ended.stdout
     # Of cards nothing is planned: data that the experiment would need may be missing.
     elsewhere = ("profile=paper", "data=criteo_kaggle", "data.path=nowhere.txt")
-    one_file = dpfest_here(*line, *elsewhere, "paths.runs=docs/reference/all.jsonl.gz")
+    one_file = dpfest_here(*line, *elsewhere, "paths.runs=docs/reference/all.jsonl.xz")
     assert one_file.returncode == 0 and "1 run; " in one_file.stdout, one_file.stderr

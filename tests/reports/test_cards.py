@@ -49,7 +49,7 @@ def test_cards_give_the_report_of_the_runs_themselves_byte_for_byte(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Benchmarks and audits, too, where they were kept beside the cards; nothing is read from `private/`."""
-    cards = write_cards_of(runs, tmp_path / "cards" / "all.jsonl.gz")
+    cards = write_cards_of(runs, tmp_path / "cards" / "all.jsonl.xz")
     write_audit(cards), write_benches(cards)
     write_audit(tmp_path / "of_runs"), write_benches(tmp_path / "of_runs")
     draw_only(monkeypatch, "svg")
@@ -62,7 +62,7 @@ def test_cards_give_the_report_of_the_runs_themselves_byte_for_byte(
     assert [name for name in ours if ours[name] != theirs[name]] == []
     page = (tmp_path / "of_cards" / "index.html").read_text(encoding="utf-8")
     assert re.search(
-        r'<p class="quiet">all\.jsonl\.gz, line \d+: make reproduce \(dpfest 0\.1\.0, commit 51c0a5d\)', page
+        r'<p class="quiet">all\.jsonl\.xz, line \d+: make reproduce \(dpfest 0\.1\.0, commit 51c0a5d\)', page
     )
     assert page.count("Settings that may leave") == len(load_runs(runs)[0])
 
@@ -79,10 +79,10 @@ def test_damaged_cards_are_named_by_file_and_line_and_left_out(runs: Path, tmp_p
     lines = file.read_text(encoding="utf-8").splitlines()
     lines[4] = lines[4].replace("nycflights", "mycflights", 1)
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (tmp_path / "none.jsonl.gz").write_bytes(b"no gzip")
+    (tmp_path / "none.jsonl.xz").write_bytes(b"no xz")
     usable, skipped = load_runs(tmp_path)
     assert len(usable) == len(lines) - 2
-    assert [left_out.path for left_out in skipped] == ["all.jsonl, line 5", "none.jsonl.gz, line 1"]
+    assert [left_out.path for left_out in skipped] == ["all.jsonl, line 5", "none.jsonl.xz, line 1"]
     built = build(tmp_path, tmp_path / "report", only=["frontier"])
     assert "left out: all.jsonl, line 5: it is damaged: its checksum does not match" in str(built)
     left_out = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["skipped"]
@@ -111,8 +111,8 @@ def test_a_run_that_is_there_twice_counts_once(runs: Path, tmp_path: Path) -> No
 def test_a_run_and_its_card_are_the_same_run(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", "fest", test=0.71, settings={"selection": {"rows": 300}})
     write_run(tmp_path / "runs", "fest", test=0.71, settings={"selection": {"rows": 301}})
-    write_cards_of(tmp_path / "runs", tmp_path / "cards.jsonl.gz")
-    of_folders, of_cards = (load_runs(tmp_path / name)[0] for name in ("runs", "cards.jsonl.gz"))
+    write_cards_of(tmp_path / "runs", tmp_path / "cards.jsonl.xz")
+    of_folders, of_cards = (load_runs(tmp_path / name)[0] for name in ("runs", "cards.jsonl.xz"))
     assert [run.id for run in of_folders] == [run.id for run in of_cards]
     assert len({run.id for run in of_cards}) == 2
     assert {run.hyperparameters["algorithm"]["selection"]["rows"] for run in of_cards} == {300, 301}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import re
 import shutil
 import statistics
@@ -32,7 +32,7 @@ def reference(once: Once) -> Path:
         write_run(runs, "dpsgd", test=0.124, dataset="journey", fidelity="paper")
         for name in ("dpsgd", "fest"):
             write_run(runs, name, test=0.8, coordinates=9.0, dataset="journey", epsilon=3.0)  # the table is of ε = 1
-        write_cards_of(runs, folder / "docs" / "reference" / "all.jsonl.gz")
+        write_cards_of(runs, folder / "docs" / "reference" / "all.jsonl.xz")
 
     return once("report-readme", make) / "docs" / "reference"
 
@@ -48,7 +48,7 @@ def text(results: Results) -> str:
 
 
 def raw(reference: Path) -> list[dict[str, Any]]:
-    lines = gzip.decompress((reference / "all.jsonl.gz").read_bytes()).splitlines()
+    lines = lzma.decompress((reference / "all.jsonl.xz").read_bytes()).splitlines()
     return [json.loads(line) for line in lines[1:]]
 
 

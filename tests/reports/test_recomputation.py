@@ -9,8 +9,8 @@ model of setting and seed, or the contrast's own where an F-test at 25% finds th
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import math
 import re
 from itertools import pairwise
@@ -43,7 +43,7 @@ def without(values: dict) -> dict:
 def cards(data: str) -> pl.DataFrame:
     """Return the private runs of a data set at epsilon 1 (streams: in periods of a day), one row each."""
     rows = []
-    for line in gzip.decompress((HOME / "docs" / "reference" / f"{data}.jsonl.gz").read_bytes()).splitlines():
+    for line in lzma.decompress((HOME / "docs" / "reference" / f"{data}.jsonl.xz").read_bytes()).splitlines():
         card = json.loads(line)
         if "summary" not in card:
             continue

@@ -92,7 +92,7 @@ SIZES = [1000.0, 1010.0, 990.0, 1005.0, 995.0]
 def reference(tmp_path: Path) -> Path:
     for threshold in (5.0, 10.0, 20.0):
         write_setting(tmp_path / "theirs", threshold, [test - threshold / 1e4 for test in SCATTER], SIZES)
-    return write_cards_of(tmp_path / "theirs", tmp_path / "reference" / "flights.jsonl.gz")
+    return write_cards_of(tmp_path / "theirs", tmp_path / "reference" / "flights.jsonl.xz")
 
 
 def verdicts(report: Path) -> dict[str, tuple[str, int, int, int]]:
@@ -171,7 +171,7 @@ def test_settings_of_too_few_seeds_are_told_from_those_that_the_reference_lacks(
 
 def test_the_reference_is_not_compared_with_itself(tmp_path: Path, reference: Path) -> None:
     write_audit(reference)
-    for runs in (reference, reference / "flights.jsonl.gz"):
+    for runs in (reference, reference / "flights.jsonl.xz"):
         build(runs, tmp_path / "report", only=["frontier"], reference=reference)
         assert json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["reference"] is None
 
@@ -196,6 +196,6 @@ def test_sizes_of_a_selection_that_all_seeds_share_have_room_for_another(
     for folder, coordinates, tests in (("theirs", 1000.0, SCATTER), ("runs", size, [0.7112])):
         for seed, test in enumerate(tests):
             write_run(tmp_path / folder, "fest", test=test, coordinates=coordinates, seed=seed, settings=selection)
-    reference = write_cards_of(tmp_path / "theirs", tmp_path / "reference" / "flights.jsonl.gz")
+    reference = write_cards_of(tmp_path / "theirs", tmp_path / "reference" / "flights.jsonl.xz")
     build(tmp_path / "runs", tmp_path / "report", only=["frontier"], reference=reference)
     assert verdicts(tmp_path / "report")["fig8"][0] == verdict

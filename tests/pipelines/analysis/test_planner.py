@@ -146,7 +146,7 @@ def test_what_cannot_be_planned_is_refused_by_key(tmp_path: Path, line: list[str
 def tried() -> dict[tuple[str, str, float], dict[int, float]]:
     """Validation AUC by dataset, algorithm and epsilon, then by batch size: that of its best learning rates."""
     found: dict[tuple[str, str, float], dict[int, float]] = defaultdict(dict)
-    cards, damaged = read_cards(SEARCHES / "batch_size.jsonl.gz")
+    cards, damaged = read_cards(SEARCHES / "batch_size.jsonl.xz")
     assert cards and not damaged
     for card in cards:
         summary = card.summary
@@ -160,7 +160,7 @@ def tried() -> dict[tuple[str, str, float], dict[int, float]]:
 def test_what_is_said_of_the_evidence_is_what_it_shows(tmp_path: Path) -> None:
     """Documents: plans at the sizes of eight searches."""
     examples = {
-        card.summary["dataset"]: card.summary["examples"] for card in read_cards(SEARCHES / "batch_size.jsonl.gz")[0]
+        card.summary["dataset"]: card.summary["examples"] for card in read_cards(SEARCHES / "batch_size.jsonl.xz")[0]
     }
     suggested = {}
     losses = defaultdict(list)
@@ -197,7 +197,7 @@ def test_what_is_said_of_the_evidence_is_what_it_shows(tmp_path: Path) -> None:
 
 def test_what_is_said_of_the_clipping_norm_is_what_the_searches_show() -> None:
     runs = [
-        card for data in ("journey", "names", "nycflights") for card in read_cards(SEARCHES / f"{data}.jsonl.gz")[0]
+        card for data in ("journey", "names", "nycflights") for card in read_cards(SEARCHES / f"{data}.jsonl.xz")[0]
     ]
 
     def but_for_clipping(config: Mapping[str, Any]) -> str:

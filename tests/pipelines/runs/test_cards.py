@@ -41,7 +41,7 @@ def values(path: Path) -> list[float]:
     return [card.summary["utility"]["value"] for card in cards]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.xz"])
 def test_what_is_written_is_read_and_the_order_of_writing_does_not_matter(tmp_path: Path, suffix: str) -> None:
     other = Maker("0.2.0", None, "make reproduce")
     cards = [one(seed, value=0.7 + seed / 100, maker=MAKER if seed else other) for seed in range(4)]
@@ -107,7 +107,7 @@ DOCUMENTED = [
     (["experiment=units", "privacy.epsilon=1,3,8", "seed=0,1,2"], "reference"),
     (["experiment=search"], "search"),
 ]
-SMALL = (["experiment=units", "privacy.epsilon=1", "seed=0", "algorithm=adafest"], "reference/units.jsonl.gz")
+SMALL = (["experiment=units", "privacy.epsilon=1", "seed=0", "algorithm=adafest"], "reference/units.jsonl.xz")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_makers_without_a_card_are_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_wrong_name_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"end in \.jsonl or \.jsonl\.gz"):
+    with pytest.raises(UserError, match=r"end in \.jsonl or \.jsonl\.xz"):
         write_cards(tmp_path / "cards.json", [one()])
     assert list(tmp_path.iterdir()) == []
 
@@ -202,7 +202,7 @@ def test_a_damaged_line_is_named_and_the_others_are_read(
 def test_a_compressed_file_that_was_cut_short_is_named(
     tmp_path: Path, harm: Callable[[bytes], bytes], line: int, left: int
 ) -> None:
-    path = tmp_path / "cards.jsonl.gz"
+    path = tmp_path / "cards.jsonl.xz"
     write_cards(path, [one(seed) for seed in range(3)])
     path.write_bytes(harm(path.read_bytes()))
     cards, damaged = read_cards(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
+import lzma
 import subprocess
 import sys
 from pathlib import Path
@@ -44,8 +44,8 @@ def test_a_line_that_unpacks_to_more_than_the_memory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plain, "MOST_CHARACTERS", 1_000)
-    path = tmp_path / "cards.jsonl.gz"
-    path.write_bytes(gzip.compress(b'{"cards": 1, "made": [' + b" " * 100_000 + b"]}"))
+    path = tmp_path / "cards.jsonl.xz"
+    path.write_bytes(lzma.compress(b'{"cards": 1, "made": [' + b" " * 100_000 + b"]}"))
     cards, (damaged,) = read_cards(path)
     assert cards == [] and damaged.line == 1 and "longer than 1,000 characters" in damaged.reason
     with pytest.raises(ValueError, match=r"longer than 1,000 characters"):

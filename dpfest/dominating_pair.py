@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting.pld import pld_pmf
@@ -99,16 +100,7 @@ def privacy_loss(
 
     Arguments as for ``hockey_stick``; q in (0, 1] is the Poisson sampling rate, ``interval`` the grid's spacing.
     """
-    # Beyond this loss the divergence is below the two tails together.
-    ones = _ones(rows, epsilon_per_row)[0]
-    furthest = float(np.abs(ones).max(initial=0.0))
-    dots = min(_DOTS, max(_FEWEST_DOTS, _CELLS_OF_A_CURVE // len(ones)))
-    if math.isfinite(noise_multiplier):
-        furthest += 0.5 / noise_multiplier**2 + _TAIL_DEVIATIONS / noise_multiplier
-    furthest = min(furthest, _LARGEST_LOSS)
-    log_orders = np.linspace(-furthest, furthest, dots)
-    orders = np.append(0.0, np.exp(log_orders))
-    curve = np.append(1.0, hockey_stick(log_orders, epsilon_per_row, rows, noise_multiplier))
+    furthest, orders, curve = _unsampled(epsilon_per_row, rows, noise_multiplier)
 
     def divergence(s: Floats) -> Floats:
         return np.interp(s, orders, curve)  # convex in s, so chords lie on or above it
@@ -131,6 +123,21 @@ def privacy_loss(
     return PrivacyLossDistribution(
         discretised(removed, -least, most, interval), discretised(added, -most, least, interval)
     )
+
+
+@lru_cache(maxsize=32)  # a composition is computed at several intervals
+def _unsampled(epsilon_per_row: float, rows: int, noise_multiplier: float) -> tuple[float, Floats, Floats]:
+    """Return the largest loss of one unsampled step, but for tails, and its divergence D_s at many s: ``[n]`` both."""
+    # Beyond this loss the divergence is below the two tails together.
+    ones = _ones(rows, epsilon_per_row)[0]
+    furthest = float(np.abs(ones).max(initial=0.0))
+    dots = min(_DOTS, max(_FEWEST_DOTS, _CELLS_OF_A_CURVE // len(ones)))
+    if math.isfinite(noise_multiplier):
+        furthest += 0.5 / noise_multiplier**2 + _TAIL_DEVIATIONS / noise_multiplier
+    furthest = min(furthest, _LARGEST_LOSS)
+    log_orders = np.linspace(-furthest, furthest, dots)
+    curve = hockey_stick(log_orders, epsilon_per_row, rows, noise_multiplier)
+    return furthest, np.append(0.0, np.exp(log_orders)), np.append(1.0, curve)
 
 
 def discretised(curve: Callable[[Floats], Floats], lowest: float, highest: float, interval: float) -> pld_pmf.PLDPmf:

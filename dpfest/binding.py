@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from dpfest import kernels
+from dpfest import arithmetic, kernels
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan
@@ -67,7 +67,7 @@ def bound_to(
         "loss_fn": digest(describe(recorder.loss_fn)),
         "optimizers": digest(repr(kinds)),
         "reader": digest(describe(read)),
-        "device": str(recorder.device),
+        "device": arithmetic.describe(recorder.device),
         "dtype": f"{engine.dtype}, sums {engine.sum_dtype}",
         "threads": str(torch.get_num_threads()),
         "versions": ", ".join(

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from dpfest.arithmetic import full_precision
 from dpfest.batch import LogicalBatch
 from dpfest.capture import Recorder, Recording
 from dpfest.gaussian import BLOCK
@@ -56,6 +57,10 @@ class ClippedSum:
 
     def add(self, recording: Recording) -> None:
         """Mask, clip and add each example's (or unit's) gradient; call after the recording's backward pass."""
+        with full_precision(self.flat_rows.device):
+            self._add(recording)
+
+    def _add(self, recording: Recording) -> None:
         pairs = recording.lookups.masked(self.survivors)
         factors = recording.factors if self._with_dense else []
         squared_norms = recording.losses.detach().new_zeros(len(recording), dtype=recording.recorder.dtype)

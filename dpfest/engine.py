@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.alone import OneProcess
+from dpfest.arithmetic import one_order
 from dpfest.bands import strategy
 from dpfest.capture import Recorder
 from dpfest.correlated import Correlated
@@ -161,18 +162,22 @@ class PrivateEngine(OneProcess):
     def _step(
         self, microbatches: Sequence[MicroBatch], step: int, check: Callable[[], None]
     ) -> tuple[NoisedGradient, Diagnostics]:
-        batch = self.rows.batch(microbatches, step)
-        return private_step(batch, self.algorithm, self.rows, self.noise, self.cost, self.expected_batch_size, check)
+        with one_order(self.recorder.device):
+            batch = self.rows.batch(microbatches, step)
+            return private_step(
+                batch, self.algorithm, self.rows, self.noise, self.cost, self.expected_batch_size, check
+            )
 
     def update(self, gradient: NoisedGradient, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Take the optimisers' steps: post-processing of a release."""
-        self.fill(gradient)
-        if self.lazy:
-            rates = learning_rates(self.lazy.tables, optimizers)
-            self.lazy.apply([(table.rows, table.values) for table in gradient.tables], gradient.pending, rates)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with one_order(self.recorder.device):  # the next step's release is a function of the weights
+            self.fill(gradient)
+            if self.lazy:
+                rates = learning_rates(self.lazy.tables, optimizers)
+                self.lazy.apply([(table.rows, table.values) for table in gradient.tables], gradient.pending, rates)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
 
     def fill(self, gradient: NoisedGradient) -> None:
         """Set ``.grad`` of every trainable parameter.

@@ -21,7 +21,8 @@ from torch.utils import deterministic
 
 from dpfest.errors import UserError
 
-_BACKENDS: Final = torch.backends
+_BACKENDS: Final[Any] = torch.backends
+_DETERMINISTIC: Final[Any] = deterministic
 
 
 _SETTABLE: Final = hasattr(_BACKENDS, "fp32_precision")  # kind by kind, since torch 2.9
@@ -86,11 +87,11 @@ def one_order(device: torch.device) -> Iterator[None]:
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by torch; without effect on results
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    benchmark, fill = _BACKENDS.cudnn.benchmark, deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    benchmark, fill = _BACKENDS.cudnn.benchmark, _DETERMINISTIC.fill_uninitialized_memory
     try:
         torch.use_deterministic_algorithms(True)
         _BACKENDS.cudnn.benchmark = False
-        deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        _DETERMINISTIC.fill_uninitialized_memory = False
         yield
     except RuntimeError as error:
         if "deterministic" not in str(error):
@@ -102,7 +103,7 @@ def one_order(device: torch.device) -> Iterator[None]:
         ) from error
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-        _BACKENDS.cudnn.benchmark, deterministic.fill_uninitialized_memory = benchmark, fill  # type: ignore[attr-defined]
+        _BACKENDS.cudnn.benchmark, _DETERMINISTIC.fill_uninitialized_memory = benchmark, fill
 
 
 def describe(device: torch.device) -> str:

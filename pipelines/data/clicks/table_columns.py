@@ -138,7 +138,8 @@ def transformed(values: NDArray[np.float64], change: Transform, column: pl.Serie
         changed = change(values).astype(np.float32)
     infinite = np.isinf(values) | np.isinf(changed)
     refuse_first(infinite, column, "is {}, too large a number: correct it, or leave it empty")
-    return np.nan_to_num(changed, nan=0.0, copy=False)
+    changed[np.isnan(changed)] = 0
+    return changed
 
 
 def numbers(column: pl.Series) -> NDArray[np.float64]:
@@ -162,14 +163,22 @@ def keys(column: pl.Series) -> NDArray[np.uint64]:
     """Return the key of each category (:data:`TABLE_HASH`), shape [n]."""
     if column.dtype in _INTEGERS:
         keys = splitmix64(_as_bits(column.cast(pl.Int64)))
-        keys[column.is_null().to_numpy()] = BLANK_KEY
+        if column.null_count():
+            keys[column.is_null().to_numpy()] = BLANK_KEY
         return keys
-    text = column.cast(pl.String).fill_null("")
-    lengths = text.str.len_bytes().cast(pl.Int64).to_numpy()
-    keys = text_keys(text.str.join("").item().encode(), lengths)
+    text = column.cast(pl.String)
+    if text.null_count():
+        text = text.fill_null("")
+    binary = text.cast(pl.Binary)
+    lengths = binary.bin.size().to_numpy()
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    texts = binary.cast(pl.List(pl.UInt8)).explode(empty_as_null=False).to_numpy()
+    keys = text_keys(texts, offsets)
     keys[lengths == 0] = BLANK_KEY
-    whole = _whole_numbers(text)
-    keys[whole.is_not_null().to_numpy()] = splitmix64(_as_bits(whole.drop_nulls()))
+    if len(texts) and len(perhaps := _numerals(texts.take(offsets[:-1], mode="clip"))):
+        whole = _whole_numbers(text.gather(perhaps))
+        keys[perhaps[whole.is_not_null().to_numpy()]] = splitmix64(_as_bits(whole.drop_nulls()))
     return keys
 
 
@@ -211,6 +220,11 @@ def _whole_numbers(text: pl.Series) -> pl.Series:
     if whole.null_count() == len(whole):
         return whole
     return whole.set(whole.cast(pl.String).fill_null("") != text, None)
+
+
+def _numerals(first: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return where the first byte of a text may begin a whole number: most columns of texts have none to parse."""
+    return np.flatnonzero((first - np.uint8(ord("0")) < 10) | (first == ord("-")))
 
 
 def _as_bits(whole: pl.Series) -> NDArray[np.uint64]:

@@ -47,6 +47,10 @@ _STANDARD = re.compile(rf"standard\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*\)")
 _INTEGERS = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
 
 
+_SAMPLE, _REPEATS = 4096, 4
+"""How many values show how often a column repeats each, and from how many times on a dictionary of it is faster."""
+
+
 class BadValueError(ValueError):
     """A value that cannot be used: ``row`` is its place in the column, from 0, the text says what is wrong with it."""
 
@@ -169,6 +173,16 @@ def keys(column: pl.Series) -> NDArray[np.uint64]:
     text = column.cast(pl.String)
     if text.null_count():
         text = text.fill_null("")
+    if text.head(_SAMPLE).n_unique() >= min(_SAMPLE, len(text)) / _REPEATS:
+        return _keys_of_texts(text)
+    # Most values are repeated. A dictionary of this column alone numbers the distinct ones, which are hashed once each.
+    codes = text.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
+    row = np.zeros(codes.max() + 1, np.int64)
+    row[codes] = np.arange(len(codes))
+    return _keys_of_texts(text.gather(row)).take(codes)
+
+
+def _keys_of_texts(text: pl.Series) -> NDArray[np.uint64]:
     binary = text.cast(pl.Binary)
     lengths = binary.bin.size().to_numpy()
     offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -91,7 +91,9 @@ def test_records_survive_json(tmp_path: Path) -> None:
 def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean embedding"):
         bench("embeding", config(tmp_path))
-    with pytest.raises(UserError, match="there is embedding, step, small, text, peers, ranks, preprocess, accounting"):
+    with pytest.raises(
+        UserError, match="there is embedding, step, small, text, peers, ranks, preprocess, table, accounting"
+    ):
         bench("xyz", config(tmp_path))
     assert list(tmp_path.iterdir()) == []
 

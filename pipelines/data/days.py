@@ -26,6 +26,7 @@ from pipelines.data.stream import RECORD_FILE, day_folder, failure_file, write_s
 from pipelines.system.engines import Jobs
 from pipelines.system.files import made_once
 from pipelines.system.hub import pinned
+from pipelines.system.memory import keep_freed_memory
 from pipelines.system.processes import Child, Pool
 from pipelines.system.progress import Reporter, duration, progress
 from pipelines.system.records import reason_of
@@ -177,6 +178,7 @@ def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
         made_with |= {"day": day, "hash": made_from}
     with made_once(to_make.place(day)) as partial:
         if partial is not None:
+            keep_freed_memory()
             data.write(day, partial, made_with, progress)
             shutil.rmtree(partial / SCRATCH, ignore_errors=True)
             if content_hash(data, data.identity(day)) != made_from:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.gzip_pieces import MAGIC, BrokenGzipError, unpacked
+from pipelines.system.ahead import ahead
 
 BLOCK_BYTES = 16 << 20
 
@@ -99,21 +99,18 @@ class LineBlocks:
 
     def _whole_lines(self, pieces: Iterator[bytes], raw: _HashedFile) -> Iterator[bytes]:
         rest = b""
-        with ThreadPoolExecutor(1) as reader:
-            ahead = reader.submit(next, pieces, None)
-            while (chunk := ahead.result()) is not None:
-                ahead = reader.submit(next, pieces, None)
-                self.bytes_read = raw.bytes_read
-                cut = chunk.rfind(b"\n") + 1
-                if cut == 0 and len(rest) + len(chunk) > 4 * self._block_bytes:
-                    raise UserError(
-                        f"{self.path} has no line ending in {len(rest) + len(chunk):,} bytes after line "
-                        f"{self.lines}: this is not a text file of one example a line."
-                    )
-                block = rest + chunk[:cut] if cut else b""
-                rest = chunk[cut:] if cut else rest + chunk
-                if block:
-                    yield self._counted(block)
+        for chunk in ahead(pieces):
+            self.bytes_read = raw.bytes_read
+            cut = chunk.rfind(b"\n") + 1
+            if cut == 0 and len(rest) + len(chunk) > 4 * self._block_bytes:
+                raise UserError(
+                    f"{self.path} has no line ending in {len(rest) + len(chunk):,} bytes after line "
+                    f"{self.lines}: this is not a text file of one example a line."
+                )
+            block = rest + chunk[:cut] if cut else b""
+            rest = chunk[cut:] if cut else rest + chunk
+            if block:
+                yield self._counted(block)
         if rest:
             yield self._counted(rest + b"\n")
 

@@ -281,4 +281,6 @@ def _located(path: Path, rows: NDArray[np.int64]) -> Iterator[None]:
 
 def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:
     """Return the bits of numbers, those of 0 where they are unknown or -0."""
-    return (np.nan_to_num(values, nan=0.0) + 0.0).view(np.uint64)
+    bits = (values + 0.0).view(np.uint64)
+    bits[np.isnan(values)] = 0
+    return bits

@@ -47,6 +47,10 @@ _STANDARD = re.compile(rf"standard\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*\)")
 _INTEGERS = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
 
 
+_SAMPLE, _REPEATS = 4096, 4
+"""How many values show how often a column repeats each, and from how many times on a dictionary of it is faster."""
+
+
 class BadValueError(ValueError):
     """A value that cannot be used: ``row`` is its place in the column, from 0, the text says what is wrong with it."""
 
@@ -138,7 +142,8 @@ def transformed(values: NDArray[np.float64], change: Transform, column: pl.Serie
         changed = change(values).astype(np.float32)
     infinite = np.isinf(values) | np.isinf(changed)
     refuse_first(infinite, column, "is {}, too large a number: correct it, or leave it empty")
-    return np.nan_to_num(changed, nan=0.0, copy=False)
+    changed[np.isnan(changed)] = 0
+    return changed
 
 
 def numbers(column: pl.Series) -> NDArray[np.float64]:
@@ -162,14 +167,32 @@ def keys(column: pl.Series) -> NDArray[np.uint64]:
     """Return the key of each category (:data:`TABLE_HASH`), shape [n]."""
     if column.dtype in _INTEGERS:
         keys = splitmix64(_as_bits(column.cast(pl.Int64)))
-        keys[column.is_null().to_numpy()] = BLANK_KEY
+        if column.null_count():
+            keys[column.is_null().to_numpy()] = BLANK_KEY
         return keys
-    text = column.cast(pl.String).fill_null("")
-    lengths = text.str.len_bytes().cast(pl.Int64).to_numpy()
-    keys = text_keys(text.str.join("").item().encode(), lengths)
+    text = column.cast(pl.String)
+    if text.null_count():
+        text = text.fill_null("")
+    if text.head(_SAMPLE).n_unique() >= min(_SAMPLE, len(text)) / _REPEATS:
+        return _keys_of_texts(text)
+    # Most values are repeated. A dictionary of this column alone numbers the distinct ones, which are hashed once each.
+    codes = text.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
+    row = np.zeros(codes.max() + 1, np.int64)
+    row[codes] = np.arange(len(codes))
+    return _keys_of_texts(text.gather(row)).take(codes)
+
+
+def _keys_of_texts(text: pl.Series) -> NDArray[np.uint64]:
+    binary = text.cast(pl.Binary)
+    lengths = binary.bin.size().to_numpy()
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    texts = binary.cast(pl.List(pl.UInt8)).explode(empty_as_null=False).to_numpy()
+    keys = text_keys(texts, offsets)
     keys[lengths == 0] = BLANK_KEY
-    whole = _whole_numbers(text)
-    keys[whole.is_not_null().to_numpy()] = splitmix64(_as_bits(whole.drop_nulls()))
+    if len(texts) and len(perhaps := _numerals(texts.take(offsets[:-1], mode="clip"))):
+        whole = _whole_numbers(text.gather(perhaps))
+        keys[perhaps[whole.is_not_null().to_numpy()]] = splitmix64(_as_bits(whole.drop_nulls()))
     return keys
 
 
@@ -211,6 +234,11 @@ def _whole_numbers(text: pl.Series) -> pl.Series:
     if whole.null_count() == len(whole):
         return whole
     return whole.set(whole.cast(pl.String).fill_null("") != text, None)
+
+
+def _numerals(first: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return where the first byte of a text may begin a whole number: most columns of texts have none to parse."""
+    return np.flatnonzero((first - np.uint8(ord("0")) < 10) | (first == ord("-")))
 
 
 def _as_bits(whole: pl.Series) -> NDArray[np.uint64]:

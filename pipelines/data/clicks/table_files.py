@@ -12,8 +12,8 @@ import polars as pl
 
 from dpfest.errors import UserError
 
-BATCH_ROWS = 1_000_000
-"""Rows that are read at once."""
+BATCH_ROWS = 1 << 20
+"""Rows that are read at once: whole row groups of the sizes that polars and Arrow write."""
 FRAME_ROWS = 1 << 16
 """Rows that are handed on at once: few enough for their arrays to stay in a processor's cache."""
 

@@ -31,6 +31,7 @@ from pipelines.data.hashing import HASH_SPECIFICATION
 from pipelines.data.provenance import Provenance
 from pipelines.data.rows import click_record, fields_of
 from pipelines.data.source import Progress
+from pipelines.system.ahead import ahead
 from pipelines.system.files import HashedFile
 
 
@@ -73,7 +74,7 @@ def write_dataset(
     )
     with contextlib.ExitStack() as stack:
         streams = [HashedFile(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in parts]
-        for block in source.blocks(progress):
+        for block in ahead(source.blocks(progress)):
             records = _records(block, rows_of, record, bags, cut)
             _write_block(records, split_of(block, split), streams, per_day, positives)
     if not per_day["train"]:
@@ -159,7 +160,7 @@ def _write_block(
     positives: Counter[str],
 ) -> None:
     for index, part in enumerate(per_day):
-        mine = records[parts == index]
+        mine = records.take(np.flatnonzero(parts == index))
         streams[index].write(mine.tobytes())
         days, counts = np.unique(mine["day"], return_counts=True)
         per_day[part].update(dict(zip(days.tolist(), counts.tolist(), strict=True)))

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import torch
 from scipy import stats
 
 from dpfest.errors import UserError
-from pipelines.bench import accounting, embedding, pctr, peers, preprocess, ranks, small, step, text
+from pipelines.bench import accounting, embedding, pctr, peers, preprocess, ranks, small, step, table, text
 from pipelines.bench.algorithms import COMPETITORS
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
@@ -91,7 +92,9 @@ def test_records_survive_json(tmp_path: Path) -> None:
 def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean embedding"):
         bench("embeding", config(tmp_path))
-    with pytest.raises(UserError, match="there is embedding, step, small, text, peers, ranks, preprocess, accounting"):
+    with pytest.raises(
+        UserError, match="there is embedding, step, small, text, peers, ranks, preprocess, table, accounting"
+    ):
         bench("xyz", config(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
@@ -238,6 +241,19 @@ def test_preprocessing_is_timed_on_plain_and_packed_files(
     made = (folder / "day_0.txt").stat().st_mtime_ns
     preprocess.files(tmp_path / "data", 300)
     assert (folder / "day_0.txt").stat().st_mtime_ns == made  # kept
+
+
+def test_a_table_of_ones_own_is_timed_against_a_scan_of_the_same_columns(tmp_path: Path) -> None:
+    found = table.bench(config(tmp_path, "bench.preprocess_rows=[3000]"), repeats=1)
+    assert list(by_name(found)) == [table.REFERENCE, table.READ, table.WHOLE]
+    path = table.file(tmp_path / "data", 3000)
+    frame = pl.read_parquet(path)
+    assert set(frame.columns) == {"label", "user", "page", "advert", "site", "hour", "price", "age", "score"}
+    assert frame.height == 3000 and frame["user"].dtype == frame["page"].dtype == pl.String
+    for record in found:
+        assert (record.rows, record.bytes, record.reference) == (3000, path.stat().st_size, table.REFERENCE)
+        assert record.repeats == 1 and record.ratio is not None
+    assert list((tmp_path / "data" / "bench").iterdir()) == [path]
 
 
 def test_the_pandas_way_writes_every_row(tmp_path: Path) -> None:

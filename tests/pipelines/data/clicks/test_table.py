@@ -104,7 +104,7 @@ def key_of(value: Any) -> int:
     if value is None:
         return BLANK_KEY
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    if re.fullmatch(r"0|-?[1-9]\d*", text):
+    if re.fullmatch(r"0|-?[1-9][0-9]*", text) and -(2**63) <= int(text) < 2**63:
         return mixed(int(text) % 2**64)
     return mixed_text(text.encode())
 
@@ -124,6 +124,93 @@ def test_rows_are_what_the_settings_say(tmp_path: Path) -> None:
     assert made.units["household_id"].tolist() == frame["household_id"].to_list()
     hashed = [text_key(text) - 2**64 * (text_key(text) >> 63) for text in frame["account"]]
     assert made.units["account"].tolist() == hashed
+
+
+TEXTS = [
+    "",
+    "7",
+    "007",
+    "-0",
+    "0",
+    "-7",
+    "+7",
+    "--7",
+    "7.0",
+    " 7",
+    "٧",
+    "true",
+    "Zürich",
+    "日本",
+    "a\0",
+    "12345678",
+    "1e3",
+]
+TEXTS += [
+    str(2**63 - 1),
+    str(2**63),
+    str(-(2**63)),
+    str(-(2**63) - 1),
+    "0" * 30,
+    "é" * 32,
+    "x" * 63,
+    "x" * 64,
+    "x" * 65,
+]
+TEXTS += ["ab" * 500, "2024-01-31"]
+LARGE = [0, -1, 7, 2**63 - 1, -(2**63), 2**32]
+
+
+def corners() -> pl.DataFrame:
+    """Values at which formats and types could part ways; a column of texts that repeats each, and one that does not."""
+    rows = 3 * 4096
+    draw = np.random.default_rng(3)
+    some = [None, *TEXTS] * 9
+    texts = [some[i] if i < len(some) else f"user {i}" for i in range(rows)]
+    numbers = [None, math.nan, -0.0, 0.0, 5e-324, 1.5, -3e38, 2.0**53 + 2]
+    return pl.DataFrame(
+        {
+            "clicked": draw.integers(0, 2, rows),
+            "often": [some[i] for i in draw.integers(0, len(some), rows)],
+            "once": [texts[i] for i in draw.permutation(rows)],
+            "whole": [LARGE[i] if i < len(LARGE) else None for i in draw.integers(0, len(LARGE) + 1, rows)],
+            "small": pl.Series(draw.integers(-128, 128, rows), dtype=pl.Int8),
+            "paid": [[None, True, False][i] for i in draw.integers(0, 3, rows)],
+            "day": [datetime.date(1969, 12, 30) + datetime.timedelta(int(i)) for i in draw.integers(0, 9, rows)],
+            "price": [numbers[i] for i in draw.integers(0, len(numbers), rows)],
+        }
+    )
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.tsv.gz", "a.csv.zst"])
+def test_keys_contents_and_records_are_those_of_the_specification(tmp_path: Path, name: str) -> None:
+    """Against plain Python, one value at a time, on every row."""
+    frame = corners()
+    sizes = {"often": 50, "once": 10**6, "whole": 2**31 - 1, "small": 7, "paid": 4, "day": 64}
+    path = written(tmp_path, frame, name)
+    config = TableConfig(path=str(path), label="clicked", categorical=dict(sizes), numeric={"price": "none"})
+    made = block(config)
+    columns = sorted(sizes)
+    keys = [[key_of(None if value == "" else value) for value in frame[column]] for column in columns]
+    assert made.keys.T.tolist() == keys
+    price = [0.0 if x is None or math.isnan(x) else x for x in frame["price"]]
+    bits = [int(np.float64(x + 0.0).view(np.uint64)) for x in price]
+    weights = [mixed(place) | 1 for place in range(2 + len(columns))]
+    contents = [
+        sum(x * w for x, w in zip(fields, weights, strict=True)) % 2**64
+        for fields in zip(frame["clicked"].to_list(), bits, *keys, strict=True)
+    ]
+    assert made.content.tolist() == contents
+    dataset = Dataset.open(run(config, tmp_path / "data"))
+    table = [[mixed(one ^ mixed(place)) % sizes[column] for one in keys[place]] for place, column in enumerate(columns)]
+    shares = np.cumsum([0.8, 0.05, 0.15])
+    uniform = np.array([(mixed(one ^ mixed(0)) >> 11) / 2**53 for one in contents])
+    part_of = np.searchsorted(shares[:-1], uniform, side="right")
+    for place, part in enumerate(("train", "validation", "test")):
+        (rows,) = dataset.split(part).chunks(len(contents))
+        mine = np.flatnonzero(part_of == place)
+        assert rows.categorical.tolist() == np.array(table).T[mine].tolist()
+        assert rows.numeric.tobytes() == np.float32([price[row] for row in mine]).tobytes()
+        assert rows.labels.tolist() == frame["clicked"].to_numpy()[mine].tolist()
 
 
 def test_a_data_set_holds_them_and_says_how_they_were_made(tmp_path: Path) -> None:

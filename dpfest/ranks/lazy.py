@@ -23,7 +23,7 @@ from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.parts import Shard
 from dpfest.ranks.layout import ShardLayout
-from dpfest.tables import Table
+from dpfest.ranks.table import ShardedTable
 
 _AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
 
@@ -42,7 +42,9 @@ class ShardLazyNoise:
         draws: number of draws made in each own shard.
     """
 
-    def __init__(self, places: ShardLayout, names: Sequence[str], tables: Sequence[Table], key: NoiseKey) -> None:
+    def __init__(
+        self, places: ShardLayout, names: Sequence[str], tables: Sequence[ShardedTable], key: NoiseKey
+    ) -> None:
         self._places, self.names, self.tables = places, list(names), list(tables)
         self.pending = [0.0] * len(tables)
         self.settled = [torch.zeros(rows, dtype=torch.float64) for rows in places.own_rows.tolist()]

@@ -18,8 +18,8 @@ from torch.nn.functional import embedding, embedding_bag
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpfest.errors import UserError
 from dpfest.embeddings import takes_maximum
+from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.tables import Table, TableLayout
@@ -44,7 +44,7 @@ class ShardedTable(nn.Module):
         options: of the layer.
     """
 
-    weight: nn.Parameter
+    weight: Tensor
     num_embeddings: int
     embedding_dim: int
     padding_idx: int | None
@@ -95,19 +95,26 @@ class ShardedTable(nn.Module):
 class ShardedEmbedding(ShardedTable, nn.Embedding):
     """An ``nn.Embedding`` whose rows lie in several processes."""
 
-    def outputs(self, input: Tensor) -> Sequence[int]:  # type: ignore[override]
+    def outputs(self, input: Tensor) -> Sequence[int]:
+        """See :class:`ShardedTable`."""
         return input.shape
 
-    def look_up(self, weight: Tensor, place: Tensor, padding: int | None) -> Tensor:  # type: ignore[override]
+    def look_up(self, weight: Tensor, place: Tensor, padding: int | None) -> Tensor:
+        """See :class:`ShardedTable`."""
         return embedding(place, weight, padding, sparse=self.sparse)
 
 
 class ShardedBag(ShardedTable, nn.EmbeddingBag):
     """An ``nn.EmbeddingBag`` whose rows lie in several processes: each rank reads the rows of its examples' bags."""
 
-    def outputs(  # type: ignore[override]
+    def outputs(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Sequence[int]:
+        """See :class:`ShardedTable`.
+
+        Raises:
+            UserError: the offsets are none.
+        """
         if offsets is None:
             return input.shape[:1]
         cuts, last = torch.cat([offsets, offsets.new_tensor([len(input)])]), self.include_last_offset
@@ -118,7 +125,7 @@ class ShardedBag(ShardedTable, nn.EmbeddingBag):
             )
         return (len(offsets) - self.include_last_offset,)
 
-    def look_up(  # type: ignore[override]
+    def look_up(
         self,
         weight: Tensor,
         place: Tensor,
@@ -126,6 +133,7 @@ class ShardedBag(ShardedTable, nn.EmbeddingBag):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
+        """See :class:`ShardedTable`."""
         return embedding_bag(
             place, weight, None if offsets is None else offsets.to(place.dtype), mode=self.mode, sparse=self.sparse,
             per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset, padding_idx=padding,
@@ -260,12 +268,12 @@ def _sharded(layer: Table, own: Tensor) -> ShardedTable:
     """Return the layer with own rows in place of its own weight."""
     size, padding = (layer.num_embeddings, layer.embedding_dim), layer.padding_idx
     if isinstance(layer, nn.EmbeddingBag):
-        options = {"mode": layer.mode, "include_last_offset": layer.include_last_offset}
+        options: dict[str, Any] = {"mode": layer.mode, "include_last_offset": layer.include_last_offset}
         return ShardedBag(own, *size, padding_idx=padding, **options)
     return ShardedEmbedding(own, *size, padding_idx=padding)
 
 
-def _not_sharded(layer: nn.Module) -> str | None:
+def _not_sharded(layer: Any) -> str | None:
     """Return what a :class:`ShardedTable` would silently leave out, or None."""
     if type(layer) not in (nn.Embedding, nn.EmbeddingBag):
         return f"its type {type(layer).__name__}"

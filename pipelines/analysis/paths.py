@@ -139,7 +139,7 @@ def losses_in_half(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def data(in_bags: bool = False) -> list[list[NDArray[np.int64]]]:
-    """Return the ids of each example in each table, most of them small: one, or in bags up to four, one in five none."""
+    """Return the ids of each example in each table, most of them small: one, or in bags up to four, of some none."""
     generator = np.random.default_rng(8)
     lengths = np.ones((len(ROWS), EXAMPLES), dtype=np.int64)
     if in_bags:

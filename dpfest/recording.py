@@ -18,7 +18,7 @@ from dpfest.hooks import LayerHooks, hold, hooked
 from dpfest.layers import Call, Factors, FormedGradients, by_unit
 from dpfest.module_gradients import Rerun, floats, module_call, output_dims, replace_floats
 from dpfest.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables, warn_of_passes
-from dpfest.ranks.table import SHARED_LOOK_UP, ShardedEmbedding
+from dpfest.ranks.table import SHARED_LOOK_UP, ShardedTable
 from dpfest.sites import Again
 from dpfest.tables import Table
 from dpfest.units import Groups
@@ -174,7 +174,7 @@ class Recording:
     def _share(self, hook: LayerHooks, call: Call) -> None:
         """Keep a look-up that all examples share."""
         assert isinstance(hook.layer, nn.Embedding)
-        if isinstance(hook.layer, ShardedEmbedding):
+        if isinstance(hook.layer, ShardedTable):
             raise UserError(SHARED_LOOK_UP.format(hook.name))
         call.shared = True
         self._shared.append((hook.layer, call))

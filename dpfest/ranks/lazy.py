@@ -23,7 +23,7 @@ from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.parts import Shard
 from dpfest.ranks.layout import ShardLayout
-from dpfest.ranks.table import ShardedTable
+from dpfest.ranks.table import ShardedLayer
 
 _AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
 
@@ -43,7 +43,7 @@ class ShardLazyNoise:
     """
 
     def __init__(
-        self, places: ShardLayout, names: Sequence[str], tables: Sequence[ShardedTable], key: NoiseKey
+        self, places: ShardLayout, names: Sequence[str], tables: Sequence[ShardedLayer], key: NoiseKey
     ) -> None:
         self._places, self.names, self.tables = places, list(names), list(tables)
         self.pending = [0.0] * len(tables)

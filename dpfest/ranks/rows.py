@@ -36,7 +36,7 @@ from dpfest.ranks.exchange import RowExchange
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
-from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedTable, asking, by_table, hiding, reading
+from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedLayer, asking, by_table, hiding, reading
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
@@ -82,11 +82,11 @@ class RankRows:
         if recorder.device.type != "cpu":
             raise UserError("Training over ranks computes on CPUs: set device=cpu.")
         tables = list(recorder.tables.values())
-        if not tables or not all(isinstance(table, ShardedTable) for table in tables):
+        if not tables or not all(isinstance(table, ShardedLayer) for table in tables):
             raise UserError("Over ranks every trainable table must lie in shards: call shard_tables(model, ...) first.")
         self._recorder, self.selected, self.sum_dtype = recorder, selected, sum_dtype
         self.places, self.group = places, group
-        self.tables = cast(list[ShardedTable], tables)
+        self.tables = cast(list[ShardedLayer], tables)
         self.roundings = 1 + parts * 2.0**-QUANTUM_BITS
         self._losses = lambda data: recorder.loss_fn(recorder.model, data)
         self._selected = [None if selected is None else _in_shard(selected, v, places.shards) for v in places.own]

@@ -35,7 +35,7 @@ class Enough(BaseException):
     """Ends a forward pass that is run to learn its look-ups, once all are known; no model's ``except`` catches it."""
 
 
-class ShardedTable(nn.Module):
+class ShardedLayer(nn.Module):
     """What an embedding layer is whose rows lie in several processes; rows of padding read as zeros.
 
     Args:
@@ -55,7 +55,7 @@ class ShardedTable(nn.Module):
         self.weight.whole_shape = (rows, dim)  # type: ignore[attr-defined]
         self._read: Tensor | None = None
         self._hidden: Tensor | None = None
-        self._asked: Callable[[ShardedTable, Call], None] | None = None
+        self._asked: Callable[[ShardedLayer, Call], None] | None = None
 
     def outputs(self, input: Tensor, *rest: Any, **options: Any) -> Sequence[int]:
         """Return the shape of a call's results, without their dimension."""
@@ -92,25 +92,25 @@ class ShardedTable(nn.Module):
         return self.look_up(self.weight if self._hidden is None else self._hidden, place, padding, *rest, **options)
 
 
-class ShardedEmbedding(ShardedTable, nn.Embedding):
+class ShardedTable(ShardedLayer, nn.Embedding):
     """An ``nn.Embedding`` whose rows lie in several processes."""
 
     def outputs(self, input: Tensor) -> Sequence[int]:
-        """See :class:`ShardedTable`."""
+        """See :class:`ShardedLayer`."""
         return input.shape
 
     def look_up(self, weight: Tensor, place: Tensor, padding: int | None) -> Tensor:
-        """See :class:`ShardedTable`."""
+        """See :class:`ShardedLayer`."""
         return embedding(place, weight, padding, sparse=self.sparse)
 
 
-class ShardedBag(ShardedTable, nn.EmbeddingBag):
+class ShardedBag(ShardedLayer, nn.EmbeddingBag):
     """An ``nn.EmbeddingBag`` whose rows lie in several processes: each rank reads the rows of its examples' bags."""
 
     def outputs(
         self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
     ) -> Sequence[int]:
-        """See :class:`ShardedTable`.
+        """See :class:`ShardedLayer`.
 
         Raises:
             UserError: the offsets are none.
@@ -133,7 +133,7 @@ class ShardedBag(ShardedTable, nn.EmbeddingBag):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """See :class:`ShardedTable`."""
+        """See :class:`ShardedLayer`."""
         return embedding_bag(
             place, weight, None if offsets is None else offsets.to(place.dtype), mode=self.mode, sparse=self.sparse,
             per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset, padding_idx=padding,
@@ -141,7 +141,7 @@ class ShardedBag(ShardedTable, nn.EmbeddingBag):
 
 
 @contextmanager
-def reading(tables: Sequence[ShardedTable], rows: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+def reading(tables: Sequence[ShardedLayer], rows: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
     """A context in which each table holds the given local rows, sorted ``[u]``, with their values ``[u, dim]``."""
     own = [table.weight.data for table in tables]
     for table, known, value in zip(tables, rows, values, strict=True):
@@ -158,7 +158,7 @@ def reading(tables: Sequence[ShardedTable], rows: Sequence[Tensor], values: Sequ
 
 
 @contextmanager
-def hiding(tables: Sequence[ShardedTable]) -> Iterator[None]:
+def hiding(tables: Sequence[ShardedLayer]) -> Iterator[None]:
     """A context, within :func:`reading`, in which rows can be looked up and weights are empty, ``[0, dim]``.
 
     What else a forward pass computed from them would depend on all examples of this rank, and on the number of ranks,
@@ -181,7 +181,7 @@ class OnlyLookUps(TorchDispatchMode):
         tables: by name.
     """
 
-    def __init__(self, tables: Mapping[str, ShardedTable]) -> None:
+    def __init__(self, tables: Mapping[str, ShardedLayer]) -> None:
         super().__init__()
         self._tables = {table.weight.untyped_storage()._cdata: name for name, table in tables.items()}
 
@@ -200,11 +200,11 @@ class OnlyLookUps(TorchDispatchMode):
 
 
 @contextmanager
-def asking(tables: Sequence[ShardedTable], most: int | None) -> Iterator[list[tuple[ShardedTable, Call]]]:
+def asking(tables: Sequence[ShardedLayer], most: int | None) -> Iterator[list[tuple[ShardedLayer, Call]]]:
     """A context that collects look-ups, as (table, call), and raises :class:`Enough` after ``most`` of them."""
-    calls: list[tuple[ShardedTable, Call]] = []
+    calls: list[tuple[ShardedLayer, Call]] = []
 
-    def asked(table: ShardedTable, call: Call) -> None:
+    def asked(table: ShardedLayer, call: Call) -> None:
         calls.append((table, call))
         if len(calls) == most:
             raise Enough
@@ -264,17 +264,17 @@ def shard_tables(
     return places
 
 
-def _sharded(layer: Table, own: Tensor) -> ShardedTable:
+def _sharded(layer: Table, own: Tensor) -> ShardedLayer:
     """Return the layer with own rows in place of its own weight."""
     size, padding = (layer.num_embeddings, layer.embedding_dim), layer.padding_idx
     if isinstance(layer, nn.EmbeddingBag):
         options: dict[str, Any] = {"mode": layer.mode, "include_last_offset": layer.include_last_offset}
         return ShardedBag(own, *size, padding_idx=padding, **options)
-    return ShardedEmbedding(own, *size, padding_idx=padding)
+    return ShardedTable(own, *size, padding_idx=padding)
 
 
 def _not_sharded(layer: Any) -> str | None:
-    """Return what a :class:`ShardedTable` would silently leave out, or None."""
+    """Return what a :class:`ShardedLayer` would silently leave out, or None."""
     if type(layer) not in (nn.Embedding, nn.EmbeddingBag):
         return f"its type {type(layer).__name__}"
     for option in ("max_norm", "scale_grad_by_freq"):

@@ -12,11 +12,13 @@ from dpfest.reading import MicroBatch
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.small import EXAMPLES, ROWS
 
-PADDING, LONGEST = 6, 5
+PADDING = (6, 39, None, None)
+"""Of each table, the row that is no look-up."""
+LONGEST = 5
 
 
 class Baskets(nn.Module):
-    """A padded list, a mean, a sum whose weights depend on other embeddings, and a table of one row."""
+    """A padded list, a mean with padding, a sum whose weights depend on embeddings, and a table of one row."""
 
     dropout = 0.2
 
@@ -26,8 +28,8 @@ class Baskets(nn.Module):
             torch.manual_seed(4)
             self.tables = nn.ModuleList(
                 [
-                    nn.Embedding(ROWS[0], 2, padding_idx=PADDING),
-                    nn.EmbeddingBag(ROWS[1], 3),
+                    nn.Embedding(ROWS[0], 2, padding_idx=PADDING[0]),
+                    nn.EmbeddingBag(ROWS[1], 3, padding_idx=PADDING[1]),
                     nn.EmbeddingBag(ROWS[2], 1, mode="sum", include_last_offset=True),
                     nn.Embedding(ROWS[3], 2),
                 ]
@@ -46,20 +48,25 @@ class Baskets(nn.Module):
 
 
 @cache
-def looked_up() -> list[list[np.ndarray]]:
-    """The ids of each example in each table: up to five, some twice; of one in four examples none."""
+def given() -> list[list[np.ndarray]]:
+    """The ids of each example in each table: up to five, some twice, some padding; of many examples none."""
     generator = np.random.default_rng(6)
     lengths = np.maximum(generator.integers(-1, 1 + LONGEST, (len(ROWS) - 1, EXAMPLES)), 0)
-    sizes = (PADDING, *ROWS[1:])
-    ids = [generator.integers(0, rows, sum(of)) for rows, of in zip(sizes, lengths.tolist(), strict=False)]
+    ids = [generator.integers(0, rows, sum(of)) for rows, of in zip(ROWS, lengths.tolist(), strict=False)]
+    ids[1][::4] = PADDING[1]
     found = [np.split(one, np.cumsum(of)[:-1]) for one, of in zip(ids, lengths, strict=True)]
     return [*found, [np.zeros(1, np.int64)] * EXAMPLES]
 
 
+def looked_up() -> list[list[np.ndarray]]:
+    """The ids without padding."""
+    return [[ids[ids != padding] for ids in of_table] for of_table, padding in zip(given(), PADDING, strict=True)]
+
+
 def batch_of(indices: np.ndarray) -> tuple[Tensor, ...]:
     numeric, _, labels = (part[torch.from_numpy(indices)] for part in small.data())
-    listed, *bags = ([of_table[n] for n in indices] for of_table in looked_up()[:3])
-    padded = torch.full((len(indices), LONGEST), PADDING)
+    listed, *bags = ([of_table[n] for n in indices] for of_table in given()[:3])
+    padded = torch.full((len(indices), LONGEST), PADDING[0])
     for place, ids in enumerate(listed):
         padded[place, : len(ids)] = torch.from_numpy(ids)
     (ids, starts), (more, cuts) = (

@@ -30,7 +30,7 @@ SHARDS, PARTS, STEP = 8, 4, 2
 
 def test_three_ranks_give_the_bits_of_one_under_every_rule() -> None:
     """The first rank has two of eight shards, and two of four parts: no rank has as much as another."""
-    alone = trained(plans(), baskets.training)
+    (alone,) = together(trained, 1, plans(), baskets.training)
     for rank, found in enumerate(together(trained, 3, plans(), baskets.training)):
         for name, told in found.items():
             assert told == alone[name], f"{name}: rank {rank}"
@@ -58,7 +58,6 @@ def still() -> Still:
     model = Still().double()
     with torch.no_grad():  # gradients on both sides of the clipping norm
         model.network[3].weight.mul_(3)
-        model.tables[0].weight[baskets.PADDING] = 0
     return model
 
 
@@ -138,8 +137,10 @@ def test_a_row_of_padding_stays_zero_and_is_never_owed_noise() -> None:
         own = baskets.training(plans()[name])
         for batch in small.batches(own, 2):
             own.step(batch)
-        table = small.weights(own)["tables.0.weight"]
-        assert not table[baskets.PADDING].any() and table[: baskets.PADDING].any(1).all()
+        found = small.weights(own)
+        for number, padding in enumerate(baskets.PADDING[:2]):
+            table = found[f"tables.{number}.weight"]
+            assert not table[padding].any() and table[:padding].any(1).all()
 
 
 def changed(**options: Any) -> nn.Module:

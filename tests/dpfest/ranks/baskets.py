@@ -12,8 +12,8 @@ from dpfest.reading import MicroBatch
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.small import EXAMPLES, ROWS
 
-PADDING = (6, 39, None, None)
-"""Of each table, the row that is no look-up."""
+PADDING = (6, 13, None, None)
+"""Of each table, the row that is no look-up; one is of the selected rows."""
 LONGEST = 5
 
 

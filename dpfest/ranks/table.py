@@ -113,7 +113,7 @@ class ShardedBag(ShardedLayer, nn.EmbeddingBag):
         """See :class:`ShardedLayer`.
 
         Raises:
-            UserError: the offsets are none.
+            UserError: the offsets do not divide the ids into bags.
         """
         if offsets is None:
             return input.shape[:1]

@@ -12,7 +12,6 @@ order, not table by table or row by row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +59,21 @@ class Lookups:
         examples: Tensor,
         groups: Groups | None = None,
     ) -> None:
-        self.layout, self._calls = layout, calls
+        self.layout, self._examples = layout, examples
+        of_example, row, source, coefficient = self._find(calls)
+        example = of_example if groups is None else groups.of.index_select(0, of_example)
+        merged = groups is not None or any(len(uses) > 1 or any(_many(*use) for use in uses) for uses in calls)
+        group = kernels.group_lookups if kernels.serve(row) else _grouped
+        self._order, starts, self.example, self.rows, self.row_of, self._counts = group(
+            row, example, self._sizes, merged
+        )
+        self._runs = starts if merged else None  # where each pair begins; None if each look-up is a pair
+        self._source = source.index_select(0, self._order)
+        self._coefficient = None if coefficient is None else coefficient.index_select(0, self._order)
+
+    def _find(self, calls: Sequence[Sequence[tuple[Layer, Call]]]) -> _Parts:
+        """Return the look-ups of these calls, by table and then by example, and take their gradients from now on."""
+        layout, examples, self._calls = self.layout, self._examples, calls
         parts: list[_Parts] = []
         self._sizes, self._first = [], [0]  # look-ups per table; a table's first row in the concatenated gradients
         for table, calls_of_table in enumerate(calls):
@@ -73,30 +86,22 @@ class Lookups:
             self._sizes.append(sum(len(one[0]) for one in lists))
             parts += [_by_example(lists)] if len(lists) > 1 else lists
         empty = examples[:0]
-        example, row, source, coefficient = _joined(parts or [(empty, empty, empty, None)])
-        example = example if groups is None else groups.of.index_select(0, example)
-        merged = groups is not None or any(len(uses) > 1 or any(_many(*use) for use in uses) for uses in calls)
-        group = kernels.group_lookups if kernels.serve(row) else _grouped
-        order, starts, self.example, self.rows, self.row_of, self._counts = group(row, example, self._sizes, merged)
-        self._runs = starts if merged else None  # where each pair begins; None if each look-up is a pair
-        self._source = source.index_select(0, order)
-        self._coefficient = None if coefficient is None else coefficient.index_select(0, order)
+        return _joined(parts or [(empty, empty, empty, None)])
 
     def take_calls(self, calls: Sequence[Sequence[tuple[Layer, Call]]]) -> None:
         """Take the calls of another forward pass for those that the look-ups were found in.
 
         Raises:
-            UserError: they look other rows up.
+            UserError: they look other rows up, or for other examples.
         """
-        before, after = ([[call.input for _, call in uses] for uses in each] for each in (self._calls, calls))
-        if list(map(len, before)) != list(map(len, after)) or not all(
-            torch.equal(*ids) for ids in zip(chain(*before), chain(*after), strict=True)
-        ):
+        *before, _ = self._find(self._calls)
+        *after, coefficient = self._find(calls)
+        if not all(map(torch.equal, before, after)):
             raise UserError(
                 "The forward pass looks up other rows than it does when all embeddings are zero: over several ranks, "
                 "which rows an example looks up must not depend on embeddings."
             )
-        self._calls = calls
+        self._coefficient = None if coefficient is None else coefficient.index_select(0, self._order)
 
     def take_gradients(self) -> None:
         """Collect each pair's gradient row; call after the backward pass has filled the calls."""

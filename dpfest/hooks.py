@@ -11,13 +11,13 @@ from torch import nn
 from dpfest.draws import ExampleDraws
 from dpfest.embeddings import takes_maximum
 from dpfest.layers import factors_of
-from dpfest.ranks.table import ShardedTable
+from dpfest.ranks.table import ShardedBag, ShardedTable
 from dpfest.tables import Table
 
 if TYPE_CHECKING:
     from dpfest.capture import Recorder, Recording
 
-_TABLES = (nn.Embedding, nn.EmbeddingBag, ShardedTable)
+_TABLES = (nn.Embedding, nn.EmbeddingBag, ShardedTable, ShardedBag)
 _PLACE = -1  # of a recording's hook among a layer's, which PyTorch numbers from 0
 
 

@@ -120,6 +120,21 @@ MUTATIONS = [
         "noise.on_rows(shard, of_rows, step) if of_rows.flat.any() else None", "tests/dpfest/ranks/test_law.py",
     ),
     Mutation(
+        "a row that stands twice in a bag counts twice",
+        "dpfest/embeddings.py", "isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2", "call.output.dim() > 2",
+        "tests/pipelines/analysis/test_paths.py::test_a_step_is_that_of_the_reference_or_refused[adafest-bags]",
+    ),
+    Mutation(
+        "over ranks, rows may move to bags of other examples than those they were counted for",
+        "dpfest/embeddings.py", "if not all(map(torch.equal, before, after)):", "if False:",
+        "tests/dpfest/ranks/test_bags.py::test_bags_that_are_not_one_for_each_example_or_not_always_the_same_are_refused",
+    ),
+    Mutation(
+        "over ranks, a row of padding is owed noise",
+        "dpfest/ranks/lazy.py", "settled[padding] = math.inf", "pass",
+        "tests/dpfest/ranks/test_bags.py::test_a_row_of_padding_stays_zero_and_is_never_owed_noise",
+    ),
+    Mutation(
         "sums are divided by the batch's own size",
         ORDER, "divisor = expected_batch_size or max(units, 1.0)", "divisor = max(units, 1.0)", STEP,
     ),

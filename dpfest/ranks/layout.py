@@ -68,6 +68,12 @@ class ShardLayout:
         table, shard = self.table(rows), rows % self.shards
         return self._start[table, shard] + rows // self.shards - self._first[table, shard]
 
+    def own_slot(self, table: int, row: int | None) -> int | None:
+        """Return the place of a table's row among this rank's rows of it; None of no row, or of another rank's."""
+        if row is None or (row + self.offsets[table]) % self.shards not in self.own:
+            return None
+        return int(self.slots(np.array([row + self.offsets[table]]))[0])
+
     def by_shard(self, rows: Rows) -> list[Rows]:
         """Return where the rows of each own shard stand among own global rows."""
         shard = rows % self.shards - self.own.start

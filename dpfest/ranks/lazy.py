@@ -8,6 +8,7 @@ while any is pending.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -22,7 +23,7 @@ from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.parts import Shard
 from dpfest.ranks.layout import ShardLayout
-from dpfest.tables import Table
+from dpfest.ranks.table import ShardedLayer
 
 _AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
 
@@ -41,10 +42,15 @@ class ShardLazyNoise:
         draws: number of draws made in each own shard.
     """
 
-    def __init__(self, places: ShardLayout, names: Sequence[str], tables: Sequence[Table], key: NoiseKey) -> None:
+    def __init__(
+        self, places: ShardLayout, names: Sequence[str], tables: Sequence[ShardedLayer], key: NoiseKey
+    ) -> None:
         self._places, self.names, self.tables = places, list(names), list(tables)
         self.pending = [0.0] * len(tables)
         self.settled = [torch.zeros(rows, dtype=torch.float64) for rows in places.own_rows.tolist()]
+        for number, (table, settled) in enumerate(zip(self.tables, self.settled, strict=True)):
+            if (padding := places.own_slot(number, table.padding_idx)) is not None:  # never updated, so never noised
+                settled[padding] = math.inf
         self.draws = dict.fromkeys(places.own, 0)
         self._key, self._private = key, False
         self._hooks = [table.register_state_dict_pre_hook(self._saved) for table in self.tables]

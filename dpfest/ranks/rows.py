@@ -29,7 +29,6 @@ from dpfest.clipped_sum import ClippedSum
 from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.gaussian import BLOCK
-from dpfest.layers import Call
 from dpfest.local import named_dense
 from dpfest.noise import NoiseKey
 from dpfest.parts import DenseSums, RowGradient, RowSums, Shard, split
@@ -37,7 +36,7 @@ from dpfest.ranks.exchange import RowExchange
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
-from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedTable, asking, by_table, hiding, reading
+from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedLayer, asking, by_table, hiding, reading
 from dpfest.reading import MicroBatch
 from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
@@ -83,11 +82,11 @@ class RankRows:
         if recorder.device.type != "cpu":
             raise UserError("Training over ranks computes on CPUs: set device=cpu.")
         tables = list(recorder.tables.values())
-        if not tables or not all(isinstance(table, ShardedTable) for table in tables):
+        if not tables or not all(isinstance(table, ShardedLayer) for table in tables):
             raise UserError("Over ranks every trainable table must lie in shards: call shard_tables(model, ...) first.")
         self._recorder, self.selected, self.sum_dtype = recorder, selected, sum_dtype
         self.places, self.group = places, group
-        self.tables = cast(list[ShardedTable], tables)
+        self.tables = cast(list[ShardedLayer], tables)
         self.roundings = 1 + parts * 2.0**-QUANTUM_BITS
         self._losses = lambda data: recorder.loss_fn(recorder.model, data)
         self._selected = [None if selected is None else _in_shard(selected, v, places.shards) for v in places.own]
@@ -193,7 +192,7 @@ class RankRows:
         return self.group.sum(torch.tensor(list(numbers), dtype=torch.float64)).tolist()
 
     def joined(self, shards: Sequence[RowSums], divisor: float) -> list[RowGradient]:
-        """See :meth:`dpfest.parts.Rows.joined`; rows are numbered as this rank's tables are."""
+        """See :meth:`dpfest.parts.Rows.joined`; rows are numbered as this rank's tables are. Padding rows get zeros."""
         released, dtype = [], self._recorder.dtype
         values = [split(sums.flat.div_(divisor).to(dtype), sums.survivors.shapes) for sums in shards]
         every = shards[0].survivors.rows is None
@@ -202,8 +201,12 @@ class RankRows:
             for shard, sums in zip(self.places.own, shards, strict=True):
                 if (local := sums.survivors.local[number]) is not None:
                     slots.append(local + self.places.part(number, shard).start)
+            rows = None if every else torch.cat(slots)
             of_table = torch.cat([torch.empty(0, dim, dtype=dtype), *(each[number] for each in values)])
-            released.append(RowGradient(None if every else torch.cat(slots), of_table))
+            padding = self.places.own_slot(number, self.tables[number].padding_idx)
+            if padding is not None:
+                of_table[padding if rows is None else rows == padding] = 0
+            released.append(RowGradient(rows, of_table))
         return released
 
     def joined_dense(self, sums: DenseSums, divisor: float) -> dict[str, Tensor]:
@@ -229,11 +232,10 @@ class RankRows:
             self._most[run] = max(self._most.get(run, 0), len(calls))
         found: list[list[Any]] = [[] for _ in self.tables]
         names = {id(table): name for name, table in recorder.tables.items()}
-        for table, ids in calls:
-            if ids.shape[:1] != (len(examples),):
+        for table, call in calls:
+            if call.output.shape[:-1][:1] != (len(examples),):
                 raise UserError(SHARED_LOOK_UP.format(names[id(table)]))
-            output = table.weight.new_zeros(()).expand(*ids.shape, table.embedding_dim)
-            found[recorder.table_of[id(table.weight)]].append((table, Call((ids,), {}, output)))
+            found[recorder.table_of[id(table.weight)]].append((table, call))
         return Lookups(recorder.layout, found, torch.arange(len(examples)))
 
     def look_ups_of_losses(self, part: MicroBatch, step: int) -> Lookups:

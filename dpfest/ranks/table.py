@@ -14,17 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.nn.functional import embedding, embedding_bag
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dpfest.embeddings import takes_maximum
 from dpfest.errors import UserError
+from dpfest.layers import Call
 from dpfest.ranks.layout import Rows, ShardLayout
-from dpfest.tables import TableLayout
+from dpfest.tables import Table, TableLayout
 
 SHARED_LOOK_UP = (
     "The table {} is looked up for all examples together, which one that lies in several processes cannot be. Expand "
-    "the ids to the batch, as positions.expand(len(ids), -1)."
+    "the ids to the batch, as positions.expand(len(ids), -1), or give each example a bag."
 )
 _VIEWS = ("detach", "alias")
 
@@ -33,52 +35,120 @@ class Enough(BaseException):
     """Ends a forward pass that is run to learn its look-ups, once all are known; no model's ``except`` catches it."""
 
 
-class ShardedTable(nn.Embedding):
-    """An embedding layer whose rows lie in several processes.
+class ShardedLayer(nn.Module):
+    """What an embedding layer is whose rows lie in several processes; rows of padding read as zeros.
 
     Args:
-        rows, dim: size of the whole table.
         own: the rank's rows, ``[own rows, dim]``, by shard and then by row.
+        rows, dim: size of the whole table.
+        options: of the layer.
     """
 
-    def __init__(self, rows: int, dim: int, own: Tensor) -> None:
-        super().__init__(rows, dim, device="meta")
+    weight: Tensor
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None
+
+    def __init__(self, own: Tensor, rows: int, dim: int, **options: Any) -> None:
+        super().__init__(rows, dim, device="meta", **options)
         self.weight = nn.Parameter(own)
         self.weight.whole_shape = (rows, dim)  # type: ignore[attr-defined]
         self._read: Tensor | None = None
         self._hidden: Tensor | None = None
-        self._asked: Callable[[ShardedTable, Tensor], None] | None = None
+        self._asked: Callable[[ShardedLayer, Call], None] | None = None
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Return the rows ``[..., dim]``; zeros while look-ups are learnt."""
+    def outputs(self, input: Tensor, *rest: Any, **options: Any) -> Sequence[int]:
+        """Return the shape of a call's results, without their dimension."""
+        raise NotImplementedError
+
+    def look_up(self, weight: Tensor, place: Tensor, padding: int | None, *rest: Any, **options: Any) -> Tensor:
+        """Return a call's results: of the rows ``weight [u, dim]`` at ``place``, among which is the row of padding."""
+        raise NotImplementedError
+
+    def forward(self, input: Tensor, *rest: Any, **options: Any) -> Tensor:
+        """Return what the layer does; zeros while look-ups are learnt."""
         if self._asked is not None:
             if input.numel():
                 low, high = input.aminmax()
                 if not 0 <= int(low) <= int(high) < self.num_embeddings:
                     wrong = int(low) if int(low) < 0 else int(high)
                     raise IndexError(f"the id {wrong} is outside of a table of {self.num_embeddings} rows")
-            self._asked(self, input)
-            return self.weight.new_zeros(()).expand(*input.shape, self.embedding_dim)
+            nothing = self.weight.new_zeros(()).expand(*self.outputs(input, *rest, **options), self.embedding_dim)
+            self._asked(self, Call((input, *rest), options, nothing))
+            return nothing
         if self._read is None:
             raise UserError(
                 "The rows of this table lie in several processes: they can be looked up within a step or an "
                 "evaluation of dpfest.ranks only."
             )
-        input = input.contiguous()
+        input = input.to(self._read.dtype).contiguous()
         place = torch.searchsorted(self._read, input).clamp_max_(max(len(self._read) - 1, 0))
-        if input.numel() and not (len(self._read) and torch.equal(self._read[place], input.to(self._read.dtype))):
+        if input.numel() and not (len(self._read) and torch.equal(self._read[place], input)):
             raise UserError(
                 "The forward pass looks up rows that it does not look up when all embeddings are zero: over several "
                 "ranks, which rows an example looks up must not depend on embeddings."
             )
-        return embedding(place, self.weight if self._hidden is None else self._hidden, sparse=self.sparse)
+        padding = None if self.padding_idx is None else int(torch.searchsorted(self._read, self.padding_idx))
+        return self.look_up(self.weight if self._hidden is None else self._hidden, place, padding, *rest, **options)
+
+
+class ShardedTable(ShardedLayer, nn.Embedding):
+    """An ``nn.Embedding`` whose rows lie in several processes."""
+
+    def outputs(self, input: Tensor) -> Sequence[int]:
+        """See :class:`ShardedLayer`."""
+        return input.shape
+
+    def look_up(self, weight: Tensor, place: Tensor, padding: int | None) -> Tensor:
+        """See :class:`ShardedLayer`."""
+        return embedding(place, weight, padding, sparse=self.sparse)
+
+
+class ShardedBag(ShardedLayer, nn.EmbeddingBag):
+    """An ``nn.EmbeddingBag`` whose rows lie in several processes: each rank reads the rows of its examples' bags."""
+
+    def outputs(
+        self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None
+    ) -> Sequence[int]:
+        """See :class:`ShardedLayer`.
+
+        Raises:
+            UserError: the offsets do not divide the ids into bags.
+        """
+        if offsets is None:
+            return input.shape[:1]
+        cuts, last = torch.cat([offsets, offsets.new_tensor([len(input)])]), self.include_last_offset
+        if int(cuts[0]) or bool((cuts.diff() < 0).any()) or (last and int(cuts[-2]) != len(input)):
+            raise UserError(
+                f"The offsets of bags must begin with 0, not descend, and stay within the {len(input)} ids"
+                f"{', with which the last must end' * last}: they are {offsets.tolist()[:3]}, ... , {int(cuts[-2])}."
+            )
+        return (len(offsets) - self.include_last_offset,)
+
+    def look_up(
+        self,
+        weight: Tensor,
+        place: Tensor,
+        padding: int | None,
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """See :class:`ShardedLayer`."""
+        return embedding_bag(
+            place, weight, None if offsets is None else offsets.to(place.dtype), mode=self.mode, sparse=self.sparse,
+            per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset, padding_idx=padding,
+        )  # fmt: skip
 
 
 @contextmanager
-def reading(tables: Sequence[ShardedTable], rows: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
+def reading(tables: Sequence[ShardedLayer], rows: Sequence[Tensor], values: Sequence[Tensor]) -> Iterator[None]:
     """A context in which each table holds the given local rows, sorted ``[u]``, with their values ``[u, dim]``."""
     own = [table.weight.data for table in tables]
     for table, known, value in zip(tables, rows, values, strict=True):
+        if table.padding_idx is not None:  # which nobody asks for
+            at = int(torch.searchsorted(known, table.padding_idx))
+            known = torch.cat([known[:at], known.new_tensor([table.padding_idx]), known[at:]])
+            value = torch.cat([value[:at], value.new_zeros(1, value.shape[1]), value[at:]])
         table._read, table.weight.data = known, value
     try:
         yield
@@ -88,7 +158,7 @@ def reading(tables: Sequence[ShardedTable], rows: Sequence[Tensor], values: Sequ
 
 
 @contextmanager
-def hiding(tables: Sequence[ShardedTable]) -> Iterator[None]:
+def hiding(tables: Sequence[ShardedLayer]) -> Iterator[None]:
     """A context, within :func:`reading`, in which rows can be looked up and weights are empty, ``[0, dim]``.
 
     What else a forward pass computed from them would depend on all examples of this rank, and on the number of ranks,
@@ -111,7 +181,7 @@ class OnlyLookUps(TorchDispatchMode):
         tables: by name.
     """
 
-    def __init__(self, tables: Mapping[str, ShardedTable]) -> None:
+    def __init__(self, tables: Mapping[str, ShardedLayer]) -> None:
         super().__init__()
         self._tables = {table.weight.untyped_storage()._cdata: name for name, table in tables.items()}
 
@@ -130,12 +200,12 @@ class OnlyLookUps(TorchDispatchMode):
 
 
 @contextmanager
-def asking(tables: Sequence[ShardedTable], most: int | None) -> Iterator[list[tuple[ShardedTable, Tensor]]]:
-    """A context that collects look-ups, as (table, ids), and raises :class:`Enough` after ``most`` of them."""
-    calls: list[tuple[ShardedTable, Tensor]] = []
+def asking(tables: Sequence[ShardedLayer], most: int | None) -> Iterator[list[tuple[ShardedLayer, Call]]]:
+    """A context that collects look-ups, as (table, call), and raises :class:`Enough` after ``most`` of them."""
+    calls: list[tuple[ShardedLayer, Call]] = []
 
-    def asked(table: ShardedTable, ids: Tensor) -> None:
-        calls.append((table, ids))
+    def asked(table: ShardedLayer, call: Call) -> None:
+        calls.append((table, call))
         if len(calls) == most:
             raise Enough
 
@@ -172,8 +242,8 @@ def shard_tables(
     for name, layer in found.items():
         if reason := _not_sharded(layer):
             raise UserError(
-                f"The table {name} cannot lie in several processes, because of {reason}: only a plain nn.Embedding "
-                "can. Train this model in one process."
+                f"The table {name} cannot lie in several processes, because of {reason}: only a plain nn.Embedding, or "
+                "nn.EmbeddingBag of a mean or a sum, can. Train this model in one process."
             )
     if len({id(layer.weight) for layer in found.values()}) < len(found):
         raise UserError("Two layers share a table, which cannot lie in several processes. Give each its own.")
@@ -186,26 +256,42 @@ def shard_tables(
             parts = [weight[torch.from_numpy(places.local_rows(number, shard))] for shard in places.own]
         else:
             parts = [initial(number, shard, int(places.rows[number, shard]), dims[number]) for shard in places.own]
-        parent, _, own = name.rpartition(".")
-        table = ShardedTable(rows[number], dims[number], torch.cat(parts)).train(layer.training)
-        setattr(model.get_submodule(parent), own, table)
+        own = torch.cat(parts)
+        if (padding := places.own_slot(number, layer.padding_idx)) is not None:
+            own[padding] = 0
+        parent, _, at = name.rpartition(".")
+        setattr(model.get_submodule(parent), at, _sharded(layer, own).train(layer.training))
     return places
 
 
-def _not_sharded(layer: nn.Module) -> str | None:
-    """Return what a :class:`ShardedTable` would silently leave out, or None."""
-    if type(layer) is not nn.Embedding:
+def _sharded(layer: Table, own: Tensor) -> ShardedLayer:
+    """Return the layer with own rows in place of its own weight."""
+    size, padding = (layer.num_embeddings, layer.embedding_dim), layer.padding_idx
+    if isinstance(layer, nn.EmbeddingBag):
+        options: dict[str, Any] = {"mode": layer.mode, "include_last_offset": layer.include_last_offset}
+        return ShardedBag(own, *size, padding_idx=padding, **options)
+    return ShardedTable(own, *size, padding_idx=padding)
+
+
+def _not_sharded(layer: Any) -> str | None:
+    """Return what a :class:`ShardedLayer` would silently leave out, or None."""
+    if type(layer) not in (nn.Embedding, nn.EmbeddingBag):
         return f"its type {type(layer).__name__}"
-    for option in ("padding_idx", "max_norm", "scale_grad_by_freq"):
+    for option in ("max_norm", "scale_grad_by_freq"):
         value = getattr(layer, option)
         if value is not None and value is not False:
             return f"{option}={value}"
+    if takes_maximum(layer):
+        return "mode=max"
+    weight, padding = layer.weight, layer.padding_idx
+    if padding is not None and not weight.is_meta and bool(weight[padding].any()):
+        return f"padding_idx={padding}, whose row is not zero"
     hooks = [name.strip("_") for name, value in vars(layer).items() if name.endswith("_hooks") and value]
     return f"its {hooks[0]}" if hooks else None
 
 
 def _is_table(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.weight.requires_grad
+    return isinstance(layer, Table) and layer.weight.requires_grad
 
 
 def by_table(places: ShardLayout, rows: Rows) -> tuple[list[Tensor], list[int]]:

@@ -6,12 +6,13 @@ added to :data:`dpfest.algorithms.ALGORITHMS` appears by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpfest.algorithm import Algorithm
@@ -48,6 +49,7 @@ class Path:
         sampling: arguments of :func:`dpfest.plan`.
         unit: whether a unit of privacy has several examples.
         ranks: whether tables lie in shards.
+        bags: whether an example looks up any number of rows of a table, or none.
         periods: number of periods of a stream, of which the last is trained.
         options: arguments of the training.
         autocast: whether the forward pass computes in bfloat16.
@@ -59,6 +61,7 @@ class Path:
     sampling: Mapping[str, Any] | None = None
     unit: bool = False
     ranks: bool = False
+    bags: bool = False
     periods: int = 1
     options: Mapping[str, Any] | None = None
     autocast: bool = False
@@ -69,7 +72,9 @@ PATHS: dict[str, Path] = {
     "one process": Path("one process"),
     "micro-batches": Path("micro-batches", micro_batch_size=7),
     "units": Path("units of several examples", unit=True),
+    "bags": Path("bags", bags=True),
     "ranks": Path("ranks", ranks=True),
+    "ranks, bags": Path("ranks, with bags", ranks=True, bags=True),
     "ranks, units": Path("ranks, with units", ranks=True, unit=True),
     "ranks, stream": Path("ranks, on a stream", ranks=True, periods=2),
     "stream": Path("a stream's period", periods=2),
@@ -86,16 +91,22 @@ PATHS: dict[str, Path] = {
 
 
 class Model(nn.Module):
-    """Two tables, of which a batch touches most of one and little of the other, and a linear layer."""
+    """Two tables, of which a batch touches most of one and little of the other, and a linear layer.
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    Args:
+        dtype: of its parameters.
+        bags: whether the tables give the sum, and the mean, of several rows.
+    """
+
+    def __init__(self, dtype: torch.dtype, bags: bool = False) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(4)
+        weights = [torch.randn(size, generator=generator) for size in zip(ROWS, DIMS, strict=True)]
         self.tables = nn.ModuleList(
-            [
-                nn.Embedding.from_pretrained(torch.randn(rows, dim, generator=generator), freeze=False)
-                for rows, dim in zip(ROWS, DIMS, strict=True)
-            ]
+            nn.EmbeddingBag.from_pretrained(weight, freeze=False, mode=mode)
+            if bags
+            else nn.Embedding.from_pretrained(weight, freeze=False)
+            for weight, mode in zip(weights, ("sum", "mean"), strict=True)
         )
         self.network = nn.Linear(sum(DIMS), 1)
         with torch.no_grad():
@@ -103,31 +114,50 @@ class Model(nn.Module):
             self.network.bias.zero_()
         self.to(dtype)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits ``[b]`` of ids ``[b, 2]``."""
-        embedded = [table(ids[:, number]) for number, table in enumerate(self.tables)]
+    def forward(self, look_ups: Sequence[tuple[Tensor, ...]]) -> Tensor:
+        """Return the logits ``[b]`` of each table's look-ups."""
+        embedded = [table(*of_table) for table, of_table in zip(self.tables, look_ups, strict=True)]
         return self.network(torch.cat(embedded, dim=1)).squeeze(1)
 
 
-def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+Batch = tuple[Sequence[tuple[Tensor, ...]], Tensor]
+"""Arguments of each table, and labels ``[b]``."""
+
+
+def losses(model: nn.Module, batch: Batch) -> Tensor:
     """Return the loss of each example, ``[b]``."""
-    ids, labels = batch
-    logits = model(ids)
+    look_ups, labels = batch
+    logits = model(look_ups)
     return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none") * 8
 
 
-def losses_in_half(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+def losses_in_half(model: nn.Module, batch: Batch) -> Tensor:
     """Return the losses, of a forward pass in bfloat16."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(batch[0])
     return nn.functional.binary_cross_entropy_with_logits(logits.float(), batch[1].float(), reduction="none") * 8
 
 
-def data() -> tuple[Tensor, Tensor]:
-    """Return ids ``[N, 2]``, most of them small, and labels ``[N]``."""
+def data(in_bags: bool = False) -> list[list[NDArray[np.int64]]]:
+    """Return the ids of each example in each table, most of them small: one, or in bags up to four, of some none."""
     generator = np.random.default_rng(8)
-    ids = np.stack([generator.integers(0, ROWS[0], EXAMPLES), generator.geometric(0.2, EXAMPLES) % ROWS[1]], 1)
-    return torch.from_numpy(ids), torch.from_numpy(ids[:, 1] % 2)
+    lengths = np.ones((len(ROWS), EXAMPLES), dtype=np.int64)
+    if in_bags:
+        lengths = np.maximum(generator.integers(-1, 5, lengths.shape), 0)
+    few, many = lengths.sum(1).tolist()
+    drawn = generator.integers(0, ROWS[0], few), generator.geometric(0.2, many) % ROWS[1]
+    return [np.split(ids, np.cumsum(of)[:-1]) for ids, of in zip(drawn, lengths, strict=True)]
+
+
+def batch_of(examples: NDArray[np.int64], in_bags: bool = False) -> Batch:
+    """Return these examples' look-ups and labels."""
+    look_ups, labels = [], [int(data()[1][example][0]) % 2 for example in examples]
+    for of_table in data(in_bags):
+        own = [of_table[example] for example in examples]
+        starts = np.cumsum([0, *map(len, own)])[:-1]
+        ids = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *own]))
+        look_ups.append((ids, torch.from_numpy(starts)) if in_bags else (ids,))
+    return look_ups, torch.tensor(labels)
 
 
 class Reader:
@@ -135,16 +165,17 @@ class Reader:
 
     Args:
         size: of the largest; None for one.
+        in_bags: see :func:`batch_of`.
     """
 
-    def __init__(self, size: int | None) -> None:
-        self.size = size
+    def __init__(self, size: int | None, in_bags: bool = False) -> None:
+        self.size, self.in_bags = size, in_bags
 
     def __call__(self, indices: np.ndarray, seed: bytes = b"") -> list[MicroBatch]:
         """Return the micro-batches of these examples."""
         cuts = range(self.size, len(indices), self.size) if self.size else []
         parts = np.split(indices, cuts)
-        return [MicroBatch(part, tuple(one[torch.from_numpy(part)] for one in data())) for part in parts]
+        return [MicroBatch(part, batch_of(part, self.in_bags)) for part in parts]
 
 
 def variants() -> dict[str, Algorithm]:
@@ -193,10 +224,10 @@ def training(algorithm: Algorithm, path: Path) -> PrivateTraining:
         UserError: the library refuses it, and says why.
     """
     made = planned(algorithm, path)
-    model = Model(torch.float32 if path.autocast else torch.float64)
+    model = Model(torch.float32 if path.autocast else torch.float64, path.bags)
     options = dict(path.options or {}) | {"period": path.periods - 1, "key": NoiseKey.from_seed(3)}
     options |= {"selected": SELECTED} if algorithm.selection else {}
-    reader, loss_fn = Reader(path.micro_batch_size), losses_in_half if path.autocast else losses
+    reader, loss_fn = Reader(path.micro_batch_size, path.bags), losses_in_half if path.autocast else losses
     if path.ranks:
         group = Group()
         places = shard_tables(model, SHARDS, group.world, group.rank)

@@ -297,11 +297,6 @@ class Config:
                 f"algorithm=smaller_tables makes the tables of click data smaller, and data={self.data.name} holds "
                 "texts: choose algorithm=lora_embedding, or click data."
             )
-        if self.over_ranks and self.data.task == "clicks" and self.data.bags:
-            raise ValueError(
-                f"data.categorical has bags ({', '.join(self.data.bags)}), whose tables cannot be divided over ranks: "
-                "start it without torchrun, or set distributed=off."
-            )
         if self.optimizer.average is not None and self.algorithm.lazy:
             raise ValueError(
                 "optimizer.average takes the mean of weights that under algorithm.noise=lazy still lack noise: choose "

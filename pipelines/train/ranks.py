@@ -325,12 +325,12 @@ class _RankRun(Run):
         chunks = rows.chunks(EVALUATION_BATCH)
 
         def run(batch: Batch) -> Tensor:
-            return model(*batch[:2])
+            return model(*batch[:-1])
 
         while taken := list(islice(chunks, group.world)):
             own = self.task.to_device(taken[group.rank]) if group.rank < len(taken) else None
             found = torch.zeros(len(taken), dtype=torch.float64)
-            with self.training.engine.rows.readable_outside(own, len(own[2]) if own else 0, run):
+            with self.training.engine.rows.readable_outside(own, len(own[-1]) if own else 0, run):
                 if own:
                     evaluation.add(model, own)
                     found[group.rank] = evaluation.losses[-1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import nn
 
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
+from dpfest.reading import MicroBatch
 from pipelines.budget import budget
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
@@ -22,17 +25,23 @@ from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.runs.release import checked
 from pipelines.select import Selection, cost_summary, rows_counted, select
+from pipelines.tasks.click_model import ClickModelConfig
 from pipelines.tasks.clicks import ClickTask
+from pipelines.tasks.deepfm import DeepfmConfig
+from pipelines.tasks.dlrm import DlrmConfig
 from pipelines.tasks.pctr import PctrConfig, PctrModel
 from pipelines.tasks.sequence import SequenceConfig
 from pipelines.tasks.smaller_tables import SmallerTables
 from pipelines.train import make_run
+from tests.dpfest.ranks import small
+from tests.dpfest.ranks.test_steps import assert_a_step_of_one_process
 from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch, engine_with
 from tests.dpfest.test_engine import CASES, dense, losses_of
 from tests.pipelines.by_hand import noise_by_hand
 from tests.pipelines.data.clicks.test_bags import lists_of
 from tests.pipelines.data.clicks.test_table import written
+from tests.pipelines.ranks import train_on_ranks
 
 ROWS, MOST = 600, 3
 BAGS = "data.categorical={user: 20, genres: {rows: 24, most: 3}, tags: {rows: 9, most: 2, combiner: sum}}"
@@ -45,18 +54,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory, calibrations: Path) -> Callable[..., Config]:
+def line(tmp_path_factory: pytest.TempPathFactory, calibrations: Path) -> list[str]:
     here = tmp_path_factory.mktemp("bags")
     (here / "runs").mkdir()
     (here / "runs" / ".calibration").symlink_to(calibrations)
     table = written(here, lists_of(ROWS))
-    line = ["data=table", f"data.path={table}", "data.label=clicked", BAGS, "data.numeric={price: log1p}"]
+    return [
+        "data=table", f"data.path={table}", "data.label=clicked", BAGS, "data.numeric={price: log1p}",
+        "data.unit=[household]", f"paths.data={here}/data", f"paths.runs={here}/runs", *QUICK,
+    ]  # fmt: skip
 
-    def of(*more: str) -> Config:
-        places = [f"paths.data={here}/data", f"paths.runs={here}/runs"]
-        return typed(Composer().compose([*line, "data.unit=[household]", *places, *QUICK, *more]))
 
-    return of
+@pytest.fixture(scope="module")
+def config(line: list[str]) -> Callable[..., Config]:
+    return lambda *more: typed(Composer().compose([*line, *more]))
 
 
 def pctr() -> PctrModel:
@@ -280,9 +291,50 @@ def test_the_budget_counts_all_rows_that_an_example_may_touch(config: Any) -> No
     assert f"{20 * math.sqrt(6):,.0f} training examples" in selection
 
 
-def test_ranks_are_refused_before_anything_is_made(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=r"data\.categorical has bags \(genres, tags\), whose tables cannot be divided"):
-        config()
-    assert config("distributed=off")
+OVER_RANKS: dict[str, ClickModelConfig] = {
+    "pctr": PctrConfig(hidden=[5]),
+    "dlrm": DlrmConfig(dimension=3, bottom=[5], top=[6, 4]),
+    "deepfm": DeepfmConfig(dimension=3, hidden=[5, 4]),
+    "sequence": SEQUENCE,
+}
+
+
+def with_bags(name: str) -> Any:
+    model = OVER_RANKS[name].make([7, 40, 9, 12], 2, 1, bags=["mean", "sum"])
+    if name == "sequence":
+        with torch.no_grad():  # as that of ranks, whose rows are drawn by shard
+            for table in model.tables[2:]:
+                table.weight[-1] = 0
+    return model
+
+
+def read(indices: np.ndarray, seed: bytes = b"") -> list[MicroBatch]:
+    task = ClickTask.__new__(ClickTask)
+    task.device = torch.device("cpu")
+    return [MicroBatch(indices, task.to_device(some_rows(small.EXAMPLES).where(indices)))]
+
+
+@pytest.mark.parametrize("name", OVER_RANKS)
+def test_a_step_of_every_model_over_ranks_is_that_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_a_step_of_one_process("adafest", monkeypatch, partial(with_bags, name), read)
+
+
+@pytest.mark.long("starts ranks three times, each a process that imports torch")
+@pytest.mark.parametrize(
+    "model", ["pctr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dlrm", "deepfm", "sequence"))]
+)
+def test_a_run_stopped_on_two_ranks_and_resumed_on_three_releases_the_bytes_of_one(
+    line: list[str], model: str, tmp_path: Path, runs_in: Callable[[Path], Path]
+) -> None:
+    sized = [word for word in line if model != "dlrm" or not word.startswith("model.")]
+    own = [*sized, f"model={model}", "algorithm=adafest", "algorithm.threshold=2", "train.steps=4"]
+    releases = []
+    for name, worlds in ("alone", (1,)), ("others", (2, 3)):
+        words = [*own, f"paths.runs={runs_in(tmp_path / name)}"]
+        for world in worlds[:-1]:
+            assert all(train_on_ranks(words, world, signal_at=2, number=signal.SIGTERM))
+        assert train_on_ranks(words, worlds[-1]) == [None] * worlds[-1]
+        (folder,) = (tmp_path / name).glob("*/*/*/release")
+        releases.append({path.name: path.read_bytes() for path in folder.iterdir()})
+        assert checked(folder.parent).summary["utility"]["value"] is not None
+    assert releases[0] == releases[1]

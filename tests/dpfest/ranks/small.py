@@ -20,6 +20,7 @@ from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import RankTraining
 from dpfest.reading import Batch, MicroBatch
+from dpfest.tables import parameter_groups
 from dpfest.topk import SelectionConfig
 from dpfest.unproven import Nonprivate
 
@@ -61,9 +62,9 @@ class Clicks(nn.Module):
         return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
 
 
-def losses(model: nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    numeric, ids, labels = batch
-    return nn.functional.binary_cross_entropy_with_logits(model(numeric, ids), labels, reduction="none")
+def losses(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+    *features, labels = batch
+    return nn.functional.binary_cross_entropy_with_logits(model(*features), labels, reduction="none")
 
 
 def data() -> tuple[Tensor, Tensor, Tensor]:
@@ -78,7 +79,10 @@ def read(indices: np.ndarray, seed: bytes = b"") -> list[MicroBatch]:
     return [MicroBatch(indices, tuple(part[chosen] for part in data()))]  # type: ignore[arg-type]
 
 
-def planned(algorithm: Algorithm, steps: int = 4) -> tuple[PrivacyPlan, Ledger]:
+Planned = tuple[PrivacyPlan, Ledger]
+
+
+def planned(algorithm: Algorithm, steps: int = 4) -> Planned:
     """A plan and its ledger, which was verified once and for all ranks; sigma is 1, not calibrated."""
     made = plan(
         algorithm, epsilon=20.0 if algorithm.private else None, delta=1e-3, examples=EXAMPLES, batch_size=BATCH,
@@ -88,15 +92,19 @@ def planned(algorithm: Algorithm, steps: int = 4) -> tuple[PrivacyPlan, Ledger]:
     return made, made.ledger()
 
 
-def training(planned: tuple[PrivacyPlan, Ledger], shards: int = 8, parts: int = 4, **options: Any) -> RankTraining:
+def training(
+    planned: Planned, shards: int = 8, parts: int = 4, kind: Any = None, reader: Any = None, **options: Any
+) -> RankTraining:
+    """A training of :class:`Clicks`, or of another kind of model with the same tables and its own reader."""
     privacy_plan, ledger = planned
-    model, group = Clicks(), Group()
+    model, group = (kind or Clicks)(), Group()
     places = shard_tables(model, shards, group.world, group.rank)
     tables = [table.weight for table in model.tables]
-    optimizers = [torch.optim.SGD(tables, lr=0.5), torch.optim.Adam(model.network.parameters(), lr=0.01)]
+    optimizers = [torch.optim.SGD(tables, lr=0.5), torch.optim.Adam(parameter_groups(model)[0], lr=0.01)]
     selected = SELECTED if privacy_plan.algorithm.selection else None
     return RankTraining(
-        model, losses, optimizers, privacy_plan, read, places=places, group=group, parts=parts, selected=selected,
+        model, losses, optimizers, privacy_plan, reader or read,
+        places=places, group=group, parts=parts, selected=selected,
         key=options.pop("key", NoiseKey.from_seed(3)), ledger=copy.deepcopy(ledger), **options,
     )  # fmt: skip
 

@@ -47,15 +47,17 @@ def save(own: RankTraining, folder: Path) -> None:
     own.group.wait()
 
 
-def resumed(planned: Planned, folder: Path) -> RankTraining:
-    own = small.training(planned)
+def resumed(planned: Planned, folder: Path, training: Callable[..., RankTraining] = small.training) -> RankTraining:
+    own = training(planned)
     own.load(torch.load(folder / "common.pt"), lambda shard: torch.load(folder / f"{shard}.pt"))
     return own
 
 
-def stretch(planned: Planned, folder: Path, steps: int, first: bool) -> tuple[str, int]:
+def stretch(
+    planned: Planned, folder: Path, steps: int, first: bool, training: Callable[..., RankTraining] = small.training
+) -> tuple[str, int]:
     """Take some steps, from the start or from what the folder holds, and save."""
-    own = small.training(planned) if first else resumed(planned, folder)
+    own = training(planned) if first else resumed(planned, folder, training)
     for batch in small.batches(own, steps):
         own.step(batch)
     save(own, folder)

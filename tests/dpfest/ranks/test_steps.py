@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +21,8 @@ from dpfest.privacy_plan import PrivacyPlan
 from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
-from dpfest.ranks.training import PartReader
-from dpfest.reading import MicroBatch, request_of
+from dpfest.ranks.training import PartReader, RankTraining
+from dpfest.reading import MicroBatch, Read, request_of
 from dpfest.unproven import Nonprivate
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
@@ -34,11 +36,11 @@ def plans() -> Plans:
     return {name: small.planned(algorithm) for name, algorithm in small.RULES.items()}
 
 
-def trained(plans: Plans) -> dict[str, list[object]]:
+def trained(plans: Plans, training: Callable[..., RankTraining] = small.training) -> dict[str, list[object]]:
     """After the plan's steps under every rule: all bits of the weights, and what is said of every step."""
     found: dict[str, list[object]] = {}
     for name, planned in plans.items():
-        own = small.training(planned)
+        own = training(planned)
         steps = [own.step(batch) for batch in small.batches(own, own.plan.steps)]
         said = [(step.release.rows_per_table, step.private.examples) for step in steps]
         found[name] = [small.digest(own), said, own.ledger.events]
@@ -96,21 +98,23 @@ def test_a_look_up_for_all_examples_together_is_refused(monkeypatch: pytest.Monk
         own.step(batch)
 
 
-def assert_a_step_of_one_process(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_a_step_of_one_process(
+    name: str, monkeypatch: pytest.MonkeyPatch, kind: Any = None, read: Read = small.read
+) -> None:
     """One shard, under the run's own key, draws what one process draws."""
     plan, key = plans()[name][0], NoiseKey.from_seed(3)
     size = float(plan.batch_size) if plan.step() else None
     asked = {"cost": plan.step(), "expected_batch_size": size, "steps": plan.steps}
     examples = np.sort(np.random.default_rng(5).choice(small.EXAMPLES, 70, replace=False))
-    model = small.Clicks()
+    model = (kind or small.Clicks)()
     asked["selected"] = torch.from_numpy(small.SELECTED) if plan.algorithm.selection else None
     one = PrivateEngine(model, plan.algorithm, small.losses, key, **asked)  # type: ignore[arg-type]
-    expected, said = one.gradient(small.read(examples), 2)
+    expected, said = one.gradient(read(examples, b""), 2)
     places = shard_tables(model, 1)
     rows = partial(RankRows, places=places, group=Group(), parts=4)
     own = PrivateEngine(model, plan.algorithm, small.losses, key, rows=rows, **asked)  # type: ignore[arg-type]
     monkeypatch.setattr(own.rows, "shard_key", lambda shard: key)
-    found, told = own.gradient(PartReader(small.read, 4)(examples, b""), 2)
+    found, told = own.gradient(PartReader(read, 4)(examples, b""), 2)
     assert found.rows_per_table == expected.rows_per_table and told.examples == said.examples
     for parameter, value in expected.dense.items():
         assert torch.allclose(found.dense[parameter], value, rtol=1e-6, atol=1e-6)

@@ -25,6 +25,7 @@ VARIANTS = paths.variants()
 REFUSED: dict[tuple[str, str], str] = {
     **{(name, "ranks, units"): "parts of a person would be clipped apart" for name in VARIANTS},
     ("exponential", "ranks"): "draws m rows from all tables jointly",
+    ("exponential", "ranks, bags"): "draws m rows from all tables jointly",
     ("exponential", "ranks, stream"): "draws m rows from all tables jointly",
     ("exponential", "truncated Poisson"): "accounted for Gaussian releases alone",
     ("exponential", "balls-in-bins"): "accounted for Gaussian releases alone",
@@ -66,19 +67,21 @@ def released(training: PrivateTraining, tables: list[Any]) -> dict[str, Tensor]:
 
 def expected(training: PrivateTraining, path: paths.Path, examples: np.ndarray, **changed: Any) -> dict[str, Tensor]:
     """The reference's gradient at the weights of the moment."""
-    model = paths.Model(torch.float64)
+    model = paths.Model(torch.float64, path.bags)
     model.load_state_dict({name: value.double() for name, value in weights(training).items()})
-    ids, labels = (part[torch.from_numpy(examples)] for part in paths.data())
     of = np.arange(len(examples))
     if path.unit:
         of = np.unique(paths.units().of[examples], return_inverse=True)[1]
     count = int(of.max()) + 1
     mean = torch.from_numpy((of == np.arange(count)[:, None]) / np.bincount(of)[:, None])
 
-    def losses(batch: tuple[Tensor, Tensor]) -> Tensor:
+    def losses(batch: paths.Batch) -> Tensor:
         return mean @ paths.losses(model, batch)
 
-    touched = [[set(column[of == one].tolist()) for one in range(count)] for column in ids.numpy().T]
+    touched = [
+        [set(np.concatenate([column[n] for n in examples[of == one]]).tolist()) for one in range(count)]
+        for column in paths.data(path.bags)
+    ]
     engine, shards = training.engine, None
     if path.ranks:
         rows: Any = engine.rows
@@ -95,8 +98,9 @@ def expected(training: PrivateTraining, path: paths.Path, examples: np.ndarray, 
         "roundings": engine.rows.roundings,
         "steps": training.period.steps,
     }
+    batch = paths.batch_of(examples, path.bags)
     return reference_gradient(
-        model, training.algorithm, losses, (ids, labels), touched, engine.key, training.steps_done, **settings | changed
+        model, training.algorithm, losses, batch, touched, engine.key, training.steps_done, **settings | changed
     )
 
 

@@ -188,8 +188,8 @@ def bench(
     section: Annotated[
         str,
         typer.Argument(
-            help="embedding, step, small, text, peers, ranks, preprocess, table, accounting, corrections, bias, "
-            "contribution."
+            help="embedding, correlated, step, small, text, peers, ranks, preprocess, table, accounting, corrections, "
+            "bias, contribution."
         ),
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measured repetitions of each competitor.")] = 30,

@@ -23,15 +23,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest import kernels
 from dpfest.box_muller import BLOCK, GRID_BITS, Floats, Scratch, nearest_normals, real_variate
+from dpfest.kernels import Whole32
 from dpfest.noise import Keystream
 
 Deviation = float | Floats | Tensor
-Whole32 = NDArray[np.int32]
 
 ROUNDING_ALLOWANCE = 2.0**-10
 """Share of a clipping norm charged to the sensitivity: how far the floating-point rounding of the others' sum may move
@@ -114,13 +113,8 @@ def draw_units(stream: Keystream, count: int, deviation: float) -> Floats:
     def write(start: int, units: Floats, _: Floats) -> None:
         out[start : start + len(units)] = units
 
-    draw_blocks(stream, count, deviation, write)
+    _draw(stream, stream.reserve(_words(count)), count, _Grid(deviation), write)
     return out
-
-
-def draw_blocks(stream: Keystream, count: int, deviation: float, use: Callable[[int, Floats, Floats], None]) -> None:
-    """Pass what :func:`draw_units` does to ``use(start, units [n], scratch [n])``, block by block, on all threads."""
-    _draw(stream, stream.reserve(_words(count)), count, _Grid(deviation), use)
 
 
 def add_units(values: Tensor, units: Floats, deviation: float) -> None:
@@ -133,15 +127,11 @@ def add_whole(values: Tensor, units: Whole32, size: float) -> None:
 
     As exact as :func:`add_gaussian`, and the same on every device.
     """
-    flat, wide = values.detach().view(-1), np.empty(min(len(units), BLOCK))
-    for start in range(0, len(flat), BLOCK):
-        part = flat[start : start + BLOCK]
-        own = wide[: len(part)]
-        own[:] = units[start : start + BLOCK]
-        if part.device.type == "cpu":
-            _add(part.numpy(), own, size)
-        else:
-            part.copy_(((part.double() / size).round_() + torch.from_numpy(own).to(part.device)) * size)
+    flat = values.detach().view(-1)
+    if flat.device.type == "cpu":
+        _add(flat.numpy(), units, size)
+    else:
+        flat.copy_(((flat.double() / size).round_() + torch.from_numpy(units).to(flat.device)) * size)
 
 
 def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> None:
@@ -181,7 +171,7 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> Non
     _draw(stream, first, len(array), grid, add)
 
 
-def _add(values: Floats, units: Floats, size: float | Floats, rounded: Floats | None = None) -> None:
+def _add(values: Floats, units: Floats | Whole32, size: float | Floats, rounded: Floats | None = None) -> None:
     """Round values to multiples of ``size`` and add units of it, in place."""
     if kernels.library:
         return kernels.add_units(values, units, size)
@@ -245,31 +235,66 @@ def _words(count: int) -> int:
     return count + count % 2
 
 
-def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[[int, Floats, Floats], None]) -> None:
-    """Pass every block of a draw to ``use(start, units [n], scratch [n])``, in units of the grid, on all threads.
+class Blocks:
+    """The blocks of a draw, in units of the grid; quickest in order.
 
     A block of n variates takes n words: the radii of its n / 2 pairs, then their angles; its first half are the cosines
     and its second half the sines.
+
+    Args:
+        stream: source of the draw.
+        first: position of its first word.
+        count: variates; every block has :data:`BLOCK` of them but the last.
+        grid: of the noise.
     """
+
+    def __init__(self, stream: Keystream, first: int, count: int, grid: _Grid) -> None:
+        self._stream, self._first, self._count, self._grid = stream, first, count, grid
+        self._next: int | None = None
+
+    def draw(self, block: int, scratch: Scratch) -> Floats:
+        """Return block number ``block``, ``[n]``: a part of ``scratch``."""
+        start = block * BLOCK
+        size, first = min(BLOCK, self._count - start), self._first + start
+        if block != self._next:
+            self._read = self._stream.reader(first)
+        self._next = block + 1
+        self._read(words := scratch.words[: _words(size)])
+        return nearest_normals(self._stream, first, words, size, self._grid.deviations(start, size), scratch)
+
+
+def blocks_of(stream: Keystream, count: int, deviation: float) -> Blocks:
+    """Return the blocks of what :func:`draw_units` draws."""
+    return Blocks(stream, stream.reserve(_words(count)), count, _Grid(deviation))
+
+
+def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[[int, Floats, Floats], None]) -> None:
+    """Pass every block of a draw to ``use(start, units [n], scratch [n])``, in units of the grid, on all threads."""
+
+    def work(begin: int, end: int, scratch: Scratch) -> None:
+        blocks = Blocks(stream, first, count, grid)
+        for block in range(begin, end):
+            units = blocks.draw(block, scratch)
+            use(block * BLOCK, units, scratch.values[: len(units)])
+
+    on_threads(count, work)
+
+
+def on_threads(count: int, work: Callable[[int, int, Scratch], None]) -> None:
+    """Call ``work(begin, end, scratch)`` for ranges of the blocks of so many variates, on all threads."""
     blocks = -(-count // BLOCK)
 
-    def work(begin: int, end: int) -> None:
-        read = stream.reader(first + begin * BLOCK)
+    def part(begin: int, end: int) -> None:
         with Scratch.kept() as scratch:
-            for block in range(begin, end):
-                start = block * BLOCK
-                size = min(BLOCK, count - start)
-                read(words := scratch.words[: _words(size)])
-                units = nearest_normals(stream, first + start, words, size, grid.deviations(start, size), scratch)
-                use(start, units, scratch.values[:size])
+            work(begin, end, scratch)
 
     threads = min(torch.get_num_threads(), max(count // _PER_THREAD, 1))
     cuts = [blocks * number // threads for number in range(threads + 1)]
     if threads == 1:
-        work(0, blocks)
+        part(0, blocks)
     else:
         with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, cuts[:-1], cuts[1:]))
+            list(pool.map(part, cuts[:-1], cuts[1:]))
 
 
 class NormalRows:

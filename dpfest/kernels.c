@@ -54,7 +54,7 @@ static inline double nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 int64_t dpfest_kernels_version(void)
 {
     volatile double third = 1.0 / 3;
-    return nearest(third) == 0 && nearest(2 * third) == 1 ? 2 : 0;
+    return nearest(third) == 0 && nearest(2 * third) == 1 ? 3 : 0;
 }
 
 /* ln x of a normal x > 0, with an error below 2.5 units in the last place; of 0, some number below -700.
@@ -158,8 +158,8 @@ int64_t dpfest_nearest_normals(const int64_t *words, int64_t count, double devia
 
 /* Reference: gaussian.py, _add. Round values to multiples of `size`, or of each one's own in `sizes` (NULL for none),
  * and add units of it. */
-#define ADD_UNITS(name, type)                                                                                          \
-    FOR_EACH_PROCESSOR void name(type *values, const double *units, int64_t n, double size, const double *sizes)       \
+#define ADD_UNITS(name, type, whole)                                                                                   \
+    FOR_EACH_PROCESSOR void name(type *values, const whole *units, int64_t n, double size, const double *sizes)        \
     {                                                                                                                  \
         double inverse = 1 / size;                                                                                     \
         if (sizes)                                                                                                     \
@@ -170,8 +170,40 @@ int64_t dpfest_nearest_normals(const int64_t *words, int64_t count, double devia
                 values[i] = (type)((rint(values[i] * inverse) + units[i]) * size);                                     \
     }
 
-ADD_UNITS(dpfest_add_units_float, float)
-ADD_UNITS(dpfest_add_units_double, double)
+ADD_UNITS(dpfest_add_units_float_double, float, double)
+ADD_UNITS(dpfest_add_units_double_double, double, double)
+ADD_UNITS(dpfest_add_units_float_int, float, int32_t)
+ADD_UNITS(dpfest_add_units_double_int, double, int32_t)
+
+/* Reference: correlated.py, _filter_units. past [slots] [count]: whole numbers of earlier steps, the oldest in number
+ * `slot`. Takes sum_s weights[s] past[s] from units [n], at places first .. first + n - 1; what is left, over 2^bits and
+ * rounded (halves up), replaces the oldest. Exact while sums stay below 2^53, in any order, fused or not. */
+FOR_EACH_PROCESSOR
+void dpfest_filter_units(const double *units, int64_t n, int32_t *past, int64_t count, int64_t first,
+                         const double *weights, int64_t slots, int64_t slot, int64_t bits)
+{
+    enum { LANES = 32 }; /* sums at a time: they stay in registers while the slots pass */
+    double half = ldexp(0.5, (int)bits), inverse = ldexp(1, (int)-bits);
+    int64_t start = 0;
+    for (; start + LANES <= n; start += LANES) {
+        const int32_t *earlier = past + first + start;
+        int32_t *found = past + slot * count + first + start;
+        double sums[LANES];
+        for (int i = 0; i < LANES; i++)
+            sums[i] = units[start + i] + half;
+        for (int64_t s = 0; s < slots; s++)
+            for (int i = 0; i < LANES; i++)
+                sums[i] -= weights[s] * earlier[s * count + i];
+        for (int i = 0; i < LANES; i++)
+            found[i] = (int32_t)floor(sums[i] * inverse);
+    }
+    for (; start < n; start++) {
+        double sum = units[start] + half;
+        for (int64_t s = 0; s < slots; s++)
+            sum -= weights[s] * past[s * count + first + start];
+        past[slot * count + first + start] = (int32_t)floor(sum * inverse);
+    }
+}
 
 /* Sort keys [n] by their bits from `low` on, `bits` of them, keeping the order of equal ones; `spare` [n] is room. */
 static void sort_by_digits(uint64_t *keys, uint64_t *spare, int64_t n, int low, int bits)

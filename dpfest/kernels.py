@@ -22,13 +22,18 @@ from torch import Tensor
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+Whole32 = NDArray[np.int32]
 
-_VERSION = 2  # of kernels.c, as its dpfest_kernels_version() says
+_VERSION = 3  # of kernels.c, as its dpfest_kernels_version() says
 _POINTER, _WHOLE, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, list[Any]] = {
     "nearest_normals": [_POINTER, _WHOLE, _REAL, _POINTER, *[_REAL] * 3, *[_POINTER] * 4],
-    "add_units_float": [_POINTER, _POINTER, _WHOLE, _REAL, _POINTER],
-    "add_units_double": [_POINTER, _POINTER, _WHOLE, _REAL, _POINTER],
+    **{
+        f"add_units_{values}_{units}": [_POINTER, _POINTER, _WHOLE, _REAL, _POINTER]
+        for values in ("float", "double")
+        for units in ("double", "int")
+    },
+    "filter_units": [_POINTER, _WHOLE, _POINTER, _WHOLE, _WHOLE, _POINTER, *[_WHOLE] * 3],
     "group_lookups": [_POINTER, _POINTER, _WHOLE, _POINTER, _WHOLE, _WHOLE, *[_POINTER] * 8],
     "clipped_map": [_POINTER, _POINTER, *[_WHOLE] * 3, _REAL, _REAL, _POINTER, _POINTER],
     "locate": [_POINTER, _WHOLE, _POINTER, _WHOLE, _POINTER],
@@ -38,6 +43,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "add_weighted_sums_float_double": [_POINTER] * 4,
     "add_weighted_sums_double_double": [_POINTER] * 4,
 }
+_BYTES = ctypes.c_char * 0
 _COUNTS = ("nearest_normals", "group_lookups")  # return a count; the others nothing
 _NAMES = {torch.float32: "float", torch.float64: "double"}
 
@@ -117,11 +123,18 @@ def nearest_normals(
     )
 
 
-def add_units(values: NDArray[np.float32 | np.float64], units: Floats, size: float | Floats) -> None:
+def add_units(values: NDArray[np.float32 | np.float64], units: Floats | Whole32, size: float | Floats) -> None:
     """Round contiguous ``values [n]`` to multiples of ``size``, one or one of each, and add ``units [n]`` of it."""
-    function = library.dpfest_add_units_float if values.dtype == np.float32 else library.dpfest_add_units_double
+    types = ["float" if values.dtype == np.float32 else "double", "int" if units.dtype == np.int32 else "double"]
+    function = getattr(library, "_".join(["dpfest_add_units", *types]))
     common, of_each = _one_or_each(size)
     function(_at(values), _at(units), len(values), common, of_each and _at(of_each[0]))
+
+
+def filter_units(units: Floats, past: Whole32, first: int, slot: int, weights: Floats, bits: int) -> None:
+    """See ``dpfest.correlated._filter_units``."""
+    slots, count = past.shape
+    library.dpfest_filter_units(_at(units), len(units), _at(past), count, first, _at(weights), slots, slot, bits)
 
 
 def group_lookups(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bool) -> tuple[Tensor, ...]:
@@ -241,8 +254,9 @@ def _pointers(tensors: Sequence[Tensor]) -> Any:
     return (_POINTER * len(tensors))(*(one.data_ptr() for one in tensors))
 
 
-def _at(array: NDArray[Any]) -> int:
-    return array.ctypes.data
+def _at(array: NDArray[Any]) -> Any:
+    """Return a writable contiguous array as an argument of the library, in a third of the time of array.ctypes.data."""
+    return _BYTES.from_buffer(array.data)
 
 
 def _one_or_each(value: float | Floats) -> tuple[float, tuple[Floats] | None]:

@@ -72,13 +72,12 @@ MUTATIONS = [
     ),
     Mutation(
         "the filter of correlated noise rounds halves to the even side",
-        "dpfest/correlated.py", "2.0 ** (BITS - 1)\n            units *= 2.0**-BITS\n            np.floor(",
-        "0\n            units *= 2.0**-BITS\n            np.rint(",
-        "tests/dpfest/test_bands.py::test_what_is_released_follows_from_the_rounded_release_of_the_filtered_sums",
+        "dpfest/correlated.py", "2.0 ** (BITS - 1)\n    units *= 2.0**-BITS\n    part[slot] = np.floor(",
+        "0\n    units *= 2.0**-BITS\n    part[slot] = np.rint(", "tests/dpfest/test_bands.py",
     ),
     Mutation(
         "noise is not filtered",
-        "dpfest/correlated.py", "units -= scratch", "pass", "tests/dpfest/test_bands.py",
+        "dpfest/correlated.py", "units -= weight * noise", "pass", "tests/dpfest/test_bands.py",
     ),
     Mutation(
         "the columns of a strategy are longer than is accounted for",
@@ -97,7 +96,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a step out of turn goes on with the noise at hand",
-        "dpfest/correlated.py", "            self._restart()\n        try:", "            pass\n        try:",
+        "dpfest/correlated.py", "            drawn = 0\n", "            pass\n",
         "tests/dpfest/test_bands.py",
     ),
     Mutation(

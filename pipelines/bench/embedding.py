@@ -56,8 +56,10 @@ DENSE = ("dpsgd", "pytorch dense")
 SMALLEST = "adafest, smallest table"
 """Takes turns with every larger table, so that the growth of the time is a ratio within a turn as well."""
 
-_SHARE = 0.7  # of the available memory that a table may take
 _BATCHES = 64
+_SHARE = 0.7  # of the available memory that a table may take
+STEPS = 1 << 14
+"""Of a training with correlated noise: more than are taken."""
 
 
 def bench(config: Config, repeats: int) -> list[Record]:
@@ -124,26 +126,24 @@ def alone(name: str, rows: int, device: str) -> Turn:
 
 def competitor(name: str, weight: Tensor) -> Turn:
     """Return the steps of a competitor on a table that others share in turns."""
-    rows, device = len(weight), weight.device
-    generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(rows, (_BATCHES, BATCH), generator=generator).to(device)
-    arriving = nn.functional.normalize(torch.randn(BATCH, DIMENSION, generator=generator), dim=1).to(device)
-    layer = nn.Embedding(rows, DIMENSION, _weight=weight, sparse=name == "pytorch sparse")
-    optimizer: torch.optim.Optimizer
+    if name not in ORDINARY:
+        return private(ALGORITHMS[name](len(weight)), weight)
+    ids, losses = _batches(weight)
+    layer = nn.Embedding(len(weight), DIMENSION, _weight=weight, sparse=name == "pytorch sparse")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
 
-    def losses(model: nn.Module, batch: Tensor) -> Tensor:
-        return (model(batch) * arriving).sum(1)
+    def step(number: int) -> None:
+        losses(layer, ids[number % _BATCHES]).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    if name in ORDINARY:
-        optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
+    return steps(step, weight.device)
 
-        def step(number: int) -> None:
-            losses(layer, ids[number % _BATCHES]).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
 
-        return steps(step, device)
-    algorithm = ALGORITHMS[name](rows)
+def private(algorithm: Algorithm, weight: Tensor) -> Turn:
+    """Return the steps of an algorithm on a table that others share in turns."""
+    rows, (ids, losses) = len(weight), _batches(weight)
+    layer = nn.Embedding(len(weight), DIMENSION, _weight=weight)
     engine = PrivateEngine(
         nn.Sequential(layer),
         algorithm,
@@ -152,16 +152,25 @@ def competitor(name: str, weight: Tensor) -> Turn:
         cost=step_cost(algorithm, MAP_NOISE),
         expected_batch_size=float(BATCH),
         selected=torch.arange(0, rows, -(-rows // SELECTED)) if algorithm.selection else None,
+        steps=None if algorithm.bands is None else STEPS,
     )
     optimizer = torch.optim.SGD(layer.parameters(), lr=LEARNING_RATE)
     batches = [[MicroBatch(np.arange(BATCH), batch)] for batch in ids]
 
-    def private_step(number: int) -> None:
+    def step(number: int) -> None:
         with engine.lazy.private() if engine.lazy else nullcontext():
             release, _ = engine.gradient(batches[number % _BATCHES], number)
             engine.update(release, [optimizer])
 
-    return steps(private_step, device)
+    return steps(step, weight.device)
+
+
+def _batches(weight: Tensor) -> tuple[Tensor, Callable[[nn.Module, Tensor], Tensor]]:
+    """Return batches of ids ``[batches, b]``, and losses whose gradient at the embeddings is fixed."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(weight), (_BATCHES, BATCH), generator=generator).to(weight.device)
+    arriving = nn.functional.normalize(torch.randn(BATCH, DIMENSION, generator=generator), dim=1).to(weight.device)
+    return ids, lambda model, batch: (model(batch) * arriving).sum(1)
 
 
 def _memory(device: torch.device) -> int:
@@ -175,4 +184,4 @@ def step_cost(algorithm: Algorithm, map_noise: float) -> Event | None:
     if event is None:
         return None
     on_map = None if event.map_noise_multiplier is None else map_noise
-    return replace(event, gradient_noise_multiplier=1.0, map_noise_multiplier=on_map)
+    return replace(event, gradient_noise_multiplier=1.0, map_noise_multiplier=on_map, bands=algorithm.bands)

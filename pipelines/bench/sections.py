@@ -15,7 +15,18 @@ from pipelines.tasks.task import device_of
 SECTIONS = {
     **{
         name: f"pipelines.bench.{name}"
-        for name in ("embedding", "step", "small", "text", "peers", "ranks", "preprocess", "table", "accounting")
+        for name in (
+            "embedding",
+            "correlated",
+            "step",
+            "small",
+            "text",
+            "peers",
+            "ranks",
+            "preprocess",
+            "table",
+            "accounting",
+        )
     },
     **{name: f"pipelines.analysis.{name}" for name in ("corrections", "bias", "contribution")},
 }

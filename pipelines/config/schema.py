@@ -44,6 +44,12 @@ _SECTIONS = {
     "micro_batch_size": "train",
 }
 """Section of the configuration for each argument of `dpfest.plan` and setting of its algorithms."""
+_WHY_NOT = {
+    "algorithm.bands": "noise is correlated over steps only where every step noises the same rows, as under "
+    "algorithm=dpsgd and fest. Where rows change, one that enters has no earlier noise to take back, and one that "
+    "leaves keeps its own (docs/PRIVACY.md, 2.8)",
+}
+"""Keys that some choices of a section have, and why the others do not."""
 _ARGUMENT = re.compile(r"(?<![\w.])(?:selection(?=\.\w)|(?:" + "|".join(_SECTIONS) + ")(?==))")
 
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "text", type(None): "null"}
@@ -210,9 +216,11 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def unknown_key(key: str, keys: Iterable[str]) -> UserError:
-    """Return the error for an unknown key, with the nearest known one."""
+    """Return the error for an unknown key, with the nearest known one, or why it is not there."""
     keys = list(keys)
     parent = key.rpartition(".")[0]
+    if key in _WHY_NOT and key not in keys:
+        return UserError(f"there is no key {key} with this {parent}: {_WHY_NOT[key]}.")
     beside = sorted({other for other in keys if other.rpartition(".")[0] == parent})
     if key in keys:  # the override would add a key to this group
         return UserError(f"{key} is a group of keys, which +{key}.name=value adds to.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpfest
-from dpfest import bands, correlated
+from dpfest import bands, correlated, kernels
 from dpfest.algorithms import DPSGD, FEST, AdaFEST, Exponential, Threshold
 from dpfest.bands import Strategy, strategy
+from dpfest.box_muller import BLOCK
 from dpfest.correlated import Correlated
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
@@ -27,6 +29,15 @@ from tests.dpfest.reference import filtered
 KEY = NoiseKey.from_seed(41)
 FALSE_ALARM = 1e-4
 PUBLIC = SelectionConfig(mechanism="public", prior="a test")
+
+
+@pytest.fixture(params=["compiled", "in Python"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled loops, or their references in Python."""
+    if request.param == "in Python":
+        monkeypatch.setattr(kernels, "library", None)
+    elif kernels.library is None:
+        pytest.skip("dpfest was installed without a compiler")
 
 
 def dense(one: Strategy, steps: int) -> np.ndarray:
@@ -113,6 +124,84 @@ def test_noise_is_that_of_exact_fractions_and_sums_lie_on_its_grid(dtype: torch.
         assert torch.equal(got.flat, want.to(dtype))
 
 
+def whole_numbers(units: np.ndarray, past: np.ndarray, slot: int, weights: np.ndarray) -> list[int]:
+    """What the filter writes to a slot, in Python's integers."""
+    columns, shares = past.T.tolist(), [int(weight) for weight in weights]
+    taken = [sum(a * n for a, n in zip(shares, column, strict=True)) for column in columns]
+    return [(int(unit) - total + 8) // 16 for unit, total in zip(units.tolist(), taken, strict=True)]
+
+
+@pytest.mark.usefixtures("loops")
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 200])
+@pytest.mark.parametrize("slots", [1, 2, 3, 15, 63])
+def test_the_filter_is_that_of_whole_numbers(slots: int, count: int) -> None:
+    """Of random histories, of those at the limits of 32 bits, and of results a half below and above a whole number."""
+    generator = np.random.default_rng(count)
+    for most in (2**23, 2**31 - 1):
+        past = generator.integers(-most - 1, most, (slots, count + 9), dtype=np.int32, endpoint=True)
+        past[:, 4], past[:, 5 % count + 4] = -(2**31), 2**31 - 1
+        weights = np.sort(generator.integers(0, 15, slots, endpoint=True)).astype(float)
+        slot = int(generator.integers(slots))
+        weights = np.roll(weights, slot + 1)  # of slot, the least
+        want = generator.integers(-most - 1, most, count, endpoint=True)
+        want[0], want[count // 2] = -(2**31), 2**31 - 1
+        rest = generator.choice([-8, -7, -1, 0, 7], count)  # -8 is a half, which goes up
+        part = past[:, 4 : 4 + count]
+        units = (16 * want + rest + (weights @ part.astype(float)).astype(np.int64)).astype(float)
+        expected = past.copy()
+        expected[slot, 4 : 4 + count] = want
+        assert whole_numbers(units, part, slot, weights) == want.tolist()
+        correlated._filter_units(units, past, 4, slot, weights)
+        assert np.array_equal(past, expected)
+
+
+@pytest.mark.usefixtures("loops")
+def test_noise_of_many_blocks_is_that_of_the_filter_step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is drawn ahead, for whichever shares of the blocks, by however many threads, and after a failure."""
+    steps, rows, one = 8, 2 * BLOCK + 77, strategy(4, 8)
+    past = np.zeros((one.bands - 1, rows), dtype=np.int64)  # the latest first
+    whole = np.array(one.coefficients[1:])
+    own, other = Correlated(1.0, one, steps), Correlated(1.0, one, steps)
+    monkeypatch.setattr(dpfest.gaussian, "_PER_THREAD", BLOCK)
+    for step in range(steps):
+        fresh = noise_fresh(step, rows, one.norm).astype(np.int64)
+        past = np.vstack([(fresh - whole @ past + 8) // 16, past[:-1]])
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=1 + step % 3: threads)
+        want = past[0] * one.grid(1.0)
+        assert np.array_equal(noise_of(own, shard(rows), step), want)
+        if step == 3:
+            assert np.array_equal(noise_of(other, shard(rows), step), want)
+            with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+                broken.setattr(correlated, "_filter_units", Interrupted(correlated._filter_units, after=2))
+                for later in (4, 5):
+                    noise_of(other, shard(rows), later)
+        if step >= 4:
+            assert np.array_equal(noise_of(other, shard(rows), step), want)
+
+
+class Interrupted:
+    """A function that fails once, after so many calls."""
+
+    def __init__(self, function: Any, after: int) -> None:
+        self.function, self.left = function, after
+
+    def __call__(self, *given: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        self.function(*given)
+
+
+def test_the_bits_of_correlated_noise_do_not_move() -> None:
+    """Runs under a fixed seed are what they were with the first version of the filter."""
+    digest = hashlib.sha256()
+    for number, rows in ((2, 50), (8, 70_001)):
+        own = Correlated(0.7, strategy(number, 20), 20)
+        for step in range(12):
+            digest.update(noise_of(own, shard(rows), step).tobytes())
+    assert digest.hexdigest()[:16] == "c8d05e850db3f563"
+
+
 def test_what_is_released_follows_from_the_rounded_release_of_the_filtered_sums() -> None:
     """X + n is a function of Y = (C / c_0) X + z, rounded, and of outputs before, in halves (one in 16) as well."""
     steps, rows, deviation = 8, 50, 1.0
@@ -140,8 +229,8 @@ def test_a_repeated_step_or_one_out_of_turn_repeats_its_noise(monkeypatch: pytes
     own = Correlated(1.0, strategy(4, steps), steps)
     in_turn = [noise_of(own, shard(rows), step) for step in range(steps)]
     drawn = []
-    original = correlated.draw_blocks
-    monkeypatch.setattr(correlated, "draw_blocks", lambda *given: (drawn.append(1), original(*given))[1])
+    original = correlated.blocks_of
+    monkeypatch.setattr(correlated, "blocks_of", lambda *given: (drawn.append(1), original(*given))[1])
     assert np.array_equal(noise_of(own, shard(rows), 11), in_turn[11]) and not drawn  # it is still there
     for step in (5, 6, 2, 10):
         assert np.array_equal(noise_of(own, shard(rows), step), in_turn[step])

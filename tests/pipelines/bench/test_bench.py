@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 
 from dpfest.errors import UserError
-from pipelines.bench import accounting, embedding, pctr, peers, preprocess, ranks, small, step, table, text
+from pipelines.bench import accounting, correlated, embedding, pctr, peers, preprocess, ranks, small, step, table, text
 from pipelines.bench.algorithms import COMPETITORS
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
@@ -93,7 +93,7 @@ def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean embedding"):
         bench("embeding", config(tmp_path))
     with pytest.raises(
-        UserError, match="there is embedding, step, small, text, peers, ranks, preprocess, table, accounting"
+        UserError, match="there is embedding, correlated, step, small, text, peers, ranks, preprocess, table, acc"
     ):
         bench("xyz", config(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -124,6 +124,19 @@ def test_every_embedding_competitor_is_timed_against_adafest(tmp_path: Path) -> 
     for name in embedding.DENSE:
         assert second[name].median_seconds is None and "bench.dense_coordinates" in (second[name].note or "")
     assert second[embedding.SMALLEST].ratio is not None
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_correlated_noise_is_timed_against_independent_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correlated, "COORDINATES", (6_400, 12_800, 10**10))
+    found = correlated.bench(config(tmp_path), repeats=1)
+    assert [record.case for record in found[::5]] == [
+        f"{part}, {size} coordinates" for size in ("6,400", "12,800") for part in ("step", "noise")
+    ]
+    assert [record.competitor for record in found[:5]] == [
+        "dpsgd", "dpsgd, 2 bands", "dpsgd, 4 bands", "dpsgd, 8 bands", "dpsgd, 16 bands",
+    ]  # fmt: skip
+    assert all(record.ratio is not None and record.reference == "dpsgd" for record in found)
 
 
 def test_adafest_updates_every_touched_row_and_hardly_another() -> None:

@@ -78,9 +78,9 @@ class OwnFrames:
 
     def __init__(self, target: str, options: dict[str, Any], code: str | None) -> None:
         self._target, self._options = target, options
-        self._kind = load(target, "data.target", object, "object", code)
+        self._class = load(target, "data.target", object, "object", code)
         for name, does in _METHODS.items():
-            if not callable(getattr(self._kind, name, None)):
+            if not callable(getattr(self._class, name, None)):
                 raise UserError(f"data.target={target} has no method {name}(), which {does}.")
 
     def identity(self) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class OwnFrames:
             raise UserError(f"data.target={self._target}: frames() yields no row.")
 
     def _made(self) -> Any:
-        with self._named(f"{self._kind.__name__}(**{self._options})"):
-            return self._kind(**self._options)
+        with self._named(f"{self._class.__name__}(**{self._options})"):
+            return self._class(**self._options)
 
     def _paths(self) -> list[Path]:
         made = self._made()
@@ -140,7 +140,8 @@ class OwnFrames:
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"data.target={self._target}: {call} fails ({type(error).__name__}: {error}).") from error
+            said = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
+            raise UserError(f"data.target={self._target}: {call} fails ({said}).") from error
 
 
 class RepeatedRows(TableRows):

@@ -347,7 +347,7 @@ def typed(cfg: DictConfig | Mapping[str, Any], run_code: bool = True) -> Config:
 
     Args:
         cfg: the configuration.
-        run_code: False not to import an algorithm of the user's own, for settings that somebody else may have written.
+        run_code: False to look at no code of the user's own, for settings that somebody else may have written.
 
     Raises:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
@@ -386,6 +386,8 @@ def _section(name: str, values: Any, run_code: bool) -> Any:
             + (f"; did you mean {name}={guess}?" if guess else f"; choose one with {name}=...")
             + (" A file for a table of your own says kind: table." if name == "data" else "")
         )
+    if not run_code and values.get("target") is not None and values.get("code") is None:
+        raise UserError(f"{name}.target names code, and {name}.code does not say which: a run writes both.")
     own = schema(name, choice) is OwnAlgorithm
     section: Any = own_algorithm(values, run_code) if own else build(schema(name, choice), values, name)
     if section.name != choice and section.name in choices:

@@ -74,14 +74,13 @@ def test_what_cannot_be_trained_is_one_sentence(dpfest_here: Command, own: tuple
 
 
 @pytest.fixture
-def visits(own: tuple[str, ...], tmp_path: Path) -> list[dict[str, object]]:
+def visits(own: tuple[str, ...], tmp_path: Path) -> None:
     """The log and the table of products that the document's class reads."""
-    lines: list[dict[str, object]] = [
+    lines = [
         {"bought": i % 3 == 0, "visitor": f"v{i % 40}", "product": f"p{i % 25}", "price": i * 0.1} for i in range(400)
     ]
     (tmp_path / "visits.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "products.csv").write_text("product,kind\n" + "".join(f"p{i},k{i % 5}\n" for i in range(20)))
-    return lines
 
 
 QUICK = ("train.steps=2", "train.batch_size=32", "device=cpu")
@@ -91,26 +90,24 @@ TYPED = (
 )  # fmt: skip
 
 
-def test_a_table_of_ones_own_runs_in_every_command(
-    dpfest_here: Command, visits: list[dict[str, object]], tmp_path: Path
-) -> None:
-    made = dpfest_here("preprocess", "data=visits")
-    assert made.returncode == 0 and "data/visits-" in made.stderr and "(made)" in made.stderr
+@pytest.mark.long("nine commands, one of which builds a report")
+@pytest.mark.usefixtures("visits", "no_reference")
+def test_a_table_of_ones_own_runs_in_every_command(dpfest_here: Command, tmp_path: Path) -> None:
+    for line in (TYPED, ("data=visits",)):
+        made = dpfest_here("preprocess", *line)
+        assert made.returncode == 0 and "(made): " in made.stderr
+    typed, named = (json.loads(path.read_text())["splits"] for path in tmp_path.glob("data/*isits-*/dataset.json"))
+    assert typed == named
     card = dpfest_here("card", "data=visits")
     assert card.stdout.startswith("visits: 400 rows") and re.search(r"\nkind +64 +6 ", card.stdout), "5 and a blank"
-    for line in (TYPED, ("data=visits",)):
-        ended = dpfest_here("train", *line, *QUICK, "algorithm=fest", "privacy.unit=visitor")
+    asked = ("data=visits", *QUICK, "algorithm=fest")
+    for command in ("select", "train", "budget"):
+        ended = dpfest_here(command, *asked)
         assert ended.returncode == 0, ended.stderr
-    again = dpfest_here("train", "data=visits", *QUICK, "algorithm=fest", "privacy.unit=visitor")
-    assert again.stdout.startswith("done before: visits fest")
-    typed, named = (json.loads(next(tmp_path.glob(f"data/{name}-*/dataset.json")).read_text())["splits"]
-                    for name in ("Visits", "visits"))  # fmt: skip
-    assert typed == named
-    planned = dpfest_here("budget", "data=visits", "algorithm=fest")
-    assert planned.returncode == 0 and not dpfest_here("select", "data=visits", "algorithm=fest").returncode
-    runs = [str(path) for path in tmp_path.glob("runs/*isits/*/*")]
+    assert dpfest_here("train", *asked).stdout.startswith("done before: visits fest")
+    runs = [str(path) for path in tmp_path.glob("runs/visits/*/*")]
     packed = dpfest_here("release", *runs, "--cards", "c.jsonl", "--made-by", "a test")
-    assert packed.returncode == 0 and len(runs) == 2, packed.stderr
+    assert packed.returncode == 0 and len(runs) == 1, packed.stderr
     assert '"rows.py:Visits"' in (tmp_path / "c.jsonl").read_text()
     (tmp_path / "rows.py").unlink()  # reports run no code
     report = dpfest_here("report", "profile=smoke", "paths.runs=c.jsonl", "--only", "fig8")
@@ -118,7 +115,9 @@ def test_a_table_of_ones_own_runs_in_every_command(
 
 
 @pytest.mark.slow
-def test_a_table_of_ones_own_is_swept(dpfest_here: Command, visits: list[dict[str, object]], tmp_path: Path) -> None:
+@pytest.mark.long("starts a process for each run of a sweep")
+@pytest.mark.usefixtures("visits")
+def test_a_table_of_ones_own_is_swept(dpfest_here: Command, tmp_path: Path) -> None:
     swept = dpfest_here("sweep", "data=visits", *QUICK, "algorithm=dpsgd,fest")
     assert swept.returncode == 0 and "2 runs (1 dpsgd, 1 fest): 0 done, 2 to do." in swept.stdout, swept.stderr
     assert len(list(tmp_path.glob("runs/visits/*/*/release/summary.json"))) == 2

@@ -14,6 +14,7 @@ import polars as pl
 from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowBlock
 from pipelines.data.clicks.table import ColumnsConfig, FramesConfig, TableRows
+from pipelines.data.clicks.table_files import TableFiles
 from pipelines.data.clicks.table_frames import FRAME_ROWS, ColumnCheck, Frame, Frames, Wanted, columns_of
 from pipelines.data.source import Progress
 from pipelines.system.checksum import fingerprint
@@ -88,8 +89,7 @@ class OwnFrames:
         return {"target": without_folder(self._target), "files": files}
 
     def files(self) -> list[dict[str, Any]]:
-        prints = ((path, fingerprint(path)) for path in self._paths())
-        return [{"path": str(path.absolute()), "bytes": it["bytes"], "sha256": it["sha256"]} for path, it in prints]
+        return TableFiles(self._paths()).files()
 
     def check(self, wanted: Wanted) -> None:
         """Refuse nothing: columns are known when frames are."""

@@ -239,6 +239,17 @@ def config(here: Path, runs_in: Callable[[Path], Path], *more: str) -> Config:
     return typed(Composer().compose(named_code([*line, *quick, *paths, *more])))
 
 
+@pytest.mark.usefixtures("here")
+def test_settings_of_somebody_else_neither_run_code_nor_look_for_it() -> None:
+    line = ["data=rows:Rows", "data.options.path=x", "data.label=clicked"]
+    settings = typed(Composer().compose(named_code(line))).to_dict()
+    Path("rows.py").unlink()
+    assert typed(settings, run_code=False).data.name == "Rows"
+    settings["data"]["code"] = None
+    with pytest.raises(UserError, match=r"data\.target names code, and data\.code does not say which"):
+        typed(settings, run_code=False)
+
+
 @pytest.mark.parametrize("more", [["algorithm=fest"], ["algorithm=adafest", "privacy.unit=household_id"]])
 def test_it_trains_and_its_release_is_checked_without_running_it(
     here: Path, runs_in: Callable[[Path], Path], more: list[str]

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from dpfest.algorithm import PrivateAlgorithm
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
-from pipelines.config.code import CHOICE, code_of, load
 from pipelines.config.schema import MISSING, build
+from pipelines.system.code import CHOICE, code_of, load
 from pipelines.system.files import NAME
 
 

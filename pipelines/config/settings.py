@@ -53,6 +53,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "map_synthetic": "pipelines.data.clicks.map_synthetic:MapSyntheticConfig",
         "table": "pipelines.data.clicks.table:TableConfig",
         "table_stream": "pipelines.data.clicks.table_stream:TableStreamConfig",
+        "module": "pipelines.data.clicks.own_table:OwnTableConfig",
         "journey_text": "pipelines.data.text.journey:JourneyTextConfig",
         "sst2": "pipelines.data.text.glue:Sst2Config",
         "sst2_phrases": "pipelines.data.text.glue:Sst2PhrasesConfig",
@@ -341,7 +342,7 @@ def typed(cfg: DictConfig | Mapping[str, Any], run_code: bool = True) -> Config:
 
     Args:
         cfg: the configuration.
-        run_code: False not to import an algorithm of the user's own, for settings that somebody else may have written.
+        run_code: False to look at no code of the user's own, for settings that somebody else may have written.
 
     Raises:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
@@ -380,11 +381,13 @@ def _section(name: str, values: Any, run_code: bool) -> Any:
             + (f"; did you mean {name}={guess}?" if guess else f"; choose one with {name}=...")
             + (" A file for a table of your own says kind: table." if name == "data" else "")
         )
-    if isinstance(named, str) and named != choice and named in choices:
-        raise UserError(f"{name}.name={named} is the name of other {name}: give yours another.")
-    if schema(name, choice) is OwnAlgorithm:
-        return own_algorithm(values, run_code)
-    return build(schema(name, choice), values, name)
+    if not run_code and values.get("target") is not None and values.get("code") is None:
+        raise UserError(f"{name}.target names code, and {name}.code does not say which: a run writes both.")
+    own = schema(name, choice) is OwnAlgorithm
+    section: Any = own_algorithm(values, run_code) if own else build(schema(name, choice), values, name)
+    if section.name != choice and section.name in choices:
+        raise UserError(f"{name}.name={section.name} is the name of other {name}: give yours another.")
+    return section
 
 
 def schema(section: str, choice: str) -> type[Any]:

@@ -37,12 +37,12 @@ def content_hash(data: DataConfig, source: dict[str, Any]) -> str:
     """Return 64 hexadecimal digits over everything that determines the rows.
 
     Args:
-        data: The data configuration. Excluded are paths, since data and tokenizers may be moved, and the days of
+        data: The data configuration. Excluded are paths, since data, tokenizers and code may be moved, and the days of
             a stream, which ``source`` identifies.
         source: Identity of the source, from :meth:`DataConfig.identity`.
     """
     settings = dataclasses.asdict(data)  # type: ignore[call-overload]
-    for place in ("path", "tokenizer", *(["days"] if data.is_stream else [])):
+    for place in ("path", "tokenizer", "target", *(["days"] if data.is_stream else [])):
         settings.pop(place, None)
     for name in LATER:
         if settings.get(name) is None:

@@ -73,13 +73,16 @@ class DataConfig(ABC):
             UserError: The source is malformed or has no training row.
         """
 
-    def units_of_rows(self, day: int, column: str, scratch: Path) -> NDArray[np.int64]:
+    def units_of_rows(self, day: int, column: str, written: Dataset) -> NDArray[np.int64]:
         """Return an identifier of the unit of each training row of a day, in the order of the rows.
 
         Args:
             day: its number.
             column: one of :attr:`units`.
-            scratch: a folder for temporary files, which need not exist.
+            written: the day's rows.
+
+        Raises:
+            UserError: the source is missing, or holds other rows than were written.
         """
         raise UserError(f"data={self.name} has no units.")
 

@@ -18,7 +18,7 @@ from dpfest.selection import counted
 from pipelines.data.dataset import Dataset
 from pipelines.data.derived import read_derived, write_derived
 from pipelines.data.rows import NO_ROW
-from pipelines.data.source import SCRATCH, DataConfig
+from pipelines.data.source import DataConfig
 from pipelines.data.stream import Stream
 
 Identifiers = NDArray[np.int64]
@@ -33,13 +33,7 @@ def write_identifiers(data: DataConfig, stream: Stream, days: int, column: str) 
     for number, day in zip(stream.day_numbers[:days], stream.days[:days], strict=True):
         path = _file(day, column)
         if read_derived(path, day.training_rows) is None:
-            found = data.units_of_rows(number, column, day.folder / SCRATCH)
-            if len(found) != day.examples:
-                raise UserError(
-                    f"The source of {day.folder} has {len(found):,} training rows, and {day.examples:,} were written: "
-                    f"delete {day.folder} and preprocess again."
-                )
-            write_derived(path, found, day.training_rows)
+            write_derived(path, data.units_of_rows(number, column, day), day.training_rows)
 
 
 def identifiers(days: Sequence[Dataset], column: str) -> list[Identifiers]:

@@ -14,9 +14,9 @@ from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
 from dpfest.sampling import CyclicPoisson
 from dpfest.topk import EQUAL, SelectionConfig
-from pipelines.config.code import without_folder
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
+from pipelines.system.code import without_folder
 from pipelines.system.hub import pinned
 
 # Settings of `train` that change no result: they only determine when something is written, or how a logical batch is

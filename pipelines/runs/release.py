@@ -22,12 +22,12 @@ import yaml
 
 from dpfest.errors import UserError
 from dpfest.ledger import EXAMPLE
-from pipelines.config.code import without_folder
 from pipelines.config.unit import UnitSettings
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.recount import AGAIN, refuse_miscounted
 from pipelines.runs.weights import refuse_other_weights
 from pipelines.system.checksum import SUMS, sums_text
+from pipelines.system.code import without_folder
 from pipelines.system.files import NAME, json_text, write_atomically
 from pipelines.system.plain import json_value, yaml_value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import dpfest
 from dpfest.errors import UserError
 from dpfest.validation import check_model
-from pipelines.config.code import CHOICE, code_of, load, without_folder
 from pipelines.config.schema import MISSING
+from pipelines.system.code import CHOICE, code_of, load, refuse_places, without_folder
 from pipelines.tasks.click_model import ClickModelConfig
 from pipelines.tasks.smaller_tables import SmallerTables
 
@@ -42,12 +42,7 @@ class ModuleConfig(ClickModelConfig):
     def __post_init__(self) -> None:
         if self.target == MISSING:
             return
-        for text in _texts(self.options):
-            if text.startswith(("/", "~")):
-                raise ValueError(
-                    f"model.options holds {text}, a path on this machine, and options are published with a run: name "
-                    "it relative to the working folder."
-                )
+        refuse_places(self.options, "model.options")
         if self.code is None:
             self.code = code_of(self.target, "model.target")
 
@@ -199,10 +194,3 @@ class _MadeUp:
         starts, filled = sizes.cumsum(0) - sizes, torch.stack([torch.ones_like(sizes), sizes - 1], 1).bool()
         bags = [(values[chosen][filled], starts) for values in self._bags]
         return self._numbers[chosen], categorical, *([bags] if bags else []), chosen % 2.0
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    for item in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _texts(item)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from dpfest.errors import UserError
 from pipelines.system.ranges import Count, Width, Within
+from pipelines.tasks.attention import CausalAttention, waves
 from pipelines.tasks.click_model import ClickModel, ClickModelConfig, mlp
 
 
@@ -34,12 +33,9 @@ class SequenceModel(ClickModel):
                 "in {genres: {rows: 512, most: 16}}, or choose model=pctr."
             )
         self.length = config.length
-        self.encoders = nn.ModuleList(_Attention(config.dimension, config.heads, config.blocks) for _ in self.bags)
+        self.encoders = nn.ModuleList(CausalAttention(config.dimension, config.heads, config.blocks) for _ in self.bags)
         self.network = mlp(numeric + sum(dims), *config.hidden, 1)
-        rates = torch.exp(torch.arange(0, config.dimension, 2) * (-math.log(10_000.0) / config.dimension))
-        angles = torch.arange(config.length)[:, None] * rates
-        waves = torch.stack([angles.sin(), angles.cos()], 2).flatten(1)[:, : config.dimension]
-        self.register_buffer("positions", waves, persistent=False)
+        self.register_buffer("positions", waves(config.length, config.dimension), persistent=False)
 
     def bag_table(self, rows: int, dim: int, mode: str, device: str | None) -> nn.Module:
         return nn.Embedding(rows, dim, padding_idx=rows - 1, device=device)
@@ -53,35 +49,12 @@ class SequenceModel(ClickModel):
         at = torch.where(real, (starts + held - lengths)[:, None] + place, len(ids))
         values = torch.cat([ids.clamp(max=max(padding - 1, 0)), ids.new_tensor([padding])])[at]
         state = (table(values) + self.positions.to(table.weight.dtype)) * real[..., None]
-        seen = (real[:, None] & (place <= place[:, None])) | torch.eye(self.length, dtype=torch.bool, device=ids.device)
-        state = self.encoders[number](state, seen[:, None])
+        state = self.encoders[number](state, real)
         last = state[torch.arange(len(starts), device=ids.device), (lengths - 1).clamp(min=0)]
         return last * (lengths > 0)[:, None]
 
     def logits(self, numeric: Tensor, embedded: Sequence[Tensor]) -> Tensor:
         return self.network(torch.cat([numeric, *embedded], dim=1)).squeeze(1)
-
-
-class _Attention(nn.Module):
-    """Blocks of causal self-attention and a layer of each position, both added to what they read."""
-
-    def __init__(self, dim: int, heads: int, blocks: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * blocks))
-        self.inputs = nn.ModuleList(nn.Linear(dim, 3 * dim) for _ in range(blocks))
-        self.outputs = nn.ModuleList(nn.Linear(dim, dim) for _ in range(blocks))
-        self.layers = nn.ModuleList(mlp(dim, dim, dim) for _ in range(blocks))
-
-    def forward(self, state: Tensor, seen: Tensor) -> Tensor:
-        """Return states ``[b, length, dim]``; ``seen [b, 1, length, length]`` says what each position may look at."""
-        for number, layer in enumerate(self.layers):
-            read = self.inputs[number](self.norms[2 * number](state))
-            query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in read.chunk(3, 2))
-            found = scaled_dot_product_attention(query, key, value, attn_mask=seen)
-            state = state + self.outputs[number](found.transpose(1, 2).flatten(2))
-            state = state + layer(self.norms[2 * number + 1](state))
-        return state
 
 
 @dataclass

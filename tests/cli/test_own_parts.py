@@ -1,4 +1,4 @@
-"""A rule and a model of one's own at the prompt, as docs/OWN.md says: trained, swept, planned, audited and reported."""
+"""A table, a model and a rule of one's own at the prompt, as docs/OWN.md says: in every command."""
 
 from __future__ import annotations
 
@@ -71,3 +71,68 @@ def test_what_cannot_be_trained_is_one_sentence(dpfest_here: Command, own: tuple
         r"error: model\.target=models\.py:TwoTower: The layer .*BatchNorm1d", ended.stderr
     )
     assert not (tmp_path / "runs" / ".selections").exists()
+
+
+@pytest.fixture
+def visits(own: tuple[str, ...], tmp_path: Path) -> None:
+    """The log and the table of products that the document's class reads."""
+    lines = [
+        {"bought": i % 3 == 0, "visitor": f"v{i % 40}", "product": f"p{i % 25}", "price": i * 0.1} for i in range(400)
+    ]
+    (tmp_path / "visits.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "products.csv").write_text("product,kind\n" + "".join(f"p{i},k{i % 5}\n" for i in range(20)))
+
+
+QUICK = ("train.steps=2", "train.batch_size=32", "device=cpu")
+TYPED = (
+    "data=rows.py:Visits", "data.options.path=visits.jsonl", "data.options.products=products.csv", "data.label=bought",
+    "data.categorical={visitor: 8192, product: 4096, kind: 64}", "data.numeric={price: log1p}", "data.unit=[visitor]",
+)  # fmt: skip
+
+
+@pytest.mark.long("nine commands, one of which builds a report")
+@pytest.mark.usefixtures("visits", "no_reference")
+def test_a_table_of_ones_own_runs_in_every_command(dpfest_here: Command, tmp_path: Path) -> None:
+    for line in (TYPED, ("data=visits",)):
+        made = dpfest_here("preprocess", *line)
+        assert made.returncode == 0 and "(made): " in made.stderr
+    typed, named = (json.loads(path.read_text())["splits"] for path in tmp_path.glob("data/*isits-*/dataset.json"))
+    assert typed == named
+    card = dpfest_here("card", "data=visits")
+    assert card.stdout.startswith("visits: 400 rows") and re.search(r"\nkind +64 +6 ", card.stdout), "5 and a blank"
+    asked = ("data=visits", *QUICK, "algorithm=fest")
+    for command in ("select", "train", "budget"):
+        ended = dpfest_here(command, *asked)
+        assert ended.returncode == 0, ended.stderr
+    assert dpfest_here("train", *asked).stdout.startswith("done before: visits fest")
+    runs = [str(path) for path in tmp_path.glob("runs/visits/*/*")]
+    packed = dpfest_here("release", *runs, "--cards", "c.jsonl", "--made-by", "a test")
+    assert packed.returncode == 0 and len(runs) == 1, packed.stderr
+    assert '"rows.py:Visits"' in (tmp_path / "c.jsonl").read_text()
+    (tmp_path / "rows.py").unlink()  # reports run no code
+    report = dpfest_here("report", "profile=smoke", "paths.runs=c.jsonl", "--only", "fig8")
+    assert report.returncode == 0, report.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.long("starts a process for each run of a sweep")
+@pytest.mark.usefixtures("visits")
+def test_a_table_of_ones_own_is_swept(dpfest_here: Command, tmp_path: Path) -> None:
+    swept = dpfest_here("sweep", "data=visits", *QUICK, "algorithm=dpsgd,fest")
+    assert swept.returncode == 0 and "2 runs (1 dpsgd, 1 fest): 0 done, 2 to do." in swept.stdout, swept.stderr
+    assert len(list(tmp_path.glob("runs/visits/*/*/release/summary.json"))) == 2
+
+
+@pytest.mark.usefixtures("visits")
+def test_a_table_with_a_wrong_value_is_one_sentence_with_its_frame_and_row(
+    dpfest_here: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.py"
+    path.write_text(path.read_text().replace("100_000", "150").replace("pl.Boolean", "pl.Int64"))
+    log = (tmp_path / "visits.jsonl").read_text().splitlines(keepends=True)
+    log[151] = log[151].replace("false", "7").replace("true", "7")
+    (tmp_path / "visits.jsonl").write_text("".join(log).replace("true", "1").replace("false", "0"))
+    ended = dpfest_here("train", "data=visits", *QUICK)
+    assert ended.returncode == 2 and ended.stderr.count("error: ") == 1
+    assert "error: frame 2 of rows.py:Visits, row 2: bought is 7, but a label is 0 or 1" in ended.stderr
+    assert not list(tmp_path.glob("data/*"))

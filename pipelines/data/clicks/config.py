@@ -80,9 +80,17 @@ class ClickConfig(DataConfig):
             self.bags,
         )
 
-    def units_of_rows(self, day: int, column: str, scratch: Path) -> NDArray[np.int64]:
-        blocks = self.source(day, scratch).blocks(lambda done, total: None)
-        return np.concatenate([block.units[column][split_of(block, self.split) == 0] for block in blocks])
+    def units_of_rows(self, day: int, column: str, written: Dataset) -> NDArray[np.int64]:
+        source = self.source(day, written.folder / SCRATCH)
+        blocks = source.blocks(lambda done, total: None)
+        found = np.concatenate([block.units[column][split_of(block, self.split) == 0] for block in blocks])
+        now, then = ([one["sha256"] for one in files] for files in (source.files(), written.description["sources"]))
+        if now != then or len(found) != written.examples:
+            raise UserError(
+                f"The source of {written.folder} has other rows now than were written, {len(found):,} and "
+                f"{written.examples:,} to train on: delete {written.folder} and preprocess again."
+            )
+        return found
 
     def features(self) -> list[int] | int:
         return self.vocabulary.sizes or self.tables

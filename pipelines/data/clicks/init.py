@@ -10,7 +10,7 @@ import polars as pl
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.proposal import Proposal, propose, yaml
-from pipelines.data.clicks.table_files import check_columns, columns_of, files_of, frames, is_text, rows_of
+from pipelines.data.clicks.table_files import TableFiles, files_of, frames, is_text, rows_of, types_of
 from pipelines.system.files import NAME, write_atomically
 
 SAMPLE = 1_000_000
@@ -57,8 +57,8 @@ def _name(path: Path) -> str:
 
 def _sample(files: list[Path]) -> pl.DataFrame:
     """Return the first rows of each file, all columns: at most :data:`SAMPLE` in all, at least one."""
-    each, names = max(1, SAMPLE // len(files)), list(columns_of(files[0]))
-    check_columns(files, {str(files[0]): dict.fromkeys(names)})
+    each, names = max(1, SAMPLE // len(files)), list(types_of(files[0]))
+    TableFiles(files).check({str(files[0]): dict.fromkeys(names)})
     parts: list[pl.DataFrame] = []
     for path in files:
         taken = 0

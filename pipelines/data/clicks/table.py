@@ -7,6 +7,7 @@ Rows of tables, means and deviations are therefore the user's own statements, an
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,26 +36,43 @@ from pipelines.data.clicks.table_columns import (
     transformed,
 )
 from pipelines.data.clicks.table_days import DayColumn, parts_of
-from pipelines.data.clicks.table_files import CATEGORIES, LISTS, NUMBERS, PARTED, TEXT, check_columns, files_of, frames
+from pipelines.data.clicks.table_files import TableFiles, files_of
+from pipelines.data.clicks.table_frames import CATEGORIES, LISTS, NUMBERS, PARTED, TEXT, Frames, Wanted
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import HASH_SPECIFICATION, line_content
 from pipelines.data.source import Progress, RefusedRows
-from pipelines.system.checksum import fingerprint
 from pipelines.system.files import NAME
 
 _UNIT = re.compile(r"\w[\w +-]*")
 
 
+class FramesConfig(ClickConfig):
+    """A table, whose rows come in frames."""
+
+    kind: str
+
+    @abstractmethod
+    def frames(self) -> Frames:
+        """Return all rows.
+
+        Raises:
+            UserError: they are not there.
+        """
+
+    @property
+    def reader(self) -> type[TableRows]:
+        """What makes rows of frames."""
+        return TableRows
+
+
 @dataclass
-class TableConfig(ClickConfig):
-    """A table of your own: Parquet, Arrow, CSV or TSV files with a row for each example.
+class ColumnsConfig(FramesConfig):
+    """What the columns of a table mean, wherever its rows come from.
 
     Sizes of tables and constants of transforms are your public statements: choose them from what you know of the field,
     not from these rows, for epsilon does not cover what they reveal.
 
     Attributes:
-        kind: ``table``; a file of your own, such as conf/data/clicks.yaml, says so, and gives its own ``name``.
-        path: a file, a folder or a pattern such as 'clicks/*.parquet'. Required.
         label: the column of labels, 0 or 1, true or false; or a comparison with a number, as in "rating > 3". Required.
         categorical: categorical columns (text, whole numbers, booleans or dates), each with the rows of its embedding
             table, a public number (without effect unless ``vocabulary.policy`` is hash), as in {user: 8192}; of a
@@ -67,9 +85,6 @@ class TableConfig(ClickConfig):
             to split by a hash of each line, in the shares of ``split``.
     """
 
-    kind: Literal["table"] = "table"
-    name: str = "table"
-    path: str = "???"
     label: str = "???"
     categorical: dict[str, RowsOfTable | BagConfig] = field(default_factory=dict)
     numeric: dict[str, str] = field(default_factory=dict)
@@ -101,7 +116,8 @@ class TableConfig(ClickConfig):
         """Raise UserError for an invalid setting."""
         if self.vocabulary.sizes is not None:
             raise UserError(
-                "data.vocabulary.sizes has no effect on data=table: data.categorical gives the rows of each table."
+                f"data.vocabulary.sizes has no effect on data={self.kind}: data.categorical gives the rows of each "
+                "table."
             )
         super().check()
         if not NAME.fullmatch(self.name):
@@ -130,16 +146,16 @@ class TableConfig(ClickConfig):
 
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""
-        return {"files": [fingerprint(path) for path in files_of(self.path)], "hash": self._hash}
+        return {**self.frames().identity(), "hash": self._hash}
 
     def source(self, day: int, scratch: Path) -> RowSource:
         """Return the reader of the rows."""
-        return self.rows(files_of(self.path))
+        return self.rows(self.frames())
 
-    def rows(self, files: list[Path], number: int = 0, days: DayColumn | None = None) -> RowSource:
-        """Return the reader of files whose rows are of the day ``number``, or of the rows that ``days`` says are."""
+    def rows(self, frames: Frames, number: int = 0, days: DayColumn | None = None) -> RowSource:
+        """Return the reader of frames whose rows are of the day ``number``, or of the rows that ``days`` says are."""
         parts = None if self.split_by is None else (self.split_by, tuple(self.split.shares))
-        return TableRows(files, self.label, self.categorical, self.numeric, self.unit, parts, number, days)
+        return self.reader(frames, self.label, self.categorical, self.numeric, self.unit, parts, number, days)
 
     def more_rows(self, part: str) -> str:
         """Return what gives a split more rows."""
@@ -151,6 +167,28 @@ class TableConfig(ClickConfig):
         return sizes if self.vocabulary.policy == "hash" else len(sizes)
 
 
+@dataclass
+class FilesConfig(FramesConfig):
+    """Files that hold the rows of a table.
+
+    Attributes:
+        kind: ``table``; a file of your own, such as conf/data/clicks.yaml, says so, and gives its own ``name``.
+        path: a file, a folder or a pattern such as 'clicks/*.parquet'. Required.
+    """
+
+    kind: Literal["table"] = "table"
+    name: str = "table"
+    path: str = "???"
+
+    def frames(self) -> Frames:
+        return TableFiles(files_of(self.path))
+
+
+@dataclass
+class TableConfig(ColumnsConfig, FilesConfig):
+    """A table of your own: Parquet, Arrow, CSV or TSV files with a row for each example."""
+
+
 def sizes_of(categorical: Mapping[str, int | BagConfig]) -> dict[str, int]:
     """Return the rows of each table in the order of a dataset's features: by name, bags after the others."""
     tables = sorted(categorical.items(), key=lambda table: (isinstance(table[1], BagConfig), table[0]))
@@ -158,10 +196,10 @@ def sizes_of(categorical: Mapping[str, int | BagConfig]) -> dict[str, int]:
 
 
 class TableRows:
-    """Rows of the files of a table; features are in the order of their names, bags last, however they are listed.
+    """Rows of a table's frames; features are in the order of their names, bags last, however they are listed.
 
     Args:
-        files: the files, in the order of their rows.
+        frames: where the rows come from.
         label: as ``data.label``.
         categorical: categorical columns, with the rows of their tables, or as bags.
         numeric: numeric columns, with their transforms.
@@ -171,12 +209,12 @@ class TableRows:
         days: column by which rows of other days are left out; None for all rows.
 
     Raises:
-        UserError: a setting is invalid, or a file lacks a column or holds it as another type.
+        UserError: a setting is invalid, or the frames are known to lack a column or to hold it as another type.
     """
 
     def __init__(
         self,
-        files: list[Path],
+        frames: Frames,
         label: str,
         categorical: Mapping[str, int | BagConfig],
         numeric: Mapping[str, str],
@@ -194,53 +232,42 @@ class TableRows:
         self.numeric_names = tuple(sorted(numeric))
         described = [f"{name} {numeric[name]}" for name in self.numeric_names]
         self.numeric_transform = f"{'; '.join(described)}; standardised ones clipped to [-5, 5], unknown as 0"
-        self._paths = files
+        self._frames = frames
         self._label = Label.parse(label)
         self._transforms = {name: transform(name, numeric[name]) for name in self.numeric_names}
         self._units = tuple(sorted(units))
         self._parts, self._number, self._days = parts, number, days
-        check_columns(
-            files,
-            {
-                "data.label": {self._label.column: NUMBERS},
-                "data.categorical": dict.fromkeys(self._singles, CATEGORIES)
-                | {name: LISTS if separator is None else PARTED for name, separator in self._separators.items()},
-                "data.numeric": dict.fromkeys(self.numeric_names, NUMBERS),
-                "data.unit": dict.fromkeys(self._units, CATEGORIES),
-                "data.split_by": {} if parts is None else {parts[0]: (TEXT,)},
-                "data.day": {} if days is None else {days.column: days.kinds},
-            },
-        )
+        self._wanted: Wanted = {
+            "data.label": {self._label.column: NUMBERS},
+            "data.categorical": dict.fromkeys(self._singles, CATEGORIES)
+            | {name: LISTS if separator is None else PARTED for name, separator in self._separators.items()},
+            "data.numeric": dict.fromkeys(self.numeric_names, NUMBERS),
+            "data.unit": dict.fromkeys(self._units, CATEGORIES),
+            "data.split_by": {} if parts is None else {parts[0]: (TEXT,)},
+            "data.day": {} if days is None else {days.column: days.kinds},
+        }
+        frames.check(self._wanted)
 
     def files(self) -> list[dict[str, Any]]:
-        """Return path, size and SHA-256 of the files."""
-        prints = ((path, fingerprint(path)) for path in self._paths)
-        return [{"path": str(path.absolute()), "bytes": it["bytes"], "sha256": it["sha256"]} for path, it in prints]
+        """Return path, size and SHA-256 of what the rows come from."""
+        return self._frames.files()
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
         """Yield all rows in order, some thousands at a time.
 
         Raises:
-            UserError: a file cannot be read, or a value cannot be used; names file, row and column.
+            UserError: they cannot be read, or a value cannot be used; names place, row and column.
         """
-        named = [self._label.column, *self.numeric_names, *self.categorical_names, *self._units]
-        named += ([self._parts[0]] if self._parts else []) + ([self._days.column] if self._days else [])
-        columns = list(dict.fromkeys(named))
-        sizes = [path.stat().st_size for path in self._paths]
-        for file, path in enumerate(self._paths):
-            done = 0
-            for frame, share in frames(path, columns):
-                mine, numbered = np.arange(frame.height), []
-                if self._days is not None:
-                    with _located(path, done + mine):
-                        number = self._days.numbers(frame.get_column(self._days.column))
-                    mine = np.flatnonzero(self._days.days_of(number) == self._number)
-                    numbered = [number[mine]]
-                with _located(path, done + mine):
-                    block = self._block(frame if len(mine) == frame.height else frame[mine], numbered)
-                yield block
-                done += frame.height
-                progress(int(sum(sizes[:file]) + share * sizes[file]), sum(sizes))
+        for frame, where, before in self._frames.read(self._wanted, progress):
+            mine, numbered = np.arange(frame.height), []
+            if self._days is not None:
+                with _located(where, before + mine):
+                    number = self._days.numbers(frame.get_column(self._days.column))
+                mine = np.flatnonzero(self._days.days_of(number) == self._number)
+                numbered = [number[mine]]
+            with _located(where, before + mine):
+                block = self._block(frame if len(mine) == frame.height else frame[mine], numbered)
+            yield block
 
     def _block(self, frame: pl.DataFrame, numbered: list[NDArray[np.int64]]) -> RowBlock:
         label = self._label.of(frame.get_column(self._label.column))
@@ -266,17 +293,17 @@ class TableRows:
 
 
 @contextmanager
-def _located(path: Path, rows: NDArray[np.int64]) -> Iterator[None]:
-    """A context in which a value that cannot be used is told with its file and its row there.
+def _located(where: Path | str, rows: NDArray[np.int64]) -> Iterator[None]:
+    """A context in which a value that cannot be used is told with its place and its row there.
 
     Args:
-        path: the file.
+        where: the file or frame.
         rows: place in it of each row that is read, from 0.
     """
     try:
         yield
     except BadValueError as error:
-        raise UserError(f"{path}, row {rows[error.row] + 1:,}: {error}") from error
+        raise UserError(f"{where}, row {rows[error.row] + 1:,}: {error}") from error
 
 
 def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:

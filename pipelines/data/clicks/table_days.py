@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.table_columns import refuse_first
-from pipelines.data.clicks.table_files import DATE, TEXT, WHOLE
+from pipelines.data.clicks.table_frames import DATE, TEXT, WHOLE
 
 _EPOCH = datetime.date(1970, 1, 1)
 

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from dpfest.errors import UserError
+from pipelines.data.clicks.table_frames import FRAME_ROWS, ColumnCheck, Frame, Wanted, columns_of
+from pipelines.data.source import Progress
+from pipelines.system.checksum import fingerprint
 
 BATCH_ROWS = 1 << 20
 """Rows that are read at once: whole row groups of the sizes that polars and Arrow write."""
-FRAME_ROWS = 1 << 16
-"""Rows that are handed on at once: few enough for their arrays to stay in a processor's cache."""
 
 ENDINGS = ".parquet, .arrow, .feather, .ipc, .csv, .tsv, .csv.gz, .csv.zst, .tsv.gz or .tsv.zst"
 _ENDING = re.compile(r"\.(?:parquet|arrow|feather|ipc|(?:csv|tsv)(?:\.gz|\.zst)?)$", re.IGNORECASE)
-
-NUMBER, WHOLE, TEXT, BOOLEAN, DATE = "a number", "a whole number", "text", "a boolean", "a date"
-CATEGORIES = (TEXT, WHOLE, BOOLEAN, DATE)
-"""Kinds of columns that are categorical, or identify units."""
-_LIST_OF = {TEXT: "a list of texts", WHOLE: "of whole numbers", BOOLEAN: "of booleans", DATE: "of dates"}
-LISTS = tuple(_LIST_OF.values())
-"""Kinds of columns that are bags."""
-PARTED = (TEXT,)
-"""Kinds of columns that a separator parts into bags."""
-NUMBERS = (NUMBER, WHOLE, BOOLEAN, TEXT)
-"""Kinds of columns that are numeric, or labels; text must be numbers."""
 
 
 def files_of(place: str) -> list[Path]:
@@ -63,30 +53,32 @@ def files_of(place: str) -> list[Path]:
     return files
 
 
-def check_columns(files: Sequence[Path], wanted: Mapping[str, Mapping[str, Sequence[str] | None]]) -> None:
-    """Refuse files that lack a column or hold it as another type than they may, or than the first file does.
+class TableFiles:
+    """Files of a table as :class:`~pipelines.data.clicks.table_frames.Frames`, in the order of their rows."""
 
-    Args:
-        files: the files.
-        wanted: by key of the configuration, the columns it names, each with the kinds that it may be; None for any.
+    def __init__(self, files: Sequence[Path]) -> None:
+        self._paths = files
 
-    Raises:
-        UserError: names file and column.
-    """
-    first: dict[str, pl.DataType] = {}
-    for path in files:
-        types = columns_of(path)
-        for key, columns in wanted.items():
-            for name, kinds in columns.items():
-                if name not in types:
-                    raise _missing(path, key, name, list(types))
-                if kinds is not None:
-                    _check_kind(path, key, name, types[name], kinds)
-                if _kind(types[name]) != _kind(first.setdefault(name, types[name])):
-                    raise UserError(
-                        f"{path}: the column {name} is of type {types[name]}, but in {files[0]} of type {first[name]}: "
-                        "write all files with one type."
-                    )
+    def identity(self) -> dict[str, Any]:
+        return {"files": [fingerprint(path) for path in self._paths]}
+
+    def files(self) -> list[dict[str, Any]]:
+        prints = ((path, fingerprint(path)) for path in self._paths)
+        return [{"path": str(path.absolute()), "bytes": it["bytes"], "sha256": it["sha256"]} for path, it in prints]
+
+    def check(self, wanted: Wanted) -> None:
+        check = ColumnCheck(wanted)
+        for path in self._paths:
+            check(path, types_of(path))
+
+    def read(self, wanted: Wanted, progress: Progress) -> Iterator[Frame]:
+        sizes = [path.stat().st_size for path in self._paths]
+        for file, path in enumerate(self._paths):
+            done = 0
+            for frame, share in frames(path, columns_of(wanted)):
+                yield Frame(frame, path, done)
+                done += frame.height
+                progress(int(sum(sizes[:file]) + share * sizes[file]), sum(sizes))
 
 
 def frames(path: Path, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, float]]:
@@ -155,7 +147,7 @@ def rows_of(path: Path) -> int:
         raise _unreadable(path, error) from error
 
 
-def columns_of(path: Path) -> dict[str, pl.DataType]:
+def types_of(path: Path) -> dict[str, pl.DataType]:
     """Return the columns of a file with their types, in their order.
 
     Raises:
@@ -176,44 +168,3 @@ def _unreadable(path: Path, error: Exception, rows: int = 0) -> UserError:
         f"{path} is truncated, corrupt or not what its ending says: {read} ({cause}). Write or fetch it again; such a "
         "file is never used in part."
     )
-
-
-def _missing(path: Path, key: str, name: str, there: Sequence[str]) -> UserError:
-    close = difflib.get_close_matches(name, there, n=1)
-    known = f"did you mean {close[0]}?" if close else f"it has {', '.join(there[:10])}{', …' * (len(there) > 10)}."
-    return UserError(f"{path} has no column {name}, which {key} names; {known}")
-
-
-def _kind(type_: pl.DataType) -> str | None:
-    """Return what kind of values a type holds; None for those that are not read."""
-    if type_.is_integer():
-        return WHOLE
-    if type_.is_numeric():
-        return NUMBER
-    if isinstance(type_, pl.List):
-        return _LIST_OF.get(_kind(pl.Series(dtype=type_.inner).dtype) or "")
-    of_others = {pl.String: TEXT, pl.Categorical: TEXT, pl.Enum: TEXT, pl.Boolean: BOOLEAN, pl.Date: DATE}
-    return of_others.get(type_.base_type())
-
-
-def _check_kind(path: Path, key: str, name: str, type_: pl.DataType, kinds: Sequence[str]) -> None:
-    kind = _kind(type_)
-    if kind in kinds:
-        return
-    what = f"{path}: the column {name} holds {type_}"
-    if type_.is_nested() and kinds is not LISTS:
-        several = f"{what}, several values in a row"
-        if kinds is PARTED:
-            raise UserError(f"{several}, which need no separator: leave it out.")
-        if key == "data.categorical" and kind in LISTS:
-            bag = f"{{{name}: {{rows: 512, most: 16}}}}"
-            raise UserError(f"{several}: say how many of them count at most, as in '{key}={bag}'.")
-        raise UserError(f"{several}, which {key} does not take: leave it out.")
-    cure = "write it as one of these."
-    if kinds is LISTS and kind in CATEGORIES:
-        parted = ", or say what stands between values, by separator" if kind == TEXT else ""
-        cure = f"for one value in a row, give the rows of its table alone, as in {name}: 512{parted}."
-    if kind == NUMBER:  # of a categorical column, or of one of units
-        listed = "list it under data.numeric, or " if key == "data.categorical" else ""
-        cure = f"{listed}write whole numbers as such (pandas makes them floats where one is missing, unless Int64)."
-    raise UserError(f"{what}, and {key} takes {', '.join(kinds[:-1])}{' or ' * (len(kinds) > 1)}{kinds[-1]}: {cure}")

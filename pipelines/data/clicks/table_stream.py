@@ -15,8 +15,8 @@ from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import DaySplitConfig
 from pipelines.data.clicks.table import TableConfig
 from pipelines.data.clicks.table_days import DayColumn
-from pipelines.data.clicks.table_files import files_of
-from pipelines.system.checksum import fingerprint
+from pipelines.data.clicks.table_files import TableFiles, files_of
+from pipelines.data.clicks.table_frames import Frames
 from pipelines.system.ranges import Count
 
 FILE = "file"
@@ -71,12 +71,11 @@ class TableStreamConfig(TableConfig):
         Raises:
             UserError: there are fewer files than days, or a file lacks a column or holds it as another type.
         """
-        files = files_of(self.path)
         if self.day != FILE:
-            self.rows(files, days=self._column)  # refuses columns once rather than on each day
+            self.rows(self.frames(), days=self._column)  # refuses columns once rather than on each day
             return list(range(self.days or 0))
-        self.rows(files)
-        there = len(files)
+        self.rows(self.frames())
+        there = len(files_of(self.path))
         if self.days is not None and self.days > there:
             raise UserError(f"data.days={self.days} asks for more days than data.path={self.path} has files, {there}.")
         return list(range(self.days or there))
@@ -85,13 +84,16 @@ class TableStreamConfig(TableConfig):
         """Return everything that determines the rows of a day: its file, or all files and which day it is."""
         if self.day != FILE:
             return {**super().identity(day), "day": day, "of": self.days}
-        return {"files": [fingerprint(files_of(self.path)[day])], "hash": self._hash}
+        return {**self._file(day).identity(), "hash": self._hash}
 
     def source(self, day: int, scratch: Path) -> RowSource:
         """Return the reader of a day's rows."""
         if self.day == FILE:
-            return self.rows([files_of(self.path)[day]], number=day)
-        return self.rows(files_of(self.path), number=day, days=self._column)
+            return self.rows(self._file(day), number=day)
+        return self.rows(self.frames(), number=day, days=self._column)
+
+    def _file(self, day: int) -> Frames:
+        return TableFiles([files_of(self.path)[day]])
 
     @property
     def _hash(self) -> dict[str, str]:

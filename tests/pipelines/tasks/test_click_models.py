@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
@@ -18,7 +19,7 @@ from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from pipelines.bench.sections import bench
 from pipelines.config.compose import Composer
-from pipelines.config.settings import Config, typed
+from pipelines.config.settings import Config, schema, typed
 from pipelines.tasks.click_model import ClickModelConfig
 from pipelines.tasks.deepfm import DeepfmConfig
 from pipelines.tasks.dlrm import DlrmConfig
@@ -161,3 +162,9 @@ def test_the_recipe_of_one_model_is_not_that_of_another() -> None:
 def test_the_benchmark_of_the_papers_model_times_no_other(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="times the paper's click model, not model=dlrm"):
         bench("step", config(tmp_path, tmp_path, "model=dlrm"), repeats=1)
+
+
+def test_a_model_on_the_shared_parts_is_short() -> None:
+    for name in ("pctr", "dlrm", "deepfm", "sequence"):
+        network = schema("model", name).network
+        assert len(Path(inspect.getfile(network)).read_text(encoding="utf-8").splitlines()) <= 100, name

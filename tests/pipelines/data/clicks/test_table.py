@@ -465,7 +465,7 @@ def test_columns_that_are_missing_or_differ_are_refused(tmp_path: Path) -> None:
     said = refused(of(folder), tmp_path)
     assert said == (
         f"{folder}/b.parquet: the column item is of type String, but in {folder}/a.parquet of type Int32: write all "
-        "files with one type."
+        "with one type."
     )
     written(folder, frame.drop("user"), "b.parquet")
     assert f"{folder}/b.parquet has no column user" in refused(of(folder), tmp_path)

@@ -108,7 +108,7 @@ def test_the_table_of_clipping_norms_and_what_mends_nothing_are_those_of_the_car
 def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> None:
     text = " ".join((DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
     journey = next(group for group in Results.read(DOCS / "reference").groups if group.dataset == "journey")
-    rows = {row[0]: row for row in correlated._rows(journey)}
+    rows = {row[0]: row for row in correlated.compared(journey, 1.0)}
     said = re.search(r"4 bands has a test AUC of (\S+) against (\S+) with independent noise, (\S+ ± \S+) over", text)
     assert said is not None
     assert said.groups() == (f"{rows[4][1].test:.4f}", f"{rows[1][1].test:.4f}", str(rows[4][2]))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 from dpfest.bands import strategy
@@ -17,31 +18,29 @@ from reports.tables import Column, Table
 from reports.wording import metric, number, settings_text, significant, utility
 
 INDEPENDENT, BANDED = "dpsgd", "dpsgd_banded"
+LOOKS = (("o", "solid"), ("s", (0, (4, 1.5))), ("^", (0, (1, 1.2))))
 Row = tuple[int, Setting, Difference | None, float | None, int]
 
 
 def content(inputs: Inputs) -> Content:
     population = inputs.population
-    name, epsilon = metric(population), population.main_epsilon
+    name = metric(population)
     caption = (
         "DP-SGD with noise on the tables' rows that takes back, in each step, a part of what it was in the b - 1 steps "
-        f"before, at the same ε. Left, computed: the noise that accumulates in a row, relative to independent noise "
-        f"(b = 1). Right, measured: test {name}; rates are chosen on validation, for independent noise too, and bars "
-        "are one-sided 95% bounds of the difference to it, over seeds that did not choose. Batches are cyclic Poisson "
-        "samples: an example takes part in every bth step at most."
+        "before, against independent noise (b = 1) at the same ε. Left, computed: the noise that accumulates in a row, "
+        f"relative to independent noise. Right, measured: the gain in test {name}; rates are chosen on validation, for "
+        "independent noise too, and bars are one-sided 95% bounds over seeds that did not choose. Batches are cyclic "
+        "Poisson samples: an example takes part in every bth step at most."
     )
-    rows = _rows(population)
-    if len(rows) < 2:
+    of = {epsilon: rows for epsilon in population.epsilons if (rows := compared(population, epsilon))}
+    if not of:
         return Content(caption, missing=["No DP-SGD runs with independent and with correlated noise at one ε yet."])
-    return Content(
-        caption, _figure(population, rows), _table(population, rows), epsilons=[] if epsilon is None else [epsilon]
-    )
+    return Content(caption, _figure(population, of), _table(population, of), epsilons=list(of))
 
 
-def _rows(population: Population) -> list[Row]:
+def compared(population: Population, epsilon: float) -> list[Row]:
     """Return, for each number of bands, the best setting, its gain over independent noise, the noise that accumulates
-    relative to it, and the number of settings tried; independent noise first."""
-    epsilon = population.main_epsilon
+    relative to it, and the number of settings tried; independent noise first. Empty without either kind of noise."""
     plain, banded = population.of(INDEPENDENT, epsilon), population.of(BANDED, epsilon)
     if not plain or not banded:
         return []
@@ -65,34 +64,40 @@ def _accumulated(one: Setting, reference: Setting, bands: int) -> float | None:
     return run.noise_multiplier * strategy(bands, run.steps).accumulated(run.steps) / other.noise_multiplier
 
 
-def _figure(population: Population, rows: Sequence[Row]) -> Drawing:
+def _figure(population: Population, of: Mapping[float, Sequence[Row]]) -> Drawing:
     figure = Drawing(WIDTH, 2.6)
     computed, measured = figure.subplots(1, 2)
-    look: dict[str, Any] = {"color": algorithm(BANDED).colour, "marker": algorithm(BANDED).marker, "markersize": 4}
-    known = [(bands, noise) for bands, _, _, noise, _ in rows if noise is not None]
-    computed.plot(*zip(*known, strict=True), linewidth=1.0, **look)
-    computed.axhline(1.0, color="#000000", linewidth=0.8)
-    computed.set_ylim(0, max(1.1, *(1.05 * noise for _, noise in known)))
+    for axes, height in ((computed, 1.0), (measured, 0.0)):
+        axes.axhline(height, color="#000000", linewidth=0.8)
+    for (epsilon, rows), (marker, line) in zip(of.items(), cycle(LOOKS), strict=False):
+        look: dict[str, Any] = {"color": algorithm(BANDED).colour, "marker": marker, "markersize": 4, "linewidth": 1.0}
+        known = [(bands, noise) for bands, _, _, noise, _ in rows if noise is not None]
+        label = f"ε = {number(epsilon)}"
+        computed.plot(*zip(*known, strict=True), linestyle=line, label=label, **look)
+        gains = [(bands, setting, gain) for bands, setting, gain, *_ in rows if gain is not None]
+        (marks,) = measured.plot(
+            [bands for bands, *_ in gains], [gain.value for *_, gain in gains], linestyle=line, label=label, **look
+        )
+        for bands, _, gain in gains:
+            if math.isfinite(gain.half):
+                measured.plot([bands, bands], [gain.low, gain.high], color=look["color"], linewidth=0.9)
+        hover(marks, [f"{label}, {bands} bands: {utility(setting.test)} ({gain})" for bands, setting, gain in gains])
+    computed.set_ylim(0, 1.05 * max(1.0, *(row[3] or 0.0 for rows in of.values() for row in rows)))
     computed.set_ylabel("noise accumulated in a row\n(independent noise = 1)")
-    base = rows[0][1].test
-    for bands, setting, gain, _, _ in rows:
-        half = gain.half if gain is not None and math.isfinite(gain.half) else 0.0
-        (mark,) = measured.plot([bands], [setting.test], **look)
-        measured.plot([bands, bands], [setting.test - half, setting.test + half], color=look["color"], linewidth=0.9)
-        hover(mark, [f"{bands} band{'s' * (bands > 1)}: {utility(setting.test)}"])
-    measured.plot([row[0] for row in rows], [row[1].test for row in rows], color=look["color"], linewidth=1.0)
-    measured.axhline(base, color="#000000", linewidth=0.8)
-    measured.set_ylabel(f"test {metric(population)}")
+    measured.set_ylabel(f"test {metric(population)} gained")
+    measured.legend(loc="best")
+    tried = sorted({row[0] for rows in of.values() for row in rows})
     for axes in (computed, measured):
         log_axis(axes, "x")
-        axes.set_xticks([row[0] for row in rows], [str(row[0]) for row in rows])
+        axes.set_xticks(tried, [str(one) for one in tried])
         axes.set_xticks([], minor=True)
         axes.set_xlabel("bands")
     return figure
 
 
-def _table(population: Population, rows: Sequence[Row]) -> Table:
+def _table(population: Population, of: Mapping[float, Sequence[Row]]) -> Table:
     columns = [
+        Column("epsilon", "ε", number),
         Column("bands", "bands"),
         Column("noise", "accumulated noise, computed", significant),
         Column("sigma", "σ", number),
@@ -103,13 +108,15 @@ def _table(population: Population, rows: Sequence[Row]) -> Table:
         Column("seeds", "seeds"),
         Column("settings", "settings"),
     ]
-    table = Table(columns, runs=[setting.runs[0].anchor for _, setting, *_ in rows])
-    for bands, setting, gain, noise, tried in rows:
-        table.rows.append(
-            (
-                bands, noise, setting.runs[0].noise_multiplier, setting.test, None if gain is None else str(gain),
-                gain.low if gain is not None and math.isfinite(gain.half) else None, tried, len(setting.by_seed),
-                settings_text(setting, population),
-            )
-        )  # fmt: skip
+    table = Table(columns, runs=[setting.runs[0].anchor for rows in of.values() for _, setting, *_ in rows])
+    for epsilon, rows in of.items():
+        for bands, setting, gain, noise, tried in rows:
+            table.rows.append(
+                (
+                    epsilon, bands, noise, setting.runs[0].noise_multiplier, setting.test,
+                    None if gain is None else str(gain),
+                    gain.low if gain is not None and math.isfinite(gain.half) else None, tried, len(setting.by_seed),
+                    settings_text(setting, population),
+                )
+            )  # fmt: skip
     return table

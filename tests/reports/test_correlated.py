@@ -48,6 +48,19 @@ def test_the_gain_is_that_of_settings_chosen_for_both(tmp_path: Path) -> None:
     assert float(four["noise"]) == pytest.approx(strategy(4, steps).accumulated(steps), rel=5e-3)
 
 
+def test_each_epsilon_is_compared_with_its_own_independent_noise(tmp_path: Path) -> None:
+    for epsilon, gain in ((1.0, 0.01), (8.0, -0.02)):
+        for bands in (None, 4):
+            settings = {} if bands is None else {"bands": bands}
+            for seed, moved in enumerate(SEEDS):
+                test = 0.8 + epsilon / 100 + moved + gain * (bands is not None)
+                write_run(tmp_path, "dpsgd", epsilon=epsilon, test=test, seed=seed, settings=settings)
+    content = _content(tmp_path)
+    assert content.table is not None
+    rows = [(row["epsilon"], row["bands"], row["gain"][:5]) for row in csv.DictReader(content.table.csv().splitlines())]
+    assert rows == [("1", "1", ""), ("1", "4", "+0.01"), ("8", "1", ""), ("8", "4", "−0.02")]
+
+
 def test_correlated_noise_is_no_reference_of_others(tmp_path: Path) -> None:
     """What others lose is lost against DP-SGD with independent noise, whichever is better."""
     _written(tmp_path, gain=0.1)

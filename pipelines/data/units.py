@@ -77,9 +77,8 @@ def _read(day: Dataset, column: str) -> Identifiers:
     path = _file(day, column)
     found = read_derived(path, day.training_rows)
     if found is None:
-        raise UserError(
-            f"{path} is missing or damaged: `dpfest preprocess privacy.unit={column}` with the same data makes it anew."
-        )
+        wrong = f"{path} is damaged" if path.exists() else f"these data were prepared without {column} as a unit"
+        raise UserError(f"{wrong}: `dpfest preprocess privacy.unit={column}` with the same data adds it.")
     if found.shape != (day.examples,) or found.dtype != np.int64:
         raise UserError(f"{path} does not hold a unit for each of {day.examples:,} training rows: delete it.")
     return found

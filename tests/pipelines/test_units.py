@@ -66,7 +66,10 @@ def test_units_that_were_damaged_are_made_again_and_never_used(config: Any) -> N
     whole = np.array(whole)
     file = stream.days[0].folder / "train.household_id.npy"
     np.save(file, np.random.default_rng(0).permutation(whole))
-    with pytest.raises(UserError, match=r"train\.household_id\.npy is missing or damaged: `dpfest preprocess"):
+    with pytest.raises(UserError, match=r"train\.household_id\.npy is damaged: `dpfest preprocess"):
+        identifiers(stream.days, "household_id")
+    file.unlink()
+    with pytest.raises(UserError, match="these data were prepared without household_id as a unit: `dpfest preprocess"):
         identifiers(stream.days, "household_id")
     preprocess(settings)
     assert np.array_equal(identifiers(stream.days, "household_id")[0], whole)

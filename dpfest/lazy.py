@@ -127,7 +127,7 @@ class LazyNoise:
         try:
             weight = self.tables[table].weight
             values = weight.index_select(0, rows)
-            places = RowPlaces(rows + self._first[table], [tuple(values.shape)])
+            places = RowPlaces(rows + self._first[table], [(len(rows), values.shape[1])])
             add_gaussian(values, self._key.stream("lazy noise", self._draws), variance.sqrt_(), places)
             self._draws += 1
             weight.index_copy_(0, rows, values)  # first: a row that an interruption leaves unsettled is noised again

@@ -16,7 +16,8 @@ Under ``chacha20/1``, a GPU's default (the block function of ChaCha20, RFC 8439)
 on the map is a function of (key, purpose, step, row, coordinate) alone, by the layouts of :mod:`dpfest.places`. It does
 not matter with which other rows, in which order or in how many parts a row is noised, and any thread of a GPU can
 compute its own words. Whoever draws therefore says which rows it draws for; AES pays no heed to it. Rows are numbered
-within their shard, and each shard keeps a key of its own: what a rank knows of one says nothing of another's noise.
+within their shard, and a shard keeps its own key, derived from the run's. All ranks hold the run's key and trust each
+other with it, as before; one process is one shard, under the run's key itself.
 Draws that are for no coordinate (batches, gaps, subsets, exponential variates) read the stream in order, as with AES.
 
 :mod:`dpfest.gaussian` and :mod:`dpfest.distributions` turn the words into Gaussian noise, batches and survivors.
@@ -35,8 +36,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,9 +144,18 @@ class NoiseKey(OneProcess):
         return hashlib.sha3_256(self.secret + f"dpfest {under}{kind}/{number}/{purpose}".encode()).digest()
 
     @property
-    def recorded(self) -> dict[str, str]:
-        """What a state or ledger says of the cipher: nothing of AES, which those that name none are under."""
+    def named(self) -> dict[str, str]:
+        """What a state says of the cipher: nothing of AES, which states that name none are under."""
         return {} if self.cipher == AES else {"cipher": self.cipher}
+
+    def state(self) -> dict[str, Any]:
+        """Return the key for a state, which it makes private."""
+        return {"key": torch.tensor(list(self.secret), dtype=torch.uint8), **self.named}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], fixed: bool) -> NoiseKey:
+        """Return the key that :meth:`state` put into a state."""
+        return cls(bytes(state["key"].tolist()), fixed, state.get("cipher", AES))
 
 
 def default_cipher(device: torch.device) -> str:

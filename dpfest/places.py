@@ -45,12 +45,12 @@ class Piece(NamedTuple):
     Attributes:
         layout: its number.
         counters: of the blocks that they need, ``[n]``.
-        index: variate of each value among those of the blocks by pair, ``[2, 4, n]`` end to end.
+        variates: that of each value among those of the blocks by pair, ``[2, 4, n]`` end to end.
     """
 
     layout: int
     counters: Words
-    index: Whole
+    variates: Whole
 
 
 class Places(Protocol):

@@ -1,7 +1,8 @@
 """Random choice of rows: DP-AdaFEST's noisy, thresholded contribution map, and the exponential mechanism.
 
-Under AES time and memory do not grow with the tables. Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6): with ``v_i``
-the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j`` survives iff
+Under AES time and memory do not grow with the tables. Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6): with
+``v_i`` the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j``
+survives iff
 
     sum_i [v_i]_C1[j] + C1 * sigma_1 * N(0, 1)  >=  tau,        independently for every row of the universe.
 

@@ -108,9 +108,10 @@ def chacha20(
         pair: see ``parity``.
         block: see ``parity``.
     """
-    of_each = None if isinstance(nonce, int) else np.ascontiguousarray(nonce)
+    words = np.frombuffer(key, dtype="<u4").astype(np.uint32)
+    common, of_each = (nonce, None) if isinstance(nonce, int) else (0, np.ascontiguousarray(nonce))
     library.dpfest_chacha20(
-        *(key, counters.ctypes.data, nonce if of_each is None else 0, None if of_each is None else of_each.ctypes.data),
+        *(words.ctypes.data, counters.ctypes.data, common, None if of_each is None else of_each.ctypes.data),
         *(len(counters), out.ctypes.data, parity, pair, block),
     )
 

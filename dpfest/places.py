@@ -95,8 +95,8 @@ class RowPlaces:
         self._bounds = [0, *accumulate(rows for rows, _ in self._shapes)]
         self._ends = [0, *accumulate(rows * dim for rows, dim in self._shapes)]
         self._rows = None if rows is None else rows.cpu().numpy()
-        last = self._bounds[-1] if self._rows is None else int(self._rows.max(initial=0))
-        if last > _MOST_ROWS or max((dim for _, dim in self._shapes), default=0) > _MOST_DIM:
+        count = self._bounds[-1] if self._rows is None else 1 + int(self._rows.max(initial=-1))
+        if count > _MOST_ROWS or max((dim for _, dim in self._shapes), default=0) > _MOST_DIM:
             raise UserError(f"cipher=chacha20/1 numbers up to {_MOST_ROWS:,} rows of up to {_MOST_DIM:,} values.")
 
     def pieces(self, start: int, count: int) -> Iterator[Piece]:

@@ -66,6 +66,8 @@ def run_audit(arguments: Sequence[str]) -> int:
     for config in configs:
         audits.append(audit(config, lambda result, case: _print(result, case, header=not audits)))
         path = write(Path(config.paths.report), audits)
+    if cipher := audits[0].settings.get("cipher"):
+        print(f"random numbers: {cipher}")
     print(
         f"one step on the whole batch; δ = {audits[0].delta:g}; {audits[0].draws:,} draws in each world; "
         f"{audits[0].confidence:.0%} confidence. The intact engine must be sound (bound at most the claim), every "

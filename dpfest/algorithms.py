@@ -111,6 +111,7 @@ class Threshold(PrivateAlgorithm):
             false_rate=self.false_rate,
             shrink=self.rule == "soft",
             stream=shard.key.stream("untouched rows", step),
+            noise=shard.key.stream("row noise", step),
         )
         return RowSums(survivors, torch.cat([table.reshape(-1) for table in values]))
 

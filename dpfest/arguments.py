@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
+from dpfest.noise import NoiseKey, default_cipher
 from dpfest.privacy_plan import PrivacyPlan
 from dpfest.topk import JOINT, Selection
 from dpfest.units import Units
@@ -18,13 +18,21 @@ if TYPE_CHECKING:
     from dpfest.training import PrivateTraining
 
 
-def key_of(key: NoiseKey | None, privacy_plan: PrivacyPlan) -> NoiseKey:
-    """Return the key of a run, fresh if none is given; refuse a fixed one that the plan does not state."""
+def key_of(key: NoiseKey | None, privacy_plan: PrivacyPlan, model: nn.Module) -> NoiseKey:
+    """Return the key of a run, fresh if none is given; refuse a fixed one that the plan does not state.
+
+    A fresh one has the cipher of the model's device.
+    """
     if key is None and privacy_plan.fixed_noise_seed:
         raise UserError("The plan has a fixed noise seed: give key=NoiseKey.from_seed(...).")
     if key is not None and key.fixed and not privacy_plan.fixed_noise_seed:
         raise UserError("The key derives from a seed: plan with fixed_noise_seed=True, so that the ledger says so.")
-    return key or NoiseKey.fresh()
+    return key or NoiseKey.fresh(cipher_for(model))
+
+
+def cipher_for(model: nn.Module) -> str:
+    """Return the cipher of a training's key, unless one is named: that of the device of the model's parameters."""
+    return default_cipher(next((p.device for p in model.parameters()), torch.device("cpu")))
 
 
 def units_of(units: Units | None, privacy_plan: PrivacyPlan, count: int) -> Units | None:

@@ -125,9 +125,10 @@ def refuse_difference(saved: Mapping[str, str], now: Mapping[str, str], only: Co
     Raises:
         UserError: names the parts, and says how to go on nevertheless.
     """
-    differing = [name for name in now if saved.get(name) != now[name] and (only is None or name in only)]
+    names = dict.fromkeys([*now, *saved])
+    differing = [name for name in names if saved.get(name) != now.get(name) and (only is None or name in only)]
     if differing:
-        parts = ", ".join(_named(name, str(saved.get(name)), now[name]) for name in differing)
+        parts = ", ".join(_named(name, str(saved.get(name)), str(now.get(name))) for name in differing)
         raise UserError(
             f"The state was saved under another {parts}. Repeated steps would be a second release under the same "
             "noise. Restore what differs, or branch: load_state_dict(state, steps=..., taken=...) takes a fresh key "

@@ -20,14 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 
 from dpfest import kernels
 from dpfest.kernels import Floats, Whole
-from dpfest.noise import Keystream
 from dpfest.precise import precise
 
 BLOCK = 1 << 16
@@ -58,6 +57,13 @@ _LEAST, _HIGHEST = -20 * math.log(2), -(2.0**-19)
 _TOLERANCE = 2.0**-44
 
 
+class Extends(Protocol):
+    """A source of words that has more bits of each."""
+
+    def extended(self, word: int, position: int) -> int:
+        """See :meth:`dpfest.noise.Keystream.extended`."""
+
+
 class Scratch:
     """Work arrays of one thread.
 
@@ -70,12 +76,12 @@ class Scratch:
     def __init__(self, size: int) -> None:
         self.words = np.empty(size, dtype=np.int64)
         self.pairs = np.empty((4, size // 2))
-        self.values, self.units = np.empty(size), np.empty(size)
+        self.values, self.units, self.placed = np.empty(size), np.empty(size), np.empty(size)
 
     @classmethod
     @contextmanager
     def kept(cls) -> Iterator[Scratch]:
-        """A context with arrays for a block that no other thread uses; they are kept, 2.5 MB for each thread."""
+        """A context with arrays for a block that no other thread uses; they are kept, 3 MB for each thread."""
         try:
             scratch = cls._idle.pop()
         except IndexError:
@@ -87,7 +93,7 @@ class Scratch:
 
 
 def nearest_normals(
-    stream: Keystream, position: int, words: Whole, count: int, deviation: float | Floats, scratch: Scratch
+    stream: Extends, position: int, words: Whole, count: int, deviation: float | Floats, scratch: Scratch
 ) -> Floats:
     """Return the nearest whole numbers to normal variates, ``[count]``: first the cosines of all pairs, then the sines.
 

@@ -61,12 +61,12 @@ class Correlated(Independent):
         self.strategy, self.steps = strategy, steps
         if np.abs(strategy.response(min(steps, 1 << 20))).sum() > _MOST_RESPONSE:
             raise ValueError(f"the noise of coefficients {strategy.coefficients} may exceed 32 bits")
-        self._rows: dict[bytes, _Filter] = {}
+        self._rows: dict[NoiseKey, _Filter] = {}
 
     def settle(self, shards: Sequence[Shard], key: NoiseKey) -> None:
         """Forget the noise of shards that are no longer there."""
-        present = {shard.key.secret for shard in shards}
-        self._rows = {secret: one for secret, one in self._rows.items() if secret in present}
+        present = {shard.key for shard in shards}
+        self._rows = {key: one for key, one in self._rows.items() if key in present}
 
     def on_rows(self, shard: Shard, sums: RowSums, step: int) -> None:
         """See :meth:`dpfest.parts.Noise.on_rows`: one draw of the shard's key, filtered with those before.
@@ -74,9 +74,9 @@ class Correlated(Independent):
         Raises:
             UserError: the rows are not those of the steps before.
         """
-        secret, rows = shard.key.secret, sums.survivors.rows
-        if (known := self._rows.get(secret)) is None:
-            known = self._rows[secret] = _Filter(self, rows, sums.flat.numel())
+        rows = sums.survivors.rows
+        if (known := self._rows.get(shard.key)) is None:
+            known = self._rows[shard.key] = _Filter(self, sums)
         known.refuse_other(rows, sums.flat.numel())
         known.add(sums.flat, shard.key, step, self.strategy.grid(self.deviation))
 
@@ -89,16 +89,16 @@ class _Filter:
     takes the place of that of b - 1 steps before.
     """
 
-    def __init__(self, correlated: Correlated, rows: Tensor | None, count: int) -> None:
+    def __init__(self, correlated: Correlated, sums: RowSums) -> None:
         strategy = correlated.strategy
         self._deviation, self._steps = correlated.deviation * strategy.norm, correlated.steps
-        self._rows, self._count = rows, count
+        self._rows, self._count, self._places = sums.survivors.rows, sums.flat.numel(), sums.places
         weights = np.trim_zeros(np.array(strategy.coefficients[1:], dtype=np.float64), "b")
         weights = weights if len(weights) else np.zeros(1)
         self._lags = len(weights)
         self._weights = [np.roll(weights[::-1], slot) for slot in range(self._lags)]  # of each slot, by the oldest's
-        self._past = np.empty((self._lags, count), dtype=np.int32)  # the noise of step t in slot t mod lags
-        self._drawn = [0] * -(-count // BLOCK)  # steps of each block; _NEVER if what is there is of no use
+        self._past = np.empty((self._lags, self._count), dtype=np.int32)  # the noise of step t in slot t mod lags
+        self._drawn = [0] * -(-self._count // BLOCK)  # steps of each block; _NEVER if what is there is of no use
 
     def refuse_other(self, rows: Tensor | None, count: int) -> None:
         """Raise UserError for other rows: their noise in earlier steps was none that this filter could take back."""
@@ -112,7 +112,7 @@ class _Filter:
         def work(begin: int, end: int, scratch: Scratch) -> None:
             @cache
             def of_step(number: int) -> Blocks:
-                return blocks_of(key.stream("row noise", number), self._count, self._deviation)
+                return blocks_of(key.stream("row noise", number), self._count, self._deviation, self._places)
 
             for block in range(begin, end):
                 drawn = self._drawn[block]

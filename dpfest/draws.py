@@ -2,8 +2,8 @@
 
 PyTorch draws a dropout mask for a whole batch from one generator with a public default seed, so removing one example
 changes everyone's masks, and a repeated step draws others. Inside :class:`ExampleDraws` every random operation of
-PyTorch draws from AES-256 instead: an element of a random tensor is the cipher's image of (example, number of the call,
-position within the example), under a key of the step.
+PyTorch draws from the key's cipher instead: an element of a random tensor is the cipher's image of (example, number of
+the call, position within the example), under a key of the step.
 
 Guarantee: an example's random numbers are independent of the other examples of its batch, of its micro-batch and of the
 length to which they were padded, as long as the number of the call is; a repeated step repeats them. A random tensor
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -53,8 +52,7 @@ class ExampleDraws(TorchDispatchMode):
     def __init__(self, key: NoiseKey, step: int, examples: NDArray[np.int64], once: set[int] | None = None) -> None:
         super().__init__()
         self._once = set() if once is None else once
-        secret = key.derive("forward pass", step).secret
-        self._encrypt = Cipher(algorithms.AES(secret), modes.ECB()).encryptor()
+        self._width, self._image = key.derive("forward pass", step).images()
         self._examples = np.asarray(examples, dtype=np.int64).view(np.uint64)
         self.calls = 0
         self.independent = False
@@ -105,16 +103,15 @@ class ExampleDraws(TorchDispatchMode):
     def _uniform(self, examples: NDArray[np.uint64], shape: tuple[int, ...], device: torch.device | str) -> Tensor:
         inner = (1, 1, 1, *shape[1:])
         sizes = (math.prod(inner[:-2]), *inner[-2:])
-        if self.calls >= _MOST or max(sizes[0], sizes[1], -(-sizes[2] // 2)) > _MOST:
+        counts = (*sizes[:2], -(-sizes[2] // self._width))
+        if self.calls >= _MOST or max(counts) > _MOST:
             raise UserError(f"The forward pass draws {shape} values in call {self.calls}: too many for one example.")
-        outer, middle, last = (np.arange(n, dtype=np.uint64) for n in (sizes[0], sizes[1], -(-sizes[2] // 2)))
-        counters = np.empty((len(examples), len(outer), len(middle), len(last), 2), dtype=np.uint64)
-        counters[..., 0] = examples[:, None, None, None]
+        outer, middle, last = (np.arange(n, dtype=np.uint64) for n in counts)
         place = (outer << np.uint64(32))[:, None, None] | (middle << np.uint64(16))[:, None] | last
-        counters[..., 1] = place | np.uint64(self.calls << 48)
+        places = (place | np.uint64(self.calls << 48)).reshape(-1)
         self.calls += 1
-        words = np.frombuffer(self._encrypt.update(counters.tobytes()), dtype=np.uint64)
-        words = words.reshape(*counters.shape[:3], 2 * len(last))[..., : sizes[2]]
+        words = self._image(np.repeat(examples, len(places)), np.tile(places, len(examples)))
+        words = words.reshape(len(examples), *sizes[:2], self._width * len(last))[..., : sizes[2]]
         values = ((words >> np.uint64(11)) + 0.5) * 2.0**-53
         return torch.from_numpy(np.ascontiguousarray(values.reshape(shape))).to(device)
 

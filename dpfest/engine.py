@@ -20,8 +20,9 @@ from dpfest.errors import UserError
 from dpfest.gaussian import ROUNDING_ALLOWANCE, charged_deviation, gaussian_grid
 from dpfest.lazy import learning_rates
 from dpfest.local import LocalRows
-from dpfest.noise import NoiseKey
+from dpfest.noise import CHACHA, NoiseKey
 from dpfest.parts import Diagnostics, Noise, NoisedGradient, Rows
+from dpfest.places import RowPlaces
 from dpfest.reading import MicroBatch
 from dpfest.sites import resolved
 from dpfest.step import private_step
@@ -79,6 +80,8 @@ class PrivateEngine(OneProcess):
         self.recorder = recorder = Recorder(model, loss_fn, key, unit)
         self.algorithm, self.cost, self.expected_batch_size = algorithm, cost, expected_batch_size
         self.device, self.dtype = recorder.device, recorder.dtype
+        if key.cipher == CHACHA:
+            RowPlaces(None, list(zip(recorder.layout.rows, recorder.layout.dims, strict=True)))  # refuses too many rows
         self.sum_dtype = sum_dtype or self.dtype
         if self.sum_dtype.itemsize < self.dtype.itemsize:
             raise UserError(f"sum_dtype={sum_dtype} is narrower than the model's {self.dtype}: sums could overflow.")

@@ -8,7 +8,7 @@ one power of two, the *grid* g, between 2^-25 and 2^-24 standard deviations. For
 
 Formal guarantee: a draw's total variation distance from the rounded real Gaussian is at most 2^-100, since in 320-bit
 arithmetic only values within 2^-127 deviations of a midpoint are undecided, and there are 2^25 midpoints per deviation,
-with the density of a normal below 0.4 on each: 10^12 variates are within 2^-60. It rests on AES-256
+with the density of a normal below 0.4 on each: 10^12 variates are within 2^-60. It rests on the key's cipher
 (:mod:`dpfest.noise`), on IEEE 754, and on an error of at most four units in the last place in the logarithm, numpy's or
 the compiled loop's. As each variate is *the* nearest grid point, it does not depend on machine, versions, threads,
 device, or whether loops are compiled.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,7 +28,8 @@ from torch import Tensor
 from dpfest import kernels
 from dpfest.box_muller import BLOCK, GRID_BITS, Floats, Scratch, nearest_normals, real_variate
 from dpfest.kernels import Whole32
-from dpfest.noise import Keystream
+from dpfest.noise import ChaCha, Keystream, Words
+from dpfest.places import Places
 
 Deviation = float | Floats | Tensor
 
@@ -106,14 +107,14 @@ def gaussian(stream: Keystream, count: int, deviation: float) -> Floats:
     return units
 
 
-def draw_units(stream: Keystream, count: int, deviation: float) -> Floats:
-    """Return what :func:`gaussian` does, in units of the grid: whole numbers, float64 ``[count]``."""
+def draw_units(stream: Keystream, count: int, deviation: float, at: Places | None = None) -> Floats:
+    """Return what :func:`add_gaussian` adds, in units of the grid: whole numbers, float64 ``[count]``."""
     out = np.empty(count)
 
     def write(start: int, units: Floats, _: Floats) -> None:
         out[start : start + len(units)] = units
 
-    _draw(stream, stream.reserve(_words(count)), count, _Grid(deviation), write)
+    _draw(blocks_of(stream, count, deviation, at), write)
     return out
 
 
@@ -134,7 +135,7 @@ def add_whole(values: Tensor, units: Whole32, size: float) -> None:
         flat.copy_(((flat.double() / size).round_() + torch.from_numpy(units).to(flat.device)) * size)
 
 
-def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> None:
+def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation, at: Places | None = None) -> None:
     """Round values to the noise's grid and add the noise of :func:`gaussian`, in place.
 
     The sum is exact in float64 for values below 2^27 deviations, and is rounded once more to the tensor's own dtype. A
@@ -145,6 +146,9 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> Non
         stream: source of the draw.
         deviation: the standard deviation; or one for each row of ``values [rows, dim]``, ``[rows]``, each with its own
             grid.
+        at: which coordinates the values are. Under ``chacha20/1`` their noise is a function of that, and two draws of a
+            stream at the same places are the same noise; under AES it follows the stream's order. None for values of no
+            place but the stream's next.
 
     Formal guarantee: post-processing of ``round(values) + N(0, deviation^2)``, within 2^-100 per value;
     :func:`charged_deviation` accounts for the rounding.
@@ -158,17 +162,17 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation) -> Non
             f"{'' if values.is_contiguous() else ', not contiguous'}."
         )
     flat, grid = values.detach().view(-1), _Grid(deviation, values.shape)
-    first = stream.reserve(_words(len(flat)))
+    blocks = _blocks(stream, len(flat), grid, at)
     if not len(flat):
         return
     if flat.device.type != "cpu":
-        return _add_elsewhere(flat, stream, first, grid)
+        return _add_elsewhere(flat, blocks)
     array = flat.numpy()
 
     def add(start: int, units: Floats, scratch: Floats) -> None:
         _add(array[start : start + len(units)], units, grid.sizes(start, len(units)), scratch)
 
-    _draw(stream, first, len(array), grid, add)
+    _draw(blocks, add)
 
 
 def _add(values: Floats, units: Floats | Whole32, size: float | Floats, rounded: Floats | None = None) -> None:
@@ -182,7 +186,7 @@ def _add(values: Floats, units: Floats | Whole32, size: float | Floats, rounded:
     np.multiply(rounded, size, out=values, dtype=np.float64, casting="same_kind")
 
 
-def _add_elsewhere(flat: Tensor, stream: Keystream, first: int, grid: _Grid) -> None:
+def _add_elsewhere(flat: Tensor, blocks: Blocks) -> None:
     for start in range(0, len(flat), _CUDA_BLOCKS * BLOCK):
         part = flat[start : start + _CUDA_BLOCKS * BLOCK]
         units = np.empty(len(part))
@@ -190,16 +194,17 @@ def _add_elsewhere(flat: Tensor, stream: Keystream, first: int, grid: _Grid) -> 
         def write(at: int, drawn: Floats, _: Floats, units: Floats = units) -> None:
             units[at : at + len(drawn)] = drawn
 
-        _draw(stream, first + start, len(part), grid.after(start), write)
-        size = torch.as_tensor(grid.sizes(start, len(part)), device=flat.device, dtype=torch.float64)
-        part.copy_(((part.double() / size).round_() + torch.from_numpy(units).to(flat.device)) * size)
+        _draw(blocks.part(start, len(part)), write)
+        size = torch.as_tensor(blocks.grid.sizes(start, len(part)), device=flat.device, dtype=torch.float64)
+        units_there = torch.from_numpy(units).to(flat.device)
+        part.copy_(((part.double() / size).round_() + units_there) * size)
 
 
 class _Grid:
     """Grid size, and standard deviation in units of it, of every value: one for all, or one per row."""
 
-    def __init__(self, deviation: Deviation, shape: torch.Size | None = None, start: int = 0) -> None:
-        self._start, self._width = start, 0
+    def __init__(self, deviation: Deviation, shape: torch.Size | None = None) -> None:
+        self._width = 0
         if isinstance(deviation, float | int):
             self.size = gaussian_grid(deviation)
             self.deviation = deviation / self.size
@@ -213,12 +218,6 @@ class _Grid:
         self._sizes, self._deviations = np.ldexp(1.0, exponent - GRID_BITS), np.ldexp(mantissa, GRID_BITS)
         self._width = shape[1]
 
-    def after(self, start: int) -> _Grid:
-        """Return the same grid, starting from value number ``start``."""
-        other = object.__new__(_Grid)
-        other.__dict__ = {**self.__dict__, "_start": self._start + start}
-        return other
-
     def sizes(self, start: int, count: int) -> float | Floats:
         return self._of_rows(self._sizes, start, count) if self._width else self.size
 
@@ -226,8 +225,8 @@ class _Grid:
         return self._of_rows(self._deviations, start, count) if self._width else self.deviation
 
     def _of_rows(self, rows: Floats, start: int, count: int) -> Floats:
-        row, within = divmod(self._start + start, self._width)
-        last = (self._start + start + count - 1) // self._width
+        row, within = divmod(start, self._width)
+        last = (start + count - 1) // self._width
         return np.repeat(rows[row : last + 1], self._width)[within : within + count]
 
 
@@ -238,46 +237,97 @@ def _words(count: int) -> int:
 class Blocks:
     """The blocks of a draw, in units of the grid; quickest in order.
 
-    A block of n variates takes n words: the radii of its n / 2 pairs, then their angles; its first half are the cosines
-    and its second half the sines.
-
     Args:
         stream: source of the draw.
-        first: position of its first word.
         count: variates; every block has :data:`BLOCK` of them but the last.
         grid: of the noise.
+        at: the places of the values, of a stream that has such; otherwise None. A block of n variates then takes the
+            stream's next n words: the radii of its n / 2 pairs, then their angles; its first half are the cosines and
+            its second half the sines.
+        first: position of the draw's first word in the stream; None to reserve as many as it needs.
+        start: number of the first value.
     """
 
-    def __init__(self, stream: Keystream, first: int, count: int, grid: _Grid) -> None:
-        self._stream, self._first, self._count, self._grid = stream, first, count, grid
+    def __init__(
+        self,
+        stream: Keystream,
+        count: int,
+        grid: _Grid,
+        at: Places | None = None,
+        *,
+        first: int | None = None,
+        start: int = 0,
+    ) -> None:
+        self.count, self.grid = count, grid
+        self._stream, self._at, self._start = stream, at, start
+        self._first = stream.reserve(0 if at else _words(count)) if first is None else first
         self._next: int | None = None
+
+    def part(self, start: int, count: int) -> Blocks:
+        """Return ``count`` of the values, from number ``start`` on, a multiple of :data:`BLOCK`."""
+        return Blocks(self._stream, count, self.grid, self._at, first=self._first, start=self._start + start)
 
     def draw(self, block: int, scratch: Scratch) -> Floats:
         """Return block number ``block``, ``[n]``: a part of ``scratch``."""
-        start = block * BLOCK
-        size, first = min(BLOCK, self._count - start), self._first + start
+        start, size = self._start + block * BLOCK, min(BLOCK, self.count - block * BLOCK)
+        if self._at:
+            return self._placed(self._at, start, size, scratch)
+        first = self._first + start
         if block != self._next:
             self._read = self._stream.reader(first)
         self._next = block + 1
         self._read(words := scratch.words[: _words(size)])
-        return nearest_normals(self._stream, first, words, size, self._grid.deviations(start, size), scratch)
+        return nearest_normals(self._stream, first, words, size, self.grid.deviations(start, size), scratch)
+
+    def _placed(self, at: Places, start: int, size: int, scratch: Scratch) -> Floats:
+        assert isinstance(self._stream, ChaCha)
+        units, done, of_each = scratch.placed[:size], 0, self.grid.deviations(start, size)
+        for layout, counters, index in at.pieces(start, size):
+            words = scratch.words[: 8 * len(counters)]
+            self._stream.blocks(layout, counters, words.view(np.uint64))
+            part, scale = slice(done, done + len(index)), of_each
+            if not isinstance(of_each, float):
+                scale = np.full(len(words), 1.0)
+                scale[index] = of_each[part]
+            beyond = _Extensions(self._stream, layout, counters)
+            drawn = nearest_normals(beyond, 0, words, len(words), scale, scratch)
+            np.take(drawn, index, out=units[part], mode="clip")  # other modes take a copy
+            done = part.stop
+        return units
 
 
-def blocks_of(stream: Keystream, count: int, deviation: float) -> Blocks:
+class _Extensions(NamedTuple):
+    """The extensions of the words of some blocks by pair (see :class:`dpfest.box_muller.Extends`)."""
+
+    stream: ChaCha
+    layout: int
+    counters: Words
+
+    def extended(self, word: int, position: int) -> int:
+        place, block = divmod(position, len(self.counters))
+        angle, pair = divmod(place, 4)
+        return self.stream.extended_at(word, self.layout, int(self.counters[block]), 2 * pair + angle)
+
+
+def blocks_of(stream: Keystream, count: int, deviation: float, at: Places | None = None) -> Blocks:
     """Return the blocks of what :func:`draw_units` draws."""
-    return Blocks(stream, stream.reserve(_words(count)), count, _Grid(deviation))
+    return _blocks(stream, count, _Grid(deviation), at)
 
 
-def _draw(stream: Keystream, first: int, count: int, grid: _Grid, use: Callable[[int, Floats, Floats], None]) -> None:
+def _blocks(stream: Keystream, count: int, grid: _Grid, at: Places | None) -> Blocks:
+    return Blocks(stream, count, grid, at if stream.placed else None)
+
+
+def _draw(blocks: Blocks, use: Callable[[int, Floats, Floats], None]) -> None:
     """Pass every block of a draw to ``use(start, units [n], scratch [n])``, in units of the grid, on all threads."""
 
     def work(begin: int, end: int, scratch: Scratch) -> None:
-        blocks = Blocks(stream, first, count, grid)
+        own = blocks.part(0, blocks.count)
         for block in range(begin, end):
-            units = blocks.draw(block, scratch)
+            units = own.draw(block, scratch)
             use(block * BLOCK, units, scratch.values[: len(units)])
 
-    on_threads(count, work)
+    on_threads(blocks.count, work)
 
 
 def on_threads(count: int, work: Callable[[int, int, Scratch], None]) -> None:

@@ -23,10 +23,12 @@ from torch import Tensor
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 Whole32 = NDArray[np.int32]
+Words = NDArray[np.uint64]
 
-_VERSION = 3  # of kernels.c, as its dpfest_kernels_version() says
+_VERSION = 4  # of kernels.c, as its dpfest_kernels_version() says
 _POINTER, _WHOLE, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
 _SIGNATURES: dict[str, list[Any]] = {
+    "chacha20": [_POINTER, _POINTER, ctypes.c_uint64, _POINTER, _WHOLE, _POINTER, *[_WHOLE] * 3],
     "nearest_normals": [_POINTER, _WHOLE, _REAL, _POINTER, *[_REAL] * 3, *[_POINTER] * 4],
     **{
         f"add_units_{values}_{units}": [_POINTER, _POINTER, _WHOLE, _REAL, _POINTER]
@@ -89,6 +91,28 @@ def serve(*tensors: Tensor) -> bool:
         and len(types) == 1
         and types <= {torch.int64, *_NAMES}
         and all(tensor.device.type == "cpu" for tensor in tensors)
+    )
+
+
+def chacha20(
+    key: bytes, counters: Words, nonce: int | Words, out: Words, *, parity: int, pair: int, block: int
+) -> None:
+    """Write ChaCha20's blocks to contiguous ``out [8 n]``; see :func:`dpfest.chacha.blocks`.
+
+    Args:
+        key: 32 bytes.
+        counters: words 12 and 13 of each block's input, contiguous ``[n]``.
+        nonce: words 14 and 15, of all or of each ``[n]``.
+        out: room for the words.
+        parity: word w of block i goes to place ``(w % 2) parity + (w // 2) pair + i block``.
+        pair: see ``parity``.
+        block: see ``parity``.
+    """
+    words = np.frombuffer(key, dtype="<u4").astype(np.uint32)
+    common, of_each = (nonce, None) if isinstance(nonce, int) else (0, np.ascontiguousarray(nonce))
+    library.dpfest_chacha20(
+        *(words.ctypes.data, counters.ctypes.data, common, None if of_each is None else of_each.ctypes.data),
+        *(len(counters), out.ctypes.data, parity, pair, block),
     )
 
 

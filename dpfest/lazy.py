@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from torch.utils.hooks import RemovableHandle
 from dpfest.errors import UserError
 from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
+from dpfest.places import RowPlaces
 from dpfest.tables import Table, ascending
 
 _AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
@@ -45,6 +47,7 @@ class LazyNoise:
 
     def __init__(self, tables: Mapping[str, Table], holders: Iterable[nn.Module]) -> None:
         self.names, self.tables = list(tables), list(tables.values())
+        self._first = [0, *accumulate(len(table.weight) for table in self.tables)]  # row of each, among those of all
         self.pending = [0.0] * len(tables)
         self.settled = [torch.zeros(len(t.weight), dtype=torch.float64, device=t.weight.device) for t in self.tables]
         for one, settled in zip(self.tables, self.settled, strict=True):
@@ -124,7 +127,8 @@ class LazyNoise:
         try:
             weight = self.tables[table].weight
             values = weight.index_select(0, rows)
-            add_gaussian(values, self._key.stream("lazy noise", self._draws), variance.sqrt_())
+            places = RowPlaces(rows + self._first[table], [(len(rows), values.shape[1])])
+            add_gaussian(values, self._key.stream("lazy noise", self._draws), variance.sqrt_(), places)
             self._draws += 1
             weight.index_copy_(0, rows, values)  # first: a row that an interruption leaves unsettled is noised again
             self.settled[table].index_fill_(0, rows, self.pending[table])

@@ -18,6 +18,7 @@ from dpfest import accounting
 from dpfest.accounting import Event, from_record, to_record
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES, SAMPLERS, sampling_of
+from dpfest.noise import AES, CHACHA
 
 EXAMPLE = "example"
 """The unit of privacy unless a plan names another."""
@@ -47,6 +48,9 @@ class Ledger:
         run: further entries that describe the run in the JSON form.
         unit: what neighbouring data sets differ in.
 
+    Attributes:
+        cipher: of the run's key; a record that names none is under AES.
+
     Raises:
         BudgetExceeded: the plan exceeds the target.
     """
@@ -64,7 +68,7 @@ class Ledger:
         run: Mapping[str, Any] | None = None,
         unit: str = EXAMPLE,
     ) -> None:
-        self.unit = unit
+        self.unit, self.cipher = unit, AES
         self.target_epsilon, self.delta = target_epsilon, delta
         self.fidelity, self.fixed_noise_seed = fidelity, fixed_noise_seed
         self.sampling = sampling_of(fidelity, sampling)
@@ -147,6 +151,8 @@ class Ledger:
             f"counts the {self._count.counts_of_gumbel}.": any(event.claimed_epsilon for event in self._spent),
             "Epsilon holds only while the fixed noise_seed stays secret, and for one version of "
             "the data.": self.fixed_noise_seed,
+            "Random numbers come from ChaCha20 (RFC 8439), in place of AES-256: epsilon holds against everyone who "
+            "cannot distinguish its output from random bits.": self.cipher == CHACHA,
             "What lies outside the guarantee: docs/PRIVACY.md.": True,
         }
         return [sentence for sentence, holds in statements.items() if holds]
@@ -168,6 +174,7 @@ class Ledger:
             "fidelity": self.fidelity,
             "sampling": self.sampling,
             "fixed_noise_seed": self.fixed_noise_seed,
+            **({} if self.cipher == AES else {"cipher": self.cipher}),
             "epsilon": self.epsilon() if private else None,
             "sound_epsilon": sound if private and math.isfinite(sound) else None,  # JSON has no word for infinity
             "neighbours": f"{_NEIGHBOURS}{self.unit}",
@@ -189,6 +196,7 @@ class Ledger:
         names = ("target_epsilon", "delta", "fidelity", "sampling", "fixed_noise_seed", "run")
         settings = {name: record[name] for name in names}
         ledger = cls(**settings, unit=record["neighbours"].removeprefix(_NEIGHBOURS))
+        ledger.cipher = record.get("cipher", AES)
         ledger.plan(map(from_record, record["planned"]))
         for event in map(from_record, record["events"]):
             ledger.spend(event)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dpfest.noise import NoiseKey
+from dpfest.places import RowPlaces
 from dpfest.tables import Survivors, TableLayout
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ class RowSums:
 
     survivors: Survivors
     flat: Tensor
+
+    @property
+    def places(self) -> RowPlaces:
+        """What each value is the noise of."""
+        return RowPlaces(self.survivors.rows, self.survivors.shapes)
 
     @property
     def tables(self) -> list[Tensor]:

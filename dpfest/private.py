@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from dpfest import binding
 from dpfest.algorithm import Algorithm
+from dpfest.arguments import cipher_for
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
@@ -54,6 +55,7 @@ def make_private(
     sum_dtype: torch.dtype | None = None,
     noise_seed: int | None = None,
     key: NoiseKey | None = None,
+    cipher: str | None = None,
 ) -> PrivateTraining:
     """Wrap a model for private training: calibrate the noise to ``epsilon``, check the model, prepare its batches.
 
@@ -89,6 +91,8 @@ def make_private(
         key: in place of a seed, the secret key of this run alone: of :func:`dpfest.select_best`, or
             ``NoiseKey.fresh()``. The noise is also a function of all that decides the gradients: plan, model, initial
             weights, loss function, data, optimisers, units and selected rows.
+        cipher: of the key: ``aes256-ctr`` or ``chacha20/1`` (:mod:`dpfest.noise`); None for that of ``key``, or the
+            default of the model's device.
 
     Raises:
         UserError: a ``ValueError`` that names the argument or the layer, and the remedy.
@@ -107,8 +111,13 @@ def make_private(
         raise UserError("Give batch_size=, the expected size of a batch, or a plan= that has one.")
     if key is not None and noise_seed is not None:
         raise UserError("Give make_private a key= or a noise_seed=, not both.")
-    if key is None and noise_seed is not None:
-        key = NoiseKey.from_seed(noise_seed, "training")
+    if key is not None and cipher not in (None, key.cipher):
+        raise UserError(f"cipher={cipher!r} is not the cipher of key=, {key.cipher!r}: leave it out.")
+    given = key is not None
+    if noise_seed is not None:
+        key = NoiseKey.from_seed(noise_seed, "training", cipher or cipher_for(model))
+    elif cipher is not None and key is None:
+        key = NoiseKey.fresh(cipher)
     read = DatasetReader(dataset, collate_fn, micro_batch_size)
     check_model(model)
     if not hasattr(dataset, "__len__"):
@@ -132,7 +141,7 @@ def make_private(
             f"The plan is for {plan.examples:,} examples in {len(plan.periods)} periods, and the data set has "
             f"{examples:,}: plan with examples={examples}, or train a stream by dpfest.PrivateTraining(..., period=)."
         )
-    if key is not None and noise_seed is None:
+    if given and key is not None:
         rows = selected.rows if isinstance(selected, Selection) else selected
         of_units = None if units is None else (units.of, units.config)
         decides = (plan, model, loss_fn, read, optimizer, of_units, rows, sum_dtype)

@@ -11,6 +11,7 @@ from torch import Tensor
 from dpfest.gaussian import Floats, add_gaussian, add_units, draw_units, gaussian_grid
 from dpfest.noise import Keystream, NoiseKey
 from dpfest.parts import DenseSums, RowSums, Shard
+from dpfest.places import DensePlaces
 
 _LEAST = 1 << 18  # values, below which a thread is not worth its messages
 
@@ -39,7 +40,7 @@ class Independent:
     def on_rows(self, shard: Shard, sums: RowSums, step: int) -> None:
         """See :meth:`dpfest.parts.Noise.on_rows`: one draw of the shard's key for all of its tables."""
         if self.deviation > 0:
-            add_gaussian(sums.flat, shard.key.stream("row noise", step), self.deviation)
+            add_gaussian(sums.flat, shard.key.stream("row noise", step), self.deviation, sums.places)
 
     def on_dense(self, sums: DenseSums, key: NoiseKey, step: int) -> None:
         """See :meth:`dpfest.parts.Noise.on_dense`: one draw of the run's key, by coordinate."""
@@ -94,13 +95,14 @@ class NoiseAhead:
     def __init__(self, purpose: str) -> None:
         self._purpose = purpose
         self._pool: ThreadPoolExecutor | None = None
-        self._next: tuple[tuple[bytes, int, int, float, int], Future[Floats]] | None = None
+        self._next: tuple[tuple[NoiseKey, int, int, float, int], Future[Floats]] | None = None
 
     def add(self, values: Tensor, key: NoiseKey, step: int, deviation: float, first: int = 0) -> None:
         """Add the noise of values number ``first`` and those after it to contiguous ``values``, in place.
 
         See :func:`dpfest.gaussian.add_gaussian`.
         """
+        places = DensePlaces(first)
 
         def stream(step: int) -> Keystream:
             found = key.stream(self._purpose, step)
@@ -108,14 +110,14 @@ class NoiseAhead:
             return found
 
         if len(values) < _LEAST or values.device.type != "cpu":
-            return add_gaussian(values, stream(step), deviation)
-        due, drawn, self._next = (key.secret, step, len(values), deviation, first), self._next, None
+            return add_gaussian(values, stream(step), deviation, places)
+        due, drawn, self._next = (key, step, len(values), deviation, first), self._next, None
         if drawn is not None and drawn[0] == due:
             add_units(values, drawn[1].result(), deviation)
         else:  # the first step, or another than was to be expected
-            add_gaussian(values, stream(step), deviation)
+            add_gaussian(values, stream(step), deviation, places)
         self._pool = self._pool or ThreadPoolExecutor(1)
         self._next = (
             (due[0], step + 1, *due[2:]),
-            self._pool.submit(draw_units, stream(step + 1), len(values), deviation),
+            self._pool.submit(draw_units, stream(step + 1), len(values), deviation, places),
         )

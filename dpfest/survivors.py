@@ -1,7 +1,8 @@
 """Random choice of rows: DP-AdaFEST's noisy, thresholded contribution map, and the exponential mechanism.
 
-Time and memory do not grow with the tables. Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6): with ``v_i``
-the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j`` survives iff
+Under AES time and memory do not grow with the tables. Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6): with
+``v_i`` the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j``
+survives iff
 
     sum_i [v_i]_C1[j] + C1 * sigma_1 * N(0, 1)  >=  tau,        independently for every row of the universe.
 
@@ -11,7 +12,10 @@ stays below ``C1``, and sums are exact in any order.
 A row that no example touches survives with the probability of a touched row of sum 0:
 ``Psi((ceil(tau / g) - 1/2) g / (sigma_1 * C1))``, Psi the standard normal survival function. (Appendix B.2 of the paper
 prints ``sigma_1^2 * C1^2``, which gives the wrong law, and too few survivors if ``sigma_1 * C1 < 1``: a broken
-guarantee.) Untouched survivors are drawn by the gaps between them, in O(touched + survivors).
+guarantee.) Untouched survivors are drawn by the gaps between them, in O(touched + survivors). Under ``chacha20/1`` a
+row's noise is a function of its number, touched or not, and so the noise of all rows is drawn, as the law says, up to
+:data:`dpfest.places.MOST_VALUES` of them: whether a row survives does not depend on the other rows. Of more, untouched
+rows are drawn by gaps.
 """
 
 from __future__ import annotations
@@ -28,9 +32,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest import kernels
+from dpfest.box_muller import BLOCK, Scratch
 from dpfest.distributions import bernoulli, distinct, exponentials
-from dpfest.gaussian import add_gaussian, gaussian_grid
+from dpfest.gaussian import add_gaussian, blocks_of, gaussian_grid, on_threads
 from dpfest.noise import Keystream
+from dpfest.places import MOST_VALUES, MapPlaces
 from dpfest.precise import exponential, precise
 from dpfest.tables import ascending, locate
 
@@ -115,7 +121,7 @@ def surviving_rows(
     Args:
         touched: sorted distinct rows, int64 ``[u]``, of ``range(universe)``.
         sums: the clipped map there, on the noise's grid, float64 ``[u]``; it is 0 at all other rows.
-        stream: source of the touched rows' noise, then of the untouched survivors.
+        stream: source of the touched rows' noise, then of the untouched survivors, or of all rows' noise.
         universe: number of rows over which the map is taken.
         threshold: ``tau``, in units of the clipped map; minus infinity keeps every row.
         deviation: standard deviation of the noise, ``sigma_1 C1``.
@@ -131,14 +137,39 @@ def surviving_rows(
             rank[inside], sums[inside], stream, universe=len(selected), threshold=threshold, deviation=deviation
         )
         return selected[chosen]
+    if stream.placed and universe <= MOST_VALUES and math.isfinite(threshold):
+        return _noised_everywhere(touched, sums, stream, universe, threshold, deviation)
     noised = sums.clone()
-    add_gaussian(noised, stream, deviation)
+    add_gaussian(noised, stream, deviation, MapPlaces(touched))
     kept = touched[noised >= threshold]
     probability = survival_probability(threshold, deviation)
     extra = untouched_survivors(touched.cpu().numpy(), universe, probability, stream)
     if len(extra) == 0:
         return kept
     return ascending(torch.cat([kept, torch.from_numpy(extra).to(kept.device)]))
+
+
+def _noised_everywhere(
+    touched: Tensor, sums: Tensor, stream: Keystream, universe: int, threshold: float, deviation: float
+) -> Tensor:
+    """Do what :func:`surviving_rows` does by drawing the noise of every row."""
+    noise, grid = blocks_of(stream, universe, deviation, MapPlaces(None)), gaussian_grid(deviation)
+    rows, least = touched.cpu().numpy(), math.ceil(threshold / grid)  # a quotient by a power of two is exact
+    due = least - np.rint(sums.cpu().numpy() / grid)  # what a touched row's noise must reach
+    cuts = np.searchsorted(rows, np.arange(-(-universe // BLOCK) + 1) * BLOCK)
+    found: list[NDArray[np.int64]] = [np.empty(0, dtype=np.int64)] * (len(cuts) - 1)
+
+    def work(begin: int, end: int, scratch: Scratch) -> None:
+        own = noise.part(0, universe)
+        for block in range(begin, end):
+            units, part = own.draw(block, scratch), slice(cuts[block], cuts[block + 1])
+            survives = units >= least
+            within = rows[part] - block * BLOCK
+            survives[within] = units[within] >= due[part]
+            found[block] = np.flatnonzero(survives) + block * BLOCK
+
+    on_threads(universe, work)
+    return torch.from_numpy(np.concatenate(found or [rows[:0]])).to(touched.device)
 
 
 @lru_cache

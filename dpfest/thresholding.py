@@ -13,6 +13,9 @@ dropped. Such rows are drawn in O(kept), not O(rows):
    that of N, restricted to ``|N| >= r``.
 3. N is rounded to the grid, and the one rule that decides of touched rows decides of it.
 
+Under ``chacha20/1`` a row's noise is a function of its number, and that of all rows is drawn and most of it dropped, up
+to :data:`dpfest.places.MOST_VALUES` in a table: what is kept is then part, bit for bit, of what DP-SGD would release.
+
 Formal guarantee: kept rows and their values have the law of the dense computation, within 2^-90 a row in total
 variation and a relative error of 2^-53 in the probability of step 1, which adds at most 2^-53 per row that an example
 touches to its privacy loss. All decisions are those of the real numbers: the rounded row bounds the norm of the real
@@ -32,14 +35,16 @@ from scipy.special import chdtri
 from torch import Tensor
 
 from dpfest.distributions import exponentials
-from dpfest.gaussian import BLOCK, NormalRows, gaussian, gaussian_grid
+from dpfest.gaussian import BLOCK, NormalRows, draw_units, gaussian, gaussian_grid
 from dpfest.noise import Keystream
+from dpfest.places import MOST_VALUES, RowPlaces
 from dpfest.precise import exponential, precise
 from dpfest.survivors import untouched_survivors
 from dpfest.tables import Survivors, TableLayout
 
 Floats = NDArray[np.float64]
 
+_AT_ONCE = 1 << 20  # values of all rows' noise held in memory at a time
 _SLACK = 2.0**-40  # relative, far above the rounding of float64 in norms of up to 2^11 values
 
 
@@ -57,6 +62,7 @@ def keep_long_rows(
     false_rate: float,
     shrink: bool,
     stream: Keystream,
+    noise: Keystream,
 ) -> tuple[Survivors, list[Tensor]]:
     """Keep the rows of a noised gradient whose norm reaches the threshold, touched or not.
 
@@ -68,6 +74,7 @@ def keep_long_rows(
         false_rate: probability with which a row of noise alone is kept, the same in every table.
         shrink: whether kept rows are shortened by the radius (soft threshold).
         stream: source of the untouched rows.
+        noise: source of all rows' noise, where a row has a place in it.
 
     Returns:
         The kept rows, and each table's values there, ``[s, dim]``.
@@ -80,7 +87,11 @@ def keep_long_rows(
     ):
         assert local is not None
         radius = radius_of(false_rate, dim, deviation)
-        others, drawn = untouched_rows(local.cpu().numpy(), size, dim, deviation, radius, stream)
+        known = local.cpu().numpy()
+        if noise.placed and size * dim <= MOST_VALUES:
+            others, drawn = _long_among_all(known, range(offset, offset + size), dim, deviation, radius, noise)
+        else:
+            others, drawn = untouched_rows(known, size, dim, deviation, radius, stream)
         every = torch.cat([local, torch.from_numpy(others).to(local.device)])
         table = torch.cat([noised, torch.from_numpy(drawn).to(noised)])
         norms = row_norms(table, deviation)
@@ -121,15 +132,36 @@ def untouched_rows(
     Returns:
         Sorted rows ``[n]`` and their noise, float64 ``[n, dim]``. Rows that are left out are shorter than ``radius``.
     """
-    grid = gaussian_grid(deviation)
-    # Rounding to the grid moves a norm by at most sqrt(dim) / 2 of it; rounding to float32, by 2^-24 of itself.
-    least = max(radius * (1 - 2.0**-22) - grid * math.sqrt(dim), 0.0)
+    grid, least = gaussian_grid(deviation), _least(radius, dim, deviation)
     probability = tail(dim, least, deviation)
     if probability > 0.5:  # not worth the error that rounding it would have where it is close to 1
         rows = untouched_survivors(touched, universe, 1.0, stream)
         return rows, gaussian(stream, len(rows) * dim, deviation).reshape(-1, dim)
     rows = untouched_survivors(touched, universe, probability, stream)
     return rows, long_rows(stream, len(rows), dim=dim, deviation=deviation / grid, least=least / grid) * grid
+
+
+def _least(radius: float, dim: int, deviation: float) -> float:
+    """Return a norm before rounding below which no row can have ``radius`` after it."""
+    # Rounding to the grid moves a norm by at most sqrt(dim) / 2 of it; rounding to float32, by 2^-24 of itself.
+    return max(radius * (1 - 2.0**-22) - gaussian_grid(deviation) * math.sqrt(dim), 0.0)
+
+
+def _long_among_all(
+    touched: NDArray[np.int64], rows: range, dim: int, deviation: float, radius: float, noise: Keystream
+) -> tuple[NDArray[np.int64], Floats]:
+    """Do what :func:`untouched_rows` does for a table of these rows, by drawing the noise of all of them."""
+    grid, least = gaussian_grid(deviation), _least(radius, dim, deviation)
+    found, values, step = [np.empty(0, dtype=np.int64)], [np.empty((0, dim))], max(_AT_ONCE // dim, 1)
+    for start in range(0, len(rows), step):
+        part = torch.arange(start, min(start + step, len(rows)))
+        places = RowPlaces(part + rows.start, [(len(part), dim)])
+        drawn = draw_units(noise, len(part) * dim, deviation, places).reshape(-1, dim) * grid
+        others = np.square(drawn).sum(1) >= least**2
+        others[touched[(touched >= start) & (touched < start + step)] - start] = False
+        found.append(np.flatnonzero(others) + start)
+        values.append(drawn[others])
+    return np.concatenate(found), np.concatenate(values)
 
 
 @lru_cache

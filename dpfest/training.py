@@ -64,7 +64,8 @@ class PrivateTraining(OneProcess):
         units: the units of this period's examples, for a plan with a unit of privacy.
         selected: result of :func:`dpfest.select_rows`, for algorithms with a row selection; or sorted global rows
             alone, if the caller vouches that the ledger contains their cost.
-        key: key of the whole run; None for that of ``after``, or a fresh one from the operating system.
+        key: key of the whole run; None for that of ``after``, or a fresh one from the operating system, of the cipher
+            that is the default of the model's device (:mod:`dpfest.noise`).
         ledger: None for the plan's own, or that of ``after``.
         after: in a stream, the training of the period before, of the same model and loss: its key and ledger go on, and
             what it checked is not checked again.
@@ -111,7 +112,7 @@ class PrivateTraining(OneProcess):
             key = after._own_key if key is None else key
             ledger = after.ledger if ledger is None else ledger
         self._number = period
-        self._own_key: NoiseKey = key_of(key, privacy_plan)
+        self._own_key: NoiseKey = key_of(key, privacy_plan, model)
         self.engine = PrivateEngine(
             model,
             algorithm,
@@ -135,6 +136,7 @@ class PrivateTraining(OneProcess):
         self._read = read if self.units is None else UnitReader(read, self.units)
         self._loader = {"num_workers": num_workers, "pin_memory": pin_memory}
         self.ledger: Ledger = privacy_plan.ledger(period) if ledger is None else ledger
+        self.ledger.cipher = self._own_key.cipher
         if not self.ledger.is_of(privacy_plan.events, privacy_plan.target_epsilon, privacy_plan.delta):
             raise UserError("The ledger belongs to another plan: use this plan's own, or that of its earlier periods.")
         if not privacy_plan.sampler.branches and self.ledger.has_spent(privacy_plan.step(period)):
@@ -293,7 +295,7 @@ class PrivateTraining(OneProcess):
             "steps_done": self.steps_done,
             "reserved": self._reserved,
             "is_branch": self._is_branch,
-            "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
+            **self._own_key.state(),
             "bound_to": self._bound_to(),
             "private_model": model,
             "optimizers": [_copied(optimizer.state_dict()) for optimizer in self.optimizers],
@@ -305,10 +307,10 @@ class PrivateTraining(OneProcess):
 
         A repeated step must be the same step: the same noise on another gradient would be a second release that nothing
         hides. So a state resumes only if everything it is bound to is unchanged (plan, selection, model, loss function,
-        optimisers, reader, device, threads, versions: :mod:`dpfest.binding`). A rollback restores weights but not the
-        step count: a training that has gone past the state keeps its count, so that what follows draws fresh noise and
-        is accounted for; the plan's steps cover both. (Learning rates set by a scheduler are part of the optimisers'
-        state; restore the scheduler as well.)
+        optimisers, reader, cipher, device, threads, versions: :mod:`dpfest.binding`). A rollback restores weights but
+        not the step count: a training that has gone past the state keeps its count, so that what follows draws fresh
+        noise and is accounted for; the plan's steps cover both. (Learning rates set by a scheduler are part of the
+        optimisers' state; restore the scheduler as well.)
 
         A state does not know what its training did after it was saved. So resume from the last one saved, and save one
         after each :meth:`fork`; steps taken since, and forks made since, are otherwise released and not counted.
@@ -333,7 +335,7 @@ class PrivateTraining(OneProcess):
                 f"fork({state['granted']}) made this state, for a branch: load it with steps={state['granted']} into "
                 "another training. The training itself goes on, or resumes from a state_dict() saved after the fork."
             )
-        key = NoiseKey(bytes(state["key"].tolist()), self.plan.fixed_noise_seed)
+        key = NoiseKey.of_state(state, self.plan.fixed_noise_seed)
         binding.refuse_difference(
             state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES
         )
@@ -360,7 +362,7 @@ class PrivateTraining(OneProcess):
             key = (
                 key.derive(f"branch {steps} {state['reserved']}{beside}", state["steps_done"])
                 if key.fixed
-                else NoiseKey.fresh()
+                else NoiseKey.fresh(key.cipher)
             )
             done, reserved = self.period.steps - steps, 0
         try:
@@ -370,6 +372,7 @@ class PrivateTraining(OneProcess):
         except (RuntimeError, ValueError) as error:
             raise UserError(f"The state belongs to another model or other optimisers: {error}") from error
         self._own_key, self.engine.key = key, self.plan.key_of(self._number, key)
+        self.ledger.cipher = key.cipher
         self._batches = self.plan.batches(self._number, key)
         if self.engine.lazy:
             self.engine.lazy.load_state_dict(state["lazy"], self.engine.key)
@@ -411,7 +414,7 @@ class PrivateTraining(OneProcess):
         units = {} if self.units is None else {"units": binding.digest(self.units.of.tobytes())}
         noise = self.engine.noise
         correlated = {"strategy": repr(noise.strategy)} if isinstance(noise, Correlated) else {}
-        return {"period": str(self._number), **units, **correlated, **parts}
+        return {"period": str(self._number), **units, **correlated, **self._own_key.named, **parts}
 
 
 def _copied(state: Any) -> Any:

@@ -63,8 +63,8 @@ MUTATIONS = [
     ),
     Mutation(
         "rows get half of their noise",
-        NOISE, 'shard.key.stream("row noise", step), self.deviation)',
-        'shard.key.stream("row noise", step), self.deviation / 2)', LAW,
+        NOISE, 'shard.key.stream("row noise", step), self.deviation,',
+        'shard.key.stream("row noise", step), self.deviation / 2,', LAW,
     ),
     Mutation(
         "every step has the same row noise",
@@ -166,6 +166,25 @@ MUTATIONS = [
     Mutation(
         "two purposes share a stream",
         "dpfest/noise.py", "{kind}/{number}/{purpose}", "{kind}/{number}", "tests/dpfest/test_noise.py",
+    ),
+    Mutation(
+        "all blocks of a row have the same noise",
+        "dpfest/places.py", "np.arange(per_row, dtype=np.uint64) << np.uint64(48)",
+        "np.zeros(per_row, dtype=np.uint64)", "tests/dpfest/test_places.py",
+    ),
+    Mutation(
+        "noise on rows and on the map is of the same words",
+        "dpfest/places.py", "_DENSE, _ROWS, _MAP = 1, 2, 3", "_DENSE, _ROWS, _MAP = 1, 3, 3",
+        "tests/dpfest/test_places.py",
+    ),
+    Mutation(
+        "ChaCha20 has half of its rounds",
+        "dpfest/chacha.py", "for _ in range(10):", "for _ in range(5):", "tests/dpfest/test_noise.py",
+    ),
+    Mutation(
+        "a state's cipher is not compared",
+        "dpfest/training.py", "**correlated, **self._own_key.named, **parts", "**correlated, **parts",
+        "tests/dpfest/test_cipher.py",
     ),
     Mutation(
         "rounding to the grid is not charged",

@@ -22,6 +22,7 @@ from dpfest.errors import UserError
 from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.parts import Shard
+from dpfest.places import RowPlaces
 from dpfest.ranks.layout import ShardLayout
 from dpfest.ranks.table import ShardedLayer
 
@@ -120,10 +121,12 @@ class ShardLazyNoise:
 
     def _draw(self, shard: int, slots: Sequence[Tensor]) -> None:
         """Draw the noise pending on some rows of a shard, given by table."""
-        due, variances = [], []
+        due, variances, rows = [], [], []
+        offsets = self._places.layouts[self._places.own.index(shard)].offsets
         for number, at in enumerate(slots):
             variance = self.pending[number] - self.settled[number].index_select(0, at)
             due.append(at[variance > 0])
+            rows.append(due[-1] - self._places.part(number, shard).start + offsets[number])  # within the shard
             variances.append(variance[variance > 0].repeat_interleave(self.tables[number].embedding_dim))
         deviations = torch.cat(variances).sqrt_()
         if not len(deviations):
@@ -132,8 +135,9 @@ class ShardLazyNoise:
         values = torch.cat([weight.index_select(0, at).flatten() for weight, at in zip(weights, due, strict=True)])
         stream = self._key.derive("shard", shard).stream("lazy noise", self.draws[shard])
         self.draws[shard] += 1
-        add_gaussian(values.view(-1, 1), stream, deviations)
-        parts = values.split([len(at) * weight.shape[1] for weight, at in zip(weights, due, strict=True)])
+        shapes = [(len(at), weight.shape[1]) for weight, at in zip(weights, due, strict=True)]
+        add_gaussian(values.view(-1, 1), stream, deviations, RowPlaces(torch.cat(rows), shapes))
+        parts = values.split([rows * dim for rows, dim in shapes])
         for number, (weight, at, part) in enumerate(zip(weights, due, parts, strict=True)):
             weight.index_copy_(0, at, part.view(len(at), -1) if len(at) else weight[:0])
             self.settled[number].index_fill_(0, at, self.pending[number])

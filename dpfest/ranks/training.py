@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest import binding
+from dpfest.arguments import cipher_for
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.privacy_plan import PrivacyPlan
@@ -94,7 +95,7 @@ class RankTraining(PrivateTraining):
         self.places, self.group, self.parts = places, group, parts
         self._rows = partial(RankRows, places=places, group=group, parts=parts)
         if key is None and not privacy_plan.fixed_noise_seed and options.get("after") is None:
-            key = shared_key(group)
+            key = shared_key(group, cipher_for(model))
         super().__init__(model, loss_fn, optimizers, privacy_plan, PartReader(read, parts), key=key, **options)
         self._tables = {id(table.weight): name for name, table in self.engine.recorder.tables.items()}
         self._refuse_optimizers()
@@ -142,7 +143,7 @@ class RankTraining(PrivateTraining):
             model = self.model.state_dict()
         return {
             "steps_done": self.steps_done,
-            "key": torch.tensor(list(self._own_key.secret), dtype=torch.uint8),
+            **self._own_key.state(),
             "bound_to": self._bound_to(),
             "model": {n: v.clone() for n, v in model.items() if n not in weights},
             "optimizers": [self._replicated(optimizer) for optimizer in self.optimizers],
@@ -180,7 +181,7 @@ class RankTraining(PrivateTraining):
         if self.steps_done:
             raise UserError("This training has taken steps of its own. Load the state into a new one.")
         binding.refuse_difference(common["bound_to"], self._bound_to(), only=None)
-        key = NoiseKey(bytes(common["key"].tolist()), self.plan.fixed_noise_seed)
+        key = NoiseKey.of_state(common, self.plan.fixed_noise_seed)
         self.model.load_state_dict(common["model"], strict=False)
         lazy, moments = self.engine.lazy, self._load_shards(shard_state)
         for each, (optimizer, saved) in enumerate(zip(self.optimizers, common["optimizers"], strict=True)):
@@ -247,10 +248,10 @@ class RankTraining(PrivateTraining):
         raise UserError("Branches of a training need one process: fork() is not there over ranks.")
 
 
-def shared_key(group: Group) -> NoiseKey:
+def shared_key(group: Group, cipher: str) -> NoiseKey:
     """Return a key that rank 0 draws from the operating system and sends to the others."""
-    secret = torch.tensor(list(NoiseKey.fresh().secret), dtype=torch.uint8)
-    return NoiseKey(bytes(group.from_first(secret).tolist()))
+    drawn = NoiseKey.fresh(cipher).state()
+    return NoiseKey.of_state({**drawn, "key": group.from_first(drawn["key"])}, fixed=False)
 
 
 def _refuse_other_rows(state: Mapping[str, Tensor], shard: int, name: str, rows: int, dim: int) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dpfest.algorithm import Algorithm
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
+from dpfest.noise import AES, CHACHA, NoiseKey
 from dpfest.privacy_plan import PrivacyPlan, plan
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
@@ -54,6 +54,7 @@ class Path:
         options: arguments of the training.
         autocast: whether the forward pass computes in bfloat16.
         before: how a training starts: ``resume`` or ``branch`` from the state of another one; None by itself.
+        cipher: of the key.
     """
 
     words: str
@@ -66,6 +67,7 @@ class Path:
     options: Mapping[str, Any] | None = None
     autocast: bool = False
     before: str | None = None
+    cipher: str = AES
 
 
 PATHS: dict[str, Path] = {
@@ -87,6 +89,8 @@ PATHS: dict[str, Path] = {
     "float64 sums": Path("float64 sums", options={"sum_dtype": torch.float64}),
     "resumed": Path("resumed", before="resume"),
     "branch": Path("a branch", before="branch"),
+    "chacha20": Path("noise from chacha20", cipher=CHACHA),
+    "chacha20, ranks": Path("noise from chacha20, over ranks", cipher=CHACHA, ranks=True),
 }
 
 
@@ -225,7 +229,7 @@ def training(algorithm: Algorithm, path: Path) -> PrivateTraining:
     """
     made = planned(algorithm, path)
     model = Model(torch.float32 if path.autocast else torch.float64, path.bags)
-    options = dict(path.options or {}) | {"period": path.periods - 1, "key": NoiseKey.from_seed(3)}
+    options = dict(path.options or {}) | {"period": path.periods - 1, "key": NoiseKey.from_seed(3, cipher=path.cipher)}
     options |= {"selected": SELECTED} if algorithm.selection else {}
     reader, loss_fn = Reader(path.micro_batch_size, path.bags), losses_in_half if path.autocast else losses
     if path.ranks:

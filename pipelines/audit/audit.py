@@ -57,7 +57,7 @@ class Audit:
 
     Attributes:
         algorithm: its name.
-        settings: its settings, and the unit of privacy if that is no example.
+        settings: its settings, the unit of privacy if that is no example, and the key's cipher if that is not AES.
         claim: the claimed epsilon of one step on the whole data at `delta`.
         draws: approximate number in each world; half of them choose the test, half carry it out.
         cases: the intact engine, then each sabotage.
@@ -93,7 +93,9 @@ def audit(config: Config, report: Callable[[Audit, Case], None] = lambda audit, 
     assert claim is not None
     done = Audit(
         algorithm=algorithm.name,
-        settings=algorithm.settings() | ({"unit": asdict(unit)} if (unit := config.unit_of_privacy) else {}),
+        settings=algorithm.settings()
+        | ({"unit": asdict(unit)} if (unit := config.unit_of_privacy) else {})
+        | _key(config, None).named,
         claim=claim,
         delta=plan.delta,
         confidence=CONFIDENCE,
@@ -161,8 +163,7 @@ def _cases(config: Config, plan: PrivacyPlan, claim: float) -> Iterator[Case]:
 
 
 def _key(config: Config, flaw: Sabotage | None) -> NoiseKey:
-    seed, purpose = config.privacy.noise_seed, f"audit {config.algorithm.name} {flaw and flaw.name}"
-    return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, purpose)
+    return config.privacy.key(f"audit {config.algorithm.name} {flaw and flaw.name}", device_of(config.device))
 
 
 def write(report: Path, audits: Sequence[Audit], whole: Sequence[WholeAudit] = ()) -> Path:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from dpfest.algorithm import Algorithm
 from dpfest.algorithms import DPSGD, FEST, AdaFEST, Threshold
 from dpfest.noise import NoiseKey
@@ -50,7 +52,7 @@ class WholeAudit:
     """The audit of one training.
 
     Attributes:
-        algorithm, settings: the algorithm.
+        algorithm, settings: the algorithm, and the key's cipher if that is not AES.
         training: kind of training.
         claim: claimed epsilon of the whole training at `delta`.
         steps: steps of a period.
@@ -143,7 +145,7 @@ def audit_training(
     attacks, ideal = ideal_attack(attempt.law, family, canaries)
     done = WholeAudit(
         algorithm=training.algorithm.name,
-        settings=training.algorithm.settings(),
+        settings=training.algorithm.settings() | _key(config, training, None).named,
         training=training.name,
         claim=family.claim,
         delta=training.delta,
@@ -181,6 +183,5 @@ def audit_training(
 
 
 def _key(config: Config, training: Training, flaw: Flaw | None) -> NoiseKey:
-    seed = config.privacy.noise_seed
     purpose = f"audit of {training.algorithm} {training.name} {training.epsilon} {flaw.name if flaw else None}"
-    return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, purpose)
+    return config.privacy.key(purpose, torch.device("cpu"))

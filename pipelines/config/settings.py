@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import torch
+
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.fidelity import FIDELITIES
 from dpfest.ledger import EXAMPLE
+from dpfest.noise import NoiseKey, default_cipher
 from dpfest.units import UnitConfig
 from pipelines.config.commands import (
     AuditConfig,
@@ -109,6 +112,7 @@ class PrivacyConfig:
         unit: what neighbouring data sets differ in: one ``example``, or all training examples with one value of a
             column, such as household_id. Then ``train.batch_size`` counts units.
         noise_seed: null for a key drawn from the operating system; set it only to reproduce results on public data.
+        cipher: of the key: ``aes256-ctr`` or ``chacha20/1``; null for aes256-ctr on a CPU and chacha20/1 on a GPU.
     """
 
     fidelity: Literal["rigorous", "paper"] = "rigorous"
@@ -117,11 +121,19 @@ class PrivacyConfig:
     sampling: Literal["poisson", "truncated_poisson", "balls_in_bins", "cyclic_poisson", "shuffled"] | None = None
     max_batch_size: Count | None = None
     noise_seed: int | None = None
+    cipher: Literal["aes256-ctr", "chacha20/1"] | None = None
     unit: str = EXAMPLE
 
     def __post_init__(self) -> None:
         if self.delta is not None and not 0 < self.delta < 1:
             raise ValueError(f"delta={self.delta} must lie between 0 and 1, or be null for 1 / examples.")
+
+    def key(self, purpose: str, device: torch.device) -> NoiseKey:
+        """Return a new key for a purpose: fresh, or a function of the seed, under the cipher of these settings."""
+        cipher = self.cipher or default_cipher(device)
+        if self.noise_seed is None:
+            return NoiseKey.fresh(cipher)
+        return NoiseKey.from_seed(self.noise_seed, purpose, cipher)
 
 
 @dataclass

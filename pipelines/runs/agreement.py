@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpfest.errors import UserError
+from dpfest.noise import AES, CHACHA
 from pipelines.runs.costs import refuse_other_costs
 
 _PRIVACY = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")
@@ -135,6 +136,9 @@ def _privacy(settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Ma
     _between("epsilon", ledger["epsilon"], 0, target * (1 + 1e-9))
     if type(ledger["fixed_noise_seed"]) is not bool:
         raise UserError("fixed_noise_seed of the ledger is neither true nor false")
+    named = ledger.get("cipher", AES)
+    if ledger.get("cipher") not in (None, CHACHA) or asked.get("cipher") not in (None, named):
+        raise UserError(f"cipher of the ledger is {str(named)[:40]}, and privacy.cipher {asked.get('cipher')}")
     refuse_other_costs(settings, ledger, summary)
 
 

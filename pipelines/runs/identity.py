@@ -74,7 +74,8 @@ def with_effect(settings: Mapping[str, Any]) -> dict[str, Any]:
         if not (algorithm.get("noise") == "lazy" and name == "evaluate_every"):
             train.pop(name, None)
     fidelity = FIDELITIES.get(privacy.get("fidelity", ""))  # none in the card of another version, perhaps
-    for name, default in (("sampling", fidelity and fidelity.samplings[0]), ("max_batch_size", None)):
+    defaults = {"sampling": fidelity and fidelity.samplings[0], "max_batch_size": None, "cipher": None}
+    for name, default in defaults.items():
         if privacy.get(name) in (None, default):
             privacy.pop(name, None)
     if train.get("calibrate") == "platt":

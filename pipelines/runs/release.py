@@ -67,6 +67,8 @@ _LEDGER: dict[str, Any] = {
 }
 _LAW = _plain("distribution mean shape")
 _SEARCH = {**_LAW, **_plain("settings target_epsilon epsilon_of_run")}
+_CIPHER = "cipher"  # which a ledger names unless it is AES
+_LEDGER[_CIPHER] = None
 _LEDGER[_OPTIONAL] = {**_SEARCH, "epsilon": None, "runs": [[_EVENT]]}
 _LOSSES = _plain("loss constant_loss calibrated_loss")
 _PLATT = _plain("scale shift")
@@ -127,6 +129,8 @@ def released_settings(asked: Mapping[str, Any], over_ranks: bool = False) -> dic
     """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}
     settings["privacy"] = {key: value for key, value in settings["privacy"].items() if key != "noise_seed"}
+    if settings["privacy"].get("cipher") is None:
+        settings["privacy"].pop("cipher", None)
     if asked[_OPTIONAL]["distribution"] != "none":
         settings[_OPTIONAL] = dict(asked[_OPTIONAL])
     unit = settings["privacy"].pop("unit", EXAMPLE)
@@ -303,7 +307,7 @@ def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) ->
         if key not in listed:
             raise UserError(f"{path} contains {key}, which is not on the list of what may be published.")
     for key in listed:
-        if key not in value and key != _OPTIONAL:
+        if key not in value and key not in (_OPTIONAL, _CIPHER):
             raise UserError(f"{path} lacks {key}. {AGAIN}")
 
 

@@ -147,7 +147,7 @@ class Run:
         self.evaluating, self.evaluated = 0.0, 0
         self.evaluations: list[dict[str, Any]] = []
         saved = directory.load_state()
-        self.key = self._new_key() if saved is None else NoiseKey(bytes(saved["key"].tolist()), self._fixed)
+        self.key = self._new_key() if saved is None else NoiseKey.of_state(saved, self._fixed)
         self.period = 0 if saved is None else saved["period"]
         self.training = self._begin()
         self.average = self._averaging()
@@ -353,8 +353,7 @@ class Run:
         return self.config.privacy.noise_seed is not None
 
     def _new_key(self) -> NoiseKey:
-        seed = self.config.privacy.noise_seed
-        return NoiseKey.fresh() if seed is None else NoiseKey.from_seed(seed, self.directory.path.name)
+        return self.config.privacy.key(self.directory.path.name, device_of(self.config.device))
 
     def _save(self) -> None:
         self._store()
@@ -369,9 +368,8 @@ class Run:
         own = {"rows": self.rows, "seconds": self.seconds, "waited": self.waited}
         own |= {"evaluating": self.evaluating, "evaluated": self.evaluated}
         place = {"period": self.period, "evaluations": self.evaluations}
-        key = torch.tensor(list(self.key.secret), dtype=torch.uint8)
         average = {"average": self.average.state_dict()} if self.average else {}
-        return {"key": key, **place, **own, **average}
+        return {**self.key.state(), **place, **own, **average}
 
     def _restore(self, saved: dict[str, Any]) -> None:
         if missing := sorted(self._progress().keys() - saved.keys()):

@@ -252,7 +252,8 @@ class _RankRun(Run):
         return task
 
     def _new_key(self) -> NoiseKey:
-        return super()._new_key() if self._fixed else shared_key(self.group)
+        key = super()._new_key()
+        return key if self._fixed else shared_key(self.group, key.cipher)
 
     def _begin(self, after: Any = None) -> RankTraining:
         return RankTraining(

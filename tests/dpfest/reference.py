@@ -19,10 +19,11 @@ from dpfest.algorithm import Algorithm
 from dpfest.algorithms import AdaFEST, Exponential, Frozen, Threshold
 from dpfest.bands import strategy
 from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
-from dpfest.noise import NoiseKey
+from dpfest.noise import CHACHA, NoiseKey
 from dpfest.survivors import draw_rows, untouched_survivors
 from dpfest.thresholding import untouched_rows
 from dpfest.unproven import Nonprivate
+from tests.dpfest import placed
 
 
 def per_example_gradients(model: nn.Module, losses: Tensor) -> list[dict[str, Tensor]]:
@@ -39,15 +40,26 @@ def norm(gradients: Sequence[Tensor]) -> float:
     return float(torch.sqrt(sum((g.square().sum() for g in gradients), torch.zeros((), dtype=torch.float64))))
 
 
+def row_noise(key: NoiseKey, step: int, rows: Sequence[tuple[int, int]], deviation: float) -> np.ndarray:
+    """Independent noise on rows (number, dimension), end to end, as the key's cipher has it."""
+    if key.cipher == CHACHA:
+        return placed.on_rows(key, step, rows, deviation)
+    return gaussian(key.stream("row noise", step), sum(dim for _, dim in rows), deviation)
+
+
 def filtered(
-    key: NoiseKey, step: int, count: int, coefficients: Sequence[int], deviation: float, purpose: str = "row noise"
+    key: NoiseKey,
+    step: int,
+    rows: Sequence[tuple[int, int]],
+    coefficients: Sequence[int],
+    deviation: float,
 ) -> np.ndarray:
-    """Correlated noise of a step, in units of the rows' grid: exact fractions, every step from the first on."""
+    """Correlated noise of a step on rows (number, dimension), in units of their grid: exact fractions, all steps."""
     shares = [Fraction(a, coefficients[0]) for a in coefficients]
     of_fresh = deviation * math.sqrt(sum(a * a for a in coefficients)) / coefficients[0] * (1 + 2.0**-50)
     before: list[list[int]] = []
     for number in range(step + 1):
-        fresh = gaussian(key.stream(purpose, number), count, of_fresh) / gaussian_grid(of_fresh)
+        fresh = row_noise(key, number, rows, of_fresh) / gaussian_grid(of_fresh)
         own = []
         for coordinate, drawn in enumerate(fresh.tolist()):
             value = Fraction(int(drawn), coefficients[0])
@@ -111,6 +123,11 @@ def reference_gradient(
         for own, members in shards:
             within, stream = np.intersect1d(members, universe), own.stream("map", step)
             touched = np.flatnonzero(contributions[:, within].sum(0))
+            if own.cipher == CHACHA:  # all rows of the shard, or their ranks in its part of the set
+                numbers = range(len(within)) if selected is not None else (within // len(shards)).tolist()
+                noisy = clipped.sum(0)[within] + placed.on_map(own, step, numbers, scale)
+                mask[within[noisy >= algorithm.threshold]] = True
+                continue
             noisy = clipped.sum(0)[within[touched]] + gaussian(stream, len(touched), scale)
             mask[within[touched[noisy >= algorithm.threshold]]] = True
             mask[within[untouched_survivors(touched, len(within), probability, stream)]] = True
@@ -161,13 +178,11 @@ def reference_gradient(
         deviation = charged_deviation(gradient_noise_multiplier, sensitivity, coordinates * roundings**2, row_grid)
         grid = gaussian_grid(deviation)
 
-        def noised(own: NoiseKey, purpose: str, sums: Tensor) -> Tensor:
-            if rows_noise and purpose == "row noise":
-                size = row_grid(deviation)
-                noise = size * filtered(own, step, sums.numel(), rows_noise.coefficients, deviation)
-                return (sums / size).round() * size + torch.from_numpy(noise)
-            noise = torch.from_numpy(gaussian(own.stream(purpose, step), sums.numel(), deviation))
-            return (sums / grid).round() * grid + noise
+        def noised(sums: Tensor, noise: np.ndarray, size: float = grid) -> Tensor:
+            return (sums / size).round() * size + torch.from_numpy(noise)
+
+        def in_shard(rows: np.ndarray) -> list[tuple[int, int]]:
+            return [(number // len(shards), len(row(number))) for number in rows.tolist()]
 
         def row(number: int) -> Tensor:
             table = int(np.searchsorted(offsets, number, side="right")) - 1
@@ -176,11 +191,21 @@ def reference_gradient(
         for own, members in shards:
             alive = members[mask[members]]
             flat = torch.cat([torch.empty(0, dtype=torch.float64), *map(row, alive)])
-            values = noised(own, "row noise", flat).split([len(row(number)) for number in alive])
+            if rows_noise:
+                size = row_grid(deviation)
+                noise = size * filtered(own, step, in_shard(alive), rows_noise.coefficients, deviation)
+                values = noised(flat, noise, size)
+            else:
+                values = noised(flat, row_noise(own, step, in_shard(alive), deviation))
+            values = values.split([len(row(number)) for number in alive])
             for number, value in zip(alive, values, strict=True):
                 row(number).copy_(value)
         dense = [name for name in sums_by_name if name not in names]
-        flat = noised(key, "dense noise", torch.cat([sums_by_name[name].flatten() for name in dense]))
+        flat = torch.cat([sums_by_name[name].flatten() for name in dense])
+        if key.cipher == CHACHA:
+            flat = noised(flat, placed.on_dense(key, step, range(flat.numel()), deviation))
+        else:
+            flat = noised(flat, gaussian(key.stream("dense noise", step), flat.numel(), deviation))
         for name, part in zip(dense, flat.split([sums_by_name[n].numel() for n in dense]), strict=True):
             sums_by_name[name] = part.view_as(sums_by_name[name])
         if isinstance(algorithm, Threshold):
@@ -188,9 +213,14 @@ def reference_gradient(
             for number, name in enumerate(names):
                 dim = sums_by_name[name].shape[1]
                 radius = deviation * float(stats.chi.isf(algorithm.false_rate, dim))
-                for stream, (_, members) in zip(streams, shards, strict=True):
+                for stream, (own, members) in zip(streams, shards, strict=True):
                     within = members[(members >= offsets[number]) & (members < offsets[number + 1])]
                     touched = np.flatnonzero(mask[within])
+                    if own.cipher == CHACHA:
+                        others = np.flatnonzero(~mask[within])
+                        drawn = row_noise(own, step, in_shard(within[others]), deviation).reshape(-1, dim)
+                        sums_by_name[name][within[others] - offsets[number]] = torch.from_numpy(drawn)
+                        continue
                     others, drawn = untouched_rows(touched, len(within), dim, deviation, radius, stream)
                     sums_by_name[name][within[others] - offsets[number]] = torch.from_numpy(drawn)
                 length = sums_by_name[name].norm(dim=1, keepdim=True)

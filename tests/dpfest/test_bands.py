@@ -118,7 +118,9 @@ def test_noise_is_that_of_exact_fractions_and_sums_lie_on_its_grid(dtype: torch.
     for step in range(steps):
         sums = (3 * torch.randn(rows, generator=generator, dtype=torch.float64)).to(dtype)
         want = (sums.double() / size).round() * size
-        want += torch.from_numpy(size * filtered(KEY, step, rows, own.strategy.coefficients, deviation))
+        want += torch.from_numpy(
+            size * filtered(KEY, step, [(row, 1) for row in range(rows)], own.strategy.coefficients, deviation)
+        )
         got = RowSums(Survivors(shard(rows).layout, None), sums.clone())
         own.on_rows(shard(rows), got, step)
         assert torch.equal(got.flat, want.to(dtype))

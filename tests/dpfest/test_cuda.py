@@ -29,8 +29,11 @@ from dpfest import (
     gaussian,
 )
 from dpfest.algorithm import Algorithm
+from dpfest.arguments import cipher_for
 from dpfest.box_muller import BLOCK
+from dpfest.noise import AES, CHACHA
 from dpfest.parts import NoisedGradient
+from dpfest.places import RowPlaces
 from tests.dpfest.steps import engine_with, released
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -147,6 +150,23 @@ def test_added_noise_has_the_cpus_bits(monkeypatch: pytest.MonkeyPatch, dtype: t
     assert torch.equal(there.cpu(), here)
     scaled = (here - before) / (deviation.unsqueeze(1) if isinstance(deviation, Tensor) else deviation)
     assert 0.98 < float(scaled.std()) < 1.02
+
+
+@pytest.mark.parametrize("of_each_row", [False, True])
+def test_noise_by_place_has_the_cpus_bits(of_each_row: bool) -> None:
+    rows, dim = 20_011, 7
+    before, numbers = torch.zeros(rows, dim), 3 * torch.arange(rows)
+    deviation = torch.linspace(0.1, 30, rows, dtype=torch.float64) if of_each_row else 1.7
+    here, there = before.clone(), before.clone().to(DEVICE)
+    for values, places in ((here, numbers), (there, numbers.to(DEVICE))):
+        stream = NoiseKey.from_seed(0, cipher=CHACHA).stream("noise")
+        gaussian.add_gaussian(values, stream, deviation, RowPlaces(places, [(rows, dim)]))
+    assert torch.equal(there.cpu(), here) and here.unique().numel() > 0.9 * here.numel()
+
+
+def test_a_models_device_names_its_cipher() -> None:
+    for device, cipher in (("cpu", AES), (DEVICE, CHACHA if DEVICE.type == "cuda" else AES)):
+        assert cipher_for(Model().to(device)) == cipher
 
 
 @pytest.mark.parametrize("algorithm", [AdaFEST(threshold=1.0), DPSGD(noise="lazy")], ids=["adafest", "lazy"])

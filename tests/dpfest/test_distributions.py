@@ -15,13 +15,22 @@ from scipy import stats
 from dpfest import distributions
 from dpfest.distributions import bernoulli, distinct, laplace
 from dpfest.gaussian import gaussian_grid
-from dpfest.noise import Keystream, NoiseKey
+from dpfest.noise import CIPHERS, Keystream, NoiseKey
 
 FALSE_ALARM = 1e-4
 
 
+KEY = NoiseKey.from_seed(3)
+
+
+@pytest.fixture(autouse=True, params=CIPHERS)
+def cipher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every law holds under both ciphers."""
+    monkeypatch.setattr(f"{__name__}.KEY", NoiseKey.from_seed(3, cipher=request.param))
+
+
 def stream(step: int = 0) -> Keystream:
-    return NoiseKey.from_seed(3).stream("x", step)
+    return KEY.stream("x", step)
 
 
 def fit(observed: np.ndarray, expected: np.ndarray) -> float:

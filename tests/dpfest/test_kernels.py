@@ -147,10 +147,10 @@ def test_compiled_loops_can_be_left_out() -> None:
 def test_a_library_that_does_not_fit_is_named_and_not_used(tmp_path: Path, stale: str) -> None:
     """A copy of kernels.py beside a library of another version, and beside a file that is none."""
     source = Path(kernels.__file__).read_text(encoding="utf-8")
-    assert "_VERSION = 3 " in source
+    assert "_VERSION = 4 " in source
     library = Path(kernels.library._name)
     if stale == "of other sources":
-        source = source.replace("_VERSION = 3 ", "_VERSION = 10**6 ")
+        source = source.replace("_VERSION = 4 ", "_VERSION = 10**6 ")
         shutil.copy2(library, tmp_path / library.name)
     else:
         (tmp_path / library.name).write_text("no library")

@@ -6,10 +6,14 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from dpfest.noise import Keystream, NoiseKey
+from dpfest import chacha, kernels
+from dpfest.errors import UserError
+from dpfest.noise import AES, CHACHA, CIPHERS, Keystream, NoiseKey, default_cipher
+from tests.dpfest import placed
 
 FALSE_ALARM = 1e-4
 
@@ -23,18 +27,62 @@ def test_words_are_the_published_cipher() -> None:
     assert np.array_equal(Keystream(key).words(100), np.frombuffer(blocks, dtype="<u8"))
 
 
-def test_words_are_found_by_their_number() -> None:
-    key = NoiseKey.from_seed(1)
+@pytest.fixture(params=["compiled", "in Python"])
+def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled block function, or its reference."""
+    if request.param == "in Python":
+        monkeypatch.setattr(kernels, "library", None)
+    elif kernels.library is None:
+        pytest.skip("dpfest was installed without a compiler")
+
+
+@pytest.mark.usefixtures("loops")
+def test_a_block_is_that_of_the_standard() -> None:
+    """RFC 8439, section 2.3.2; and 300 random keys, counters and nonces against another implementation."""
+    nonce, key = bytes.fromhex("000000090000004a00000000"), bytes(range(32))
+    first, second = np.frombuffer((1).to_bytes(4, "little") + nonce, dtype="<u8").tolist()
+    found = chacha.blocks(key, np.array([first], dtype=np.uint64), second)
+    assert found.tobytes().hex() == (
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+    generator = np.random.default_rng(0)
+    for blocks in (1, 15, 17, 33, 234):
+        key, inputs = generator.bytes(32), generator.integers(0, 2**64, (2, blocks), dtype=np.uint64)
+        want = np.array([placed.block(key, *(int(word) for word in pair.view("<u4"))) for pair in inputs.T.copy()])
+        assert np.array_equal(chacha.blocks(key, *inputs), want.reshape(-1))
+        by_pair = chacha.blocks(key, *inputs, by_pair=True).reshape(2, 4, blocks)
+        assert np.array_equal(by_pair, want.reshape(blocks, 4, 2).transpose(2, 1, 0))
+
+
+@pytest.mark.usefixtures("loops")
+def test_words_of_chacha20_are_its_blocks_in_order() -> None:
+    stream, key = NoiseKey.from_seed(1, cipher=CHACHA).stream("x", 5), NoiseKey.from_seed(1)
+    secret = placed.stream_key(key, "x", 5)
+    want = np.concatenate([placed.block(secret, number, 0, 0, 0) for number in range(20)])
+    assert np.array_equal(stream.words(3), want[:3]) and np.array_equal(stream.words(20), want[8:28])
+    assert stream.position == 32 and np.array_equal(stream.at(32, 100), want[32:132])
+    for position in (0, 9, 63):
+        more = placed.block(secret, position // 8, 0, 0, 1 + position % 8).tolist()
+        assert stream.extended(int(want[position]), position) == int(want[position]) << 128 | more[0] << 64 | more[1]
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_words_are_found_by_their_number(cipher: str) -> None:
+    key = NoiseKey.from_seed(1, cipher=cipher)
+    block = 2 if cipher == AES else 8
     whole = key.stream("x").words(100_000)
     stream = key.stream("x")
-    assert np.array_equal(np.concatenate([stream.words(n) for n in (10, 0, 90, 40_000)]), whole[:40_100])
+    assert np.array_equal(np.concatenate([stream.words(n) for n in (16, 0, 88, 40_000)]), whole[:40_104])
     assert np.array_equal(stream.at(60_000, 7), whole[60_000:60_007])
     odd = key.stream("x")
-    assert np.array_equal(odd.words(3), whole[:3]) and np.array_equal(odd.words(2), whole[4:6])
+    assert np.array_equal(odd.words(3), whole[:3]) and np.array_equal(odd.words(2), whole[3 + -3 % block :][:2])
 
 
-def test_extensions_are_bits_of_their_own() -> None:
-    stream, words = NoiseKey.from_seed(1).stream("x"), NoiseKey.from_seed(1).stream("x").words(2000)
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_extensions_are_bits_of_their_own(cipher: str) -> None:
+    key = NoiseKey.from_seed(1, cipher=cipher)
+    stream, words = key.stream("x"), key.stream("x").words(2000)
     extended = [stream.extended(int(word), place) for place, word in enumerate(words[:1000])]
     assert [number >> 128 for number in extended] == words[:1000].tolist()
     below = np.array([[number >> 64 & (2**64 - 1), number & (2**64 - 1)] for number in extended], dtype=np.uint64)
@@ -43,15 +91,16 @@ def test_extensions_are_bits_of_their_own() -> None:
     assert stream.extended(-1, 5) >> 128 == -1, "signed words keep their sign"
 
 
-def test_bits_are_even_and_streams_are_distinct() -> None:
-    key, size = NoiseKey.from_seed(1), 50_000
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_bits_are_even_and_streams_are_distinct(cipher: str) -> None:
+    key, size = NoiseKey.from_seed(1, cipher=cipher), 50_000
     streams = [
         key.stream("rows").words(size),
         key.stream("rows", 1).words(size),
         key.stream("dense").words(size),
         key.derive("rows").stream("rows").words(size),
         key.derive("rows", 1).stream("rows").words(size),
-        NoiseKey.from_seed(2).stream("rows").words(size),
+        NoiseKey.from_seed(2, cipher=cipher).stream("rows").words(size),
     ]
     for words in streams:
         ones = np.unpackbits(words.view(np.uint8)).reshape(size, 64).sum(0)
@@ -95,6 +144,26 @@ def test_derived_keys_do_not_show_the_key() -> None:
 def test_the_key_is_not_printed() -> None:
     key = NoiseKey.fresh()
     assert repr(key.secret) not in repr(key) and key.secret.hex() not in repr(key)
+
+
+def test_a_key_of_one_cipher_derives_none_of_the_other() -> None:
+    first, second = (NoiseKey.from_seed(5, cipher=cipher) for cipher in CIPHERS)
+    assert first.secret == second.secret and first != second
+    assert first.derive("period", 1).secret != second.derive("period", 1).secret
+    assert second.derive("period", 1).cipher == CHACHA == NoiseKey.fresh(CHACHA).cipher
+    assert not (first.stream("x").words(100) == second.stream("x").words(100)).any()
+
+
+def test_a_state_that_names_no_cipher_is_of_aes() -> None:
+    for key in (NoiseKey.fresh(), NoiseKey.fresh(CHACHA)):
+        state = key.state()
+        assert NoiseKey.of_state(state, fixed=False) == key and ("cipher" in state) == (key.cipher == CHACHA)
+    with pytest.raises(UserError, match="cipher='des' must be one of aes256-ctr, chacha20/1"):
+        NoiseKey.of_state({**NoiseKey.fresh().state(), "cipher": "des"}, fixed=False)
+
+
+def test_a_gpu_has_chacha20_by_default() -> None:
+    assert [default_cipher(torch.device(kind)) for kind in ("cpu", "cuda")] == [AES, CHACHA]
 
 
 def test_short_keys_are_refused() -> None:

@@ -147,7 +147,14 @@ def kept(step: int, deviation: float = DEVIATION, shrink: bool = False) -> tuple
         add_gaussian(table, noise, deviation)
     touched = Survivors(LAYOUT, torch.tensor(sorted(TOUCHED)))
     return keep_long_rows(
-        LAYOUT, touched, noised, deviation, false_rate=RATE, shrink=shrink, stream=stream(step, "untouched")
+        LAYOUT,
+        touched,
+        noised,
+        deviation,
+        false_rate=RATE,
+        shrink=shrink,
+        stream=stream(step, "untouched"),
+        noise=noise,
     )
 
 

@@ -27,6 +27,7 @@ REFUSED: dict[tuple[str, str], str] = {
     ("exponential", "ranks"): "draws m rows from all tables jointly",
     ("exponential", "ranks, bags"): "draws m rows from all tables jointly",
     ("exponential", "ranks, stream"): "draws m rows from all tables jointly",
+    ("exponential", "chacha20, ranks"): "draws m rows from all tables jointly",
     ("exponential", "truncated Poisson"): "accounted for Gaussian releases alone",
     ("exponential", "balls-in-bins"): "accounted for Gaussian releases alone",
     **{

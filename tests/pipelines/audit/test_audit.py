@@ -246,6 +246,13 @@ def test_an_audit_reports_every_case_and_its_claim(name: str) -> None:
     assert [case.bound for case in again.cases] == [case.bound for case in found.cases]
 
 
+def test_an_engine_under_chacha20_is_sound_its_flaws_are_found_and_the_audit_says_so() -> None:
+    found = audit(configured("adafest", "audit.draws=4000", "privacy.epsilon=3", "privacy.cipher=chacha20/1"))
+    assert found.settings["cipher"] == "chacha20/1" and not found.refuted
+    assert found.cases[-1].verdict == "broken"
+    assert "cipher" not in audit(configured("frozen", "audit.draws=1000")).settings
+
+
 def test_results_are_plain_json_and_keep_what_was_audited_before(tmp_path: Path) -> None:
     dpsgd, frozen = (audit(configured(name, "audit.draws=1000")) for name in ("dpsgd", "frozen"))
     write(tmp_path, [frozen])

@@ -111,6 +111,13 @@ def test_a_sound_training_is_not_refuted_and_flaws_of_the_sampler_are() -> None:
     assert found.ideal < found.claim
 
 
+def test_a_training_under_chacha20_is_sound_and_the_audit_says_so() -> None:
+    config = configured("adafest", *SMALL, "privacy.cipher=chacha20/1")
+    asked, _ = trainings(config)[0]
+    found = audit_training(asked, config, (), lambda audit, case: None)
+    assert found.settings["cipher"] == "chacha20/1" and [case.verdict for case in found.cases] == ["sound"]
+
+
 @pytest.mark.slow
 def test_noise_that_is_never_drawn_and_periods_that_share_it_are_detected() -> None:
     lazy = audited(training(algorithm=DPSGD(noise="lazy")), "lazy noise never drawn")

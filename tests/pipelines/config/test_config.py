@@ -121,7 +121,7 @@ def test_the_smoke_profile_scales_its_data_alone() -> None:
         ["train.log_every=3", "train.checkpoint_every=7", "train.evaluate_every=5", "train.save_model=false"],
         ["train.micro_batch_size=64"],
         ["budget.examples=9", "sweep.jobs=4", "preprocess.jobs=2", "+experiment=comparison"],
-        ["privacy.epsilon=1", "train.epochs=1"],
+        ["privacy.epsilon=1", "train.epochs=1", "privacy.cipher=null"],
     ],
 )
 def test_what_cannot_change_a_result_does_not_change_the_hash(overrides: list[str]) -> None:
@@ -166,6 +166,7 @@ def test_rows_are_selected_as_the_fidelity_does(overrides: list[str], mechanism:
         "privacy.epsilon=3",
         "privacy=paper",
         "privacy.noise_seed=0",
+        "privacy.cipher=chacha20/1",
         "optimizer.tables.learning_rate=0.5",
         "train.batch_size=1024",
         "train.steps=9",

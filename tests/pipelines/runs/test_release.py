@@ -364,6 +364,8 @@ MODEL = "release/model.safetensors"
         (LEDGER, lambda f: edit_json(f, target_epsilon=None), "do not agree on whether the run is private"),
         (LEDGER, lambda f: edit_json(f, target_epsilon=50.0), "target_epsilon of the ledger is 50.0"),
         (LEDGER, lambda f: edit_json(f, fixed_noise_seed=0), "fixed_noise_seed of the ledger is neither"),
+        (LEDGER, lambda f: edit_json(f, cipher="Alice"), "cipher of the ledger is Alice, and privacy.cipher None"),
+        (LEDGER, lambda f: edit_json(f, cipher="aes256-ctr"), "cipher of the ledger is aes256-ctr"),
         (SUMMARY, lambda f: f.write_text(f.read_text() + " "), "summary.json differs from the bytes that a run writes"),
         (SUMMARY, repeat_a_key, "summary.json differs from the bytes that a run writes"),
         (LEDGER, lambda f: edit_json(f, batch_sizes=[7]), "ledger.json contains batch_sizes, which is not on the list"),

@@ -89,6 +89,15 @@ class Rows:
         bag = self.bags[feature - singles][:, :most]
         return bag[bag != NO_ROW]
 
+    def values(self) -> list[NDArray[np.int64]]:
+        """Return what a model sees of each row, as columns of whole numbers ``[b]``; bags in their order."""
+        numeric = self.numeric.astype(np.float64).view(np.int64)
+        return [
+            *numeric.T,
+            *self.categorical.T.astype(np.int64),
+            *(c for bag in self.bags for c in bag.T.astype(np.int64)),
+        ]
+
     def flat_bags(self) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Return of each bag feature the table rows of all examples [m], and where each example's begin [b]."""
         flat = []

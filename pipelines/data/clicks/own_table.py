@@ -158,6 +158,7 @@ class RepeatedRows(TableRows):
         digest, rows = hashlib.sha256(), 0
         for block in super().blocks(progress):
             digest.update(block.content.tobytes())
+            digest.update(block.label.tobytes())
             if block.part is not None:
                 digest.update(block.part.tobytes())
             rows += len(block.label)

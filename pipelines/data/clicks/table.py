@@ -39,10 +39,12 @@ from pipelines.data.clicks.table_days import DayColumn, parts_of
 from pipelines.data.clicks.table_files import TableFiles, files_of
 from pipelines.data.clicks.table_frames import CATEGORIES, LISTS, NUMBERS, PARTED, TEXT, Frames, Wanted
 from pipelines.data.clicks.vocabulary import VocabularyConfig
+from pipelines.data.dataset import Dataset
 from pipelines.data.hashing import HASH_SPECIFICATION, line_content
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.files import NAME
 
+_LOOKED_AT = 100_000  # training rows of which the distinct ones are counted
 _UNIT = re.compile(r"\w[\w +-]*")
 
 
@@ -156,6 +158,17 @@ class ColumnsConfig(FramesConfig):
         """Return the reader of frames whose rows are of the day ``number``, or of the rows that ``days`` says are."""
         parts = None if self.split_by is None else (self.split_by, tuple(self.split.shares))
         return self.reader(frames, self.label, self.categorical, self.numeric, self.unit, parts, number, days)
+
+    def warnings(self, day: Dataset) -> list[str]:
+        """Warn also of rows that hardly differ, all equal ones of which are in one split."""
+        rows = next(day.split("train").chunks(_LOOKED_AT))
+        distinct = len(np.unique(line_content(rows.values())))
+        few = self.split_by is None and distinct < 0.5 * len(rows) and distinct < len(rows) - 1
+        return super().warnings(day) + few * [
+            f"of {len(rows):,} training rows only {distinct:,} differ in what the model sees, and equal rows share a "
+            "split: validation and test hold combinations of values that are never trained on. To divide rows at "
+            "random, write a column of the words train, validation and test, and name it in data.split_by."
+        ]
 
     def more_rows(self, part: str) -> str:
         """Return what gives a split more rows."""
@@ -278,7 +291,7 @@ class TableRows:
         for place, (name, values) in enumerate(read.items()):
             numeric[:, place] = transformed(values, self._transforms[name], frame.get_column(name))
         fields: list[NDArray[np.int64] | NDArray[np.uint64]]
-        fields = [label, *map(_bits, read.values()), *(key[name] for name in (*self._singles, *self._units))]
+        fields = [*map(_bits, read.values()), *(key[name] for name in (*self._singles, *self._units))]
         fields += [*(one.content() for one in bags), *numbered]
         return RowBlock(
             content=line_content(fields),

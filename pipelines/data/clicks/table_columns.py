@@ -27,9 +27,9 @@ TABLE_HASH = {
     "key": "of a text that is the decimal of a whole number of 64 bits, splitmix64 of this; of another one "
     "h = splitmix64(its length in bytes of UTF-8), then h = splitmix64(h ^ w) for each 8 bytes w, little-endian, the "
     "last ones filled up with zeros; booleans are the texts true and false, dates as 2024-01-31; blank is 2**32",
-    "content": "the sum over a line's fields x_0, x_1, … of x_j * (splitmix64(j) | 1), modulo 2**64: the label, the "
-    "bits of numeric columns as float64 (blank: 0), the keys of categorical columns and of columns of units; each kind "
-    "in the order of the columns' names",
+    "content": "the sum over a line's fields x_0, x_1, … of x_j * (splitmix64(j) | 1), modulo 2**64: the bits of "
+    "numeric columns as float64 (blank: 0), the keys of categorical columns and of columns of units; each kind in the "
+    "order of the columns' names. The label is none of them: where few rows differ, equal ones would be divided by it",
 }
 """What this module does differently from :data:`pipelines.data.hashing.HASH_SPECIFICATION`."""
 BAG_HASH = {

@@ -194,10 +194,9 @@ def test_keys_contents_and_records_are_those_of_the_specification(tmp_path: Path
     assert made.keys.T.tolist() == keys
     price = [0.0 if x is None or math.isnan(x) else x for x in frame["price"]]
     bits = [int(np.float64(x + 0.0).view(np.uint64)) for x in price]
-    weights = [mixed(place) | 1 for place in range(2 + len(columns))]
+    weights = [mixed(place) | 1 for place in range(1 + len(columns))]
     contents = [
-        sum(x * w for x, w in zip(fields, weights, strict=True)) % 2**64
-        for fields in zip(frame["clicked"].to_list(), bits, *keys, strict=True)
+        sum(x * w for x, w in zip(fields, weights, strict=True)) % 2**64 for fields in zip(bits, *keys, strict=True)
     ]
     assert made.content.tolist() == contents
     dataset = Dataset.open(run(config, tmp_path / "data"))
@@ -312,14 +311,37 @@ def test_splits_follow_the_content_of_a_line_and_not_its_place(tmp_path: Path) -
     assert len(np.unique(made.content)) == ROWS
     turned = block(of(written(tmp_path, frame.reverse(), "turned.csv")))
     assert np.array_equal(made.content, turned.content[::-1])
-    # A column that is not used is no content; one that is, is: label, number, category and unit.
+    # A column that is not used is no content; one that is, is: number, category and unit. The label is none.
     free = block(of(written(tmp_path, frame.with_columns(rating=pl.lit(1)), "free.parquet")))
     assert np.array_equal(made.content, free.content)
     for column in ("clicked", "visits", "item", "household_id"):
         changed = frame.with_columns(pl.col(column).cast(pl.Int64) + 1 if column != "clicked" else ~pl.col(column))
         other = block(of(written(tmp_path, changed, f"{column}.parquet")))
-        same = frame["item"].is_null().to_numpy() if column == "item" else np.zeros(ROWS, bool)
+        same = frame["item"].is_null().to_numpy() if column == "item" else np.full(ROWS, column == "clicked")
         assert np.array_equal(made.content == other.content, same)
+
+
+def test_rows_that_differ_in_their_label_alone_share_a_split_and_few_different_rows_are_warned_of(
+    tmp_path: Path,
+) -> None:
+    """Divided by label, a shop's clicks would be trained on and its other rows tested: an AUC far below a half."""
+    generator = np.random.default_rng(5)
+    shop = generator.integers(0, 40, 4_000)
+    frame = pl.DataFrame({"shop": shop, "clicked": generator.random(4_000) < shop / 40})
+    made = block(TableConfig(path=str(written(tmp_path, frame)), label="clicked", categorical={"shop": 64}))
+    assert len(np.unique(made.content)) == 40
+    data = TableConfig(path=str(written(tmp_path, frame)), label="clicked", categorical={"shop": 64})
+    (warning,) = data.warnings(Dataset.open(run(data, tmp_path / "data")))
+    assert re.match(r"of [\d,]+ training rows only \d\d differ in what the model sees.* data\.split_by", warning)
+    parts = frame.with_columns(part=pl.Series(generator.choice(["train", "validation", "test"], 4_000)))
+    divided = TableConfig(
+        path=str(written(tmp_path, parts, "parts.csv")), label="clicked", categorical={"shop": 64}, split_by="part"
+    )
+    assert divided.warnings(Dataset.open(run(divided, tmp_path / "divided"))) == []
+    assert (
+        of(written(tmp_path, clicks())).warnings(Dataset.open(run(of(written(tmp_path, clicks())), tmp_path / "d")))
+        == []
+    )
 
 
 def test_the_order_of_the_settings_has_no_effect_and_all_else_makes_another_data_set(tmp_path: Path) -> None:

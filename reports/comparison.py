@@ -313,10 +313,11 @@ def heading(population: Population, among: Sequence[Population]) -> str:
 
 
 def populations(runs: Iterable[Run]) -> list[Population]:
-    """Group runs into populations, in an order that does not depend on the number of runs.
+    """Group runs into populations, in an order that depends on what was run, not on how often.
 
     Clicks come first, then streams, then texts; within each, real data before generated ones, and rigorous before the
-    paper's fidelity. A run without privacy has no fidelity: it joins the private runs of every fidelity on its data.
+    paper's fidelity; of one dataset's models that with most algorithms, of which artifacts are drawn. A run without
+    privacy has no fidelity: it joins the private runs of every fidelity on its data.
     Releases of private searches are kept apart (`Population.searched`); without other private runs on their data they
     are in no population.
     """
@@ -360,7 +361,8 @@ def _name(group: Population) -> tuple[str, str, str]:
 
 def _rank(population: Population) -> tuple[Any, ...]:
     texts, generated = population.metric == "accuracy", "synthetic" in population.dataset
-    about = (population.dataset, population.fidelity != "rigorous", population.model, population.profile)
+    algorithms = len({setting.algorithm for setting in population.settings})
+    about = (population.dataset, population.fidelity != "rigorous", -algorithms, population.model, population.profile)
     return (
         *(texts, bool(population.periods), generated, population.profile == "smoke"),
         *(*about, -population.examples, population.embedding_rows, population.material),

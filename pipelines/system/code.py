@@ -47,7 +47,7 @@ def load(target: str, key: str, base: type, base_name: str, code: str | None) ->
         )
     try:
         module = _of_file(place, text, found) if is_file else importlib.import_module(place)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"{key}={target}: the module {place} cannot be imported ({type(error).__name__}: {error})."
         ) from error
@@ -94,7 +94,7 @@ def _text_of(target: str, key: str) -> bytes:
     if not place.endswith(".py"):
         try:
             spec = importlib.util.find_spec(place)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UserError(
                 f"{key}={target}: the module {place} cannot be imported ({type(error).__name__}: {error})."
             ) from error

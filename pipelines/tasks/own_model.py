@@ -95,7 +95,7 @@ def _named(call: str, target: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"model.target={target}: {call} fails ({type(error).__name__}: {error}).") from error
 
 

@@ -139,7 +139,7 @@ class OwnFrames:
             yield
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             said = f"{type(error).__name__}: {error}".splitlines()[0].removesuffix(".")
             raise UserError(f"data.target={self._target}: {call} fails ({said}).") from error
 

@@ -19,12 +19,18 @@ from dpfest.errors import UserError
 LABEL, CATEGORICAL, NUMERIC, OUT = "label", "categorical", "numeric", "left out"
 
 _LABELS = re.compile(r"(?:is_?)?(?:click(?:ed|s)?|label|target|y|convert(?:ed)?|conversion|purchased?|bought|response)")
-_IDENTIFIES = re.compile(r"(?:^|_)(?:id|ids|code|zip|zipcode|postcode|sku|isbn|hash|type|hour|weekday|month|dow)$")
-_UNITS = re.compile(r"(?:user|customer|client|person|household|member|account|visitor|patient|buyer|reader)(?:_?id)?")
+_IDENTIFIES = re.compile(r"(?:^|[_ .-])(?:id|ids|code|zip|zipcode|postcode|sku|isbn|hash|type|hour|weekday|month|dow)$")
+_UNITS = re.compile(
+    r"(?:user|customer|client|person|household|member|account|visitor|patient|buyer|reader)(?:[_ -]?id)?"
+)
 _RATING = re.compile(r"(?:rating|stars|score)s?")
+_TEXTS = (pl.String, pl.Categorical, pl.Enum)
+_READ = (*_TEXTS, pl.Boolean, pl.Date)
 _TIME = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
 _FEW = 20
-"""Whole numbers with at most so many values are categories, unless they look like counts."""
+"""Whole numbers with at most so many values are categories, unless they look like counts; or ratings."""
+_SMALL, _SPARE = 256, 4
+"""Tables of at most so many values have so many rows for each, or values would often share one."""
 _LONG = 40.0
 """Texts with more characters than this, in the mean, are written by people."""
 _UNIQUE = 100
@@ -115,26 +121,38 @@ def propose(sample: pl.DataFrame, rows: int, label: str | None = None, typed: bo
 def _label(columns: Sequence[pl.Series]) -> str:
     """Return the label that a table seems to have."""
     binary = [column for column in columns if _is_binary(column)]
-    named = [column for column in binary if _LABELS.fullmatch(column.name.lower())]
-    if len(named or binary) == 1:
-        return (named or binary)[0].name
-    if len(named or binary) > 1:
-        names = ", ".join(column.name for column in named or binary)
+    named = [column for column in columns if _LABELS.fullmatch(column.name.lower())]
+    likely = [column for column in named if _is_binary(column)] or ([] if named else binary)
+    if len(likely) == 1:
+        return likely[0].name
+    if len(likely) > 1:
+        names = ", ".join(column.name for column in likely)
         raise UserError(f"Several columns could be the label ({names}): choose one with --label.")
-    ratings = [one for one in columns if one.dtype.is_numeric() and _RATING.fullmatch(one.name.lower())]
-    if len(ratings) == 1:
+    ratings = [one for one in columns if _RATING.fullmatch(one.name.lower()) and one.dtype.is_integer()]
+    if len(ratings) == 1 and ratings[0].n_unique() <= _FEW and not named:
         middle = (_number(ratings[0].min()) + _number(ratings[0].max())) / 2
         return f"{ratings[0].name} > {middle:g}"
+    held = "; ".join(f"{column.name} holds {_held(column)}" for column in named)
     raise UserError(
-        "No column holds 0 and 1, or true and false, in every row: name the label with --label, as in "
-        '--label clicked or --label "rating > 3".'
+        "No column holds 0 and 1, or true and false, in every row"
+        + (f" ({held}: leave out rows without a label)" if named else "")
+        + ': name the label with --label, as in --label clicked or --label "rating > 3".'
     )
 
 
 def _is_binary(column: pl.Series) -> bool:
     if column.null_count():
         return False
+    if column.dtype == pl.String:
+        return set(column.unique()) == {"0", "1"}
     return column.dtype == pl.Boolean or (column.dtype.is_numeric() and set(column.unique()) == {0, 1})
+
+
+def _held(column: pl.Series) -> str:
+    """Say what a column holds, in a few words."""
+    values = column.drop_nulls().unique(maintain_order=True)
+    few = ", ".join(map(str, values.sort())) if len(values) <= 3 else f"{len(values):,} values"
+    return " and ".join([few or "no value"] + [f"{column.null_count():,} missing ones"] * bool(column.null_count()))
 
 
 def _feature(column: pl.Series, whole: bool) -> Choice:
@@ -147,14 +165,16 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
         return Choice(name, type_, OUT, why="neither a value nor a list of texts or whole numbers")
     if column.dtype in (pl.Datetime, pl.Time, pl.Duration):
         return Choice(name, type_, OUT, why="a time: write its hour, weekday or date as a column of its own")
+    if not (column.dtype.is_numeric() or column.dtype in _READ):
+        return Choice(name, type_, OUT, why="neither text, a number, a boolean nor a date")
     distinct = held.n_unique()
     if distinct < 2:
         return Choice(name, type_, OUT, why="one value in all rows seen")
     lower = name.lower()
     unit = bool(_UNITS.fullmatch(lower)) and not column.null_count() and not column.dtype.is_float()
-    if distinct == len(held) >= _UNIQUE and not column.dtype.is_float() and not unit:
+    if distinct == len(held) >= _UNIQUE and not column.dtype.is_float() and not (unit and not whole):
         return Choice(name, type_, OUT, why="another value in every row: it identifies rows")
-    text = column.dtype in (pl.String, pl.Categorical, pl.Enum)
+    text = column.dtype in _TEXTS
     if text and _number(held.cast(pl.String).str.len_chars().mean()) > _LONG:
         return Choice(name, type_, OUT, why="long texts: written by people")
     if text or column.dtype in (pl.Boolean, pl.Date) or unit or _IDENTIFIES.search(lower):
@@ -163,7 +183,8 @@ def _feature(column: pl.Series, whole: bool) -> Choice:
         return _category(column, held, distinct, whole, unit)
     if column.dtype.is_integer() and distinct <= _FEW and _number(held.min()) > 0:
         return _category(column, held, distinct, whole, unit)
-    return Choice(name, type_, NUMERIC, *_transform(held.cast(pl.Float64)))
+    setting, why = _transform(held.cast(pl.Float64))
+    return Choice(name, type_, NUMERIC, setting, why + ", unless its numbers are names" * column.dtype.is_integer())
 
 
 def _bag(column: pl.Series, held: pl.Series, whole: bool) -> Choice:
@@ -180,9 +201,9 @@ def _category(column: pl.Series, held: pl.Series, distinct: int, whole: bool, un
 
 def _rows(values: pl.Series, whole: bool) -> int:
     """Propose a table's rows, as a power of two: the values seen and, in a part of the rows, as many again as were seen
-    once."""
-    once = 0 if whole else int(values.unique_counts().eq(1).sum())
-    return 1 << max(1, math.ceil(math.log2(max(1, values.n_unique() + once))))
+    once; more if they are few."""
+    distinct = values.n_unique() + (0 if whole else int(values.unique_counts().eq(1).sum()))
+    return 1 << max(1, math.ceil(math.log2(max(1, distinct * (_SPARE if distinct <= _SMALL else 1)))))
 
 
 def _transform(held: pl.Series) -> tuple[str, str]:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import yaml as reader
 
+from dpfest.errors import UserError
 from pipelines.config.schema import build
 from pipelines.data.clicks import proposal
 from pipelines.data.clicks.proposal import CATEGORICAL, LABEL, NUMERIC, OUT, Proposal, propose
@@ -40,6 +41,7 @@ def table() -> pl.DataFrame:
             "at": [day + datetime.timedelta(seconds=int(s)) for s in rng.integers(0, 9999, ROWS)],
             "tags": [[f"t{i}" for i in rng.integers(0, 20, n)] for n in rng.integers(0, 5, ROWS)],
             "mixed": [{"a": 1}] * ROWS,
+            "picture": [bytes([i % 7]) for i in range(ROWS)],
             "on": [(day + datetime.timedelta(days=int(d))).date() for d in rng.integers(0, 90, ROWS)],
         }
     )
@@ -49,9 +51,9 @@ EXPECTED = {
     "clicked": (LABEL, "clicked"),
     "request": (OUT, ""),
     "user_id": (CATEGORICAL, "512"),
-    "item": (CATEGORICAL, "64"),
-    "zip_code": (CATEGORICAL, "64"),
-    "size class": (CATEGORICAL, "4"),
+    "item": (CATEGORICAL, "256"),
+    "zip_code": (CATEGORICAL, "256"),
+    "size class": (CATEGORICAL, "16"),
     "visits": (NUMERIC, "standard(2, 1)"),
     "price": (NUMERIC, "log1p"),
     "age": (NUMERIC, "standard(40, 10)"),
@@ -59,9 +61,10 @@ EXPECTED = {
     "always": (OUT, ""),
     "review": (OUT, ""),
     "at": (OUT, ""),
-    "tags": (CATEGORICAL, "{rows: 32, most: 4}"),
+    "tags": (CATEGORICAL, "{rows: 128, most: 4}"),
     "mixed": (OUT, ""),
-    "on": (CATEGORICAL, "128"),
+    "picture": (OUT, ""),
+    "on": (CATEGORICAL, "512"),
 }
 
 
@@ -78,7 +81,7 @@ def test_each_kind_of_column_has_its_role() -> None:
 
 def test_text_that_writes_numbers_is_proposed_as_these() -> None:
     """As CSV and TSV are read; 0123 is a text, and so is a date, as the table reads it."""
-    flat = table().drop("tags", "mixed")
+    flat = table().drop("tags", "mixed", "picture")
     texts = pl.read_csv(flat.write_csv(datetime_format="%Y-%m-%dT%H:%M:%S").encode(), infer_schema=False)
     expected = {name: role for name, role in EXPECTED.items() if name in flat.columns}
     assert _roles(propose(texts, ROWS, typed=False)) == expected
@@ -91,8 +94,8 @@ def test_the_file_means_what_was_proposed() -> None:
     made = reader.safe_load(proposal.yaml(found, "clicks", "parts/*.parquet"))
     assert made.pop("defaults") == ["table", "_self_"]
     config = build(TableConfig, made | {"kind": "table"}, "data")
-    assert (config.categorical["tags"].rows, config.categorical["tags"].most) == (32, 4)
-    assert config.categorical["yes"] == 64 and config.categorical["a: b # c"] == 64 and config.unit == ["user_id"]
+    assert (config.categorical["tags"].rows, config.categorical["tags"].most) == (128, 4)
+    assert config.categorical["yes"] == 256 and config.categorical["a: b # c"] == 256 and config.unit == ["user_id"]
     assert config.numeric["it's"] == "log1p" and config.numeric["- x"] == "standard(40, 10)"
     config.check()
     for name, text in config.numeric.items():
@@ -101,15 +104,37 @@ def test_the_file_means_what_was_proposed() -> None:
 
 def test_a_part_of_the_rows_makes_larger_tables() -> None:
     """Of values met once, there are more among the rows that were not read."""
-    once = pl.DataFrame({"clicked": [0, 1] * 300, "sku": [str(i) if i < 200 else "most" for i in range(600)]})
-    assert _roles(propose(once, 600))["sku"] == (CATEGORICAL, "256")
-    assert _roles(propose(once, 10**6))["sku"] == (CATEGORICAL, "512")
+    once = pl.DataFrame({"clicked": [0, 1] * 300, "sku": [str(i) if i < 300 else "most" for i in range(600)]})
+    assert _roles(propose(once, 600))["sku"] == (CATEGORICAL, "512")
+    assert _roles(propose(once, 10**6))["sku"] == (CATEGORICAL, "1024")
 
 
-@pytest.mark.parametrize(("values", "label"), [([1, 2, 3, 4, 5], "rating > 3"), ([0.5, 9.5], "rating > 5")])
-def test_ratings_become_labels_by_their_middle(values: list[float], label: str) -> None:
-    rated = pl.DataFrame({"rating": values * 20, "film": [f"film {i}" for i in range(len(values))] * 20})
-    assert propose(rated, rated.height).label == label
+def test_whole_ratings_become_labels_by_their_middle_and_others_by_nobodys_guess() -> None:
+    """The middle of five stars is public; that of measured numbers is a function of two rows."""
+    rated = pl.DataFrame({"rating": [1, 2, 3, 4, 5] * 20, "film": [f"film {i}" for i in range(5)] * 20})
+    assert propose(rated, rated.height).label == "rating > 3"
+    with pytest.raises(UserError, match="No column holds 0 and 1"):
+        propose(rated.with_columns(rating=pl.col("rating") + 0.123), rated.height)
+
+
+@pytest.mark.parametrize(
+    ("clicks", "held"),
+    [([0, 1, None], "0, 1 and 333 missing ones"), ([-1, 1], "-1, 1"), ([1], "1"), ([0, 1, 2, 3], "4 values")],
+)
+def test_a_column_named_as_a_label_is_never_passed_over(clicks: list[int | None], held: str) -> None:
+    """It would become a feature, from which a model reads the label off."""
+    odd = table().with_columns(pl.Series("clicked", (clicks * ROWS)[:ROWS]), score=pl.Series([1, 0] * (ROWS // 2)))
+    with pytest.raises(UserError, match=rf"clicked holds {held}: leave out .* name the label with --label"):
+        propose(odd, ROWS)
+
+
+def test_a_label_may_be_text_that_a_table_reads() -> None:
+    assert propose(table().with_columns(pl.col("clicked").cast(pl.String)), ROWS).label == "clicked"
+
+
+def test_a_name_may_have_spaces_and_a_unit_needs_rows_that_share_it() -> None:
+    assert propose(table().rename({"user_id": "user id"}), ROWS).units == ["user id"]
+    assert propose(table().with_columns(user_id=pl.int_range(pl.len())), ROWS).units == []
 
 
 def test_missing_values_keep_a_column_from_being_a_unit_or_a_label() -> None:

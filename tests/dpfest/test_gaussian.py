@@ -324,7 +324,9 @@ def test_a_tensor_that_is_sent_to_a_gpu_in_parts_gets_the_same_bits(monkeypatch:
     for deviation in (0.7, torch.linspace(0.1, 9, 500, dtype=torch.float64)):
         here, there = values.clone(), values.clone()
         add_gaussian(here, stream(), deviation)
-        module._add_elsewhere(there.view(-1), stream(), 0, module._Grid(deviation, there.shape))
+        module._add_elsewhere(
+            there.view(-1), module._blocks(stream(), there.numel(), module._Grid(deviation, there.shape), None)
+        )
         assert torch.equal(there, here) and not torch.equal(here, values)
 
 

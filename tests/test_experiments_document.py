@@ -106,25 +106,17 @@ def test_the_table_of_clipping_norms_and_what_mends_nothing_are_those_of_the_car
 
 
 def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> None:
-    text = " ".join((DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
-    journey = next(group for group in Results.read(DOCS / "reference").groups if group.dataset == "journey")
-    rows = {row[0]: row for row in correlated.compared(journey, 1.0)}
-    said = re.search(r"4 bands has a test AUC of (\S+) against (\S+) with independent noise, (\S+ ± \S+) over", text)
-    assert said is not None
-    assert said.groups() == (f"{rows[4][1].test:.4f}", f"{rows[1][1].test:.4f}", str(rows[4][2]))
-    after = text[said.end() :].partition("**Is training")[0]
-    table = re.findall(r"\| (\d+) \| ([\d.]+) \| (0\.\d{4}) \| (0\.\d{4}) \|(?= |$)", after)
-    assert [int(bands) for bands, *_ in table] == [*rows] == [1, 2, 4, 8, 16]
-    for bands, noise, *means in table:
-        assert f"{rows[int(bands)][3]:.2f}" == noise
-        kind = correlated.INDEPENDENT if bands == "1" else correlated.BANDED
-        for rate, mean in zip((100.0, 200.0), means, strict=True):
-            tests = [
-                run.test
-                for setting in journey.of(kind, 1.0)
-                if setting.parameter("bands") == (None if bands == "1" else int(bands))
-                and setting.parameter("clipping_norm") == 1.0
-                for run in setting.runs
-                if run.hyperparameters["optimizer"]["tables"]["learning_rate"] == rate
-            ]
-            assert (len(tests), f"{statistics.fmean(tests):.4f}") == (10, mean)
+    text = (DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8").partition("**Does correlated noise help?**")[2]
+    table = re.findall(r"^ *\| `(\w+)` \| (\d+) \| ([\d.]+) \| (\d+) \|((?: [^|\n]+\|){5})$", text, re.M)
+    groups = {group.dataset: group for group in Results.read(DOCS / "reference").groups}
+    assert [(data, epsilon) for data, epsilon, *_ in table] == [
+        (data, epsilon) for data in ("journey", "nycflights", "names") for epsilon in ("1", "3", "8")
+    ]
+    for data, epsilon, independent, seeds, said in table:
+        first, *others = correlated.compared(groups[data], float(epsilon))
+        gains = {bands: gain for bands, _, gain, *_ in others}
+        assert (f"{first[1].test:.4f}", {len(row[1].by_seed) for row in others}) == (independent, {int(seeds)})
+        found = [str(gains[bands]) if bands in gains else "—" for bands in (2, 4, 8, 16, 32)]
+        assert [cell.strip(" *") for cell in said.split("|")[:-1]] == found
+        best = max(gains.values(), key=lambda gain: gain.value)
+        assert [cell.strip() for cell in said.split("|") if "**" in cell] == ([f"**{best}**"] if best.low > 0 else [])

@@ -78,7 +78,11 @@ def write_dataset(
             records = _records(block, rows_of, record, bags, cut)
             _write_block(records, split_of(block, split), streams, per_day, positives)
     if not per_day["train"]:
-        raise UserError(f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed.")
+        others = sum(map(Counter.total, per_day.values()))
+        shared = f", and {others:,} are in other splits, which equal rows share" if others else ""
+        raise UserError(
+            f"{name} has no row to train on: {source.rejected.as_json()['total']:,} rows were malformed{shared}."
+        )
     if isinstance(rows_of, LearnedVocabulary):
         # Needed to map new values: row i of feature f is the i-th of its keys, row 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))

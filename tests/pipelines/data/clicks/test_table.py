@@ -21,6 +21,7 @@ from dpfest.errors import UserError
 from pipelines.config.schema import build
 from pipelines.data.clicks import table_files
 from pipelines.data.clicks.source import RowBlock
+from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.table import TableConfig
 from pipelines.data.clicks.table_columns import TABLE_HASH, Label
 from pipelines.data.dataset import Dataset
@@ -342,6 +343,15 @@ def test_rows_that_differ_in_their_label_alone_share_a_split_and_few_different_r
         of(written(tmp_path, clicks())).warnings(Dataset.open(run(of(written(tmp_path, clicks())), tmp_path / "d")))
         == []
     )
+
+
+def test_equal_rows_that_all_fall_out_of_training_are_said_to(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"shop": [3] * 50, "clicked": [0, 1] * 25})
+    place = str(written(tmp_path, frame))
+    split = SplitConfig(train=0.001, validation=0.499, test=0.5)
+    data = TableConfig(path=place, label="clicked", categorical={"shop": 64}, split=split)
+    with pytest.raises(UserError, match="no row to train on: 0 rows were malformed, and 50 are in other splits, which"):
+        run(data, tmp_path / "data")
 
 
 def test_the_order_of_the_settings_has_no_effect_and_all_else_makes_another_data_set(tmp_path: Path) -> None:

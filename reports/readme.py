@@ -26,7 +26,7 @@ from pipelines.system.files import write_atomically
 from pipelines.tasks.pctr import embedding_dim
 from reports import frontiers
 from reports.algorithms import REFERENCES, label, ordered
-from reports.artifacts import map
+from reports.artifacts import correlated, map
 from reports.bench import read
 from reports.claims import register
 from reports.claims.claim import DECIDED
@@ -109,6 +109,7 @@ class Results:
             caption=frontiers.caption(self.frontiers),
             claims=CLAIMS.as_posix(),
             coordinates=_criteo_coordinates(),
+            correlated=self._correlated,
             epsilon=", ".join(number(epsilon) for epsilon in epsilons),
             marks=self.found.marks,
             nearest=self._nearest,
@@ -183,6 +184,16 @@ class Results:
             name: f"{significant(float(f'{min(found):.2g}'))} to {significant(float(f'{max(found):.2g}'))}"
             for name, found in (("map", maps), ("counts", counts)) if found
         }  # fmt: skip
+
+    @property
+    def _correlated(self) -> str:
+        """What correlated noise gains DP-SGD, by data and ε; empty without such runs."""
+        said = []
+        for group in self.groups:
+            gains = [(e, found) for e in group.epsilons if (found := correlated.gain(group, e)) is not None]
+            each = [f"{of} at ε = {number(epsilon)} ({bands} bands)" for epsilon, (bands, of) in gains]
+            said += [f"{group.dataset} {', '.join(each)}"] if each else []
+        return "; ".join(said)
 
     @property
     def _speed(self) -> dict[str, str]:

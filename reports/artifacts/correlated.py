@@ -57,6 +57,17 @@ def compared(population: Population, epsilon: float) -> list[Row]:
     return rows
 
 
+def gain(population: Population, epsilon: float) -> tuple[int, Difference] | None:
+    """Return the number of bands that is best on validation and its gain over independent noise; None without both."""
+    plain, banded = population.of(INDEPENDENT, epsilon), population.of(BANDED, epsilon)
+    if not plain or not banded:
+        return None
+    sample = Sample([*plain, *banded])
+    best, reference = sample.best(banded), sample.best(plain)
+    assert best is not None and reference is not None
+    return int(best.parameter("bands")), between(sample, best, reference).at(len(plain) * len(banded))
+
+
 def _accumulated(one: Setting, reference: Setting, bands: int) -> float | None:
     run, other = one.runs[0], reference.runs[0]
     if run.period is not None or not run.noise_multiplier or not other.noise_multiplier:

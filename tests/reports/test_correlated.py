@@ -70,6 +70,15 @@ def test_correlated_noise_is_no_reference_of_others(tmp_path: Path) -> None:
     assert best is not None and best.test == pytest.approx(0.85, abs=1e-3)
 
 
+def test_bands_are_chosen_on_validation(tmp_path: Path) -> None:
+    _written(tmp_path)
+    (group,) = populations(load_runs(tmp_path)[0])
+    found = correlated.gain(group, 1.0)
+    assert found is not None and correlated.gain(group, 3.0) is None
+    bands, gained = found
+    assert bands == 4 and gained.value == pytest.approx(0.004, abs=1e-3)
+
+
 def test_without_either_kind_of_noise_runs_are_missing(tmp_path: Path) -> None:
     write_run(tmp_path, "dpsgd", test=0.8)
     assert _content(tmp_path).missing

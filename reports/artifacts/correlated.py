@@ -80,18 +80,23 @@ def _figure(population: Population, of: Mapping[float, Sequence[Row]]) -> Drawin
     computed, measured = figure.subplots(1, 2)
     for axes, height in ((computed, 1.0), (measured, 0.0)):
         axes.axhline(height, color="#000000", linewidth=0.8)
-    for (epsilon, rows), (marker, line) in zip(of.items(), cycle(LOOKS), strict=False):
+    for place, ((epsilon, rows), (marker, line)) in enumerate(zip(of.items(), cycle(LOOKS), strict=False)):
+        beside = 1.04 ** (place - len(of) // 2)  # so that bars can be told apart
         look: dict[str, Any] = {"color": algorithm(BANDED).colour, "marker": marker, "markersize": 4, "linewidth": 1.0}
         known = [(bands, noise) for bands, _, _, noise, _ in rows if noise is not None]
         label = f"ε = {number(epsilon)}"
         computed.plot(*zip(*known, strict=True), linestyle=line, label=label, **look)
         gains = [(bands, setting, gain) for bands, setting, gain, *_ in rows if gain is not None]
         (marks,) = measured.plot(
-            [bands for bands, *_ in gains], [gain.value for *_, gain in gains], linestyle=line, label=label, **look
+            [bands * beside for bands, *_ in gains],
+            [gain.value for *_, gain in gains],
+            linestyle=line,
+            label=label,
+            **look,
         )
         for bands, _, gain in gains:
             if math.isfinite(gain.half):
-                measured.plot([bands, bands], [gain.low, gain.high], color=look["color"], linewidth=0.9)
+                measured.plot([bands * beside] * 2, [gain.low, gain.high], color=look["color"], linewidth=0.9)
         hover(marks, [f"{label}, {bands} bands: {utility(setting.test)} ({gain})" for bands, setting, gain in gains])
     computed.set_ylim(0, 1.05 * max(1.0, *(row[3] or 0.0 for rows in of.values() for row in rows)))
     computed.set_ylabel("noise accumulated in a row\n(independent noise = 1)")

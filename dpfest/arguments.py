@@ -1,7 +1,8 @@
-"""Refusals of a training's arguments that do not agree with its plan."""
+"""Refusals of a training's arguments, and of states, that do not agree with its plan."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,3 +101,40 @@ def refuse_to_follow(
         raise UserError("The training given as after= was followed by another: one key serves a period once.")
     if after.engine.lazy and after.engine.lazy.is_pending:
         raise UserError("The training given as after= has noise pending on its tables: call its flush() first.")
+
+
+def refuse_state(state: Any, steps: int | None) -> None:
+    """Refuse what is no state, or that of a branch where ``steps`` is None."""
+    needed = {"steps_done", "key", "bound_to", "private_model", "lazy"}
+    if not isinstance(state, Mapping) or not state.keys() >= needed:
+        raise UserError("This is not a state from PrivateTraining.state_dict().")
+    if steps is None and "granted" in state:
+        raise UserError(
+            f"fork({state['granted']}) made this state, for a branch: load it with steps={state['granted']} into "
+            "another training. The training itself goes on, or resumes from a state_dict() saved after the fork."
+        )
+
+
+def key_of_branch(state: Mapping[str, Any], key: NoiseKey, steps: int, taken: int | None, of: int) -> NoiseKey:
+    """Return the key of a branch; refuse more steps than its state has left.
+
+    Args:
+        state: that the branch starts from.
+        key: of the training that saved it.
+        steps: of the branch.
+        taken: see :meth:`dpfest.training.PrivateTraining.load_state_dict`.
+        of: steps of the period.
+    """
+    left = state.get("granted")
+    if left is None and taken is None:
+        raise UserError(
+            "Give taken=, the steps that the training which saved this state took in all: they are spent. A "
+            "training that goes on branches with fork()."
+        )
+    beside = "" if left else f" after {taken}"  # a fork of this very state must not share a branch's key
+    left = left or of - state["reserved"] - max(state["steps_done"], taken or 0)
+    if not 0 < steps <= left:
+        raise UserError(f"steps={steps} of a branch must lie between 1 and the {left} that the state has left.")
+    if not key.fixed:
+        return NoiseKey.fresh(key.cipher)
+    return key.derive(f"branch {steps} {state['reserved']}{beside}", state["steps_done"])

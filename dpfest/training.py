@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from dpfest import binding
 from dpfest.alone import PROCESS_STATE, OneProcess
-from dpfest.arguments import key_of, refuse_to_follow, rows_of, units_of
+from dpfest.arguments import key_of, key_of_branch, refuse_state, refuse_to_follow, rows_of, units_of
 from dpfest.check_schedule import CHECK_EVERY, CheckSchedule
 from dpfest.correlated import Correlated
 from dpfest.engine import PrivateEngine
@@ -327,14 +327,7 @@ class PrivateTraining(OneProcess):
             UserError: the state is bound to something else, which is named; or steps were taken under another key.
         """
         self.refuse_another_process()
-        needed = {"steps_done", "key", "bound_to", "private_model", "lazy"}
-        if not isinstance(state, Mapping) or not state.keys() >= needed:
-            raise UserError("This is not a state from PrivateTraining.state_dict().")
-        if steps is None and "granted" in state:
-            raise UserError(
-                f"fork({state['granted']}) made this state, for a branch: load it with steps={state['granted']} into "
-                "another training. The training itself goes on, or resumes from a state_dict() saved after the fork."
-            )
+        refuse_state(state, steps)
         key = NoiseKey.of_state(state, self.plan.fixed_noise_seed)
         binding.refuse_difference(
             state["bound_to"], self._bound_to(), only=None if steps is None else binding.OF_BRANCHES
@@ -349,21 +342,7 @@ class PrivateTraining(OneProcess):
         done, reserved = max(self.steps_done, state["steps_done"]), max(self._reserved, state["reserved"])
         if steps is not None:
             self._refuse_branches()
-            left = state.get("granted")
-            if left is None and taken is None:
-                raise UserError(
-                    "Give taken=, the steps that the training which saved this state took in all: they are spent. A "
-                    "training that goes on branches with fork()."
-                )
-            beside = "" if left else f" after {taken}"  # a fork of this very state must not share a branch's key
-            left = left or self.period.steps - state["reserved"] - max(state["steps_done"], taken or 0)
-            if not 0 < steps <= left:
-                raise UserError(f"steps={steps} of a branch must lie between 1 and the {left} that the state has left.")
-            key = (
-                key.derive(f"branch {steps} {state['reserved']}{beside}", state["steps_done"])
-                if key.fixed
-                else NoiseKey.fresh(key.cipher)
-            )
+            key = key_of_branch(state, key, steps, taken, self.period.steps)
             done, reserved = self.period.steps - steps, 0
         try:
             self.model.load_state_dict(state["private_model"])

@@ -45,13 +45,11 @@ def compared(population: Population, epsilon: float) -> list[Row]:
     if not plain or not banded:
         return []
     sample = Sample([*plain, *banded])
-    reference = sample.best(plain)
-    assert reference is not None
+    reference = _best(sample, plain)
     rows: list[Row] = [(1, reference, None, 1.0, len(plain))]
     for bands in sorted({int(setting.parameter("bands")) for setting in banded}):
         tried = [setting for setting in banded if setting.parameter("bands") == bands]
-        best = sample.best(tried)
-        assert best is not None
+        best = _best(sample, tried)
         gain = between(sample, best, reference).at(len(tried) * len(plain))
         rows.append((bands, best, gain, _accumulated(best, reference, bands), len(tried)))
     return rows
@@ -63,9 +61,14 @@ def gain(population: Population, epsilon: float) -> tuple[int, Difference] | Non
     if not plain or not banded:
         return None
     sample = Sample([*plain, *banded])
-    best, reference = sample.best(banded), sample.best(plain)
-    assert best is not None and reference is not None
+    best, reference = _best(sample, banded), _best(sample, plain)
     return int(best.parameter("bands")), between(sample, best, reference).at(len(plain) * len(banded))
+
+
+def _best(sample: Sample, settings: Sequence[Setting]) -> Setting:
+    best = sample.best(settings)
+    assert best is not None
+    return best
 
 
 def _accumulated(one: Setting, reference: Setting, bands: int) -> float | None:

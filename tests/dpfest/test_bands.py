@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpfest
-from dpfest import bands, correlated, kernels
+from dpfest import bands, correlated
 from dpfest.algorithms import DPSGD, FEST, AdaFEST, Exponential, Threshold
 from dpfest.bands import Strategy, strategy
 from dpfest.box_muller import BLOCK
@@ -29,15 +29,6 @@ from tests.dpfest.reference import filtered
 KEY = NoiseKey.from_seed(41)
 FALSE_ALARM = 1e-4
 PUBLIC = SelectionConfig(mechanism="public", prior="a test")
-
-
-@pytest.fixture(params=["compiled", "in Python"])
-def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled loops, or their references in Python."""
-    if request.param == "in Python":
-        monkeypatch.setattr(kernels, "library", None)
-    elif kernels.library is None:
-        pytest.skip("dpfest was installed without a compiler")
 
 
 def dense(one: Strategy, steps: int) -> np.ndarray:

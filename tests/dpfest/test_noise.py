@@ -10,7 +10,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from dpfest import chacha, kernels
+from dpfest import chacha
 from dpfest.errors import UserError
 from dpfest.noise import AES, CHACHA, CIPHERS, Keystream, NoiseKey, default_cipher
 from tests.dpfest import placed
@@ -25,15 +25,6 @@ def test_words_are_the_published_cipher() -> None:
     assert cipher.update(bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")).hex() == "0bdf7df1591716335e9a8b15c860c502"
     blocks = b"".join(cipher.update(number.to_bytes(16, "big")) for number in range(50))
     assert np.array_equal(Keystream(key).words(100), np.frombuffer(blocks, dtype="<u8"))
-
-
-@pytest.fixture(params=["compiled", "in Python"])
-def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The compiled block function, or its reference."""
-    if request.param == "in Python":
-        monkeypatch.setattr(kernels, "library", None)
-    elif kernels.library is None:
-        pytest.skip("dpfest was installed without a compiler")
 
 
 @pytest.mark.usefixtures("loops")

@@ -12,7 +12,7 @@ from scipy import stats
 from torch import nn
 
 from dpfest import gaussian as module
-from dpfest import kernels, places, survivors
+from dpfest import places, survivors
 from dpfest.box_muller import BLOCK
 from dpfest.draws import ExampleDraws
 from dpfest.gaussian import add_gaussian, draw_units, gaussian_grid
@@ -33,15 +33,6 @@ def stream(purpose: str = "row noise", step: int = 2) -> ChaCha:
     found = KEY.stream(purpose, step)
     assert isinstance(found, ChaCha)
     return found
-
-
-@pytest.fixture(params=["compiled", "in Python"])
-def loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled loops, or their references in Python."""
-    if request.param == "in Python":
-        monkeypatch.setattr(kernels, "library", None)
-    elif kernels.library is None:
-        pytest.skip("dpfest was installed without a compiler")
 
 
 def noise(at: Places | None, count: int, deviation: float = 0.7, given: ChaCha | None = None) -> np.ndarray:

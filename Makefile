@@ -40,7 +40,7 @@ help:  ## list the targets
 setup: $(DEV)  ## make the virtual environment (.venv)
 
 # torch comes first and by its exact version, so that no dependency pulls another build in.
-$(READY): pyproject.toml constraints.txt dpfest/kernels.c
+$(READY): pyproject.toml constraints.txt dpfest/kernels.c pipelines/data/hashing.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
 	$(BIN)/python -m pip install --quiet -e '.[text]' -c constraints.txt

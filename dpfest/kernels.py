@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
-import warnings
 from collections.abc import Sequence
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from dpfest.compiled import load
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -46,33 +45,12 @@ _SIGNATURES: dict[str, list[Any]] = {
     "add_weighted_sums_double_double": [_POINTER] * 4,
 }
 _BYTES = ctypes.c_char * 0
-_COUNTS = ("nearest_normals", "group_lookups")  # return a count; the others nothing
 _NAMES = {torch.float32: "float", torch.float64: "double"}
 
 
-def _load() -> Any:
-    """Return the compiled library; None where there is none, or it is not wanted."""
-    if os.environ.get("DPFEST_COMPILED", "1") == "0":
-        return None
-    for suffix in EXTENSION_SUFFIXES:
-        file = Path(__file__).with_name(f"_kernels{suffix}")
-        if not file.exists():
-            continue
-        try:
-            library = ctypes.CDLL(str(file))
-            for name, arguments in _SIGNATURES.items():
-                function = getattr(library, f"dpfest_{name}")
-                function.argtypes, function.restype = arguments, _WHOLE if name in _COUNTS else None
-            if library.dpfest_kernels_version() == _VERSION:
-                return library
-            fault = "it was compiled from other sources, or without strict floating point"
-        except (OSError, AttributeError) as error:
-            fault = str(error)
-        warnings.warn(f"{file} is not used ({fault}), so steps are slower: install dpfest again.", stacklevel=2)
-    return None
-
-
-library: Any = _load()
+library: Any = load(
+    Path(__file__).with_name("_kernels"), _SIGNATURES, _VERSION, counts=("nearest_normals", "group_lookups")
+)
 """The compiled library, or None."""
 
 

@@ -19,13 +19,18 @@ training on a copy of a test line.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.data import compiled
+
 BLANK_KEY = 2**32
+Field = NDArray[np.uint64] | NDArray[np.int64] | NDArray[np.float64]
+"""A column of lines as 64 bits a value."""
 
 HASH_SPECIFICATION = {
     "key": "8 hexadecimal digits as an unsigned 32-bit number; blank is 2**32",
@@ -40,9 +45,12 @@ HASH_SPECIFICATION = {
 }
 
 
-def splitmix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Mix each 64-bit number; a bijection, element by element, of any shape."""
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+def splitmix64(values: NDArray[np.uint64], out: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
+    """Mix each 64-bit number; a bijection, element by element, of any shape; into ``out`` if it is given."""
+    mixed = np.empty_like(values) if out is None else out
+    if compiled.splitmix64(values, mixed):
+        return mixed
+    np.add(values, np.uint64(0x9E3779B97F4A7C15), out=mixed)
     for shift, multiplier in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed ^= mixed >> np.uint64(shift)
         mixed *= np.uint64(multiplier)
@@ -50,6 +58,7 @@ def splitmix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
+@functools.cache
 def _mixed_number(value: int) -> np.uint64:
     return np.uint64(splitmix64(np.array([value], dtype=np.uint64))[0])
 
@@ -76,7 +85,7 @@ def text_key(text: str) -> int:
 
 
 def text_keys(texts: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return 64-bit keys of n texts by SplitMix64, at tens of millions a second; :func:`text_key` takes one at a time.
+    """Return 64-bit keys of n texts by SplitMix64.
 
     ``h = splitmix64(length in bytes)``, then ``h = splitmix64(h ^ w)`` for each 8 bytes w, a little-endian number, the
     last ones filled up with zeros. Two texts share a key with probability 2**-64, unless somebody made them to.
@@ -90,50 +99,45 @@ def text_keys(texts: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[n
     """
     starts, lengths = offsets[:-1], np.diff(offsets)
     keys = splitmix64(lengths.view(np.uint64))
-    longest = int(lengths.max(initial=0))
-    piece = min(-(-longest // _WORD), _PIECE_WORDS) * _WORD
-    padded = np.concatenate([texts, np.zeros(piece, np.uint8)])
-    # A piece at every byte, as one item: numpy copies an item of many bytes as fast as one of a word.
-    pieces = np.ndarray((len(texts) + 1,), f"V{piece}", padded, strides=(1,))
-    for begin in range(0, longest, piece or 1):
-        rows = slice(None) if lengths.min() > begin else np.flatnonzero(lengths > begin)
-        words = pieces[starts[rows] + begin].view("<u8").reshape(-1, piece // _WORD)
-        keys[rows] = _continued(keys[rows], words, lengths[rows] - begin)
+    padded = np.concatenate([texts, np.zeros(_WORD, np.uint8)])
+    words = np.ndarray((len(texts) + 1,), f"V{_WORD}", padded, strides=(1,))  # one at every byte
+    for begin in range(0, int(lengths.max(initial=0)), _WORD):
+        longer = np.flatnonzero(lengths > begin)
+        word = words[starts[longer] + begin].view("<u8") & _FIRST_BYTES.take(lengths[longer] - begin, mode="clip")
+        keys[longer] = splitmix64(keys[longer] ^ word)
     return keys
 
 
-def _continued(keys: NDArray[np.uint64], words: NDArray[np.uint64], left: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return the keys after some words more, shape [n, words]; ``left`` says how many bytes of each text, from 1."""
-    shortest = left.min()
-    for place, word in enumerate(words.T):
-        begin = place * _WORD
-        if shortest < begin + _WORD:
-            word = word & _FIRST_BYTES.take(left - begin, mode="clip")
-        mixed = splitmix64(keys ^ word)
-        keys = mixed if shortest > begin else np.where(left > begin, mixed, keys)
-    return keys
-
-
-_WORD, _PIECE_WORDS = 8, 8
+_WORD = 8
 _FIRST_BYTES = np.array([2 ** (8 * count) - 1 for count in range(_WORD + 1)], np.uint64)
 
 
-def line_content(fields: Iterable[NDArray[np.uint64] | NDArray[np.int64]]) -> NDArray[np.uint64]:
+def line_content(fields: Iterable[Field]) -> NDArray[np.uint64]:
     """Hash the content of n lines to 64 bits each: different lines collide with probability 2**-64.
 
     Args:
-        fields: The columns of the lines in their order, the label first, each of shape [n].
+        fields: The columns of the lines in their order, the label first, each of shape [n]; of real numbers the bits
+            count, those of 0 for -0 and for what is no number.
 
     Returns:
         Shape [n].
     """
-    columns = [np.asarray(column).view(np.uint64) for column in fields]
-    content = np.zeros_like(columns[0])
-    weighted = np.empty_like(content)
-    for place, column in enumerate(columns):
-        np.multiply(column, _mixed_number(place) | np.uint64(1), out=weighted)
-        content += weighted
+    content = np.zeros(0, np.uint64)
+    for place, field in enumerate(fields):
+        content = content if place else np.zeros(len(field), np.uint64)
+        weight = _mixed_number(place) | np.uint64(1)
+        if not compiled.add_field(field, weight, content):
+            content += weight * _bits(field)
     return content
+
+
+def _bits(field: Field) -> NDArray[np.uint64]:
+    """Return the 64 bits of each value, those of 0 for -0 and what is no number."""
+    if field.dtype != np.float64:
+        return field.view(np.uint64)
+    bits = (field + 0.0).view(np.uint64)
+    bits[np.isnan(field)] = 0
+    return bits
 
 
 def content_uniforms(content: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:

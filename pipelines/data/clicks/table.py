@@ -287,20 +287,21 @@ class TableRows:
     def _block(self, frame: pl.DataFrame, numbered: list[NDArray[np.int64]]) -> RowBlock:
         label = self._label.of(frame.get_column(self._label.column))
         read = {name: numbers(frame.get_column(name)) for name in self.numeric_names}
-        key = {name: keys(frame.get_column(name)) for name in {*self._singles, *self._units}}
+        singles = np.empty((len(self._singles), frame.height), np.uint64)
+        for name, out in zip(self._singles, singles, strict=True):
+            keys(frame.get_column(name), out)
+        units = [keys(frame.get_column(name)) for name in self._units]
         bags = [lists(frame.get_column(name), separator) for name, separator in self._separators.items()]
         numeric = np.empty((frame.height, len(read)), np.float32, order="F")
         for place, (name, values) in enumerate(read.items()):
             numeric[:, place] = transformed(values, self._transforms[name], frame.get_column(name))
-        fields: list[NDArray[np.int64] | NDArray[np.uint64]]
-        fields = [*map(_bits, read.values()), *(key[name] for name in (*self._singles, *self._units))]
-        fields += [*(one.content() for one in bags), *numbered]
+        contents = (one.content() for one in bags)
         return RowBlock(
-            content=line_content(fields),
+            content=line_content([*read.values(), *singles, *units, *contents, *numbered]),
             day=np.full(frame.height, self._number, np.int32),
             label=label.astype(np.float32),
             numeric=numeric,
-            keys=np.array([key[name] for name in self._singles], np.uint64).reshape(len(self._singles), frame.height).T,
+            keys=singles.T,
             units={name: identifiers(frame.get_column(name)) for name in self._units},
             lists=bags,
             part=None if self._parts is None else parts_of(frame.get_column(self._parts[0]), self._parts[1]),
@@ -319,10 +320,3 @@ def _located(where: Path | str, rows: NDArray[np.int64]) -> Iterator[None]:
         yield
     except BadValueError as error:
         raise UserError(f"{where}, row {rows[error.row] + 1:,}: {error}") from error
-
-
-def _bits(values: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return the bits of numbers, those of 0 where they are unknown or -0."""
-    bits = (values + 0.0).view(np.uint64)
-    bits[np.isnan(values)] = 0
-    return bits

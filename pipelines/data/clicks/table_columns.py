@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from pipelines.data.clicks.bags import Lists
+from pipelines.data.compiled import keys_of_texts
 from pipelines.data.hashing import BLANK_KEY, splitmix64, text_key, text_keys
 
 LARGEST = 5.0
@@ -45,10 +46,6 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _COMPARISON = re.compile(rf"([^<>=!]+?)\s*(>=|<=|==|!=|>|<)\s*({_NUMBER})")
 _STANDARD = re.compile(rf"standard\(\s*({_NUMBER})\s*,\s*({_NUMBER})\s*\)")
 _INTEGERS = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
-
-
-_SAMPLE, _REPEATS = 4096, 4
-"""How many values show how often a column repeats each, and from how many times on a dictionary of it is faster."""
 
 
 class BadValueError(ValueError):
@@ -129,7 +126,13 @@ def transform(name: str, text: str) -> Transform:
             "looking at the data, STD above 0, as in standard(40, 15)."
         )
     mean, deviation = float(match[1]), float(match[2])
-    return lambda values: np.clip((values - mean) / deviation, -LARGEST, LARGEST)
+
+    def standardised(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        changed = values - mean
+        changed /= deviation
+        return changed.clip(-LARGEST, LARGEST, out=changed)
+
+    return standardised
 
 
 def transformed(values: NDArray[np.float64], change: Transform, column: pl.Series) -> NDArray[np.float32]:
@@ -163,36 +166,28 @@ def numbers(column: pl.Series) -> NDArray[np.float64]:
     return values.to_numpy()
 
 
-def keys(column: pl.Series) -> NDArray[np.uint64]:
-    """Return the key of each category (:data:`TABLE_HASH`), shape [n]."""
+def keys(column: pl.Series, out: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:
+    """Return the key of each category (:data:`TABLE_HASH`), shape [n]; in ``out`` if it is given, contiguous."""
+    out = np.empty(len(column), np.uint64) if out is None else out
     if column.dtype in _INTEGERS:
-        keys = splitmix64(_as_bits(column.cast(pl.Int64)))
+        splitmix64(_as_bits(column.cast(pl.Int64)), out)
         if column.null_count():
-            keys[column.is_null().to_numpy()] = BLANK_KEY
-        return keys
-    text = column.cast(pl.String)
-    if text.null_count():
-        text = text.fill_null("")
-    if text.head(_SAMPLE).n_unique() >= min(_SAMPLE, len(text)) / _REPEATS:
-        return _keys_of_texts(text)
-    # Most values are repeated. A dictionary of this column alone numbers the distinct ones, which are hashed once each.
-    codes = text.cast(pl.Categorical(pl.Categories.random())).to_physical().to_numpy()
-    row = np.zeros(codes.max() + 1, np.int64)
-    row[codes] = np.arange(len(codes))
-    return _keys_of_texts(text.gather(row)).take(codes)
+            out[column.is_null().to_numpy()] = BLANK_KEY
+    elif not keys_of_texts(text := column.cast(pl.String), BLANK_KEY, out):
+        out[:] = _keys_of_texts(text.fill_null(""))
+    return out
 
 
 def _keys_of_texts(text: pl.Series) -> NDArray[np.uint64]:
+    """What :func:`keys_of_texts` is held to, and what runs where there is no compiler."""
     binary = text.cast(pl.Binary)
-    lengths = binary.bin.size().to_numpy()
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = np.zeros(len(text) + 1, np.int64)
+    np.cumsum(binary.bin.size().to_numpy(), out=offsets[1:])
     texts = binary.cast(pl.List(pl.UInt8)).explode(empty_as_null=False).to_numpy()
     keys = text_keys(texts, offsets)
-    keys[lengths == 0] = BLANK_KEY
-    if len(texts) and len(perhaps := _numerals(texts.take(offsets[:-1], mode="clip"))):
-        whole = _whole_numbers(text.gather(perhaps))
-        keys[perhaps[whole.is_not_null().to_numpy()]] = splitmix64(_as_bits(whole.drop_nulls()))
+    keys[(text == "").to_numpy()] = BLANK_KEY
+    whole = _whole_numbers(text)
+    keys[whole.is_not_null().to_numpy()] = splitmix64(_as_bits(whole.drop_nulls()))
     return keys
 
 
@@ -236,13 +231,9 @@ def _whole_numbers(text: pl.Series) -> pl.Series:
     return whole.set(whole.cast(pl.String).fill_null("") != text, None)
 
 
-def _numerals(first: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return where the first byte of a text may begin a whole number: most columns of texts have none to parse."""
-    return np.flatnonzero((first - np.uint8(ord("0")) < 10) | (first == ord("-")))
-
-
 def _as_bits(whole: pl.Series) -> NDArray[np.uint64]:
-    return whole.fill_null(0).to_numpy().view(np.uint64)
+    filled = whole.fill_null(0) if whole.null_count() else whole
+    return filled.to_numpy().view(np.uint64)
 
 
 def refuse_first(wrong: NDArray[np.bool_], column: pl.Series, problem: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
+from pipelines.data import compiled
+from pipelines.data.clicks.table_columns import keys
 from pipelines.data.hashing import BLANK_KEY, bucket, content_uniforms, line_content, splitmix64, text_key, text_keys
 
 
@@ -87,3 +90,38 @@ def test_the_numbers_of_lines_are_uniform() -> None:
     distance = np.abs(values - np.arange(1, 100_001) / 100_000).max()
     assert distance < 1.95 / np.sqrt(100_000)
     assert values[0] >= 0 and values[-1] < 1
+
+
+TEXTS = ["", None, "0", "-0", "-1", "007", "7.0", "+5", "-", " 5", "5 ", "1e3", "a" * 12, "b" * 13, "c" * 8, "é" * 9]
+TEXTS += [str(value) for value in (2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 10**20)]
+COLUMNS = {
+    "texts": pl.Series(TEXTS),
+    "a slice": pl.Series(TEXTS * 3)[5:-7],
+    "several chunks": pl.concat([pl.Series(TEXTS), pl.Series(["user-1", None]), pl.Series(TEXTS)[3:9]], rechunk=False),
+    "none": pl.Series([], dtype=pl.String),
+    "missing": pl.Series([None, None], dtype=pl.String),
+    "categories": pl.Series(TEXTS, dtype=pl.Categorical),
+    "whole numbers": pl.Series([3, None, -(2**63), 2**63 - 1]),
+    "booleans": pl.Series([True, None, False]),
+}
+
+
+@pytest.mark.skipif(compiled._library is None, reason="nothing was compiled")
+@pytest.mark.parametrize("name", COLUMNS)
+def test_compiled_keys_have_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = keys(COLUMNS[name])
+    monkeypatch.setattr(compiled, "_library", None)
+    assert loops.tolist() == keys(COLUMNS[name]).tolist()
+
+
+@pytest.mark.skipif(compiled._library is None, reason="nothing was compiled")
+def test_compiled_contents_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    real = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, 5e-324, *random.normal(size=94)])
+    whole = random.integers(-(2**63), 2**63 - 1, 100)
+    fields = [whole, real, whole.view(np.uint64), np.repeat(whole, 2)[::2]]
+    loops = line_content(fields)
+    monkeypatch.setattr(compiled, "_library", None)
+    assert loops.tolist() == line_content(fields).tolist()
+    bits = [int(word) for word in np.where(np.isnan(real) | (real == 0), 0, real).view(np.uint64)]
+    assert loops[5] == _content(int(whole[5]), bits[5], int(whole[5]), int(whole[5]))

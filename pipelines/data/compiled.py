@@ -1,0 +1,65 @@
+"""Compiled loops (``hashing.c``) that make rows of a table; where there is no compiler, numpy gives the same bits.
+
+Texts are read where polars holds them, through Arrow's C stream interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from dpfest.compiled import load
+
+_POINTER, _WHOLE, _WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+_SIGNATURES = {
+    "splitmix64": [_POINTER, _WHOLE, _POINTER],
+    "add_field": [_POINTER, _WHOLE, _WORD, _POINTER],
+    "add_numbers": [_POINTER, _WHOLE, _WORD, _POINTER],
+    "keys_of_texts": [_POINTER, _WORD, _WHOLE, _POINTER],
+}
+_library = None
+if sys.byteorder == "little":
+    _library = load(Path(__file__).with_name("_hashing"), _SIGNATURES, 1, counts=("keys_of_texts",))
+
+_stream_of = ctypes.pythonapi.PyCapsule_GetPointer
+_stream_of.restype, _stream_of.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
+
+
+def splitmix64(values: NDArray[np.uint64], mixed: NDArray[np.uint64]) -> bool:
+    """Write :func:`pipelines.data.hashing.splitmix64` of values to ``mixed``, both [...]; False if no loop serves."""
+    if _library is None or not values.flags.c_contiguous or not mixed.flags.c_contiguous:
+        return False
+    _library.dpfest_splitmix64(values.ctypes.data, values.size, mixed.ctypes.data)
+    return True
+
+
+def add_field(field: NDArray[Any], weight: np.uint64, content: NDArray[np.uint64]) -> bool:
+    """Add ``weight`` times the bits of each value of a field [n] to contiguous ``content`` [n], modulo 2**64.
+
+    Returns:
+        False if no loop serves.
+    """
+    if _library is None or not field.flags.c_contiguous:
+        return False
+    add = _library.dpfest_add_numbers if field.dtype == np.float64 else _library.dpfest_add_field
+    add(field.ctypes.data, len(field), int(weight), content.ctypes.data)
+    return True
+
+
+def keys_of_texts(texts: pl.Series, blank: int, keys: NDArray[np.uint64]) -> bool:
+    """Write the key of each text, ``blank`` for an empty or missing one, to contiguous ``keys`` [n].
+
+    Returns:
+        False if no loop serves.
+    """
+    if _library is None:
+        return False
+    stream = texts.__arrow_c_stream__()
+    found = _library.dpfest_keys_of_texts(_stream_of(stream, b"arrow_array_stream"), blank, len(keys), keys.ctypes.data)
+    return bool(found == len(keys))

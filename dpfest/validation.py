@@ -139,10 +139,13 @@ def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
                 known = type(optimizer).__module__.startswith("torch.optim") or getattr(optimizer, "dense_only", False)
                 decays = bool(group.get("weight_decay"))
                 if known and table and sparse and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
+                    dense = "Adam" if kind == "SparseAdam" or not hasattr(torch.optim, kind) else kind
+                    others = f"torch.optim.{dense}(dense), " * (names.keys() != tables & names.keys())
                     raise UserError(
-                        f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of {name}. Use SGD, "
-                        "Adagrad or SparseAdam, without weight_decay, for the tables, and another optimiser for the "
-                        "rest: dense, tables = dpfest.parameter_groups(model)."
+                        f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of {name}. Give tables "
+                        "SGD, Adagrad or SparseAdam, without weight_decay, and the rest an optimiser of its own:\n"
+                        "    dense, tables = dpfest.parameter_groups(model)\n"
+                        f"    optimizers = [{others}torch.optim.SparseAdam(tables)]"
                     )
                 if kind == "SparseAdam" and not (table and sparse):
                     raise UserError(f"SparseAdam cannot take the dense gradient of {name}.")

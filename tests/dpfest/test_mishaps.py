@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+import dpfest
 from dpfest import DPSGD, AdaFEST, PrivateTraining, UserError, make_private
 from dpfest.algorithm import Algorithm
 
@@ -95,5 +96,9 @@ def test_a_model_that_is_converted_after_it_was_wrapped_is_refused_by_name() -> 
 def test_an_optimiser_for_all_parameters_is_refused_with_the_way_to_have_two() -> None:
     model = Scores()
     adam = torch.optim.Adam(model.parameters())
-    with pytest.raises(UserError, match=r"Adam cannot take the sparse gradient.*dpfest\.parameter_groups\(model\)"):
+    with pytest.raises(UserError, match=r"Adam cannot take the sparse gradient") as refusal:
         make_private(model, adam, data(), losses, algorithm=AdaFEST(), **PLAN)
+    way = {"dpfest": dpfest, "torch": torch, "model": model}
+    exec("\n".join(line.strip() for line in str(refusal.value).splitlines()[1:]), way)
+    run = make_private(model, way["optimizers"], data(), losses, algorithm=AdaFEST(), **PLAN)
+    run.step(next(iter(run)))

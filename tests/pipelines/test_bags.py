@@ -321,7 +321,7 @@ def test_a_step_of_every_model_over_ranks_is_that_of_one_process(name: str, monk
 
 @pytest.mark.long("starts ranks three times, each a process that imports torch")
 @pytest.mark.parametrize(
-    "model", ["pctr", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dlrm", "deepfm", "sequence"))]
+    "model", [pytest.param(name, marks=pytest.mark.slow) for name in ("pctr", "dlrm", "deepfm", "sequence")]
 )
 def test_a_run_stopped_on_two_ranks_and_resumed_on_three_releases_the_bytes_of_one(
     line: list[str], model: str, tmp_path: Path, runs_in: Callable[[Path], Path]

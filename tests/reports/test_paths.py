@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from reports import paths
 
 HOME = Path(__file__).parents[2]
 
 
+@pytest.mark.documents
 def test_the_documents_have_the_table_of_today() -> None:
     written = paths.table()
     for document in paths.DOCUMENTS:

@@ -154,19 +154,31 @@ class RepeatedRows(TableRows):
         return super().files() + ([self._rows] if self._rows else [])
 
     def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """Yield all rows; raises as :class:`TableRows`, or if they are other ones than before."""
-        digest, rows = hashlib.sha256(), 0
+        """Yield all rows; raises as :class:`TableRows`, or if they are other ones than before.
+
+        After the first reading the first rows are read again, so that rows which are drawn anew are noticed even where
+        nothing else reads them twice.
+        """
+        digest, rows, first = hashlib.sha256(), 0, ""
         for block in super().blocks(progress):
-            digest.update(block.content.tobytes())
-            digest.update(block.label.tobytes())
-            if block.part is not None:
-                digest.update(block.part.tobytes())
+            _add(block, digest)
+            first = first or digest.hexdigest()
             rows += len(block.label)
             yield block
         found = {"rows": rows, "sha256": digest.hexdigest()}
-        if self._rows not in (None, found):
+        if self._rows is None:
+            _add(next(super().blocks(lambda done, total: None)), again := hashlib.sha256())
+            same = again.hexdigest() == first
+        else:
+            same = self._rows == found
+        if not same:
             raise UserError(
                 "data.target yields other rows, or in another order, when it is read again: sort what has no order, "
                 "and seed what is drawn."
             )
         self._rows = found
+
+
+def _add(block: RowBlock, digest: hashlib._Hash) -> None:
+    for column in (block.content, block.label, block.part):
+        digest.update(b"" if column is None else column.tobytes())

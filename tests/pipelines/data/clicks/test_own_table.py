@@ -123,7 +123,7 @@ def test_what_changes_under_way_leaves_nothing() -> None:
     change("yield", 'Path("rows.py").open("a").write("\\n")\n            yield')
     assert "is no longer the code that the settings name" in refused(own())
     Path("rows.py").write_text(ROWS)
-    change("yield", "frame.head(9).write_parquet(self.path)\n            yield")
+    change("yield", "frame.head(70).write_parquet(self.path)\n            yield")
     assert re.search("The source of refused/Rows-.* changed while it was read", refused(own()))
 
 
@@ -131,6 +131,11 @@ def test_what_changes_under_way_leaves_nothing() -> None:
 def test_other_rows_at_a_second_reading_are_refused() -> None:
     drawn = "frame = pl.read_parquet(self.path).sample(fraction=1.0, shuffle=True)"
     change("frame = pl.read_parquet(self.path)", drawn)
+    assert "data.target yields other rows, or in another order, when it is read again" in refused(own())
+    later = (
+        "frame = pl.read_parquet(self.path); frame = frame[:70].vstack(frame[70:].sample(fraction=1.0, shuffle=True))"
+    )
+    change(drawn, later)  # beyond the first frame, which is read twice
     vocabulary = dataclasses.replace(CONFIG.vocabulary, policy="all")
     assert "data.target yields other rows, or in another order, when it is read again" in refused(
         own(vocabulary=vocabulary)

@@ -14,8 +14,6 @@ XLM_R      ?=
 # What carries the runs: this machine (local), JOBS at once, or a cluster (ray, slurm) with further sweep.* settings.
 ENGINE      ?= local
 ENGINE_ARGS ?=
-# Hydra's launcher that carries the runs instead (joblib, ...).
-LAUNCHER ?=
 # Further Hydra overrides of the comparison, of the streams, of the texts, of those with a large vocabulary.
 ARGS        ?=
 STREAM_ARGS ?=
@@ -91,7 +89,7 @@ SEEDED := "seed=range($(SEEDS))"
 SHARED := profile=$(PROFILE) $(SEEDED) sweep.jobs=$(JOBS)
 # Ray and Slurm's client come with what tests need.
 ENVIRONMENT := $(if $(filter local,$(ENGINE)),$(READY),$(DEV))
-CARRIED := $(if $(filter-out local,$(ENGINE)),sweep.engine=$(ENGINE) $(ENGINE_ARGS)) $(if $(LAUNCHER),hydra/launcher=$(LAUNCHER))
+CARRIED := $(if $(filter-out local,$(ENGINE)),sweep.engine=$(ENGINE) $(ENGINE_ARGS))
 REPORT  = $(BIN)/dpfest report profile=$(PROFILE) $(SEEDED) $(clicks)
 
 # The empty line ends each command where several are made.

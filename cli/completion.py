@@ -62,7 +62,7 @@ def _query(before: Sequence[str], word: str) -> list[str]:
 
 
 def _internal(choice: str) -> bool:
-    return choice.startswith(("scale", "hydra.", "sweep.records"))
+    return choice.startswith(("scale", "hydra."))
 
 
 def _joined(words: Sequence[str]) -> list[str]:

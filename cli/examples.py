@@ -49,7 +49,6 @@ EXAMPLES = {
         "dpfest sweep algorithm=adafest algorithm.threshold=5,10,20 privacy.epsilon=1,3",
         "dpfest sweep experiment=comparison profile=demo sweep.jobs=2",
         "dpfest sweep experiment=comparison algorithm=adafest --dry-run",
-        "dpfest sweep experiment=comparison profile=paper data.path=/data/train.txt hydra/launcher=joblib",
         "dpfest sweep experiment=reference data=names 'seed=range(5)' --cards docs/reference --dry-run",
         "dpfest sweep experiment=comparison sweep.engine=ray sweep.address=10.0.0.1:6379 sweep.gpus=0.25",
     ),

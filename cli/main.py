@@ -74,11 +74,9 @@ def preprocess(ctx: typer.Context) -> None:
     """Write the dataset as rows on disk, from which Poisson batches are gathered at random.
 
     A stream is written day by day, and finished days are kept. preprocess.jobs=2 writes two days at once; on a
-    cluster (sweep.engine=ray or slurm) or with a Hydra launcher (hydra/launcher=...) each missing day is a job.
+    cluster (sweep.engine=ray or slurm) each missing day is a job.
     """
-    from cli.preprocess import run_preprocess
-
-    run_preprocess(ctx.args)
+    _run(tasks.preprocess, ctx)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["card"])
@@ -126,8 +124,7 @@ def sweep(
 ) -> None:
     """Train a grid of runs. Finished runs are skipped; failed ones are listed at the end and retried by the next sweep.
 
-    sweep.engine=ray or slurm hands the runs to a cluster. Hydra's launchers work as well; joblib's comes with the
-    extra \\[cluster]: pip install -e '.\\[cluster]'.
+    sweep.jobs makes several at once here; sweep.engine=ray or slurm hands them to a cluster.
     """
     from cli.sweep import run_sweep
 

@@ -1,7 +1,8 @@
-"""`dpfest sweep`: plans the runs, starts them here or through a Hydra launcher, and prints each outcome."""
+"""`dpfest sweep`: plans the runs, starts them here or on a cluster, and prints each outcome."""
 
 from __future__ import annotations
 
+import os
 import shlex
 import tempfile
 import time
@@ -13,7 +14,7 @@ from cli import tasks
 from cli.launch import HydraLine, launch
 
 if TYPE_CHECKING:
-    from pipelines.runs.grid import Plan, PlannedRun
+    from pipelines.runs.grid import Plan
     from pipelines.sweep import Outcome
 
 
@@ -22,9 +23,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
 
     Runs are done that have finished in `paths.runs`, or that have a card in `cards`, a folder or a file.
 
-    Runs have processes of their own on this machine, `sweep.jobs` at once, or on the cluster of `sweep.engine`. With a
-    Hydra launcher (hydra/launcher=...), every product of the grid is one Hydra multirun, and `fail_fast` stops
-    between products.
+    Runs have processes of their own on this machine, `sweep.jobs` at once, or on the cluster of `sweep.engine`.
     """
     from dpfest.errors import UserError
     from pipelines.config.compose import Composer
@@ -36,15 +35,18 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
     if line.only_shows:
         launch(tasks.nothing, arguments)
         return 0
-    with_launcher = any(text.startswith("hydra/launcher=") for text in line.overrides)
-    if with_launcher and cards is not None:
-        raise UserError("--cards leaves out runs of a grid, and a Hydra launcher starts all of it: give one of them.")
+    if any(text.startswith("hydra/launcher=") for text in line.overrides):
+        raise UserError(
+            "dpfest sweep starts its runs itself: in place of hydra/launcher give sweep.jobs or sweep.engine."
+        )
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        raise UserError("Runs of a sweep are never over ranks: give `dpfest sweep` without torchrun.")
     carded = keys_in(Path(cards)) if cards is not None else set()
     planned = plan(Composer(line.config_dir), line.overrides)
     if any(run.config.search.asked for run in planned.runs):
         if cards is not None:
             raise UserError("A private search makes all runs that it draws: leave --cards out.")
-        return _search(planned, line, fail_fast, dry_run)
+        return _search(planned, fail_fast, dry_run)
     todo = [run for run in planned.runs if not (is_done(run.folder) or (carded and key_of(run.config) in carded))]
     counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
     print(
@@ -59,11 +61,7 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
     if not todo:
         return 0
     _refuse_unwritable(todo[0].config.paths.runs)
-    engine = todo[0].config.sweep.engine
-    if with_launcher and engine != "local":
-        raise UserError(f"sweep.engine={engine} and hydra/launcher=... both say what starts jobs: give one of them.")
-    ended = _launched(planned, todo, line, fail_fast) if with_launcher else run_all(todo, fail_fast)
-    return _follow(ended, len(todo))
+    return _follow(run_all(todo, fail_fast), len(todo))
 
 
 def _refuse_unwritable(runs: str) -> None:
@@ -78,17 +76,14 @@ def _refuse_unwritable(runs: str) -> None:
         raise UserError(f"paths.runs={runs} cannot be written ({error.strerror}): choose another folder.") from error
 
 
-def _search(planned: Plan, line: HydraLine, fail_fast: bool, dry_run: bool) -> int:
+def _search(planned: Plan, fail_fast: bool, dry_run: bool) -> int:
     """Make the runs of a private search and release the best.
 
     Nothing that is printed depends on how many runs there are, or on any but the best.
     """
-    from dpfest.errors import UserError
     from pipelines.search import PrivateSearch, has_diverged
     from pipelines.sweep import is_done, run_all
 
-    if any(text.startswith("hydra/launcher=") for text in line.overrides):
-        raise UserError("A private search draws its runs itself, which no Hydra launcher knows: give sweep.engine.")
     search = PrivateSearch(planned.runs)
     counts = ", ".join(f"{count} {name}" for name, count in planned.by_algorithm().items())
     print(f"A private search over {len(planned.runs)} settings ({counts}), {search.law}.", flush=True)
@@ -120,23 +115,6 @@ def _search(planned: Plan, line: HydraLine, fail_fast: bool, dry_run: bool) -> i
     print(f"The best on validation: {tasks.describe(best[1])}")
     print(best[0])
     return 0
-
-
-def _launched(planned: Plan, todo: Sequence[PlannedRun], line: HydraLine, fail_fast: bool) -> Iterator[Outcome]:
-    from pipelines.config.compose import override_text
-    from pipelines.sweep import forget, outcomes, records_folder
-
-    forget(todo)
-    flags = ["--config-dir", str(line.config_dir)] if line.config_dir else []
-    for number, multirun in enumerate(planned.multiruns):
-        runs = [run for run in todo if run.multirun == number]
-        if runs:
-            records = f"sweep.records={override_text(str(records_folder(runs[0].config)))}"
-            launch(tasks.sweep_job, ["--multirun", *flags, *multirun, records])
-            ended = outcomes(runs)
-            yield from ended
-            if fail_fast and any(outcome.status == "failed" for outcome in ended):
-                return
 
 
 def _follow(ended: Iterator[Outcome], count: int) -> int:

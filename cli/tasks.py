@@ -1,7 +1,6 @@
 """The task of each command, called with the configuration that Hydra composed.
 
-Tasks are module-level functions, so that Hydra's launchers can send them to other processes. Heavy imports wait until a
-task runs.
+Heavy imports wait until a task runs.
 """
 
 from __future__ import annotations
@@ -78,17 +77,6 @@ def card(cfg: DictConfig) -> None:
         print(f"dpfest's reference: {results}.")
 
 
-def day_job(cfg: DictConfig) -> None:
-    """Write one day of a stream as a job of a Hydra launcher; a failure is recorded and stops no other day."""
-    from pipelines.config.settings import typed
-    from pipelines.preprocess import preprocess_day
-
-    try:
-        preprocess_day(typed(cfg))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-
-
 @task
 def select(cfg: DictConfig) -> None:
     """Select the rows of DP-FEST and print where they are."""
@@ -127,15 +115,6 @@ def train(cfg: DictConfig) -> None:
         outcome = make_run(config)
     print(("done before: " if outcome.skipped else "") + describe(outcome.summary))
     print(outcome.path)
-
-
-@task
-def sweep_job(cfg: DictConfig) -> None:
-    """Train one run of a sweep, as a job of a Hydra launcher; it records the outcome in `sweep.records`."""
-    from pipelines.config.settings import typed
-    from pipelines.sweep import recorded
-
-    recorded(typed(cfg))
 
 
 def describe(summary: Mapping[str, Any]) -> str:

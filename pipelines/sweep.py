@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from dpfest.errors import UserError
 from pipelines.config.calls import Call, cluster_jobs, records_folder
 from pipelines.config.settings import Config
 from pipelines.runs.grid import PlannedRun
-from pipelines.runs.identity import run_folder
 from pipelines.runs.release import RELEASE, SUMMARY
 from pipelines.system.engines import ClusterError, Ended, Jobs, function
 from pipelines.system.processes import Child, Pool, cores, sigterm_interrupts
@@ -37,7 +36,14 @@ class Stages:
     """The stages of a run, as module:function, each called with the run's Config."""
 
     preprocess: str = "pipelines.preprocess:preprocess"
-    train: str = "pipelines.train:make_run"
+    train: str = "pipelines.sweep:train_run"
+
+
+def train_run(config: Config) -> None:
+    """Make one run; wait while another sweep makes it. Raises as :func:`pipelines.train.make_run`."""
+    from pipelines.train import make_run
+
+    make_run(config, wait=True)
 
 
 @dataclass(frozen=True)
@@ -57,15 +63,6 @@ def is_done(folder: Path) -> bool:
         return isinstance(json.loads((folder / RELEASE / SUMMARY).read_text()), dict)
     except (OSError, ValueError):
         return False
-
-
-def recorded(config: Config, stages: Stages = Stages()) -> None:
-    """Train one configuration and record the outcome in `config.sweep.records`.
-
-    A failure is recorded and not raised, so that it does not affect neighbouring runs.
-    """
-    records = config.sweep.records
-    Call(stages.train, config, Path(records) / f"{run_folder(config).name}.json" if records else None)()
 
 
 def run_all(runs: Sequence[PlannedRun], fail_fast: bool = False, stages: Stages = Stages()) -> Iterator[Outcome]:
@@ -112,26 +109,9 @@ def _started(runs: Sequence[PlannedRun], stages: Stages) -> Jobs[PlannedRun]:
     return Pool(runs, settings.jobs, lambda run: _child(_call(run, stages), threads, preloaded(runs)))
 
 
-def outcomes(runs: Sequence[PlannedRun]) -> list[Outcome]:
-    """Return the recorded outcomes of runs that a Hydra launcher carried out."""
-    ended = []
-    for run in runs:
-        record = _ended(run)
-        status = record.status if record else "done" if is_done(run.folder) else "failed"
-        reason = record.reason if record else "it recorded nothing: see the launcher's own log"
-        ended.append(Outcome(run, status, reason if status == "failed" else "", record.seconds if record else 0.0))
-    return ended
-
-
 def log_file(run: PlannedRun) -> Path:
     """Return the path of a run's log."""
     return _record(run).with_suffix(".log")
-
-
-def forget(runs: Sequence[PlannedRun]) -> None:
-    """Remove the recorded outcomes of an earlier sweep."""
-    for run in runs:
-        _record(run).unlink(missing_ok=True)
 
 
 def _record(run: PlannedRun) -> Path:
@@ -145,9 +125,7 @@ def _ended(run: PlannedRun) -> Record | None:
 
 
 def _call(run: PlannedRun, stages: Stages) -> Call:
-    record = _record(run)
-    config = replace(run.config, sweep=replace(run.config.sweep, records=str(record.parent)))
-    return Call(stages.train, config, record)
+    return Call(stages.train, run.config, _record(run))
 
 
 def preloaded(runs: Sequence[PlannedRun]) -> list[str]:

@@ -97,7 +97,6 @@ class SweepConfig:
         minutes: after which Slurm ends a run's job; null for the partition's limit. The run goes on in another job.
         retries: how often a run is started again after its process, time or machine was lost; it goes on from its
             checkpoint.
-        records: folder in which the jobs record their outcomes; set by the sweep itself.
     """
 
     jobs: Jobs = 1
@@ -109,7 +108,6 @@ class SweepConfig:
     gpus: Annotated[float, Within(0, 64)] = 0.0
     minutes: Annotated[int, Within(1, 10**6)] | None = None
     retries: Annotated[int, Within(0, 1000)] = 3
-    records: str | None = None
 
     def __post_init__(self) -> None:
         if self.gpus > 1 and self.gpus != int(self.gpus):

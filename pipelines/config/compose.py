@@ -177,8 +177,7 @@ class Composer:
                 return (
                     f"there is no {group}={choice}; "
                     + (f"did you mean {group}={guess}? " if guess else "")
-                    + f"{group} is one of {', '.join(options)}"
-                    + (f" (pip install hydra-{choice}-launcher may bring it)." if group == "hydra/launcher" else ".")
+                    + f"{group} is one of {', '.join(options)}."
                 )
         if isinstance(error, OverrideParseException):
             key, _, value = str(error.override).partition("=")
@@ -233,20 +232,15 @@ def _refuse_code(config_dir: Path) -> None:
     """Refuse files that name code for Hydra or for logging to run: settings that somebody else wrote are data.
 
     Raises:
-        UserError: one names code, or is not plain YAML; launchers, which are code, have a folder for it.
+        UserError: one names code, or is not plain YAML.
     """
     for path in sorted(config_dir.rglob("*.y*ml")):
-        if path.relative_to(config_dir).parts[:2] == ("hydra", "launcher"):
-            continue
         try:
             key = _names_code(yaml_value(path.read_text(encoding="utf-8")))
         except (OSError, ValueError) as error:
             raise UserError(f"A configuration file is not plain YAML: {path}: {error}.") from error
         if key:
-            raise UserError(
-                f"{path} names code to run ({key}), and a file of settings may not: remove it, or put a launcher of "
-                "your own under hydra/launcher/."
-            )
+            raise UserError(f"{path} names code to run ({key}), and a file of settings may not: remove it.")
 
 
 def _names_code(value: Any) -> str | None:

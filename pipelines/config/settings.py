@@ -340,9 +340,9 @@ class Config:
 
     @property
     def over_ranks(self) -> bool:
-        """Whether training is over ranks: torchrun says in the environment who they are. Runs of a sweep never are."""
+        """Whether training is over ranks: torchrun says in the environment who they are."""
         launched = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys()
-        return launched and self.distributed == "auto" and self.sweep.records is None
+        return launched and self.distributed == "auto"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists and scalars, as in Hydra's YAML."""
@@ -358,7 +358,7 @@ def typed(cfg: DictConfig | Mapping[str, Any], run_code: bool = True) -> Config:
 
     Raises:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
-            value that its dataclass refuses; or `search.run` or, under torchrun, `sweep.records`, which no user sets.
+            value that its dataclass refuses; or `search.run`, which no user sets.
     """
     values = container(cfg)
     sections = {name: _section(name, values.pop(name, {}), run_code) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
@@ -371,11 +371,6 @@ def typed(cfg: DictConfig | Mapping[str, Any], run_code: bool = True) -> Config:
         raise UserError(
             "search.run numbers the runs of a private search, whose noise depends on it, and dpfest sweep sets it "
             "itself: leave it out."
-        )
-    if config.sweep.records is not None and "TORCHELASTIC_RUN_ID" in os.environ:
-        raise UserError(
-            "sweep.records is for the runs of a sweep, which are never over ranks, and dpfest sweep sets it itself: "
-            "leave it out under torchrun."
         )
     return config
 

@@ -20,12 +20,11 @@ from pipelines.runs.schedule import VALIDATION_SHARE
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to make: its overrides, configuration, folder, and the position of its line in `Plan.multiruns`."""
+    """A run to make in one process: its overrides, configuration and folder."""
 
     overrides: tuple[str, ...]
     config: Config
     folder: Path
-    multirun: int = 0
 
     def __str__(self) -> str:
         return f"{self.config.data.name}/{self.config.algorithm.name}/{self.folder.name}"
@@ -33,10 +32,9 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep, each once, and the Hydra multirun lines whose union they are."""
+    """All runs of a sweep, each once."""
 
     runs: list[PlannedRun]
-    multiruns: list[list[str]]
 
     def by_algorithm(self) -> dict[str, int]:
         """Return the number of runs of each algorithm."""
@@ -56,14 +54,13 @@ def plan(composer: Composer, overrides: Sequence[str]) -> Plan:
     Raises:
         UserError: a configuration is invalid, or the experiment has no grid for the profile.
     """
-    multiruns = _multiruns(composer, overrides)
     runs: dict[Path, PlannedRun] = {}
-    for number, line in enumerate(multiruns):
+    for line in _multiruns(composer, overrides):
         for own, cfg in composer.expand([text for text in line if not text.startswith("hydra")]):
-            config = typed(cfg)
+            config = replace(typed(cfg), distributed="off")
             folder = run_folder(config)
-            runs.setdefault(folder, PlannedRun(tuple(own), config, folder, number))
-    return Plan(list(runs.values()), multiruns)
+            runs.setdefault(folder, PlannedRun(tuple(own), config, folder))
+    return Plan(list(runs.values()))
 
 
 def asked_for(composer: Composer, overrides: Sequence[str]) -> dict[str, tuple[str, list[str]]]:

@@ -56,8 +56,12 @@ class RunOutcome:
     skipped: bool
 
 
-def make_run(config: Config) -> RunOutcome:
+def make_run(config: Config, wait: bool = False) -> RunOutcome:
     """Train the run of a configuration; resume it if it was stopped, and skip it if it is finished.
+
+    Args:
+        config: the configuration.
+        wait: whether to wait for another process that is making the same run, instead of refusing.
 
     Raises:
         UserError: a setting or the data cannot be used; another process is making the same run.
@@ -70,7 +74,7 @@ def make_run(config: Config) -> RunOutcome:
         )
     stream = Stream.open(preprocess(config))
     directory = RunDirectory(run_folder(config))
-    with directory.lock(wait=config.sweep.records is not None):
+    with directory.lock(wait):
         summary = directory.summary()
         if summary is not None:
             directory.clear()  # a kill may have come between the summary and the end

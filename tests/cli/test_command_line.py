@@ -62,7 +62,6 @@ def test_help_of_the_whole_lists_every_command(dpfest_here: Command) -> None:
             ["-m", "algorithm=fest,adafestt"],
             "there is no algorithm=adafestt; did you mean algorithm=adafest?",
         ),
-        (["-m", "hydra/launcher=joblob"], "(pip install hydra-joblob-launcher may bring it)."),
         (["--config-dir", "nowhere", "-m", "seed=1,2"], "--config-dir: there is no folder nowhere."),
         (["paths.runs=a=b"], "quote the value for Hydra, and all for the shell: 'paths.runs=\"a=b\"'."),
         (["seed=-1"], "seed must be a whole number from 0 to 9,223,372,036,854,775,807, not -1."),

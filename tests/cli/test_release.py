@@ -80,8 +80,6 @@ def test_cards_hold_what_may_leave_and_leave_out_runs_that_go_on(
     assert [line.split()[0] for line in planned.stdout.splitlines()[1:]] == ["done", "done", "to"]
     assert "0 done, 3 to do" in dpfest_here(*grid).stdout
     assert "There are no run cards at runs" in dpfest_here(*grid, "--cards", "runs").stderr
-    launched = dpfest_here(*grid[:-1], "hydra/launcher=basic", "--cards", "docs")
-    assert launched.returncode == 2 and "a Hydra launcher starts all of it" in launched.stderr
     text = lzma.decompress((tmp_path / "docs" / "cards.jsonl.xz").read_bytes()).decode()
     assert str(tmp_path) not in text and not any(Path(run).name in text for run in trained.values())
     # The same settings on other data: which of the two is meant?

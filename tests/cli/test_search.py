@@ -89,8 +89,6 @@ def test_what_a_search_cannot_be_given_to_is_named(dpfest_here: Command) -> None
         assert numbered.returncode == 2 and "dpfest sweep sets it itself: leave it out" in numbered.stderr
     alone = dpfest_here("train", *asked)
     assert alone.returncode == 2 and "search.distribution=poisson makes several runs" in alone.stderr
-    launched = dpfest_here("sweep", *asked, "hydra/launcher=basic")
-    assert launched.returncode == 2 and "which no Hydra launcher knows" in launched.stderr
     few = dpfest_here("sweep", *asked, "search.mean=0.5")
     assert few.returncode == 2 and "search.mean must be a number" in few.stderr
     wrong = dpfest_here("sweep", *asked, "search.distribution=binomial")

@@ -37,10 +37,12 @@ def test_slurm_needs_a_login_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         list(run_all(runs))
 
 
-@pytest.mark.parametrize("command", ["sweep", "preprocess"])
-def test_a_launcher_and_an_engine_are_one_too_many(dpfest_here: Command, command: str) -> None:
-    ended = dpfest_here(command, "profile=smoke", "hydra/launcher=basic", "sweep.engine=ray")
-    assert ended.returncode == 2 and "sweep.engine=ray and hydra/launcher=... both say" in ended.stderr
+def test_a_sweep_starts_its_runs_itself_and_once(dpfest_here: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = dpfest_here("sweep", "profile=smoke", "hydra/launcher=basic")
+    assert ended.returncode == 2 and "in place of hydra/launcher give sweep.jobs or sweep.engine" in ended.stderr
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    ended = dpfest_here("sweep", "profile=smoke")
+    assert ended.returncode == 2 and "give `dpfest sweep` without torchrun" in ended.stderr
 
 
 def test_a_machine_that_does_not_share_the_folder_says_so(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
+from pipelines.runs.grid import plan
 from pipelines.runs.identity import run_folder
 from pipelines.runs.weights import write_pieces
 from pipelines.system.processes import StopRequest
@@ -269,7 +270,8 @@ def test_a_run_over_ranks_has_a_name_of_its_own_and_their_number_is_no_part_of_i
     assert run_folder(config(data, tmp_path)) == over != alone
     assert run_folder(config(data, tmp_path, "ranks.shards=8")) != over
     assert run_folder(config(data, tmp_path, "distributed=off")) == alone
-    assert run_folder(config(data, tmp_path, f"sweep.records={tmp_path}")) == alone
+    (run,) = plan(Composer(), overrides(data, tmp_path)).runs
+    assert run.folder == run_folder(run.config) == alone, "runs of a sweep are never over ranks"
 
 
 def test_ranks_of_one_machine_talk_over_its_loopback_alone(

@@ -307,14 +307,6 @@ def test_text_survives_hydras_grammar(value: str) -> None:
     assert composed(f"paths.runs={override_text(value)}").paths.runs == value
 
 
-def test_torchrun_makes_no_run_of_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks but the first would print what the first did, and none would train over ranks."""
-    composed("sweep.records=/tmp/x")
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
-    with pytest.raises(UserError, match=r"sweep\.records .* leave it out under torchrun"):
-        composed("sweep.records=/tmp/y")
-
-
 def test_a_file_with_a_tag_of_yaml_is_refused_and_not_run(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "tagged.yaml").write_text('name: !!python/object/apply:os.system ["true"]')

@@ -41,3 +41,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'dpfest' has no attribute {name!r}")
     return getattr(_import_module(f"dpfest.{_MODULE_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

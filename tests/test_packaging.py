@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,9 @@ from pathlib import Path
 
 import pytest
 import setuptools
+
+import dpfest
+from cli import start
 
 HOME = Path(__file__).resolve().parents[1]
 
@@ -85,6 +90,28 @@ def test_every_file_beside_the_code_is_of_a_kind_that_the_wheel_holds() -> None:
             if path.is_file() and "__pycache__" not in inside.parts and path.suffix != ".so":
                 assert ".".join(inside.parent.parts) in packages, inside
                 assert any(inside.match(kind) for kind in kinds), inside
+
+
+def test_the_library_needs_its_own_dependencies_alone() -> None:
+    """The extra `run` is for the command line: no module of the library imports a package of it."""
+    said = tomllib.loads((HOME / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    own = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in said["dependencies"]}
+    found = set()
+    for path in (HOME / "dpfest").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found |= {name.partition(".")[0] for name in named}
+    assert found - set(sys.stdlib_module_names) - {"dpfest", "triton"} == own
+    assert sorted(name for name in dir(dpfest) if not name.startswith("_")) == sorted(dpfest.__all__)
+
+
+def test_the_command_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert start._missing() == []
+    monkeypatch.setattr(start, "_installed", lambda name: name not in ("polars", "hydra-core"))
+    with pytest.raises(SystemExit, match="2"):
+        start.main()
+    assert "(hydra-core, polars): install dpfest with its extra, dpfest[run]." in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from dpfest.recording import Recording, weighted
 from dpfest.sites import Again, Sites
 from dpfest.tables import Table, TableLayout
 from dpfest.units import Groups, UnitConfig
-from dpfest.validation import HeldTensors, check_model
+from dpfest.validation import HeldTensors, model_faults, refuse
 
 __all__ = ["Recorder", "Recording", "weighted"]
 
@@ -47,7 +47,7 @@ class Recorder:
         unit: what is clipped and counted as one; None for each example. With it, a batch holds whole units.
 
     Raises:
-        UserError: whatever :func:`dpfest.validation.check_model` refuses, by name.
+        UserError: names the :func:`dpfest.validation.model_faults`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Recorder:
         key: NoiseKey,
         unit: UnitConfig | None = None,
     ) -> None:
-        check_model(model)
+        refuse(model_faults(model))
         self.model, self.loss_fn, self.key, self.unit = model, loss_fn, key, unit
         self.layers = {
             name: module

@@ -28,7 +28,7 @@ from dpfest.tables import parameter_groups
 from dpfest.topk import Selection
 from dpfest.training import PrivateTraining
 from dpfest.units import Units
-from dpfest.validation import check_model
+from dpfest.validation import check_training
 
 
 def make_private(
@@ -119,7 +119,10 @@ def make_private(
     elif cipher is not None and key is None:
         key = NoiseKey.fresh(cipher)
     read = DatasetReader(dataset, collate_fn, micro_batch_size)
-    check_model(model)
+    trained = algorithm if plan is None else plan.algorithm
+    assert trained is not None
+    several = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    check_training(model, loss_fn, several, sparse=trained.sparse, lazy=trained.lazy)
     if not hasattr(dataset, "__len__"):
         raise UserError("dataset must have a length: the number of examples is part of the plan.")
     if units is not None:

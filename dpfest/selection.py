@@ -19,7 +19,7 @@ from dpfest.reading import Batches, DatasetReader, request_of
 from dpfest.topk import RowsPerExample, Selection, each_feature, select_rows
 from dpfest.trial import check_alone
 from dpfest.units import Units
-from dpfest.validation import check_loss_fn
+from dpfest.validation import loss_fn_faults, refuse
 
 _AT_ONCE = 1024  # default number of examples run at once
 
@@ -69,7 +69,7 @@ def select(
         raise UserError("select() counts the data set; rows of public counts come from select_rows(counts, ...).")
     if units is not None:
         units.refuse_other(len(dataset))
-    check_loss_fn(loss_fn)
+    refuse(loss_fn_faults(loss_fn))
     key = NoiseKey.fresh() if noise_seed is None else NoiseKey.from_seed(noise_seed, "selection")
     read = DatasetReader(dataset, collate_fn)
     recorder = Recorder(model, loss_fn, key)

@@ -33,7 +33,7 @@ from dpfest.step_warnings import StepWarnings, paid_for
 from dpfest.topk import Selection
 from dpfest.trial import check_batch
 from dpfest.units import Units
-from dpfest.validation import check_loss_fn, check_optimizers
+from dpfest.validation import check_training
 
 
 class Step(NamedTuple):
@@ -98,13 +98,12 @@ class PrivateTraining(OneProcess):
         num_workers: int = 0,
         pin_memory: bool = False,
     ) -> None:
-        check_loss_fn(loss_fn)
         if not isinstance(privacy_plan, PrivacyPlan):
             raise UserError(f"privacy_plan must be what dpfest.plan(...) returns, not a {type(privacy_plan).__name__}.")
         self.model, self.plan, self.period = model, privacy_plan, privacy_plan.periods[period]
         self.algorithm = algorithm = privacy_plan.algorithm
         self.optimizers = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
-        check_optimizers(self.optimizers, model, sparse=algorithm.sparse, lazy=algorithm.lazy)
+        check_training(model, loss_fn, self.optimizers, sparse=algorithm.sparse, lazy=algorithm.lazy)
         self.selected = rows_of(selected, privacy_plan)
         self.units = units_of(units, privacy_plan, self.period.examples)
         if after is not None:

@@ -37,7 +37,7 @@ from dpfest.noise import NoiseKey
 from dpfest.reading import Batch, DatasetReader, MicroBatch, foreign_state, request_of
 from dpfest.sites import resolved
 from dpfest.tables import Survivors, Table
-from dpfest.validation import StateWatch, check_loss_fn, check_model, check_optimizers
+from dpfest.validation import StateWatch, check_training
 
 _WRONG_GRADIENT = 0.1  # of its norm; half precision stays a tenth of it
 _WATCHED_ROWS = 1 << 10  # rows per table whose content is compared; all other tensors are compared in full
@@ -296,13 +296,10 @@ def validate(
         None for a model that is sound as far as this batch shows it.
 
     Raises:
-        UserError: a ``ValueError`` that names the layer and the remedy.
+        UserError: a ``ValueError`` that names every layer at fault, and the remedy of each.
     """
-    check_model(model)
-    check_loss_fn(loss_fn)
-    if optimizers is not None:
-        several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
-        check_optimizers(several, model, sparse=False, lazy=False)
+    several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else optimizers
+    check_training(model, loss_fn, several)
     key = NoiseKey.fresh()
     recorder = Recorder(model, loss_fn, key)
     examples = np.arange(_count(batch) if collate_fn is None else len(batch))

@@ -1,14 +1,15 @@
 """Validation: refusal of models, losses and optimisers that cannot be trained privately.
 
-Each check raises a :class:`dpfest.errors.UserError` (a ``ValueError``) that names the layer and the remedy, before any
-budget is spent. Whether examples mix depends on values, not on layer types: :mod:`dpfest.trial` checks it.
+A fault is a sentence that names the layer and the remedy; all that are found are refused at once, as a
+:class:`dpfest.errors.UserError` (a ``ValueError``), before any budget is spent. Whether examples mix depends on values,
+not on layer types: :mod:`dpfest.trial` checks it.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,35 +19,66 @@ from dpfest.errors import UserError
 from dpfest.tables import Table
 
 
-def check_model(model: Any) -> None:
-    """Refuse a model whose structure rules out private training.
+def refuse(faults: Iterable[str]) -> None:
+    """Raise one UserError that names all faults, each once; none if there is none."""
+    found = list(dict.fromkeys(faults))
+    if len(found) == 1:
+        raise UserError(found[0])
+    if found:
+        listed = "\n".join(f"- {fault}".replace("\n", "\n  ") for fault in found)
+        raise UserError(f"{len(found)} things keep this from being trained privately:\n{listed}")
+
+
+def check_training(
+    model: Any, loss_fn: Any, optimizers: Sequence[Any] | None = None, *, sparse: bool = False, lazy: bool = False
+) -> None:
+    """Refuse a model, a loss function and optimisers together.
+
+    Args:
+        model: see :func:`model_faults`.
+        loss_fn: see :func:`loss_fn_faults`.
+        optimizers: see :func:`optimizer_faults`; None to leave them unchecked.
+        sparse: see there.
+        lazy: see there.
 
     Raises:
-        UserError: not a module; a layer that mixes examples or keeps statistics of them; a table with options that
-            break the guarantee; trainable parameters not all float32 or all float64, or none.
+        UserError: names every fault of the three.
+    """
+    faults = [*model_faults(model), *loss_fn_faults(loss_fn)]
+    if optimizers is not None and isinstance(model, nn.Module):
+        faults += optimizer_faults(optimizers, model, sparse=sparse, lazy=lazy)
+    refuse(faults)
+
+
+def model_faults(model: Any) -> Iterator[str]:
+    """Yield what in a model's structure rules out private training.
+
+    Not a module; a layer that mixes examples or keeps statistics of them; a table with options that break the
+    guarantee; trainable parameters not all float32 or all float64, or none.
     """
     if not isinstance(model, nn.Module):
-        raise UserError(f"model must be a torch.nn.Module, not {_kind(model)}.")
+        yield f"model must be a torch.nn.Module, not {_kind(model)}."
+        return
     holders: dict[int, tuple[str, Table]] = {}
     for name, module in model.named_modules():
-        _check_layer(name, module)
+        yield from _layer_faults(name, module)
         if isinstance(module, Table) and module.weight.requires_grad:
             other, holder = holders.setdefault(id(module.weight), (name, module))
             if holder.padding_idx != module.padding_idx:
-                raise UserError(
+                yield (
                     f"The layers {other} and {name} share a table, and leave out different rows as padding. Give both "
                     "the same padding_idx, or untie them."
                 )
     dtypes = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
     if dtypes not in ({torch.float32}, {torch.float64}):
-        raise UserError(
+        yield (
             f"The model's trainable parameters are of {', '.join(map(str, dtypes)) or 'no type: there are none'}; "
             "norms are computed in that type, so all must be float32, or all float64. For half precision use "
             "torch.autocast."
         )
 
 
-def _check_layer(name: str, module: nn.Module) -> None:
+def _layer_faults(name: str, module: nn.Module) -> Iterator[str]:
     tracks = isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats
     frozen = not any(parameter.requires_grad for parameter in module.parameters(recurse=False))
     if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.track_running_stats:
@@ -54,25 +86,101 @@ def _check_layer(name: str, module: nn.Module) -> None:
     elif isinstance(module, nn.modules.batchnorm._BatchNorm):
         tracks = True
     if tracks:
-        raise UserError(
+        yield (
             f"The layer {name} ({type(module).__name__}) mixes the examples of a batch, or keeps statistics of them "
             "without noise. Use GroupNorm or LayerNorm; or freeze it, keep its statistics and call eval() on it."
         )
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-        _check_table(name, module)
-
-
-def _check_table(name: str, table: Table) -> None:
-    if table.max_norm is not None:
-        raise UserError(
-            f"The table {name} has max_norm={table.max_norm}, which rewrites the rows that a batch touches in the "
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+        yield (
+            f"The table {name} has max_norm={module.max_norm}, which rewrites the rows that a batch touches in the "
             "forward pass, outside the guarantee. Set max_norm=None."
         )
-    if table.scale_grad_by_freq:
-        raise UserError(
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
+        yield (
             f"The table {name} has scale_grad_by_freq=True: an example's gradient would depend on the others. "
             "Set it to False."
         )
+
+
+def loss_fn_faults(loss_fn: Any) -> Iterator[str]:
+    """Yield that a loss function is not callable, or refers to a gradient scaler."""
+    if not callable(loss_fn):
+        yield f"loss_fn must be a function of the model and a batch, not {_kind(loss_fn)}."
+    if isinstance(loss_fn, types.FunctionType | types.MethodType):
+        try:
+            variables = inspect.getclosurevars(loss_fn)
+        except ValueError:  # a cell that is still empty
+            return
+        for name, value in (*variables.nonlocals.items(), *variables.globals.items()):
+            if isinstance(value, torch.amp.GradScaler):
+                yield (
+                    f"loss_fn refers to the GradScaler {name}: scaled gradients would all be clipped. Remove it: norms "
+                    "are computed in float32; under torch.autocast use bfloat16."
+                )
+
+
+def optimizer_faults(optimizers: Sequence[Any], model: nn.Module, *, sparse: bool, lazy: bool) -> Iterator[str]:
+    """Yield why optimisers cannot take a private step.
+
+    One is no optimiser, needs a closure or cannot take the tables' gradients; a parameter is in none or two of them.
+
+    Args:
+        optimizers: of all trainable parameters, together.
+        model: the model.
+        sparse: whether the tables' gradients are sparse.
+        lazy: whether the tables' noise is lazy: see :func:`is_plain_sgd`.
+    """
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    own = {id(p) for p in model.parameters()}
+    all_are, stepped = True, set[int]()
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            all_are = False
+            yield f"optimizer must be a torch.optim.Optimizer or several of them, not {_kind(optimizer)}."
+            continue
+        kind = type(optimizer).__name__
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            yield f"{kind} evaluates the loss several times a step, each a release. Use another optimiser."
+        for group in optimizer.param_groups:
+            held = {id(parameter): parameter for parameter in group["params"]}
+            for parameter in (one for place, one in held.items() if place not in own):
+                yield (
+                    f"{kind} holds a parameter of shape {tuple(parameter.shape)} that is not the model's: it would "
+                    "never be trained. Make it part of the model, or leave it out."
+                )
+            if twice := _named(held.keys() & stepped, names):
+                yield f"{twice} is in two optimisers. Leave it to one."
+            stepped |= held.keys()
+            of_tables = _named(held.keys() & tables, names)
+            if of_tables and lazy and not is_plain_sgd(optimizer, group):
+                yield (
+                    f"Lazy noise is exact under plain SGD alone, not under {kind} as configured: use "
+                    "torch.optim.SGD without momentum, weight decay or hooks for the tables, or noise='dense'."
+                )
+            known = type(optimizer).__module__.startswith("torch.optim") or getattr(optimizer, "dense_only", False)
+            decays = bool(group.get("weight_decay"))
+            if of_tables and sparse and known and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
+                dense = "Adam" if kind == "SparseAdam" or not hasattr(torch.optim, kind) else kind
+                others = f"torch.optim.{dense}(dense), " * (not names.keys() <= tables)
+                yield (
+                    f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of {of_tables}. Give "
+                    "tables SGD, Adagrad or SparseAdam, without weight_decay, and the rest an optimiser of its own:\n"
+                    "    dense, tables = dpfest.parameter_groups(model)\n"
+                    f"    optimizers = [{others}torch.optim.SparseAdam(tables)]"
+                )
+            if kind == "SparseAdam" and (dense := _named(held.keys() - (tables if sparse else set()), names)):
+                yield f"SparseAdam cannot take the dense gradient of {dense}."
+    if all_are and (missing := _named(names.keys() - stepped, names)):
+        yield f"No optimiser steps {missing}: give each one, or freeze them."
+
+
+def _named(some: Collection[int], names: Mapping[int, str]) -> str:
+    """Name the first three of some parameters, in the model's order; "" for none."""
+    ordered = [name for parameter, name in names.items() if parameter in some]
+    shown = ordered[:3] + ["…"] * (len(ordered) > 3)
+    return ", ".join(shown) or ("a parameter" if some else "")
 
 
 def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) -> None:
@@ -94,63 +202,6 @@ def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) 
                 f"The layer {name} gives {tuple(output.shape)} for {len(losses)} examples: its first dimension must "
                 "count the examples. Expand shared inputs (such as position ids) to the batch."
             )
-
-
-def check_optimizers(optimizers: Sequence[Any], model: nn.Module, *, sparse: bool, lazy: bool) -> None:
-    """Refuse optimisers that cannot take a private step.
-
-    Args:
-        optimizers: together they must cover all trainable parameters.
-        model: the model they update.
-        sparse: whether the tables' gradients are sparse.
-        lazy: whether the tables' noise is lazy: see :func:`is_plain_sgd`.
-
-    Raises:
-        UserError: one is no optimiser, needs a closure or cannot take the tables' gradients; a parameter is in none or
-            two of them.
-    """
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
-    names = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
-    own = {id(p) for p in model.parameters()}
-    stepped: set[int] = set()
-    for optimizer in optimizers:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise UserError(f"optimizer must be a torch.optim.Optimizer or several of them, not {_kind(optimizer)}.")
-        kind = type(optimizer).__name__
-        closure = inspect.signature(optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is inspect.Parameter.empty:
-            raise UserError(f"{kind} evaluates the loss several times a step, each a release. Use another optimiser.")
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                name, table = names.get(id(parameter), "a parameter"), id(parameter) in tables
-                if id(parameter) not in own:
-                    raise UserError(
-                        f"{kind} holds a parameter of shape {tuple(parameter.shape)} that is not the model's: it would "
-                        "never be trained. Make it part of the model, or leave it out."
-                    )
-                if id(parameter) in stepped:
-                    raise UserError(f"{name} is in two optimisers. Leave it to one.")
-                stepped.add(id(parameter))
-                if lazy and table and not is_plain_sgd(optimizer, group):
-                    raise UserError(
-                        f"Lazy noise is exact under plain SGD alone, not under {kind} as configured: use "
-                        "torch.optim.SGD without momentum, weight decay or hooks for the tables, or noise='dense'."
-                    )
-                known = type(optimizer).__module__.startswith("torch.optim") or getattr(optimizer, "dense_only", False)
-                decays = bool(group.get("weight_decay"))
-                if known and table and sparse and (kind not in ("SGD", "Adagrad", "SparseAdam") or decays):
-                    dense = "Adam" if kind == "SparseAdam" or not hasattr(torch.optim, kind) else kind
-                    others = f"torch.optim.{dense}(dense), " * (names.keys() != tables & names.keys())
-                    raise UserError(
-                        f"{kind}{' with weight_decay' * decays} cannot take the sparse gradient of {name}. Give tables "
-                        "SGD, Adagrad or SparseAdam, without weight_decay, and the rest an optimiser of its own:\n"
-                        "    dense, tables = dpfest.parameter_groups(model)\n"
-                        f"    optimizers = [{others}torch.optim.SparseAdam(tables)]"
-                    )
-                if kind == "SparseAdam" and not (table and sparse):
-                    raise UserError(f"SparseAdam cannot take the dense gradient of {name}.")
-    if missing := [name for parameter, name in names.items() if parameter not in stepped]:
-        raise UserError(f"No optimiser steps {', '.join(missing[:3])}: give each one, or freeze them.")
 
 
 def is_plain_sgd(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
@@ -265,23 +316,6 @@ def _content(tensor: Tensor, rows: Tensor | None) -> int:
     lanes = words[: len(words) // 64 * 64].view(-1, 64).sum(0, dtype=torch.int64)
     rest = int(whole[len(words) // 64 * 256 :].to(torch.int64).sum())
     return int((lanes * weights).sum()) + rest
-
-
-def check_loss_fn(loss_fn: Any) -> None:
-    """Refuse a loss function that is not callable or refers to a gradient scaler."""
-    if not callable(loss_fn):
-        raise UserError(f"loss_fn must be a function of the model and a batch, not {_kind(loss_fn)}.")
-    if isinstance(loss_fn, types.FunctionType | types.MethodType):
-        try:
-            variables = inspect.getclosurevars(loss_fn)
-        except ValueError:  # a cell that is still empty
-            return
-        for name, value in (*variables.nonlocals.items(), *variables.globals.items()):
-            if isinstance(value, torch.amp.GradScaler):
-                raise UserError(
-                    f"loss_fn refers to the GradScaler {name}: scaled gradients would all be clipped. Remove it: norms "
-                    "are computed in float32; under torch.autocast use bfloat16."
-                )
 
 
 def _kind(value: Any) -> str:

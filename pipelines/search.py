@@ -36,7 +36,7 @@ import yaml
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.search import SearchPlan
-from dpfest.validation import check_model, check_optimizers
+from dpfest.validation import model_faults, optimizer_faults, refuse
 from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
@@ -101,9 +101,9 @@ def refuse_untrainable(settings: Sequence[Config], stream: Stream) -> None:
         for config in several:
             device_of(config.device)
             task = task or task_of(config, stream.days[0], torch.device("cpu"), whole=False)
-            check_model(task.model)
             made, algorithm = optimizers(task.model, config.optimizer), config.algorithm
-            check_optimizers(made, task.model, sparse=algorithm.sparse, lazy=algorithm.lazy)
+            refuse(model_faults(task.model))
+            refuse(optimizer_faults(made, task.model, sparse=algorithm.sparse, lazy=algorithm.lazy))
 
 
 class PrivateSearch:

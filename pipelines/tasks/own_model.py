@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import dpfest
 from dpfest.errors import UserError
-from dpfest.validation import check_model
+from dpfest.validation import model_faults, refuse
 from pipelines.config.schema import MISSING
 from pipelines.system.code import CHOICE, code_of, load, refuse_places, without_folder
 from pipelines.tasks.click_model import ClickModelConfig
@@ -108,7 +108,7 @@ def _refuse_untrainable(model: nn.Module, vocabularies: Sequence[int], numeric: 
     Raises:
         UserError: says what to change.
     """
-    check_model(model)
+    refuse(model_faults(model))
     _refuse_unsavable(model)
     tables = _tables(model)
     if [table.num_embeddings for table in tables.values()] != list(vocabularies):

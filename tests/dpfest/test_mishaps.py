@@ -93,6 +93,21 @@ def test_a_model_that_is_converted_after_it_was_wrapped_is_refused_by_name() -> 
         run.step(next(iter(run)))
 
 
+def test_all_that_keeps_a_model_from_training_is_said_at_once_with_each_cure() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Flatten(), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    adam = torch.optim.Adam(model[:3].parameters())
+    with pytest.raises(UserError) as refusal:
+        make_private(model, adam, data(), losses, algorithm=AdaFEST(), **PLAN)
+    first, *faults = str(refusal.value).split("\n- ")
+    assert first == "4 things keep this from being trained privately:"
+    cures = ("Set max_norm=None", "Use GroupNorm", "= dpfest.parameter_groups(model)", "3.bias: give each one")
+    assert all(cure in fault for cure, fault in zip(cures, faults, strict=True))
+    with pytest.raises(
+        UserError, match=r"3 things(?s:.*)max_norm(?s:.*)BatchNorm1d(?s:.*)No optimiser steps 3\.weight"
+    ):
+        dpfest.validate(model, losses, data(), adam)
+
+
 def test_an_optimiser_for_all_parameters_is_refused_with_the_way_to_have_two() -> None:
     model = Scores()
     adam = torch.optim.Adam(model.parameters())

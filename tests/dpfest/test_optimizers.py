@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import dpfest
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
-from dpfest.validation import check_optimizers
+from dpfest.validation import optimizer_faults, refuse
 
 NOISE = 0.5
 
@@ -151,7 +151,7 @@ def test_a_resumed_training_keeps_its_moments() -> None:
 def test_sparse_tables_and_wrong_settings_are_refused() -> None:
     model = nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(8, 1))
     with pytest.raises(UserError, match=r"AdamBC cannot take the sparse gradient of 0\.weight"):
-        check_optimizers([dpfest.AdamBC(model.parameters())], model, sparse=True, lazy=False)
+        refuse(optimizer_faults([dpfest.AdamBC(model.parameters())], model, sparse=True, lazy=False))
     for wrong in ({"lr": 0.0}, {"floor": -1.0}, {"betas": (0.9, 1.0)}, {"eps": 2.0}):
         with pytest.raises(ValueError, match=f"^{next(iter(wrong))}="):
             dpfest.AdamBC(model.parameters(), **wrong)  # type: ignore[arg-type]

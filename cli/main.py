@@ -25,6 +25,12 @@ app = typer.Typer(
 )
 
 
+Changed = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="DATA.KEY=VALUE", help="Other data: data.path=FILE, and what else is different."),
+]
+
+
 def _version(asked: bool) -> None:
     if asked:
         print(f"dpfest {importlib.metadata.version('dpfest')}")
@@ -37,7 +43,7 @@ def dpfest(
 ) -> None:
     """Train models with large embedding tables under differential privacy, and reproduce the paper.
 
-    Every command accepts any Hydra override (KEY=VALUE), and Hydra's flags --cfg job, --multirun, --config-dir and
+    Commands that make or measure accept any Hydra override (KEY=VALUE), and Hydra's flags --cfg job, --multirun, --config-dir and
     --info. `dpfest config` lists the groups and sections of keys.
     """
 
@@ -129,6 +135,39 @@ def sweep(
     from cli.sweep import run_sweep
 
     raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run, cards))
+
+
+@app.command(cls=Command, epilog=EXAMPLES["predict"])
+def predict(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a finished run.", autocompletion=finished_runs)],
+    settings: Changed = None,
+    *,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Scores to write: .parquet or .csv.")],
+    split: Annotated[
+        str | None, typer.Option("--split", help="Score this split of the data instead: train, validation or test.")
+    ] = None,
+) -> None:
+    """Score rows with the model of a finished run: a line for each row, in their order.
+
+    New rows have the columns that the model reads; they need neither a label nor a unit. Of texts, one split at a time.
+    """
+    from cli.predict import run_predict
+
+    run_predict(run, settings or (), output, split)
+
+
+@app.command(cls=Command, epilog=EXAMPLES["evaluate"])
+def evaluate(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a finished run.", autocompletion=finished_runs)],
+    settings: Changed = None,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Evaluate on this split of the data: train, validation or test.")
+    ] = None,
+) -> None:
+    """Say what the model of a finished run is worth on labelled rows: AUC and log loss, of texts the accuracy."""
+    from cli.predict import run_evaluate
+
+    run_evaluate(run, settings or (), split)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["release"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 
 from dpfest.reading import MicroBatch
 from dpfest.tables import TableLayout
-from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, Rows
 from pipelines.tasks.auc import RocAuc
 from pipelines.tasks.calibration import FIT, Calibration, Platt
@@ -25,6 +25,26 @@ Batch = tuple[Any, ...]
 with bags, a list of (table rows ``[m]``, where each example's begin ``[b]``), one for each bag feature."""
 
 EVALUATION_BATCH = 8192
+
+
+class Features(Protocol):
+    """What a click model must know of its data: a dataset, or the reader of other rows with the same features."""
+
+    @property
+    def vocabulary_sizes(self) -> Sequence[int]:
+        """Table rows of each categorical feature, bags last."""
+
+    @property
+    def categorical_names(self) -> Sequence[str]:
+        """Name of each categorical feature."""
+
+    @property
+    def numeric_names(self) -> Sequence[str]:
+        """Name of each numeric feature."""
+
+    @property
+    def bag_combiners(self) -> Sequence[str]:
+        """``mean`` or ``sum`` of each bag."""
 
 
 class Evaluation:
@@ -77,7 +97,7 @@ class ClickTask:
     """Model, batches, losses and metric of click-through prediction.
 
     Args:
-        data: dataset whose features the model reads.
+        data: whose features the model reads.
         config: which model, and its shape.
         seed: seed of its initial weights.
         device: device to train on.
@@ -88,7 +108,7 @@ class ClickTask:
 
     def __init__(
         self,
-        data: Dataset,
+        data: Features,
         config: ClickModelConfig,
         seed: int,
         device: torch.device,
@@ -102,7 +122,7 @@ class ClickTask:
         model = config.make(sizes, numbers, seed, smaller=smaller, whole=whole, bags=bags)
         self._whole = sum(size * config.columns(size) for size in sizes) if smaller else None
         self.model = model.to(device) if whole else model
-        self.table_names = data.categorical_names
+        self.table_names = list(data.categorical_names)
 
     def embedding_size(self, layout: TableLayout) -> EmbeddingSize:
         return EmbeddingSize(layout, layout.coordinates if self._whole is None else self._whole)
@@ -135,6 +155,12 @@ class ClickTask:
         for module, mode in modes:  # one of the user's own may hold layers that stay in eval()
             module.training = mode
         return evaluation.values(calibration)
+
+    @torch.no_grad()
+    def scores(self, rows: Rows) -> NDArray[np.float64]:
+        """Return the logarithm of each row's odds under the model as it is, ``[b]``."""
+        *features, _ = self.to_device(rows)
+        return self.model(*features).double().cpu().numpy()
 
     def to_device(self, rows: Rows) -> Batch:
         """Return rows as a batch on the model's device."""

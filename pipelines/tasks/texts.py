@@ -93,6 +93,15 @@ class TextTask:
         error = math.sqrt(accuracy * (1 - accuracy) / examples)
         return {"accuracy": accuracy, "standard_error": error, "loss": loss / examples}
 
+    @torch.no_grad()
+    def scores(self, rows: TextRows) -> NDArray[np.float64]:
+        """Return the logit of each class, ``[b, classes]``."""
+        parts = [(part, self._logits(self.model, *batch[:2])) for part, batch in self._batches(rows, EVALUATION_BATCH)]
+        found = np.empty((len(rows.labels), parts[0][1].shape[1]))
+        for part, logits in parts:
+            found[part] = logits.double().cpu().numpy()
+        return found
+
     def _logits(self, model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
         inputs = {"input_ids": ids, "attention_mask": mask}
         if self._separator is not None:  # of a pair: which tokens are the second text's

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -64,6 +64,15 @@ class ClickConfig(DataConfig):
             day: its number.
             scratch: a folder that the reader may create for temporary files; it is removed afterwards.
         """
+
+    def to_score(self, scratch: Path, labelled: bool) -> Iterator[RowSource]:
+        """Yield readers of all rows in order, of whatever split, for a trained model to score.
+
+        Args:
+            scratch: as of :meth:`source`.
+            labelled: whether labels are asked for; where they are not, a table may lack them.
+        """
+        return (self.source(day, scratch) for day in self.day_numbers())
 
     def write(self, day: int, folder: Path, made_with: dict[str, Any], progress: Progress) -> None:
         source = self.source(day, folder / SCRATCH)

@@ -159,6 +159,11 @@ class ColumnsConfig(FramesConfig):
         parts = None if self.split_by is None else (self.split_by, tuple(self.split.shares))
         return self.reader(frames, self.label, self.categorical, self.numeric, self.unit, parts, number, days)
 
+    def to_score(self, scratch: Path, labelled: bool) -> Iterator[RowSource]:
+        """Yield the reader of all rows, of all days and splits; see :class:`ClickConfig`."""
+        label = self.label if labelled else None
+        yield self.reader(self.frames(), label, self.categorical, self.numeric, [])
+
     def warnings(self, day: Dataset) -> list[str]:
         """Warn also of rows that hardly differ, all equal ones of which are in one split."""
         if self.split_by is not None:
@@ -215,7 +220,7 @@ class TableRows:
 
     Args:
         frames: where the rows come from.
-        label: as ``data.label``.
+        label: as ``data.label``; None for rows without one, which are only to be scored.
         categorical: categorical columns, with the rows of their tables, or as bags.
         numeric: numeric columns, with their transforms.
         units: columns that may be the unit of privacy.
@@ -230,7 +235,7 @@ class TableRows:
     def __init__(
         self,
         frames: Frames,
-        label: str,
+        label: str | None,
         categorical: Mapping[str, int | BagConfig],
         numeric: Mapping[str, str],
         units: list[str],
@@ -248,12 +253,12 @@ class TableRows:
         described = [f"{name} {numeric[name]}" for name in self.numeric_names]
         self.numeric_transform = f"{'; '.join(described)}; standardised ones clipped to [-5, 5], unknown as 0"
         self._frames = frames
-        self._label = Label.parse(label)
+        self._label = None if label is None else Label.parse(label)
         self._transforms = {name: transform(name, numeric[name]) for name in self.numeric_names}
         self._units = tuple(sorted(units))
         self._parts, self._number, self._days = parts, number, days
         self._wanted: Wanted = {
-            "data.label": {self._label.column: NUMBERS},
+            "data.label": {} if self._label is None else {self._label.column: NUMBERS},
             "data.categorical": dict.fromkeys(self._singles, CATEGORIES)
             | {name: LISTS if separator is None else PARTED for name, separator in self._separators.items()},
             "data.numeric": dict.fromkeys(self.numeric_names, NUMBERS),
@@ -285,7 +290,9 @@ class TableRows:
             yield block
 
     def _block(self, frame: pl.DataFrame, numbered: list[NDArray[np.int64]]) -> RowBlock:
-        label = self._label.of(frame.get_column(self._label.column))
+        known, label = self._label, np.zeros(frame.height, np.float32)
+        if known is not None:
+            label[:] = known.of(frame.get_column(known.column))
         read = {name: numbers(frame.get_column(name)) for name in self.numeric_names}
         singles = np.empty((len(self._singles), frame.height), np.uint64)
         for name, out in zip(self._singles, singles, strict=True):
@@ -299,7 +306,7 @@ class TableRows:
         return RowBlock(
             content=line_content([*read.values(), *singles, *units, *contents, *numbered]),
             day=np.full(frame.height, self._number, np.int32),
-            label=label.astype(np.float32),
+            label=label,
             numeric=numeric,
             keys=singles.T,
             units={name: identifiers(frame.get_column(name)) for name in self._units},

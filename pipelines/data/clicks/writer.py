@@ -34,6 +34,9 @@ from pipelines.data.source import Progress
 from pipelines.system.ahead import ahead
 from pipelines.system.files import HashedFile
 
+VOCABULARY = "vocabulary.npz"
+"""Holds the keys of a learnt vocabulary, by feature."""
+
 
 def write_dataset(
     folder: Path,
@@ -69,13 +72,11 @@ def write_dataset(
     per_day: dict[str, Counter[int]] = {part: Counter() for part in parts}
     positives: Counter[str] = Counter()
     cut: Counter[str] = Counter()
-    record = click_record(
-        len(source.numeric_names), len(source.categorical_names) - len(bags), [bag.most for bag in bags.values()]
-    )
+    record = record_of(source, bags)
     with contextlib.ExitStack() as stack:
         streams = [HashedFile(stack.enter_context((folder / f"{part}.rows").open("wb"))) for part in parts]
         for block in ahead(source.blocks(progress)):
-            records = _records(block, rows_of, record, bags, cut)
+            records = records_of(block, rows_of, record, bags, cut)
             _write_block(records, split_of(block, split), streams, per_day, positives)
     if not per_day["train"]:
         others = sum(map(Counter.total, per_day.values()))
@@ -86,7 +87,7 @@ def write_dataset(
     if isinstance(rows_of, LearnedVocabulary):
         # Needed to map new values: row i of feature f is the i-th of its keys, row 0 all others.
         named = dict(zip(source.categorical_names, rows_of.keys, strict=True))
-        np.savez(folder / "vocabulary.npz", allow_pickle=False, **named)
+        np.savez(folder / VOCABULARY, allow_pickle=False, **named)
     description = {
         "schema": SCHEMA,
         "name": name,
@@ -136,7 +137,36 @@ def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -
     return {"most": bags[feature].most, "combiner": bags[feature].combiner, "cut_rows": cut[feature]}
 
 
-def _records(
+def vocabulary_of(source: RowSource, config: VocabularyConfig, folder: Path) -> Vocabulary:
+    """Return what maps keys to the rows of trained tables.
+
+    Args:
+        source: of rows with the features that the tables have.
+        config: how the vocabulary was made.
+        folder: of the dataset that was trained on, which holds a learnt vocabulary.
+
+    Raises:
+        UserError: the vocabulary was learnt, and is not there.
+    """
+    if config.policy == "hash":
+        return hashed_vocabulary(config, source.published_sizes)
+    try:
+        with np.load(folder / VOCABULARY, allow_pickle=False) as keys:
+            return LearnedVocabulary([keys[name] for name in source.categorical_names])
+    except (OSError, KeyError, ValueError) as error:
+        raise UserError(
+            f"The vocabulary was learnt from rows (data.vocabulary.policy={config.policy}): no release has it, and "
+            f"{folder / VOCABULARY} cannot be read. Keep the folder of the data, or say where it is by paths.data."
+        ) from error
+
+
+def record_of(source: RowSource, bags: Mapping[str, BagConfig]) -> np.dtype[Any]:
+    """Return the record type of a source's rows."""
+    singles = len(source.categorical_names) - len(bags)
+    return click_record(len(source.numeric_names), singles, [bag.most for bag in bags.values()])
+
+
+def records_of(
     block: RowBlock,
     vocabulary: Vocabulary,
     record: np.dtype[Any],

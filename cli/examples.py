@@ -52,6 +52,7 @@ EXAMPLES = {
         "dpfest sweep experiment=reference data=names 'seed=range(5)' --cards docs/reference --dry-run",
         "dpfest sweep experiment=comparison sweep.engine=ray sweep.address=10.0.0.1:6379 sweep.gpus=0.25",
     ),
+    "watch": _examples("dpfest watch", "dpfest watch /scratch/runs"),
     "predict": _examples(
         "dpfest predict runs/clicks/fest/0a1b2c3d4e5f data.path=new.parquet -o scores.parquet",
         "dpfest predict runs/sst2/fest/0a1b2c3d4e5f --split test -o scores.csv",

@@ -43,7 +43,7 @@ def dpfest(
 ) -> None:
     """Train models with large embedding tables under differential privacy, and reproduce the paper.
 
-    Commands that make or measure accept any Hydra override (KEY=VALUE), and Hydra's flags --cfg job, --multirun, --config-dir and
+    Most commands accept any Hydra override (KEY=VALUE), and Hydra's flags --cfg job, --multirun, --config-dir and
     --info. `dpfest config` lists the groups and sections of keys.
     """
 
@@ -135,6 +135,19 @@ def sweep(
     from cli.sweep import run_sweep
 
     raise typer.Exit(run_sweep(ctx.args, fail_fast, dry_run, cards))
+
+
+@app.command(cls=Command, epilog=EXAMPLES["watch"])
+def watch(
+    runs: Annotated[str, typer.Argument(metavar="RUNS", help="Folder of the sweep's runs, its paths.runs.")] = "runs",
+) -> None:
+    """Show how the latest sweep is getting on: runs done, running and failed, and the time left.
+
+    On a terminal until it has ended; elsewhere once. It reads what runs write to their owner's private folder.
+    """
+    from cli.watch import run_watch
+
+    run_watch(runs)
 
 
 @app.command(cls=Command, epilog=EXAMPLES["predict"])

@@ -21,6 +21,7 @@ from pipelines.runs.release import RELEASE, SUMMARY
 from pipelines.system.engines import ClusterError, Ended, Jobs, function
 from pipelines.system.processes import Child, Pool, cores, sigterm_interrupts
 from pipelines.system.records import Record
+from pipelines.watch import write_plan
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.
@@ -86,6 +87,7 @@ def run_all(runs: Sequence[PlannedRun], fail_fast: bool = False, stages: Stages 
         todo = [run for run in runs if _data_key(run) not in failed_data]
         if not todo:
             return
+        write_plan(records_folder(todo[0].config), todo)
         with _started(todo, stages) as jobs:
             while True:
                 try:

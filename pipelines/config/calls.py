@@ -24,6 +24,8 @@ from pipelines.system.processes import output_to
 from pipelines.system.records import recording
 
 Job = TypeVar("Job")
+RECORDS = ".sweep"
+"""Folder below ``paths.runs`` of what jobs record."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Call:
 
 def records_folder(config: Config) -> Path:
     """Return the folder of what jobs record: how they ended, and logs."""
-    return Path(config.paths.runs).resolve() / ".sweep"
+    return Path(config.paths.runs).resolve() / RECORDS
 
 
 def cluster_jobs(settings: SweepConfig, jobs: Iterable[Job], call: Callable[[Job], Call]) -> Jobs[Job]:

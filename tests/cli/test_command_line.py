@@ -14,7 +14,7 @@ from cli.tasks import describe
 from tests.cli.conftest import HOME, Command
 
 COMMANDS = [name for name in EXAMPLES if name != "dpfest"]
-WITH_OVERRIDES = [name for name in COMMANDS if name not in ("config", "init", "predict", "evaluate")]
+WITH_OVERRIDES = [name for name in COMMANDS if name not in ("config", "init", "predict", "evaluate", "watch")]
 
 
 def test_importing_the_command_imports_nothing_heavy() -> None:

@@ -34,6 +34,7 @@ from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
 from pipelines.config.unit import UnitSettings, check_unit
 from pipelines.system.hub import HubConfig
 from pipelines.system.ranges import Count, Days, Jobs, Seed, Within
+from pipelines.system.trackers import Choice
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -233,15 +234,17 @@ class PathsConfig:
         data: processed datasets.
         runs: run directories.
         report: figures, tables, benchmarks and the page.
+        log: where `log` writes, a folder, for MLflow also the address of a server; null for the run's private folder.
     """
 
     data: str = "data"
     runs: str = "runs"
     report: str = "report"
+    log: str | None = None
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if not value:
+            if value == "":
                 raise ValueError(f"paths.{name} is empty: name a folder, or . for this one.")
 
 
@@ -260,6 +263,8 @@ class Config:
     Attributes:
         seed: seed of the initial model; ``privacy.noise_seed`` fixes the randomness of the guarantee.
         device: auto, cpu, cuda, cuda:1, ...; auto uses a GPU if there is one.
+        log: where losses, batch sizes and rates go besides private/metrics.jsonl: none, csv, tensorboard or mlflow;
+            epsilon does not cover them.
         profile: smoke (seconds), demo (minutes on two CPU cores) or paper (the paper's grids): scales data, training
             and grids.
         distributed: auto trains over ranks if torchrun started this process; off trains in one process.
@@ -285,6 +290,7 @@ class Config:
     seed: Seed = 0
     device: str = "auto"
     distributed: Literal["auto", "off"] = "auto"
+    log: Choice = "none"
     ranks: RanksConfig = field(default_factory=RanksConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
     hub: HubConfig = field(default_factory=HubConfig)

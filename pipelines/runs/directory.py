@@ -7,8 +7,8 @@
                        SHA256SUMS, and model.safetensors unless train.save_model is false; see pipelines.runs.release
     private/           readable by its owner alone (0700, files 0600): config.yaml as requested, with the noise seed;
                        state.pt, which holds the noise key until the run is done, and shards-*/ (over ranks);
-                       metrics.jsonl (losses and batch sizes); timings.json; failure.txt, and of other ranks
-                       failure-<rank>.txt
+                       metrics.jsonl (losses and batch sizes), and what `log` makes of it; timings.json; failure.txt,
+                       and of other ranks failure-<rank>.txt
 
 Errors and times are in ``private/`` because they can depend on the training examples: on the batches drawn, on an
 example whose loss overflows.
@@ -32,11 +32,12 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from dpfest.errors import UserError
-from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS, config_text
+from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS, config_text, released_settings
 from pipelines.runs.weights import Weights
 from pipelines.system.checksum import check_sums, write_sums
 from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
 from pipelines.system.plain import json_value, yaml_value
+from pipelines.system.trackers import Tracker, tracker_of
 
 SHARDS = "shards-"
 """Beginning of the names of folders in ``private/`` that hold a checkpoint's shards."""
@@ -66,6 +67,7 @@ class RunDirectory:
         self.path = path
         path.mkdir(parents=True, exist_ok=True)
         self.private = private_folder(path / PRIVATE)
+        self._tracker: Tracker | None = None
 
     @contextmanager
     def lock(self, wait: bool = False) -> Iterator[None]:
@@ -97,6 +99,10 @@ class RunDirectory:
         """
         self.write_config(settings)
         self.write_status("running")
+        name = "/".join(self.path.parts[-3:])
+        self._tracker = tracker_of(
+            settings["log"], settings["paths"]["log"], self.private, name, released_settings(settings)
+        )
         try:
             yield
         except (SystemExit, KeyboardInterrupt):
@@ -106,6 +112,9 @@ class RunDirectory:
             with suppress(OSError):  # on a full disk the error itself is more informative
                 self.fail(error)
             raise
+        finally:
+            if self._tracker is not None:
+                self._tracker.close()
 
     def summary(self) -> dict[str, Any] | None:
         """Return the summary of a finished run, or None."""
@@ -151,21 +160,25 @@ class RunDirectory:
         """Append a line of metrics."""
         with _open_private(self.private / "metrics.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
+        if self._tracker is not None:
+            self._tracker.log(record)
 
     def keep_metrics_until(self, step: int) -> None:
         """Drop the lines of steps after ``step``, which are about to be repeated, and a truncated last line."""
         path = self.private / "metrics.jsonl"
-        if not path.exists():
-            return
-        kept = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        kept = {}
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             try:
                 record = json.loads(line)
             except ValueError:
                 continue
             if record["step"] <= step:
-                kept.append(line + "\n")
-        write_atomically(path, lambda partial: partial.write_text("".join(kept)), OWNER_ONLY)
+                kept[line] = record
+        if path.exists():
+            text = "".join(f"{line}\n" for line in kept)
+            write_atomically(path, lambda partial: partial.write_text(text), OWNER_ONLY)
+        if self._tracker is not None:
+            self._tracker.begin(list(kept.values()))
 
     @property
     def _state(self) -> Path:

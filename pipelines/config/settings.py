@@ -234,7 +234,8 @@ class PathsConfig:
         data: processed datasets.
         runs: run directories.
         report: figures, tables, benchmarks and the page.
-        log: where `log` writes, a folder, for MLflow also the address of a server; null for the run's private folder.
+        log: where `log` writes, a folder, for MLflow the address of a server or database (http://host:5000,
+            sqlite:///mlflow.db); null for the run's private folder.
     """
 
     data: str = "data"

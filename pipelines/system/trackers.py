@@ -39,7 +39,7 @@ def tracker_of(choice: Choice, place: str | None, private: Path, name: str, sett
 
     Args:
         choice: which.
-        place: ``paths.log``, a folder, for MLflow also a server; None for a place in ``private``.
+        place: ``paths.log``, a folder, for MLflow the address of a server or database; None for a place in ``private``.
         private: the run's private folder.
         name: of the run.
         settings: of the run, to be shown with it; without places and seeds.
@@ -58,6 +58,7 @@ def tracker_of(choice: Choice, place: str | None, private: Path, name: str, sett
         module = _imported("torch.utils.tensorboard", "tensorboard")
         made = _TensorBoard(module, Path(where) / name if place else private_folder(Path(where)))
     else:
+        where = place or f"sqlite:///{private.resolve() / 'mlflow.db'}"
         made = _MLflow(_imported("mlflow", "mlflow"), where, private / "mlflow.txt", name, settings)
     print(
         f"log={choice} writes losses, batch sizes and rates to {where}: they are computed from training rows without "

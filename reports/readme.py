@@ -3,7 +3,7 @@ writes them.
 
 A test compares them. README's block between BEGIN and END has the answers to what readers ask first, the picture of all
 curves and their largest reductions; docs/RESULTS.md has all data, ε and algorithms, docs/CLAIMS.md the evidence for
-every verdict. The map for docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a
+every verdict. The map for docs/FINDINGS.md is drawn as well. Each picture contains a digest of its values, so that a
 picture of other runs is detected.
 """
 

@@ -129,6 +129,27 @@ def test_the_table_of_units_is_that_of_the_cards() -> None:
         assert ("**" in said["adafest"]) == (means["adafest"] > means["dpsgd"])
 
 
+def test_what_training_word_embeddings_gains_is_what_the_cards_say() -> None:
+    """In docs/TEXTS.md; constant learning rates, and frozen embeddings at the same steps."""
+    text = (DOCS / "TEXTS.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)` \| (\d) \| (\d+) \| ([\d.]+) \| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.M)
+    assert len(table) == 11
+    for data, epsilon, steps, rate, pairs, *said in table:
+        of: dict[str, dict[int, float]] = {"dpsgd": {}, "frozen": {}}
+        for card in read_cards(DOCS / "reference" / f"{data}.jsonl.xz")[0]:
+            name, summary = card.config["algorithm"]["name"], card.summary
+            asked = (card.config["privacy"]["epsilon"], summary["steps"]) == (float(epsilon), int(steps))
+            optimizer = summary["hyperparameters"]["optimizer"]
+            tuned = name == "frozen" or optimizer["tables"]["learning_rate"] == float(rate)
+            if name in of and asked and tuned and optimizer.get("schedule") is None:
+                of[name][summary["seed"]] = summary["utility"]["value"]
+        seeds = of["dpsgd"].keys() & of["frozen"].keys()
+        both = [[scores[seed] for seed in seeds] for scores in of.values()]
+        found = [f"{statistics.fmean(scores):.4f} ({statistics.stdev(scores):.4f})" for scores in both]
+        gain = statistics.fmean(both[0]) - statistics.fmean(both[1])
+        assert (len(seeds), [*found, f"{gain:+.4f}".replace("-", "−")]) == (int(pairs), said)
+
+
 def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> None:
     text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## Correlated noise\n")[2]
     table = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\d.]+) \| (\d+) \|((?: [^|\n]+\|){5})$", text, re.M)

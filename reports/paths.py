@@ -1,4 +1,4 @@
-"""The table of which algorithm trains on which path, in docs/SCALE.md and docs/LIBRARY.md: `python -m reports.paths`.
+"""The table of which algorithm trains on which path, in docs/LIBRARY.md: `python -m reports.paths`.
 
 Each cell is tried: a small training of that algorithm is made on that path, and takes a step. A test compares.
 """
@@ -14,7 +14,7 @@ from pipelines.system.files import write_atomically
 BEGIN = "<!-- paths: `make readme` writes what follows, from small trainings of each -->"
 END = "<!-- end of paths -->"
 
-DOCUMENTS = tuple(Path("docs") / name for name in ("LIBRARY.md", "SCALE.md"))
+DOCUMENTS = (Path("docs") / "LIBRARY.md",)
 
 
 def table() -> str:

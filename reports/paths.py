@@ -1,10 +1,11 @@
-"""The table of which algorithm trains on which path, in docs/SCALE.md and docs/LIBRARY.md: `python -m reports.paths`.
+"""The table of which algorithm trains on which path, in docs/LIBRARY.md: `python -m reports.paths`.
 
 Each cell is tried: a small training of that algorithm is made on that path, and takes a step. A test compares.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,23 +15,26 @@ from pipelines.system.files import write_atomically
 BEGIN = "<!-- paths: `make readme` writes what follows, from small trainings of each -->"
 END = "<!-- end of paths -->"
 
-DOCUMENTS = tuple(Path("docs") / name for name in ("LIBRARY.md", "SCALE.md"))
+DOCUMENTS = (Path("docs") / "LIBRARY.md",)
 
 
 def table() -> str:
-    """Return the table, a row for each path, and below it the reasons of refusals, in Markdown."""
+    """Return, in Markdown, the paths of every algorithm, a row for each other path, and the reasons of refusals."""
     algorithms = variants()
     lines = ["| |" + "".join(f" {name} |" for name in algorithms), "|---|" + ":-:|" * len(algorithms)]
     reasons: list[str] = []
+    everywhere = []
     for path in PATHS.values():
-        cells = []
-        for algorithm in algorithms.values():
-            reason = refusal(algorithm, path)
-            if reason is not None and reason not in reasons:
-                reasons.append(reason)
-            cells.append("yes" if reason is None else f"no [{reasons.index(reason) + 1}]")
-        lines.append(f"| {path.words} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *(f"[{number}] {reason}  " for number, reason in enumerate(reasons, 1))])
+        refused = [refusal(algorithm, path) for algorithm in algorithms.values()]
+        reasons += [reason for reason in dict.fromkeys(refused) if reason is not None and reason not in reasons]
+        cells = ["yes" if reason is None else f"no [{reasons.index(reason) + 1}]" for reason in refused]
+        if any(refused):
+            lines.append(f"| {path.words} | " + " | ".join(cells) + " |")
+        else:
+            everywhere.append(path.words)
+    numbered = [f"[{number}] {reason}  " for number, reason in enumerate(reasons, 1)]
+    trained = textwrap.fill(f"Every algorithm trains: {', '.join(everywhere)}.", 120)
+    return "\n".join([trained, "", *lines, "", *numbered])
 
 
 def with_table(text: str, written: str) -> str:

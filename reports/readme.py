@@ -1,10 +1,10 @@
 """README's results, docs/RESULTS.md and docs/CLAIMS.md, from the reference's run cards only: `python -m reports.readme`
 writes them.
 
-A test compares them. README's block between BEGIN and END has the answers to what readers ask first, the picture of all
-curves and their largest reductions; docs/RESULTS.md has all data, ε and algorithms, docs/CLAIMS.md the evidence for
-every verdict. The map for docs/EXPERIMENTS.md is drawn as well. Each picture contains a digest of its values, so that a
-picture of other runs is detected.
+A test compares them. README's block between BEGIN and END has the picture of all curves, their largest reductions and
+the answers to what readers ask first; docs/RESULTS.md has all questions, data, ε and algorithms, docs/CLAIMS.md the
+evidence for every verdict. The map for docs/FINDINGS.md is drawn as well. Each picture contains a digest of its values,
+so that a picture of other runs is detected.
 """
 
 from __future__ import annotations
@@ -102,22 +102,18 @@ class Results:
     @property
     def text(self) -> str:
         """Text of the block in README."""
-        epsilons = sorted({frontier.panel.epsilon for frontier in self.frontiers})
         text = render(
             "readme.md.jinja",
             answers=self.found.answers,
             caption=frontiers.caption(self.frontiers),
             claims=CLAIMS.as_posix(),
             coordinates=_criteo_coordinates(),
-            correlated=self._correlated,
-            epsilon=", ".join(number(epsilon) for epsilon in epsilons),
             marks=self.found.marks,
             nearest=self._nearest,
             nearly=NEARLY,
             picture=PICTURE.as_posix(),
             results=RESULTS.as_posix(),
             runs=self.runs,
-            seen=self._seen,
             speed=self._speed,
             table=_table([_row(frontier, frontiers.SHOWN) for frontier in self.frontiers]),
         )
@@ -125,15 +121,21 @@ class Results:
 
     @property
     def results(self) -> str:
-        """The page of results: references and largest reductions on all data, at every ε."""
+        """The page of results: questions, references and largest reductions on all data, at every ε."""
         panels = [panel for group in self.groups for panel in _panels(group)]
         sparse = [frontier for panel in panels if (frontier := Frontier(panel)).curves]
         names = ordered({name for frontier in sparse for name in frontier.curves})
+        epsilons = sorted({frontier.panel.epsilon for frontier in self.frontiers})
         text = render(
             "results.md.jinja",
+            answers=self.found.answers,
+            correlated=self._correlated,
+            epsilon=", ".join(number(epsilon) for epsilon in epsilons),
+            marks=self.found.marks,
             nearly=NEARLY,
             runs=self.runs,
             references=_table([_reference_row(panel) for panel in panels]),
+            seen=self._seen,
             reductions=_table([_row(frontier, names, epsilon=True) for frontier in sparse]),
             picture=PICTURE.name,
             caption=frontiers.caption(self.frontiers),

@@ -12,7 +12,9 @@ import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -25,7 +27,7 @@ from tests.cli.conftest import run_here, write_own_parts
 
 HOME = Path(__file__).resolve().parents[1]
 README = HOME / "README.md"
-PAGES = [README, HOME / "ARCHITECTURE.md", *sorted((HOME / "docs").glob("*.md"))]
+PAGES = [README, HOME / "ARCHITECTURE.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
 WHOLE = ("OWN_TABLE.md",)
 """Pages that a test of their own follows from the first command to the last."""
 
@@ -42,7 +44,8 @@ def lines(kind: str) -> list[str]:
 
 
 RUN = [line for line in lines("console") if line.startswith("dpfest ")]
-QUICK = ("dpfest train algorithm=adafest algorithm.threshold=20 privacy.epsilon=1", "dpfest report --list")
+FIRST = "dpfest train algorithm=fest"
+QUICK = (FIRST, "dpfest report --list")
 COMPOSED = lines("sh")
 
 
@@ -97,6 +100,10 @@ def test_every_line_of_a_console_block_is_a_command_that_is_run() -> None:
     assert [line for line in lines("console") if line not in RUN] == ["make reproduce", "make test"]
 
 
+def test_the_readme_fits_on_three_screens() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 150
+
+
 @pytest.mark.parametrize("target", ["reproduce", "estimate", "test", "lint", "setup", "clean", "help"])
 def test_make_target(target: str) -> None:
     assert subprocess.run(["make", "-n", target], cwd=HOME, capture_output=True).returncode == 0
@@ -148,7 +155,7 @@ def test_readme_leads_to_every_page() -> None:
 
 
 def test_every_path_of_the_file_tree_exists() -> None:
-    (tree,) = [text for text in blocks(README, "text") if text.startswith("dpfest/")]
+    (tree,) = [text for text in blocks(HOME / "ARCHITECTURE.md", "text") if text.startswith("dpfest/")]
     folder = HOME
     for line in tree.splitlines():
         name = line.split()[0]
@@ -160,6 +167,30 @@ def test_every_path_of_the_file_tree_exists() -> None:
 
 REFERENCE = HOME / "docs" / "reference"
 CARDS = pytest.mark.skipif(not card_files(REFERENCE), reason="docs/reference holds no run cards yet")
+
+
+def test_what_the_first_command_prints_is_what_other_seeds_found() -> None:
+    """Its own run takes a minute: within four standard deviations over the seeds of its reference runs."""
+    (said,) = [text for text in blocks(README, "text") if text.startswith("journey fest: AUC ")]
+    auc, reduction = re.findall(r"AUC ([\d.]+) on test .* gradient ([\d.]+) times smaller", said)[0]
+    cards, _ = read_cards(REFERENCE / "journey.jsonl.xz")
+    alike = [card.summary for card in cards if _is_first(card.config)]
+    scores = [summary["utility"]["value"] for summary in alike]
+    assert len(scores) >= 5
+    assert abs(float(auc) - statistics.mean(scores)) < 4 * statistics.stdev(scores)
+    assert float(reduction) == pytest.approx(statistics.mean(s["embedding_gradient"]["reduction"] for s in alike), 0.01)
+
+
+def _is_first(config: Mapping[str, Any]) -> bool:
+    """Whether a run of journey has the settings of FIRST, but for its seed."""
+    algorithm, privacy = config["algorithm"], config["privacy"]
+    selection = algorithm.get("selection") or {}
+    wanted = {"rows": 10_000, "split": "joint", "noise_multiplier": 20.0}
+    return (
+        (algorithm["name"], algorithm.get("clipping_norm"), privacy["epsilon"]) == ("fest", 1.0, 1.0)
+        and {name: selection.get(name) for name in wanted} == wanted
+        and not algorithm.get("bands")
+    )
 
 
 def test_a_row_of_the_results_is_that_of_its_cards() -> None:

@@ -186,7 +186,7 @@ def test_what_is_said_of_the_evidence_is_what_it_shows(tmp_path: Path) -> None:
     assert f"of {millions[0]} to {millions[1]} million examples" in said
     assert f"batches of {min(sizes):,} to {max(sizes):,}" in said
     assert f"that are suggested, {LEAST_STEPS}, were" in said
-    page = (HOME / "docs" / "EXPERIMENTS.md").read_text(encoding="utf-8")
+    page = (HOME / "docs" / "FINDINGS.md").read_text(encoding="utf-8")
     for (data, algorithm, epsilon), reached in tried().items():
         cells = [f"{reached[size]:.4f}" if size in reached else "" for size in sorted(sizes)]
         place = sorted(sizes).index(suggested[data, epsilon])

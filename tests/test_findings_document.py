@@ -1,5 +1,5 @@
-"""What was found, as docs/EXPERIMENTS.md tells it: reductions, and AUCs beside them, are those of the run cards of the
-data sets that the same item of the list names. Documents: all run cards are read."""
+"""docs/FINDINGS.md: reductions, and AUCs beside them, are those of the run cards of the data sets that the same item of
+the list names; tables are those of their cards. Documents: all run cards are read."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from reports.readme import Results
 pytestmark = pytest.mark.documents
 DOCS = Path(__file__).parents[1] / "docs"
 ROUND = {"10", "500,000"}  # bounds, not results
+UNITS = {"example": "line", "basket_id": "basket", "household_id": "household"}
 
 
 @pytest.fixture(scope="module")
 def items() -> list[tuple[str, list[Setting]]]:
     """The items of the list, each with the settings of the data sets that it names."""
     groups = Results.read(DOCS / "reference").groups
-    text = (DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8")
-    found = text.partition("## What was found\n")[2].partition("\n### ")[0]
+    text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8")
+    found = text.partition("\n## What stands out\n")[2].partition("\n## ")[0]
     said = [" ".join(item.split()) for item in re.split(r"\n *- ", found)[1:]]
     return [(item, [s for group in groups if f"`{group.dataset}`" in item for s in group.settings]) for item in said]
 
@@ -64,7 +65,7 @@ def test_utility_and_reduction_named_together_are_those_of_one_setting(items: li
 
 
 def test_the_cost_of_all_runs_on_journey_and_of_a_private_search_is_theirs() -> None:
-    text = " ".join((DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8").split())
+    text = " ".join((DOCS / "FINDINGS.md").read_text(encoding="utf-8").split())
     said = re.search(
         r"The (\d+) runs .{,50}`journey` at ε = 1, for example, cost (\S+) if .{,20} released, and (\S+) as", text
     )
@@ -91,8 +92,8 @@ def test_the_table_of_clipping_norms_and_what_mends_nothing_are_those_of_the_car
             values = [value[name] for value in values]
         return statistics.fmean(values)
 
-    text = (DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8")
-    table = re.findall(r"^ *\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
+    text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.M)
     assert len(table) == 5
     keys = (("value",), ("loss",), ("calibration", "scale"), ("calibrated_loss",))
     for norm, rate, *said in table:
@@ -105,9 +106,53 @@ def test_the_table_of_clipping_norms_and_what_mends_nothing_are_those_of_the_car
     assert f"{mean(cards, 'constant_loss'):.4f}" == "0.6931"
 
 
+def test_the_table_of_units_is_that_of_the_cards() -> None:
+    cards, damaged = read_cards(DOCS / "reference" / "units.jsonl.xz")
+    assert cards and not damaged
+    text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## The unit of privacy\n")[2]
+    table = re.findall(r"^\| (\w+) \(([\d,]+)\) \| (\d) \|((?: [^|\n]+\|){4})$", text, re.M)
+    assert len(table) == 7
+    of: dict[tuple[str, float, str], list[Card]] = {}
+    for card in cards:
+        unit = UNITS.get(card.config["privacy"].get("unit", "example"))
+        if unit is not None and card.summary["privacy"] is not None:
+            of.setdefault((unit, card.config["privacy"]["epsilon"], card.config["algorithm"]["name"]), []).append(card)
+    for unit, count, epsilon, cells in table:
+        said = dict(zip(("frozen", "dpsgd", "threshold", "adafest"), cells.split("|"), strict=False))
+        found = {name: of[unit, float(epsilon), name] for name in said}
+        assert {len(each) for each in found.values()} == {3}
+        assert {f"{card.summary['examples']:,}" for each in found.values() for card in each} == {count}
+        means = {
+            name: statistics.fmean(one.summary["utility"]["value"] for one in each) for name, each in found.items()
+        }
+        assert {name: cell.strip(" *") for name, cell in said.items()} == {n: f"{m:.3f}" for n, m in means.items()}
+        assert ("**" in said["adafest"]) == (means["adafest"] > means["dpsgd"])
+
+
+def test_what_training_word_embeddings_gains_is_what_the_cards_say() -> None:
+    """In docs/TEXTS.md; constant learning rates, and frozen embeddings at the same steps."""
+    text = (DOCS / "TEXTS.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)` \| (\d) \| (\d+) \| ([\d.]+) \| (\d+) \| (.+?) \| (.+?) \| (.+?) \|$", text, re.M)
+    assert len(table) == 11
+    for data, epsilon, steps, rate, pairs, *said in table:
+        of: dict[str, dict[int, float]] = {"dpsgd": {}, "frozen": {}}
+        for card in read_cards(DOCS / "reference" / f"{data}.jsonl.xz")[0]:
+            name, summary = card.config["algorithm"]["name"], card.summary
+            asked = (card.config["privacy"]["epsilon"], summary["steps"]) == (float(epsilon), int(steps))
+            optimizer = summary["hyperparameters"]["optimizer"]
+            tuned = name == "frozen" or optimizer["tables"]["learning_rate"] == float(rate)
+            if name in of and asked and tuned and optimizer.get("schedule") is None:
+                of[name][summary["seed"]] = summary["utility"]["value"]
+        seeds = of["dpsgd"].keys() & of["frozen"].keys()
+        both = [[scores[seed] for seed in seeds] for scores in of.values()]
+        found = [f"{statistics.fmean(scores):.4f} ({statistics.stdev(scores):.4f})" for scores in both]
+        gain = statistics.fmean(both[0]) - statistics.fmean(both[1])
+        assert (len(seeds), [*found, f"{gain:+.4f}".replace("-", "−")]) == (int(pairs), said)
+
+
 def test_what_correlated_noise_gains_is_what_the_report_says_of_the_cards() -> None:
-    text = (DOCS / "EXPERIMENTS.md").read_text(encoding="utf-8").partition("**Does correlated noise help?**")[2]
-    table = re.findall(r"^ *\| `(\w+)` \| (\d+) \| ([\d.]+) \| (\d+) \|((?: [^|\n]+\|){5})$", text, re.M)
+    text = (DOCS / "FINDINGS.md").read_text(encoding="utf-8").partition("\n## Correlated noise\n")[2]
+    table = re.findall(r"^\| `(\w+)` \| (\d+) \| ([\d.]+) \| (\d+) \|((?: [^|\n]+\|){5})$", text, re.M)
     groups = {group.dataset: group for group in Results.read(DOCS / "reference").groups}
     measured = {"journey": "138", "names": "1", "nycflights": "18"}
     assert [(data, epsilon) for data, epsilon, *_ in table] == [

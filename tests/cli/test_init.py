@@ -32,7 +32,20 @@ def here(tmp_path: Path, calibrations: Path) -> Path:
 def test_nine_steps_lead_from_a_table_to_its_figure(dpfest_here: Command, here: Path) -> None:
     """Three algorithms stand for all."""
     assert [command.split()[1] for command in COMMANDS] == [
-        *("init", "card", "budget", "train", "train", "train", "sweep", "report", "sweep", "report"),
+        *(
+            "init",
+            "card",
+            "budget",
+            "train",
+            "train",
+            "train",
+            "sweep",
+            "report",
+            "sweep",
+            "report",
+            "predict",
+            "evaluate",
+        ),
     ]
     for command in COMMANDS:
         words = shlex.split(command)[1:]
@@ -40,6 +53,9 @@ def test_nine_steps_lead_from_a_table_to_its_figure(dpfest_here: Command, here: 
         small = ["--only", "fig3"] if words == ["report"] else small
         small = [*small, "algorithm=frozen,dpsgd,adafest"] if "experiment=frontier" in words else small
         cut = ["seed=1" if word.startswith("seed=") else word for word in words]
+        if words[0] in ("predict", "evaluate"):
+            cut[1] = str(next(here.glob("runs/clicks/adafest/*")))
+            (here / cut[2].partition("=")[2]).write_bytes((here / "clicks.parquet").read_bytes())
         ended = dpfest_here(*cut, *small)
         assert ended.returncode == 0, f"{command}: {ended.stdout} {ended.stderr}"
         if words[0] == "train":
@@ -52,7 +68,12 @@ def test_nine_steps_lead_from_a_table_to_its_figure(dpfest_here: Command, here: 
             assert tuned
             (here / "conf" / "tuned" / "data").mkdir(parents=True)
             (here / "conf" / "tuned" / "data" / "clicks.yaml").write_text(tuned[1], encoding="utf-8")
-    assert "more runs: dpfest sweep experiment=frontier profile=demo data=clicks privacy=rigorous" in ended.stdout
+        if words == ["report"]:
+            assert (
+                "more runs: dpfest sweep experiment=frontier profile=demo data=clicks privacy=rigorous" in ended.stdout
+            )
+        if words[0] == "evaluate":
+            assert "examples        600" in ended.stdout
     assert (here / "report" / "figures" / "frontiers.png").exists()
     assert "figures/frontiers.png" in (here / "report" / "index.md").read_text(encoding="utf-8")
     (config,) = {

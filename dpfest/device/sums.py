@@ -199,7 +199,7 @@ def row_sums(
             column += WIDTH
 
 
-_FLOATS = {torch.float32: tl.float32, torch.float64: tl.float64}
+FLOATS = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 class MaskedLookups:
@@ -207,7 +207,7 @@ class MaskedLookups:
 
     def __init__(self, lookups: Lookups, survivors: Survivors) -> None:
         self._lookups, self._survivors = lookups, survivors
-        self._float = _FLOATS[lookups.gradients[0].dtype]
+        self._float = FLOATS[lookups.gradients[0].dtype]
         self._width = min(power_of_two(max(one.shape[1] for one in lookups.gradients)), _WIDTH)
         rows, among = lookups.rows, survivors.rows
         self._position = rows if among is None else torch.empty_like(rows)
@@ -245,8 +245,8 @@ class MaskedLookups:
         launch(
             row_sums, (len(own.rows),), self._position, own.rows, own.starts, own.unit_of, own.call_of, own.output_of,
             own.gradient_rows, sums if weight is None else weight, wholes(device, own.layout.offsets), sums,
-            len(tables), WEIGHTED=weight is not None, FLOAT=self._float, SUM=_FLOATS[tables[0].dtype],
-            COUNT=power_of_two(len(tables)), WIDTH=self._width, TILE=_TILE, num_warps=1,
+            len(tables), WEIGHTED=weight is not None, FLOAT=self._float, SUM=FLOATS[tables[0].dtype],
+            COUNT=power_of_two(len(tables)), WIDTH=self._width, TILE=_TILE, num_warps=4,
         )  # fmt: skip
 
 
@@ -254,7 +254,7 @@ def add_squared_norms(pairs: Any, factors: Sequence[Factors], squared_norms: Ten
     """Add each example's (or unit's) squared norm over these pairs and layers to ``squared_norms``."""
     own = isinstance(pairs, MaskedLookups)
     plain = [one for one in factors if own and isinstance(one, LinearFactors) and one.groups is None
-             and one.inputs.dim() == 2 and pairs._lookups.groups is None and one.inputs.dtype in _FLOATS]  # fmt: skip
+             and one.inputs.dim() == 2 and pairs._lookups.groups is None and one.inputs.dtype in FLOATS]  # fmt: skip
     for layer in factors:
         if not any(layer is one for one in plain):
             squared_norms += layer.squared_norms()
@@ -273,7 +273,7 @@ def _matrix_norms(factors: Sequence[LinearFactors], examples: int) -> tuple[Tens
     out = torch.empty(len(matrices), examples, dtype=torch.float64, device=device)
     launch(
         matrix_norms, (blocks(examples, _RUNS), len(matrices)), rows, out, examples,
-        FLOAT=_FLOATS[matrices[0].dtype], WIDTH=_WIDTH, BLOCK=_RUNS,
+        FLOAT=FLOATS[matrices[0].dtype], WIDTH=_WIDTH, BLOCK=_RUNS,
     )  # fmt: skip
     trained = [
         int(parameter is not None and parameter.requires_grad)

@@ -29,7 +29,7 @@ PRETENDED = False
 
 def serving(*tensors: Tensor) -> Any:
     """Return :mod:`dpfest.device.parts` if the kernels serve these tensors; else None."""
-    return _parts() if all(tensor.is_cuda or PRETENDED for tensor in tensors) else None
+    return _parts() if tensors and all(tensor.is_cuda or PRETENDED for tensor in tensors) else None
 
 
 @lru_cache

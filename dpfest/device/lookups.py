@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from dpfest.device.memory import blocks, launch, power_of_two, reals, table
-from dpfest.device.sums import MaskedLookups
+from dpfest.device.sums import FLOATS, MaskedLookups
 from dpfest.embeddings import OTHER_ROWS
 from dpfest.errors import UserError
 from dpfest.layers import Call
@@ -259,10 +259,12 @@ class Lookups:
 def look_up(
     layout: TableLayout, calls: Sequence[Sequence[tuple[Any, Call]]], examples: int, groups: Groups | None
 ) -> Lookups | None:
-    """Return the look-ups of these calls; None if there are others than of ``nn.Embedding``."""
+    """Return the look-ups of these calls; None where there are others than of ``nn.Embedding``, or keys have no room.
+
+    Bags, and tables used outside of look-ups, take the way of a CPU.
+    """
     uses = [use for of_table in calls for use in of_table]
     count = sum(call.input.numel() for _, call in uses)
     fits = layout.total_rows.bit_length() + count.bit_length() < 64
-    if not count or not examples or not fits or not all(isinstance(layer, nn.Embedding) for layer, _ in uses):
-        return None
-    return Lookups(layout, calls, examples, groups)
+    plain = all(isinstance(layer, nn.Embedding) and layer.weight.dtype in FLOATS for layer, _ in uses)
+    return Lookups(layout, calls, examples, groups) if count and examples and fits and plain else None

@@ -148,7 +148,8 @@ def look_up(
 ) -> Lookups:
     """Return the :class:`Lookups` of these calls, or, where the kernels of a GPU serve them, what does the same."""
     parts = device.serving(examples)
-    return parts and parts.look_up(layout, calls, len(examples), groups) or Lookups(layout, calls, examples, groups)
+    found = parts.look_up(layout, calls, len(examples), groups) if parts else None
+    return found or Lookups(layout, calls, examples, groups)
 
 
 class MaskedLookups:

@@ -1,4 +1,4 @@
-"""Parts of a step on a GPU: kernels in Triton, handed to the one step (:mod:`dpfest.step`) where its own parts are chosen.
+"""Parts of a step on a GPU: kernels in Triton, handed to the one step (:mod:`dpfest.step`) in place of a CPU's.
 
 Triton comes with PyTorch's builds for GPUs. Where it is missing, on a CPU, and under ``DPFEST_DEVICE_KERNELS=0`` the
 parts that the rest of the library describes run: draws have the same bits, sums of floats other last bits. A state is

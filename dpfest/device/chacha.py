@@ -5,20 +5,19 @@ import triton.language as tl
 
 
 @triton.jit
-def _turn(x, by: tl.constexpr):
-    return (x << by) | (x >> (32 - by))
-
-
-@triton.jit
 def _quarter(a, b, c, d):
     a += b
-    d = _turn(d ^ a, 16)
+    d ^= a
+    d = (d << 16) | (d >> 16)
     c += d
-    b = _turn(b ^ c, 12)
+    b ^= c
+    b = (b << 12) | (b >> 20)
     a += b
-    d = _turn(d ^ a, 8)
+    d ^= a
+    d = (d << 8) | (d >> 24)
     c += d
-    b = _turn(b ^ c, 7)
+    b ^= c
+    b = (b << 7) | (b >> 25)
     return a, b, c, d
 
 

@@ -7,7 +7,6 @@ orders all look-ups, and all else is found from a place by the calls that they w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -64,7 +63,7 @@ def heads(
 ):  # fmt: skip
     """Write what sorted look-ups are of, and where a row and a (row, example) pair begins; padding begins nothing.
 
-    Args:
+    Memory:
         keys: sorted, ``[n]``.
         units: unit of each example, if there are UNITS.
         new: flags ``[2, n]``: of a row, of a pair.
@@ -92,7 +91,7 @@ def heads(
 def compact(keys, new, rank, unit_of, rows, starts, row_of, example, n, universe, bits, BLOCK: tl.constexpr):
     """Write the distinct rows, where the look-ups of each begin (and end), and the (row, example) pairs.
 
-    Args:
+    Memory:
         rank: cumulative sums of ``new``, ``[2, n]``.
     """
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -123,7 +122,7 @@ def count_rows(example, counts, pairs, BLOCK: tl.constexpr):
 def map_sums(example, row_of, counts, sums, pairs, reals, BLOCK: tl.constexpr):
     """Add each example's clipped map to ``sums [u]``, in units of the grid, rounded down: exact in any order.
 
-    Args:
+    Memory:
         reals: clipping norm and grid.
     """
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -154,31 +153,32 @@ class Calls:
     place of its first; place of its table's first, and look-ups of an example in it; first row of the table; padding.
 
     Attributes:
-        table_of, layers, calls: table, layer and call of each.
+        uses: the layer of each, and the call.
         spans: place of each table's first look-up, and look-ups of an example in it.
         lookups: number of look-ups.
-        rows: what kernels read.
+        longest: most look-ups of a call.
+        rows: what kernels read, int64 ``[calls, 9]``.
     """
 
     def __init__(self, layout: TableLayout, calls: Sequence[Sequence[tuple[Any, Call]]], examples: int) -> None:
-        each = [(number, *use) for number, uses in enumerate(calls) for use in uses]
-        self.table_of, self.layers, self.calls = ([use[k] for use in each] for k in range(3))
-        ids = [call.input.long().reshape(examples, -1) for call in self.calls]
-        lengths = {n: sum(one.shape[1] for one, at in zip(ids, self.table_of, strict=True) if at == n)
-                   for n, _ in groupby(self.table_of)}  # fmt: skip
-        self.spans, found, first = [], [], 0
-        for number, uses in groupby(zip(each, ids, strict=True), lambda one: one[0][0]):
-            self.spans.append((first, lengths[number]))
-            before = first
-            for (_, layer, _), one in uses:
+        self.uses = [use for uses in calls for use in uses]
+        self.spans: list[tuple[int, int]] = []
+        self._ids: list[Tensor] = []
+        found, first = [], 0
+        for number, uses in enumerate(calls):
+            own = [call.input.long().reshape(examples, -1) for _, call in uses]
+            before, length = first, sum(ids.shape[1] for ids in own)
+            for (layer, _), ids in zip(uses, own, strict=True):
                 padding = -1 if layer.padding_idx is None else layer.padding_idx
-                found.append([one.data_ptr(), *one.stride(), one.shape[1], before, first, lengths[number],
-                              layout.offsets[number], padding])  # fmt: skip
-                before += one.shape[1]
-            first += examples * lengths[number]
-        self.lookups, self._ids = first, ids  # kept while kernels may read them
-        self.longest = examples * max(one.shape[1] for one in ids)
-        self.device = ids[0].device
+                of_table = first, length, layout.offsets[number], padding
+                found.append([ids.data_ptr(), *ids.stride(), ids.shape[1], before, *of_table])
+                before += ids.shape[1]
+            if uses:
+                self.spans.append((first, length))
+            self._ids += own  # kept while kernels may read them
+            first += examples * length
+        self.lookups, self.longest = first, examples * max(ids.shape[1] for ids in self._ids)
+        self.device = self._ids[0].device
         self.rows = table(self.device, found)
 
 
@@ -207,12 +207,13 @@ class Lookups:
         self.keys = self._sorted(self.calls)
         new = torch.empty(2, n, dtype=torch.int32, device=device)
         self.unit_of, self.call_of, self.output_of = (torch.empty(n, dtype=torch.int64, device=device) for _ in "123")
-        count, width = len(self.calls.calls), power_of_two(len(self.calls.calls))
+        count, width = len(self.calls.uses), power_of_two(len(self.calls.uses))
         block = max(_BLOCK // max(width // 32, 1), 1)
         units = self.unit_of if groups is None else groups.of
         launch(
             heads, (blocks(n, block),), self.keys, self.calls.rows, units, new, self.unit_of, self.call_of,
-            self.output_of, n, count, self._universe, self.place_bits, UNITS=groups is not None, COUNT=width, BLOCK=block,
+            self.output_of, n, count, self._universe, self.place_bits, UNITS=groups is not None, COUNT=width,
+            BLOCK=block,
         )  # fmt: skip
         rank = new.cumsum(1)
         rows, row_of, example = (torch.empty(n, dtype=torch.int64, device=device) for _ in "123")
@@ -227,7 +228,7 @@ class Lookups:
 
     def _sorted(self, calls: Calls) -> Tensor:
         out = torch.empty(calls.lookups, dtype=torch.int64, device=calls.device)
-        grid = blocks(calls.longest, _BLOCK), len(calls.calls)
+        grid = blocks(calls.longest, _BLOCK), len(calls.uses)
         launch(keys, grid, out, calls.rows, self.examples, self._universe, self.place_bits, BLOCK=_BLOCK)
         return torch.sort(out).values
 
@@ -241,7 +242,7 @@ class Lookups:
     def take_gradients(self) -> None:
         """Collect the calls' output gradients; call after the backward pass has filled them."""
         found = []
-        for layer, call in zip(self.calls.layers, self.calls.calls, strict=True):
+        for layer, call in self.calls.uses:
             gradient = call.gradient.reshape(-1, layer.embedding_dim).to(layer.weight.dtype)
             found.append(gradient if gradient.stride(1) == 1 else gradient.contiguous())
         self.gradients = found

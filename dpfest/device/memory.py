@@ -17,9 +17,12 @@ def blocks(count: int, size: int) -> int:
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **constants: Any) -> None:
-    """Start a kernel on the device of the first tensor among its arguments; nothing if the grid is empty."""
+    """Start a kernel on the device of its tensors, of which it sees the first address alone; not on an empty grid."""
+    tensors = [one for one in args if isinstance(one, Tensor)]
+    if not all(one.is_contiguous() for one in tensors):
+        raise ValueError("A kernel reads and writes contiguous tensors.")
     if min(grid) > 0:
-        with torch.cuda.device_of(next(one for one in args if isinstance(one, Tensor))):
+        with torch.cuda.device_of(tensors[0]):
             kernel[grid](*args, **constants)
 
 

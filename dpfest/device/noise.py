@@ -67,7 +67,7 @@ def _add_block(
 def dense_noise(values, count, first, key, reals, found, places, rounded, room, BLOCK: tl.constexpr):
     """Add noise to coordinates ``first`` and those after it of the dense parameters, 128 lanes a tile of them.
 
-    Args:
+    Memory:
         values: ``[count]``.
         reals: deviation in units of the grid, grid, 1 / grid.
         found, places, rounded, room: list of what is unsure: its number, and the sum in units before noise.
@@ -84,7 +84,7 @@ def row_noise(
 ):
     """Add noise to the values of some rows, a lane a block of eight coordinates, programs of axis 1 a table each.
 
-    Args:
+    Memory:
         values: table by table and row by row.
         rows: their numbers, of all tables; not read if they are EVERY row.
         bounds: number of rows before each table's, and in all.
@@ -120,7 +120,7 @@ def _alive(number, inside, x, factor, error, least, deviation, found, places, ro
 def untouched_rows(alive, universe, key, reals, found, places, rounded, room, BLOCK: tl.constexpr):
     """Write for every row whether its noise alone suffices, a lane eight rows and the eight bytes of a word.
 
-    Args:
+    Memory:
         alive: a byte a row, in whole words.
         reals: deviation and what noise must reach, in units of the grid.
     """
@@ -152,7 +152,7 @@ def untouched_rows(alive, universe, key, reals, found, places, rounded, room, BL
 def touched_rows(alive, rows, sums, count, key, reals, found, places, rounded, room, BLOCK: tl.constexpr):
     """Write for every touched row whether its sum and its noise together suffice, a lane a row.
 
-    Args:
+    Memory:
         alive: a byte a row.
         rows: ``[count]``.
         sums: the map there, multiples of the grid.
@@ -183,10 +183,10 @@ def surviving_rows(
     alive = torch.empty(blocks(universe, 8), dtype=torch.int64, device=device)
     flags, listed, own = alive.view(torch.int8), _Unsure(universe, device), key(device, _secret(noise))
     launch(untouched_rows, (blocks(len(alive), _BLOCK),), alive, universe, own, in_units, *listed.room, BLOCK=_BLOCK)
-    args = flags, touched, sums, len(touched), own, in_units
+    args = flags, touched.contiguous(), sums.contiguous(), len(touched), own, in_units
     launch(touched_rows, (blocks(len(touched), _BLOCK),), *args, *listed.room, BLOCK=_BLOCK)
     for row, _ in listed:
-        place, there = (one.item() for one in locate(touched, touched.new_tensor([row])))
+        place, there = locate(touched, touched.new_tensor([row]))
         due = least - (np.rint(float(sums[place]) / grid) if there else 0)
         flags[row] = int(noise.one(row) >= due)
     return torch.nonzero(flags[:universe]).squeeze(1)
@@ -201,7 +201,7 @@ def adds(noise: Blocks) -> bool:
 def add_noise(values: Tensor, noise: Blocks) -> None:
     """Do what :func:`dpfest.gaussian.add_gaussian` does with the noise of these blocks."""
     device, at = values.device, noise.at
-    size, deviation = noise.grid.sizes(0, 1), noise.grid.deviations(0, 1)
+    size, deviation = float(noise.grid.sizes(0, 1)), float(noise.grid.deviations(0, 1))
     listed = _Unsure(len(values), device)
     args: tuple[Any, ...] = key(device, _secret(noise)), reals(device, deviation, size, 1 / size), *listed.room
     if isinstance(at, DensePlaces):
@@ -211,7 +211,7 @@ def add_noise(values: Tensor, noise: Blocks) -> None:
         assert isinstance(at, RowPlaces)
         lanes = max((rows * blocks(dim, 8) for rows, dim in at.shapes), default=0)
         numbers = [wholes(device, tuple(one)) for one in (at.bounds, at.ends, [dim for _, dim in at.shapes])]
-        rows, every = (values, True) if at.rows is None else (at.rows.to(device), False)
+        rows, every = (values, True) if at.rows is None else (at.rows.to(device).contiguous(), False)
         grid = blocks(lanes, _BLOCK), len(at.shapes)
         launch(row_noise, grid, values, rows, *numbers, *args, EVERY=every, BLOCK=_BLOCK)
     for place, rounded in listed:

@@ -54,7 +54,7 @@ def lookup_norms(
 ):  # fmt: skip
     """Write the squared norm of each pair's gradient at the place of its first look-up, and 0 elsewhere: ``out [n]``.
 
-    Args:
+    Memory:
         keys, rank, new, call_of, output_of: see :class:`dpfest.device.lookups.Lookups`.
         position: rank of each touched row among the survivors, -1 if it is none.
         gradients: of each call.
@@ -93,7 +93,7 @@ def lookup_norms(
 
 @triton.jit(do_not_specialize=["examples"])
 def matrix_norms(matrices, out, examples, FLOAT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Write the squared norm of each row of some matrices, programs of axis 1 one each: ``out [matrices, examples]``."""
+    """Write the squared norms of matrices' rows, programs of axis 1 one each: ``out [matrices, examples]``."""
     matrix = matrices + tl.program_id(1) * _GRADIENT
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = lane < examples
@@ -117,7 +117,7 @@ def join(
 ):  # fmt: skip
     """Add each example's (or unit's) squared norms of look-ups and of linear layers to ``squared [count]``.
 
-    Args:
+    Memory:
         lookups: by place.
         spans: place of the first look-up of each table, and look-ups of an example.
         units: first example of each unit, and the number of examples, if there are UNITS.
@@ -158,7 +158,7 @@ def row_sums(
 ):  # fmt: skip
     """Add the weighted sum of each surviving row's gradients to its own, a program a touched row.
 
-    Args:
+    Memory:
         position: see :func:`lookup_norms`.
         weights: of each example (or unit), if they are WEIGHTED; of those of weight 0 nothing is read.
         offsets: first global row of each table.
@@ -212,7 +212,7 @@ class MaskedLookups:
         rows, among = lookups.rows, survivors.rows
         self._position = rows if among is None else torch.empty_like(rows)
         if among is not None:
-            args = rows, among, self._position, len(rows), len(among), len(among).bit_length()
+            args = rows, among.contiguous(), self._position, len(rows), len(among), len(among).bit_length()
             launch(find, (blocks(len(rows), _BLOCK),), *args, BLOCK=_BLOCK)
 
     def add_squared_norms(self, squared_norms: Tensor) -> None:
@@ -241,7 +241,9 @@ class MaskedLookups:
     def add_weighted_sums(self, weight: Tensor | None, tables: Sequence[Tensor]) -> None:
         """See :meth:`dpfest.embeddings.MaskedLookups.add_weighted_sums`; the sums of a row lie side by side."""
         own, device = self._lookups, self._position.device
-        sums = table(device, [[one.data_ptr(), first] for one, first in zip(tables, self._survivors.bounds, strict=False)])
+        sums = table(
+            device, [[one.data_ptr(), first] for one, first in zip(tables, self._survivors.bounds, strict=False)]
+        )
         launch(
             row_sums, (len(own.rows),), self._position, own.rows, own.starts, own.unit_of, own.call_of, own.output_of,
             own.gradient_rows, sums if weight is None else weight, wholes(device, own.layout.offsets), sums,

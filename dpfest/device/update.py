@@ -28,7 +28,7 @@ _COLUMNS = tl.constexpr(7)
 def take(tables, reals, FLOAT: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """Take the steps of rows, programs of axis 1 a table each.
 
-    Args:
+    Memory:
         tables: of each, address of its weight and the step from row to row; of its gradient's values and rows; number
             of these; dimension; address of Adagrad's sums, 0 for SGD.
         reals: of each, learning rate and epsilon.
@@ -69,7 +69,9 @@ def take_steps(
     Returns:
         Numbers of these tables.
     """
-    groups = {id(weight): (one, group) for one in optimizers for group in one.param_groups for weight in group["params"]}
+    groups = {
+        id(weight): (one, group) for one in optimizers for group in one.param_groups for weight in group["params"]
+    }
     found: dict[int, tuple[list[int], tuple[float, float]]] = {}
     for number, (own, gradient) in enumerate(zip(tables, gradients, strict=True)):
         weight, rows = own.weight, gradient.rows

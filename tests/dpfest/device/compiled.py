@@ -21,7 +21,11 @@ from triton.compiler import ASTSource
 
 from dpfest.device import lookups, noise, sums
 
-TARGETS = {"sm_80": GPUTarget("cuda", 80, 32), "sm_90": GPUTarget("cuda", 90, 32), "gfx942": GPUTarget("hip", "gfx942", 64)}
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
 
 # Types of arguments by name, in all kernels; whole numbers that are not named are i32.
 _POINTERS = {

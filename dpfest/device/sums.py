@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpfest.device.memory import blocks, launch, power_of_two, table, wholes
 from dpfest.layers import Factors, LinearFactors
-from dpfest.tables import Survivors
+from dpfest.tables import Survivors, locate
 
 if TYPE_CHECKING:
     from dpfest.device.lookups import Lookups
@@ -25,26 +25,6 @@ _BLOCK = 128  # rows, look-ups or examples of a program that reads no gradient
 _RUNS, _TILE = 16, 32  # look-ups at a time of a program, in norms and in sums
 _WIDTH = 64  # most columns at a time
 _GRADIENT = tl.constexpr(3)  # columns of a call: address, step from row to row, width
-
-
-@triton.jit(do_not_specialize=["count", "among", "steps"])
-def find(rows, survivors, position, count, among, steps, BLOCK: tl.constexpr):
-    """Write the rank of each row among sorted survivors, -1 if it is none: ``position [count]``."""
-    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = lane < count
-    row = tl.load(rows + lane, mask=inside, other=-1)
-    low = row * 0
-    high = low + among
-    step = 0
-    while step < steps:
-        middle = (low + high) // 2
-        within = low < high
-        smaller = tl.load(survivors + middle, mask=within, other=0) < row
-        low = tl.where(within & smaller, middle + 1, low)
-        high = tl.where(within & ~smaller, middle, high)
-        step += 1
-    there = tl.load(survivors + low, mask=inside & (low < among), other=-1) == row
-    tl.store(position + lane, tl.where(there, low, -1), mask=inside)
 
 
 @triton.jit(do_not_specialize=["n", "bits"])
@@ -209,11 +189,10 @@ class MaskedLookups:
         self._lookups, self._survivors = lookups, survivors
         self._float = FLOATS[lookups.gradients[0].dtype]
         self._width = min(power_of_two(max(one.shape[1] for one in lookups.gradients)), _WIDTH)
-        rows, among = lookups.rows, survivors.rows
-        self._position = rows if among is None else torch.empty_like(rows)
-        if among is not None:
-            args = rows, among.contiguous(), self._position, len(rows), len(among), len(among).bit_length()
-            launch(find, (blocks(len(rows), _BLOCK),), *args, BLOCK=_BLOCK)
+        self._position = lookups.rows
+        if survivors.rows is not None:
+            position, there = locate(survivors.rows, lookups.rows)
+            self._position = torch.where(there, position, -1)
 
     def add_squared_norms(self, squared_norms: Tensor) -> None:
         """See :meth:`dpfest.embeddings.MaskedLookups.add_squared_norms`."""
@@ -255,8 +234,10 @@ class MaskedLookups:
 def add_squared_norms(pairs: Any, factors: Sequence[Factors], squared_norms: Tensor) -> None:
     """Add each example's (or unit's) squared norm over these pairs and layers to ``squared_norms``."""
     own = isinstance(pairs, MaskedLookups)
-    plain = [one for one in factors if own and isinstance(one, LinearFactors) and one.groups is None
-             and one.inputs.dim() == 2 and pairs._lookups.groups is None and one.inputs.dtype in FLOATS]  # fmt: skip
+    plain = [
+        one for one in factors
+        if own and isinstance(one, LinearFactors) and one.groups is None and one.inputs.dim() == 2
+    ]  # fmt: skip
     for layer in factors:
         if not any(layer is one for one in plain):
             squared_norms += layer.squared_norms()

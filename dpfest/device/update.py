@@ -20,7 +20,7 @@ from dpfest.parts import RowGradient
 from dpfest.tables import Table
 from dpfest.validation import is_plain_sgd
 
-_ROWS, _WIDTH = 32, 32
+_ROWS, _WIDTH = 16, 32
 _COLUMNS = tl.constexpr(7)
 
 

@@ -16,36 +16,38 @@ import torch
 
 from dpfest import device
 
-pytest.importorskip("triton", reason="the kernels need Triton: pip install triton")
-
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-if HERE.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("kernels are compiled, for a GPU that PyTorch does not see", allow_module_level=True)
-
-from dpfest.device import lookups, memory, noise, sums, update  # noqa: E402
-
-if HERE.type == "cpu":  # sums of 32 bits that wrap around are meant; to look for them takes most of the time
-    interpreter = importlib.import_module("triton.runtime.interpreter").interpreter_builder
-    interpreter.options = dataclasses.replace(interpreter.options, sanitize_overflow=False)
-
-_LANES = {
-    lookups: {"_BLOCK": 2048},
-    noise: {"_BLOCK": 2048},
-    sums: {"_BLOCK": 2048, "_RUNS": 256},
-    update: {"_ROWS": 64},
+_SIZES = {
+    "lookups": {"_BLOCK": 2048},
+    "noise": {"_BLOCK": 2048},
+    "sums": {"_BLOCK": 2048, "_RUNS": 256},
+    "update": {"_ROWS": 64},
 }
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Python float reaches a kernel: a compiled one takes it as float32."""
+    if HERE.type == "cpu":
+        if os.environ.get("TRITON_INTERPRET") != "1":
+            pytest.skip("kernels are compiled, for a GPU that PyTorch does not see")
+        # Sums of 32 bits that wrap around are meant; to look for them takes most of the time.
+        interpreter = importlib.import_module("triton.runtime.interpreter").interpreter_builder
+        monkeypatch.setattr(interpreter, "options", dataclasses.replace(interpreter.options, sanitize_overflow=False))
+    start = importlib.import_module("dpfest.device.memory").launch
+
+    def launch(kernel: Any, grid: Any, *args: Any, **constants: Any) -> None:
+        assert not any(isinstance(one, float) for one in (*args, *constants.values()))
+        start(kernel, grid, *args, **constants)
+
+    for name, sizes in _SIZES.items():
+        module = importlib.import_module(f"dpfest.device.{name}")
+        monkeypatch.setattr(module, "launch", launch)
+        for constant, size in sizes.items() if HERE.type == "cpu" else ():
+            monkeypatch.setattr(module, constant, size)
 
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kernels serve tensors on the CPU, too. No Python float reaches one: a compiled one would take it as float32."""
+    """Kernels serve tensors on the CPU, too."""
     monkeypatch.setattr(device, "PRETENDED", True)
-
-    def launch(kernel: Any, grid: Any, *args: Any, **constants: Any) -> None:
-        assert not any(isinstance(one, float) for one in (*args, *constants.values()))
-        memory.launch(kernel, grid, *args, **constants)
-
-    for module, sizes in _LANES.items():
-        monkeypatch.setattr(module, "launch", launch)
-        for name, size in sizes.items() if HERE.type == "cpu" else ():
-            monkeypatch.setattr(module, name, size)

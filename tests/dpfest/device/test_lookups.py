@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from dpfest import device, embeddings
-from dpfest.device import parts
 from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.parts import RowGradient
@@ -19,6 +18,8 @@ from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
 from dpfest.units import Groups
 from tests.dpfest.device.conftest import HERE
+
+parts = pytest.importorskip("dpfest.device.parts", reason="the kernels need Triton: pip install triton")
 
 pytestmark = pytest.mark.usefixtures("pretended")
 

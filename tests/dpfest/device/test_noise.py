@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from dpfest import chacha, device
 from dpfest.box_muller import Scratch, nearest_normals
-from dpfest.device import noise
-from dpfest.device.memory import key, launch
 from dpfest.gaussian import add_gaussian, gaussian_grid
 from dpfest.noise import AES, CHACHA, NoiseKey
 from dpfest.places import DensePlaces, Places, RowPlaces
 from dpfest.survivors import surviving_rows
 from tests.dpfest import placed
 from tests.dpfest.device.conftest import HERE
+
+triton = pytest.importorskip("triton", reason="the kernels need Triton: pip install triton")
+tl, noise = pytest.importorskip("triton.language"), pytest.importorskip("dpfest.device.noise")
+memory = pytest.importorskip("dpfest.device.memory")
 
 KEY = NoiseKey.from_seed(6, cipher=CHACHA)
 
@@ -57,8 +57,8 @@ def test_words_are_the_ciphers() -> None:
     counters = generator.integers(0, 2**64, 1024, dtype=np.uint64)
     counters[:3] = 0, 1, 2**32 + 5
     out = torch.empty(8 * 1024, dtype=torch.int64, device=HERE)
-    own = key(HERE, KEY.secret)
-    launch(write_words, (1,), out, torch.from_numpy(counters.view(np.int64)).to(HERE), own, layout=3, BLOCK=1024)
+    own = memory.key(HERE, KEY.secret)
+    memory.launch(write_words, (1,), out, torch.from_numpy(counters.view(np.int64)).to(HERE), own, layout=3, BLOCK=1024)
     assert np.array_equal(out.cpu().numpy().view(np.uint64), chacha._reference(KEY.secret, counters, 3).reshape(-1))
 
 
@@ -196,7 +196,7 @@ def test_a_kernel_is_sure_of_what_it_may_be_sure_of() -> None:
     )
     radii, angles = (torch.from_numpy(part).to(HERE) for part in (words[:pairs], words[pairs:]))
     reals = torch.tensor([deviation], dtype=torch.float64, device=HERE)
-    launch(write_variates, (1,), radii, angles, units, sure, reals, BLOCK=pairs)
+    memory.launch(write_variates, (1,), radii, angles, units, sure, reals, BLOCK=pairs)
 
     class Beyond:
         def extended(self, word: int, position: int) -> int:

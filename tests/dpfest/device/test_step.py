@@ -15,7 +15,6 @@ from torch.utils.data import TensorDataset
 import dpfest
 from dpfest import device, gaussian
 from dpfest.algorithms import FEST, AdaFEST
-from dpfest.device import parts
 from dpfest.noise import CHACHA, NoiseKey
 from dpfest.parts import NoisedGradient
 from dpfest.reading import MicroBatch
@@ -26,6 +25,8 @@ from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch, engine_with, released
 from tests.dpfest.test_engine import CASES, dense_release, losses_of, tabular, text
 from tests.dpfest.test_units import OF, by_unit, joined
+
+parts = pytest.importorskip("dpfest.device.parts", reason="the kernels need Triton: pip install triton")
 
 KEY = NoiseKey.from_seed(3, cipher=CHACHA)
 CPU = torch.device("cpu")

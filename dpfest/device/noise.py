@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dpfest.device.chacha import words
-from dpfest.device.memory import blocks, key, launch, reals, wholes
+from dpfest.device.memory import blocks, key, launch, reals, table
 from dpfest.device.normal import append, nearest, pair, rint, unsure
 from dpfest.gaussian import Blocks, blocks_of, gaussian_grid
 from dpfest.noise import ChaCha, Keystream
@@ -79,28 +79,24 @@ def dense_noise(values, count, first, key, reals, found, places, rounded, room, 
 
 
 @triton.jit(do_not_specialize=["room"])
-def row_noise(
-    values, rows, bounds, ends, dims, key, reals, found, places, rounded, room, EVERY: tl.constexpr, BLOCK: tl.constexpr
-):
+def row_noise(values, rows, tables, key, reals, found, places, rounded, room, EVERY: tl.constexpr, BLOCK: tl.constexpr):
     """Add noise to the values of some rows, a lane a block of eight coordinates, programs of axis 1 a table each.
 
     Memory:
         values: table by table and row by row.
         rows: their numbers, of all tables; not read if they are EVERY row.
-        bounds: number of rows before each table's, and in all.
-        ends: number of values before each table's, and in all.
+        tables: of each, number of rows, values and rows before its own, and dimension.
     """
-    table = tl.program_id(1)
-    dim = tl.load(dims + table)
+    own = tables + 4 * tl.program_id(1)
+    count, start, begin, dim = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
     per_row = (dim + 7) // 8
-    begin = tl.load(bounds + table)
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     row, block = lane // per_row, lane % per_row
-    inside = row < tl.load(bounds + table + 1) - begin
+    inside = row < count
     number = begin + row
     if not EVERY:
         number = tl.load(rows + number, mask=inside, other=0)
-    start = tl.load(ends + table) + row * dim
+    start += row * dim
     _add_block(
         values, start + 8 * block, 1, inside, start + dim, number + (block << 48), _ROWS, key, reals, found, places,
         rounded, room,
@@ -210,10 +206,11 @@ def add_noise(values: Tensor, noise: Blocks) -> None:
     else:
         assert isinstance(at, RowPlaces)
         lanes = max((rows * blocks(dim, 8) for rows, dim in at.shapes), default=0)
-        numbers = [wholes(device, tuple(one)) for one in (at.bounds, at.ends, [dim for _, dim in at.shapes])]
+        before = zip(at.shapes, at.ends[:-1], at.bounds[:-1], strict=True)
+        tables = table(device, [(rows, first, begin, dim) for (rows, dim), first, begin in before])
         rows, every = (values, True) if at.rows is None else (at.rows.to(device).contiguous(), False)
         grid = blocks(lanes, _BLOCK), len(at.shapes)
-        launch(row_noise, grid, values, rows, *numbers, *args, EVERY=every, BLOCK=_BLOCK)
+        launch(row_noise, grid, values, rows, tables, *args, EVERY=every, BLOCK=_BLOCK)
     for place, rounded in listed:
         values[place] = (rounded + noise.one(place)) * size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from dpfest.noise import CHACHA, NoiseKey
 from dpfest.parts import NoisedGradient
 from dpfest.reading import MicroBatch
 from dpfest.training import PrivateTraining
+from dpfest.trial import check_batch
 from dpfest.units import UnitConfig
 from tests.dpfest.device.conftest import HERE
 from tests.dpfest.reference import reference_gradient
@@ -129,17 +131,15 @@ class Shop(nn.Module):
         return self.head(torch.cat([t(ids[:, n]) for n, t in enumerate(self.tables)], 1)).squeeze(1)
 
 
+@functools.cache
+def plan() -> dpfest.PrivacyPlan:
+    algorithm = AdaFEST(clipping_norm=0.5, threshold=1.5)
+    return dpfest.plan(algorithm, epsilon=3.0, fixed_noise_seed=True, examples=60, batch_size=20, steps=2)
+
+
 def trained(where: torch.device, state: Any = None, after: int = 0) -> tuple[Shop, Any]:
     """Two steps, or those that are left of a state, with a table under SGD and one under Adagrad; and a state."""
     ids = torch.stack([torch.arange(60) % rows for rows in (6, 5)], 1)
-    plan = dpfest.plan(
-        AdaFEST(clipping_norm=0.5, threshold=1.5),
-        epsilon=3.0,
-        fixed_noise_seed=True,
-        examples=60,
-        batch_size=20,
-        steps=2,
-    )
     model = Shop().to(where)
     optimizers = [
         torch.optim.Adam(model.head.parameters(), lr=0.01),
@@ -147,7 +147,7 @@ def trained(where: torch.device, state: Any = None, after: int = 0) -> tuple[Sho
         torch.optim.Adagrad(model.tables[1].parameters(), lr=0.1),
     ]
     read = dpfest.DatasetReader(TensorDataset(ids))
-    run = PrivateTraining(model, lambda m, batch: (m(batch[0]) - 1).square(), optimizers, plan, read, key=KEY)
+    run = PrivateTraining(model, lambda m, batch: (m(batch[0]) - 1).square(), optimizers, plan(), read, key=KEY)
     if state is not None:
         run.load_state_dict(state)
     for batch in run:
@@ -157,12 +157,20 @@ def trained(where: torch.device, state: Any = None, after: int = 0) -> tuple[Sho
     return model, state
 
 
+@pytest.mark.long("whole steps whose kernels are interpreted: 8 seconds of an idle core")
 @pytest.mark.usefixtures("pretended")
 def test_a_training_is_the_cpus_and_resumes_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Any] = []  # one batch: what is interpreted takes its time
+
+    def check(*args: Any, **options: Any) -> None:
+        checked.append(None if checked else check_batch(*args, **options))
+
+    monkeypatch.setattr("dpfest.training.check_batch", check)
     run, state = trained(HERE, after=1)
     resumed, _ = trained(HERE, state)
     monkeypatch.setattr(device, "PRETENDED", False)
     on_cpu, _ = trained(CPU)
+    assert checked
     for ours, again, theirs, start in zip(*(own.parameters() for own in (run, resumed, on_cpu, Shop())), strict=True):
         assert torch.equal(ours, again) and not torch.equal(ours.cpu(), start)
         torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=2e-6)

@@ -35,7 +35,6 @@ _TYPES = {
     "*i64": "keys calls units unit_of call_of output_of rank rows starts row_of example position places gradients "
     "spans trained offsets sums bounds ends dims alive matrices out tables",
     "*fp32": "values squared weights",
-    "i64": "universe bits first count n",
 }
 _OWN = {
     ("touched_rows", "sums"): "*fp64", ("touched_rows", "alive"): "*i8", ("lookup_norms", "out"): "*fp64",

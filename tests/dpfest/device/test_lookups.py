@@ -97,6 +97,36 @@ def test_norms_and_sums_are_those_of_float64(units: bool, kind: str) -> None:
     assert (of_norms["here"] > 1).any() == (kind != "none")
 
 
+@pytest.mark.skipif(HERE.type != "cpu", reason="a GPU runs programs in an order of its own")
+def test_the_order_of_programs_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of floats have one order, whichever program is first; of several look-ups' programs each."""
+    for module, sizes in (("lookups", {"_BLOCK": 256}), ("sums", {"_BLOCK": 32, "_RUNS": 64})):
+        for name, size in sizes.items():
+            monkeypatch.setattr(f"dpfest.device.{module}.{name}", size)
+    made, weight = calls(), torch.rand(EXAMPLES, generator=torch.Generator().manual_seed(3))
+
+    def step() -> list[Tensor]:
+        found = parts.look_up(LAYOUT, made, EXAMPLES, None)
+        found.take_gradients()
+        survivors, norms = Survivors(LAYOUT, found.rows[::3].contiguous()), torch.zeros(EXAMPLES)
+        sums = [torch.zeros(shape) for shape in survivors.shapes]
+        masked = found.masked(survivors)
+        masked.add_squared_norms(norms)
+        masked.add_weighted_sums(weight, sums)
+        of_map = parts.clipped_map(found.example, found.row_of, EXAMPLES, len(found.rows), 1.0, 2.0**-22)
+        return [found.rows, found.row_of, found.example, norms, of_map, *sums]
+
+    before = step()
+    builder = type(pytest.importorskip("triton.runtime.interpreter").interpreter_builder)
+    forwards = builder.set_grid_idx
+
+    def backwards(self: Any, *at: int) -> None:
+        forwards(self, *(most - 1 - one for most, one in zip(self.grid_dim, at, strict=True)))
+
+    monkeypatch.setattr(builder, "set_grid_idx", backwards)
+    assert all(torch.equal(*each) for each in zip(before, step(), strict=True)) and before[3].any()
+
+
 def test_what_an_example_of_weight_0_holds_is_not_read() -> None:
     made = calls()
     for use in made:

@@ -157,6 +157,7 @@ class Calls:
         spans: place of each table's first look-up, and look-ups of an example in it.
         lookups: number of look-ups.
         longest: most look-ups of a call.
+        shapes: of each, how many look-ups have which places, rows and padding.
         rows: what kernels read, int64 ``[calls, 9]``.
     """
 
@@ -164,7 +165,8 @@ class Calls:
         self.uses = [use for uses in calls for use in uses]
         self.spans: list[tuple[int, int]] = []
         self._ids: list[Tensor] = []
-        found, first = [], 0
+        found: list[list[int]] = []
+        first = 0
         for number, uses in enumerate(calls):
             own = [call.input.long().reshape(examples, -1) for _, call in uses]
             before, length = first, sum(ids.shape[1] for ids in own)
@@ -179,7 +181,7 @@ class Calls:
             first += examples * length
         self.lookups, self.longest = first, examples * max(ids.shape[1] for ids in self._ids)
         self.device = self._ids[0].device
-        self.rows = table(self.device, found)
+        self.shapes, self.rows = [one[3:] for one in found], table(self.device, found)
 
 
 class Lookups:
@@ -206,7 +208,9 @@ class Lookups:
         self.place_bits, self._universe = n.bit_length(), layout.total_rows
         self.keys = self._sorted(self.calls)
         new = torch.empty(2, n, dtype=torch.int32, device=device)
-        self.unit_of, self.call_of, self.output_of = (torch.empty(n, dtype=torch.int64, device=device) for _ in "123")
+        self.unit_of, self.call_of, self.output_of = (
+            torch.empty(n, dtype=torch.int64, device=device) for _ in range(3)
+        )
         count, width = len(self.calls.uses), power_of_two(len(self.calls.uses))
         block = max(_BLOCK // max(width // 32, 1), 1)
         units = self.unit_of if groups is None else groups.of
@@ -216,7 +220,7 @@ class Lookups:
             BLOCK=block,
         )  # fmt: skip
         rank = new.cumsum(1)
-        rows, row_of, example = (torch.empty(n, dtype=torch.int64, device=device) for _ in "123")
+        rows, row_of, example = (torch.empty(n, dtype=torch.int64, device=device) for _ in range(3))
         self.starts = torch.empty(n + 1, dtype=torch.int64, device=device)
         launch(
             compact, (blocks(n, _BLOCK),), self.keys, new, rank, self.unit_of, rows, self.starts, row_of, example, n,
@@ -235,7 +239,7 @@ class Lookups:
     def take_calls(self, calls: Sequence[Sequence[tuple[Any, Call]]]) -> None:
         """See :meth:`dpfest.embeddings.Lookups.take_calls`."""
         now = Calls(self.layout, calls, self.examples)
-        if now.lookups != self.calls.lookups or not torch.equal(self._sorted(now), self.keys):
+        if now.shapes != self.calls.shapes or not torch.equal(self._sorted(now), self.keys):
             raise UserError(OTHER_ROWS)
         self.calls = now
 

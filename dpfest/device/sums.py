@@ -220,9 +220,8 @@ class MaskedLookups:
     def add_weighted_sums(self, weight: Tensor | None, tables: Sequence[Tensor]) -> None:
         """See :meth:`dpfest.embeddings.MaskedLookups.add_weighted_sums`; the sums of a row lie side by side."""
         own, device = self._lookups, self._position.device
-        sums = table(
-            device, [[one.data_ptr(), first] for one, first in zip(tables, self._survivors.bounds, strict=False)]
-        )
+        of_tables = zip(tables, self._survivors.bounds[:-1], strict=True)
+        sums = table(device, [[one.data_ptr(), first] for one, first in of_tables])
         launch(
             row_sums, (len(own.rows),), self._position, own.rows, own.starts, own.unit_of, own.call_of, own.output_of,
             own.gradient_rows, sums if weight is None else weight, wholes(device, own.layout.offsets), sums,

@@ -102,7 +102,7 @@ def test_row_noise_has_the_cpus_bits(
 @pytest.mark.usefixtures("pretended")
 def test_noise_that_kernels_do_not_draw_is_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """By another cipher, of a deviation for each row, on a part of some rows."""
-    monkeypatch.setattr(noise, "add_noise", None)
+    monkeypatch.setattr("dpfest.device.parts.add_noise", None)
     before, deviations = (
         torch.randn(20, 3, generator=torch.Generator().manual_seed(0)),
         torch.linspace(0.1, 9, 20).double(),

@@ -62,7 +62,7 @@ def pair(radius, angle, deviation):
 @triton.jit
 def unsure(distance, factor, error, deviation):
     """Return whether a variate at this distance from a midpoint, in units, may be on its other side."""
-    return ~(distance * factor > deviation * error)
+    return distance * factor <= deviation * error
 
 
 @triton.jit

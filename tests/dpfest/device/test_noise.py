@@ -179,10 +179,10 @@ def write_variates(radii, angles, units, sure, reals, BLOCK: tl.constexpr):
     cosine, sine, factor, error = noise.pair(tl.load(radii + lane), tl.load(angles + lane), deviation)
     unit = noise.nearest(cosine)
     tl.store(units + lane, unit)
-    tl.store(sure + lane, ~noise.unsure(0.5 - tl.abs(cosine - unit), factor, error, deviation))
+    tl.store(sure + lane, noise.unsure(0.5 - tl.abs(cosine - unit), factor, error, deviation) == 0)
     unit = noise.nearest(sine)
     tl.store(units + BLOCK + lane, unit)
-    tl.store(sure + BLOCK + lane, ~noise.unsure(0.5 - tl.abs(sine - unit), factor, error, deviation))
+    tl.store(sure + BLOCK + lane, noise.unsure(0.5 - tl.abs(sine - unit), factor, error, deviation) == 0)
 
 
 def test_a_kernel_is_sure_of_what_it_may_be_sure_of() -> None:

@@ -158,6 +158,13 @@ def test_bags_take_the_way_of_a_cpu() -> None:
     assert isinstance(made, embeddings.Lookups) and made.rows.tolist() == [0]
 
 
+def test_a_map_is_rounded_down_where_a_quotient_is_exact() -> None:
+    """Four rows of one example at a norm of 1: a half each, less what a rounded root may have added."""
+    rows = torch.arange(4, device=HERE)
+    made = Contributions(rows, rows, torch.zeros_like(rows), 1).clipped(1.0, 2.0**-40)
+    assert made.tolist() == [0.5 - 2.0**-40] * 4
+
+
 @pytest.mark.parametrize("clipping_norm", [1.0, 2.7, 0.013])
 def test_a_map_has_the_cpus_bits(monkeypatch: pytest.MonkeyPatch, clipping_norm: float) -> None:
     here, _ = pair(calls(), units=False)

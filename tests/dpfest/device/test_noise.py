@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dpfest import chacha, device
 from dpfest.box_muller import Scratch, nearest_normals
-from dpfest.gaussian import add_gaussian, gaussian_grid
+from dpfest.gaussian import add_gaussian, draw_units, gaussian_grid
 from dpfest.noise import AES, CHACHA, NoiseKey
-from dpfest.places import DensePlaces, Places, RowPlaces
+from dpfest.places import DensePlaces, MapPlaces, Places, RowPlaces
 from dpfest.survivors import surviving_rows
 from tests.dpfest import placed
 from tests.dpfest.device.conftest import HERE
@@ -131,6 +131,24 @@ def test_survivors_are_the_cpus(monkeypatch: pytest.MonkeyPatch, threshold: floa
     here, there = both(monkeypatch, lambda where: mapped(where, threshold))
     assert torch.equal(here, there) and (len(here) > 0) == (threshold < 1e9)
     assert threshold != 7.0 or 0.3 < float((here % 13 == 5).double().mean()) < 0.9  # touched ones, and others
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_row_that_reaches_the_threshold_to_the_last_unit_survives_and_one_below_does_not() -> None:
+    deviation, threshold, universe = 3.0, 5.0, 64
+    grid = gaussian_grid(deviation)
+    units = torch.from_numpy(draw_units(KEY.stream("map", 1), universe, deviation, MapPlaces(None)))
+    sums = threshold - units * grid  # all on the grid, and so exact
+    touched, sums[1::2] = torch.arange(universe, device=HERE), sums[1::2] - grid
+    settings = {"universe": universe, "threshold": threshold, "deviation": deviation}
+    found = surviving_rows(touched, sums.to(HERE), KEY.stream("map", 1), **settings)
+    assert found.tolist() == list(range(0, universe, 2))
+    alone = surviving_rows(touched[:0], sums[:0].to(HERE), KEY.stream("map", 1), **settings | {"threshold": -1.0})
+    assert alone.tolist() == (units * grid >= -1.0).nonzero().flatten().tolist()
+    exact = float(units[7] * grid)  # noise alone, to the last unit
+    for least, there in ((exact, True), (exact + grid, False)):
+        alone = surviving_rows(touched[:0], sums[:0].to(HERE), KEY.stream("map", 1), **settings | {"threshold": least})
+        assert (7 in alone.tolist()) == there
 
 
 @pytest.mark.usefixtures("pretended")

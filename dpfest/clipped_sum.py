@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from dpfest import device
 from dpfest.arithmetic import full_precision
 from dpfest.batch import LogicalBatch
 from dpfest.capture import Recorder, Recording
 from dpfest.gaussian import BLOCK
+from dpfest.layers import Factors
 from dpfest.parts import split
 from dpfest.tables import Survivors
 
@@ -64,9 +68,8 @@ class ClippedSum:
         pairs = recording.lookups.masked(self.survivors)
         factors = recording.factors if self._with_dense else []
         squared_norms = recording.losses.detach().new_zeros(len(recording), dtype=recording.recorder.dtype)
-        for layer in factors:
-            squared_norms += layer.squared_norms()
-        pairs.add_squared_norms(squared_norms)
+        parts = device.serving(squared_norms)
+        (parts.add_squared_norms if parts else _add_squared_norms)(pairs, factors, squared_norms)
         if recording.overflowed is not None:  # an earlier sum of this recording has set them to zero
             squared_norms.masked_fill_(recording.overflowed, torch.inf)
         finite = math.isfinite(float(squared_norms.sum()))
@@ -89,6 +92,12 @@ class ClippedSum:
         for layer in factors:
             layer.add_weighted_sums(weight, self.dense)
         self.loss += float(recording.losses.detach().sum())
+
+
+def _add_squared_norms(pairs: Any, factors: Sequence[Factors], squared_norms: Tensor) -> None:
+    for layer in factors:
+        squared_norms += layer.squared_norms()
+    pairs.add_squared_norms(squared_norms)
 
 
 def clipped_sum(

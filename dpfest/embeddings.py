@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from dpfest import kernels
+from dpfest import device, kernels
 from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout, ascending
@@ -34,6 +34,10 @@ class EveryRow(NamedTuple):
 
 
 Layer = Table | EveryRow
+OTHER_ROWS = (
+    "The forward pass looks up other rows than it does when all embeddings are zero: over several ranks, which rows an "
+    "example looks up must not depend on embeddings."
+)
 _Parts = tuple[Tensor, Tensor, Tensor, Tensor | None]
 
 
@@ -97,10 +101,7 @@ class Lookups:
         *before, _ = self._find(self._calls)
         *after, coefficient = self._find(calls)
         if not all(map(torch.equal, before, after)):
-            raise UserError(
-                "The forward pass looks up other rows than it does when all embeddings are zero: over several ranks, "
-                "which rows an example looks up must not depend on embeddings."
-            )
+            raise UserError(OTHER_ROWS)
         self._coefficient = None if coefficient is None else coefficient.index_select(0, self._order)
 
     def take_gradients(self) -> None:
@@ -142,11 +143,20 @@ class Lookups:
             self._gradients[table] = gradient.index_fill(0, local, 0)
 
 
+def look_up(
+    layout: TableLayout, calls: Sequence[Sequence[tuple[Layer, Call]]], examples: Tensor, groups: Groups | None
+) -> Lookups:
+    """Return the :class:`Lookups` of these calls, or, where the kernels of a GPU serve them, what does the same."""
+    parts = device.serving(examples)
+    found = parts.look_up(layout, calls, len(examples), groups) if parts else None
+    return found or Lookups(layout, calls, examples, groups)
+
+
 class MaskedLookups:
     """The pairs whose rows survive; all others count as zero."""
 
     def __init__(self, lookups: Lookups, survivors: Survivors) -> None:
-        self._lookups, device = lookups, lookups.rows.device
+        self._lookups = lookups
         rows, counts = lookups.rows, lookups._counts
         kept, self._position = survivors.find(rows)
         self._bounds = survivors.bounds
@@ -158,7 +168,7 @@ class MaskedLookups:
             self.example, self._source = self.example.index_select(0, pairs), self._source.index_select(0, pairs)
         ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         self._runs = ends[:-1]
-        row_cuts = torch.searchsorted(rows, lookups.layout.starts.to(device))
+        row_cuts = torch.searchsorted(rows, lookups.layout.starts.to(rows.device))
         self._cuts = list(zip(*torch.stack([row_cuts, ends[row_cuts]]).tolist(), strict=True))
 
     def add_squared_norms(self, squared_norms: Tensor) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from dpfest import device
 from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.alone import OneProcess
@@ -174,7 +175,10 @@ class PrivateEngine(OneProcess):
     def update(self, gradient: NoisedGradient, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         """Take the optimisers' steps: post-processing of a release."""
         with one_order(self.recorder.device):  # the next step's release is a function of the weights
-            self.fill(gradient)
+            stepped: set[int] = set()
+            if (parts := device.serving(*(table.weight for table in self.recorder.tables.values()))) and not self.lazy:
+                stepped = parts.take_steps(list(self.recorder.tables.values()), gradient.tables, optimizers)
+            self.fill(gradient, stepped)
             if self.lazy:
                 rates = learning_rates(self.lazy.tables, optimizers)
                 self.lazy.apply([(table.rows, table.values) for table in gradient.tables], gradient.pending, rates)
@@ -182,20 +186,24 @@ class PrivateEngine(OneProcess):
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
 
-    def fill(self, gradient: NoisedGradient) -> None:
+    def fill(self, gradient: NoisedGradient, stepped: Collection[int] = ()) -> None:
         """Set ``.grad`` of every trainable parameter.
 
         A table's is sparse, or None if no row survived or :meth:`dpfest.lazy.LazyNoise.apply` updates the table.
+
+        Args:
+            gradient: the release.
+            stepped: numbers of the tables whose step is taken already.
         """
         for parameter in self.recorder.frozen:
             parameter.grad = None  # a stale one is raw, and optimisers would apply it
         for name, parameter in self.recorder.dense_parameters.items():
             parameter.grad = gradient.dense[name]
-        for table, noised in zip(self.recorder.tables.values(), gradient.tables, strict=True):
+        for number, (table, noised) in enumerate(zip(self.recorder.tables.values(), gradient.tables, strict=True)):
             weight, rows = table.weight, noised.rows
             if rows is None:
                 weight.grad = noised.values
-            elif len(rows) and not self.lazy:
+            elif len(rows) and not self.lazy and number not in stepped:
                 weight.grad = torch.sparse_coo_tensor(
                     rows.unsqueeze(0), noised.values, weight.shape, is_coalesced=True, check_invariants=False
                 )

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfest import kernels
+from dpfest import device, kernels
 from dpfest.box_muller import BLOCK, GRID_BITS, Floats, Scratch, nearest_normals, real_variate
 from dpfest.kernels import Whole32
 from dpfest.noise import ChaCha, Keystream, Words
@@ -165,6 +165,8 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation, at: Pl
     blocks = _blocks(stream, len(flat), grid, at)
     if not len(flat):
         return
+    if (parts := device.serving(flat)) and parts.adds(blocks):
+        return parts.add_noise(flat, blocks)
     if flat.device.type != "cpu":
         return _add_elsewhere(flat, blocks)
     array = flat.numpy()
@@ -259,37 +261,43 @@ class Blocks:
         start: int = 0,
     ) -> None:
         self.count, self.grid = count, grid
-        self._stream, self._at, self._start = stream, at, start
+        self.stream, self.at, self._start = stream, at, start
         self._first = stream.reserve(0 if at else _words(count)) if first is None else first
         self._next: int | None = None
 
     def part(self, start: int, count: int) -> Blocks:
         """Return ``count`` of the values, from number ``start`` on, a multiple of :data:`BLOCK`."""
-        return Blocks(self._stream, count, self.grid, self._at, first=self._first, start=self._start + start)
+        return Blocks(self.stream, count, self.grid, self.at, first=self._first, start=self._start + start)
+
+    def one(self, place: int) -> float:
+        """Return value number ``place`` alone, of a stream that has places."""
+        with Scratch.kept() as scratch:
+            own = Blocks(self.stream, 1, self.grid, self.at, first=self._first, start=self._start + place)
+            return float(own.draw(0, scratch)[0])
 
     def draw(self, block: int, scratch: Scratch) -> Floats:
         """Return block number ``block``, ``[n]``: a part of ``scratch``."""
         start, size = self._start + block * BLOCK, min(BLOCK, self.count - block * BLOCK)
-        if self._at:
-            return self._placed(self._at, start, size, scratch)
+        if self.at:
+            return self._placed(self.at, start, size, scratch)
         first = self._first + start
         if block != self._next:
-            self._read = self._stream.reader(first)
+            self._read = self.stream.reader(first)
         self._next = block + 1
         self._read(words := scratch.words[: _words(size)])
-        return nearest_normals(self._stream, first, words, size, self.grid.deviations(start, size), scratch)
+        return nearest_normals(self.stream, first, words, size, self.grid.deviations(start, size), scratch)
 
     def _placed(self, at: Places, start: int, size: int, scratch: Scratch) -> Floats:
-        assert isinstance(self._stream, ChaCha)
+        assert isinstance(self.stream, ChaCha)
         units, done, of_each = scratch.placed[:size], 0, self.grid.deviations(start, size)
         for layout, counters, index in at.pieces(start, size):
             words = scratch.words[: 8 * len(counters)]
-            self._stream.blocks(layout, counters, words.view(np.uint64))
+            self.stream.blocks(layout, counters, words.view(np.uint64))
             part, scale = slice(done, done + len(index)), of_each
             if not isinstance(of_each, float):
                 scale = np.full(len(words), 1.0)
                 scale[index] = of_each[part]
-            beyond = _Extensions(self._stream, layout, counters)
+            beyond = _Extensions(self.stream, layout, counters)
             drawn = nearest_normals(beyond, 0, words, len(words), scale, scratch)
             np.take(drawn, index, out=units[part], mode="clip")  # other modes take a copy
             done = part.stop

@@ -88,7 +88,10 @@ class LocalRows:
         values = split(sums.flat.div_(divisor).to(self._recorder.dtype), sums.survivors.shapes)
         for table, local, value in zip(self._recorder.tables.values(), sums.survivors.local, values, strict=True):
             if table.padding_idx is not None:  # never looked up, so its noise would only disturb the model
-                value[table.padding_idx if local is None else local == table.padding_idx] = 0
+                if local is None:
+                    value[table.padding_idx] = 0
+                else:
+                    value.masked_fill_((local == table.padding_idx).unsqueeze(1), 0)
         return [RowGradient(local, value) for local, value in zip(sums.survivors.local, values, strict=True)]
 
     def joined_dense(self, sums: DenseSums, divisor: float) -> dict[str, Tensor]:

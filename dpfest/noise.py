@@ -170,6 +170,7 @@ class Keystream:
         key: 32 bytes, used for no other keystream.
 
     Attributes:
+        secret: the key.
         position: position of the next draw's first word: that of a block of the cipher.
         placed: whether the noise of a coordinate has a place of its own (:class:`ChaCha`).
     """
@@ -178,7 +179,7 @@ class Keystream:
     _block = 2  # words of a block of the cipher
 
     def __init__(self, key: bytes) -> None:
-        self._key, self.position = key, 0
+        self.secret, self.position = key, 0
 
     def words(self, count: int) -> Words:
         """Return the next words, uniform in 0 .. 2^64 - 1, ``[count]``."""
@@ -203,7 +204,7 @@ class Keystream:
         draw use a reader each.
         """
         counter = modes.CTR((position // 2).to_bytes(16, "big"))
-        encryptor = Cipher(algorithms.AES256(self._key), counter).encryptor()
+        encryptor = Cipher(algorithms.AES256(self.secret), counter).encryptor()
         zeros = memoryview(_ZEROS)
 
         def fill(out: NDArray[np.generic]) -> None:
@@ -218,7 +219,7 @@ class Keystream:
 
     def extended(self, word: int, position: int) -> int:
         """Extend ``word``, at ``position``, to an integer of 192 bits with 128 lower bits of its own."""
-        cipher = Cipher(algorithms.AES256(self._key), modes.CTR((_EXTENSIONS + position).to_bytes(16, "big")))
+        cipher = Cipher(algorithms.AES256(self.secret), modes.CTR((_EXTENSIONS + position).to_bytes(16, "big")))
         return word << 128 | int.from_bytes(cipher.encryptor().update(bytes(16)), "big")
 
 
@@ -234,7 +235,7 @@ class ChaCha(Keystream):
 
     def blocks(self, layout: int, counters: Words, out: Words) -> None:
         """Write the words of blocks, by pair, to ``out [8 n]``: see :func:`dpfest.chacha.blocks`."""
-        chacha.blocks(self._key, counters, layout, by_pair=True, out=out)
+        chacha.blocks(self.secret, counters, layout, by_pair=True, out=out)
 
     def reader(self, position: int) -> Callable[[NDArray[np.generic]], None]:
         """See :meth:`Keystream.reader`."""
@@ -247,9 +248,9 @@ class ChaCha(Keystream):
             for part in (words[:whole], words[whole:]):
                 counters = np.arange(block, block + -(-len(part) // 8), dtype=np.uint64)
                 if len(part) % 8:
-                    part[:] = chacha.blocks(self._key, counters, 0)[: len(part)]
+                    part[:] = chacha.blocks(self.secret, counters, 0)[: len(part)]
                 else:
-                    chacha.blocks(self._key, counters, 0, out=part)
+                    chacha.blocks(self.secret, counters, 0, out=part)
                 block += len(counters)
 
         return fill
@@ -260,5 +261,5 @@ class ChaCha(Keystream):
 
     def extended_at(self, word: int, layout: int, counter: int, place: int) -> int:
         """Extend the word at ``place``, 0 .. 7, of a block, as :meth:`extended` does: by words 0 and 1 of another."""
-        found = chacha.blocks(self._key, np.array([counter], dtype=np.uint64), layout | (1 + place) << 32)
+        found = chacha.blocks(self.secret, np.array([counter], dtype=np.uint64), layout | (1 + place) << 32)
         return word << 128 | int(found[0]) << 64 | int(found[1])

@@ -17,7 +17,7 @@ side.) A row of dimension 9 uses 9 variates of 16.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -33,9 +33,9 @@ Whole = NDArray[np.int64]
 MOST_VALUES = 1 << 27
 """Values whose noise is drawn in one step to find the few that are large; of more, those are drawn alone."""
 
-_DENSE, _ROWS, _MAP = 1, 2, 3  # layouts; 0 is the stream in order
+DENSE, ROWS, MAP = 1, 2, 3  # layouts; 0 is the stream in order
 _MOST_BLOCKS = 1 << 13  # of a piece: 2^16 variates
-_LANES, _TILE = 128, 1024
+LANES, TILE = 128, 1024  # of the dense layout
 _MOST_ROWS, _MOST_DIM = 1 << 48, 8 * _MOST_BLOCKS
 
 
@@ -68,17 +68,17 @@ class DensePlaces:
     """
 
     def __init__(self, first: int = 0) -> None:
-        self._first = first
+        self.first = first
 
     def pieces(self, start: int, count: int) -> Iterator[Piece]:
         """See :class:`Places`."""
-        at, end, step = self._first + start, self._first + start + count, 8 * _MOST_BLOCKS
+        at, end, step = self.first + start, self.first + start + count, 8 * _MOST_BLOCKS
         while at < end:
-            begin = at // _TILE * _TILE
+            begin = at // TILE * TILE
             stop = min(begin + step, end)
-            tiles = -(-(stop - begin) // _TILE)
-            counters = np.arange(begin // 8, begin // 8 + tiles * _LANES, dtype=np.uint64)
-            yield Piece(_DENSE, counters, _dense_index(tiles)[at - begin : stop - begin])
+            tiles = -(-(stop - begin) // TILE)
+            counters = np.arange(begin // 8, begin // 8 + tiles * LANES, dtype=np.uint64)
+            yield Piece(DENSE, counters, _dense_index(tiles)[at - begin : stop - begin])
             at = stop
 
 
@@ -91,35 +91,42 @@ class RowPlaces:
     """
 
     def __init__(self, rows: Tensor | None, shapes: Sequence[tuple[int, int]]) -> None:
-        self._shapes = list(shapes)
-        self._bounds = [0, *accumulate(rows for rows, _ in self._shapes)]
-        self._ends = [0, *accumulate(rows * dim for rows, dim in self._shapes)]
-        self._rows = None if rows is None else rows.cpu().numpy()
-        count = self._bounds[-1] if self._rows is None else 1 + int(self._rows.max(initial=-1))
-        if count > _MOST_ROWS or max((dim for _, dim in self._shapes), default=0) > _MOST_DIM:
+        self.shapes = list(shapes)
+        self.bounds = [0, *accumulate(rows for rows, _ in self.shapes)]
+        self.ends = [0, *accumulate(rows * dim for rows, dim in self.shapes)]
+        self.rows = rows
+        count = self.bounds[-1]
+        if rows is not None:  # a GPU's would be waited for, and are those of a layout that was checked
+            count = 1 + int(self._host_rows.max(initial=-1)) if rows.device.type == "cpu" else 0
+        if count > _MOST_ROWS or max((dim for _, dim in self.shapes), default=0) > _MOST_DIM:
             raise UserError(f"cipher=chacha20/1 numbers up to {_MOST_ROWS:,} rows of up to {_MOST_DIM:,} values.")
 
     def pieces(self, start: int, count: int) -> Iterator[Piece]:
         """See :class:`Places`."""
-        for table, (_, dim) in enumerate(self._shapes):
-            at = max(start - self._ends[table], 0)
-            end = min(start + count, self._ends[table + 1]) - self._ends[table]
+        for table, (_, dim) in enumerate(self.shapes):
+            at = max(start - self.ends[table], 0)
+            end = min(start + count, self.ends[table + 1]) - self.ends[table]
             if at >= end:
                 continue
             per_row = -(-dim // 8)
             step = max(_MOST_BLOCKS // per_row, 1)
             for row in range(at // dim, -(-end // dim), step):
                 stop = min(row + step, -(-end // dim))
-                rows = self._numbers(self._bounds[table] + row, self._bounds[table] + stop)
+                rows = self._numbers(self.bounds[table] + row, self.bounds[table] + stop)
                 blocks = np.arange(per_row, dtype=np.uint64) << np.uint64(48)
                 counters = (rows[:, None] | blocks).reshape(-1)
                 cut = slice(max(at - row * dim, 0), min(end, stop * dim) - row * dim)
-                yield Piece(_ROWS, counters, _row_index(stop - row, dim)[cut])
+                yield Piece(ROWS, counters, _row_index(stop - row, dim)[cut])
+
+    @cached_property
+    def _host_rows(self) -> Whole:
+        assert self.rows is not None
+        return self.rows.cpu().numpy()
 
     def _numbers(self, begin: int, end: int) -> Words:
-        if self._rows is None:
+        if self.rows is None:
             return np.arange(begin, end, dtype=np.uint64)
-        return self._rows[begin:end].astype(np.uint64)
+        return self._host_rows[begin:end].astype(np.uint64)
 
 
 class MapPlaces:
@@ -138,12 +145,12 @@ class MapPlaces:
             for first in range(start // 8, -(-(start + count) // 8), _MOST_BLOCKS):
                 stop = min(first + _MOST_BLOCKS, -(-(start + count) // 8))
                 cut = slice(max(start - 8 * first, 0), min(start + count, 8 * stop) - 8 * first)
-                yield Piece(_MAP, np.arange(first, stop, dtype=np.uint64), _row_index(stop - first, 8)[cut])
+                yield Piece(MAP, np.arange(first, stop, dtype=np.uint64), _row_index(stop - first, 8)[cut])
             return
         for begin in range(start, start + count, _MOST_BLOCKS):
             rows = self._rows[begin : min(begin + _MOST_BLOCKS, start + count)]
             blocks, of_row = np.unique(rows >> 3, return_inverse=True)
-            yield Piece(_MAP, blocks.astype(np.uint64), _index(rows & 7, of_row.reshape(-1), len(blocks)))
+            yield Piece(MAP, blocks.astype(np.uint64), _index(rows & 7, of_row.reshape(-1), len(blocks)))
 
 
 def _index(variate: Whole, block: Whole, blocks: int) -> Whole:
@@ -153,8 +160,8 @@ def _index(variate: Whole, block: Whole, blocks: int) -> Whole:
 
 @lru_cache(maxsize=4)
 def _dense_index(tiles: int) -> Whole:
-    tile, variate, lane = np.ix_(np.arange(tiles), np.arange(8), np.arange(_LANES))
-    return _index(variate, tile * _LANES + lane, tiles * _LANES).reshape(-1)
+    tile, variate, lane = np.ix_(np.arange(tiles), np.arange(8), np.arange(LANES))
+    return _index(variate, tile * LANES + lane, tiles * LANES).reshape(-1)
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpfest.draws import ExampleDraws, NoDraws
-from dpfest.embeddings import EveryRow, Lookups, chosen_rows
+from dpfest.embeddings import EveryRow, Lookups, chosen_rows, look_up
 from dpfest.errors import UserError
 from dpfest.hooks import LayerHooks, hold, hooked
 from dpfest.layers import Call, Factors, FormedGradients, by_unit
@@ -236,7 +236,7 @@ class Recording:
                     (EveryRow(table.weight, table.padding_idx), self._expanded(every, table.weight))
                 )
         if known is None:
-            known = Lookups(recorder.layout, by_table, torch.arange(count, device=recorder.device), self.groups)
+            known = look_up(recorder.layout, by_table, torch.arange(count, device=recorder.device), self.groups)
         else:
             known.take_calls(by_table)
         self.lookups = known

@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfest import kernels
+from dpfest import device, kernels
 from dpfest.box_muller import BLOCK, Scratch
 from dpfest.distributions import bernoulli, distinct, exponentials
 from dpfest.gaussian import add_gaussian, blocks_of, gaussian_grid, on_threads
@@ -93,8 +93,9 @@ class Contributions:
             sums = torch.zeros(len(self.rows), dtype=torch.float64, device=self.rows.device)
             sums[locate(selected, self.rows)[1]] = self.within(selected).clipped(contribution_clipping_norm, grid)
             return sums
-        if kernels.serve(self.example):
-            return kernels.clipped_map(
+        parts = device.serving(self.example) if grid > 0 else None
+        if parts or kernels.serve(self.example):
+            return (parts or kernels).clipped_map(
                 self.example, self.row_of, self.examples, len(self.rows), contribution_clipping_norm, grid
             )
         distinct = torch.bincount(self.example, minlength=self.examples).to(torch.float64)
@@ -102,8 +103,8 @@ class Contributions:
         if grid > 0:  # a weight below 1 is a quotient by a root, each rounded by up to half a unit
             weight = torch.where(weight < 1, weight * (1 - 2.0**-51), weight)
             weight = (weight / grid).floor_().mul_(grid)
-        sums = torch.bincount(self.row_of, weights=weight.index_select(0, self.example), minlength=len(self.rows))
-        return sums.to(torch.float64)  # without pairs, bincount returns integers
+        sums = weight.new_zeros(len(self.rows))
+        return sums.index_add_(0, self.row_of, weight.index_select(0, self.example))  # on a GPU bincount has no order
 
 
 def surviving_rows(
@@ -138,7 +139,9 @@ def surviving_rows(
         )
         return selected[chosen]
     if stream.placed and universe <= MOST_VALUES and math.isfinite(threshold):
-        return _noised_everywhere(touched, sums, stream, universe, threshold, deviation)
+        parts = device.serving(touched)
+        of_all = parts.surviving_rows if parts else _noised_everywhere
+        return of_all(touched, sums, stream, universe, threshold, deviation)
     noised = sums.clone()
     add_gaussian(noised, stream, deviation, MapPlaces(touched))
     kept = touched[noised >= threshold]

@@ -67,8 +67,9 @@ class Survivors:
             self.bounds = list(layout.offsets)
         else:
             self.bounds = torch.searchsorted(rows, layout.starts.to(rows.device)).tolist()
-            parts = rows.tensor_split(self.bounds[1:-1])
-            self.local = [part - offset for part, offset in zip(parts, layout.offsets[:-1], strict=False)]
+            counts = torch.tensor(self.bounds).diff().to(rows.device)
+            offsets = layout.starts[:-1].to(rows.device).repeat_interleave(counts, output_size=len(rows))
+            self.local = [*(rows - offsets).tensor_split(self.bounds[1:-1])[: len(layout.rows)]]
         self.shapes = [(high - low, dim) for (low, high), dim in zip(pairwise(self.bounds), layout.dims, strict=True)]
 
     def find(self, rows: Tensor) -> tuple[Tensor | None, Tensor]:

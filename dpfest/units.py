@@ -147,6 +147,7 @@ class Groups:
     Attributes:
         units: the distinct units, ``[u]``.
         of: position in ``units`` of each example's unit, int64 ``[b]``.
+        bounds: first example of each unit, and the number of examples, int64 ``[u + 1]``.
         weight: factor of each example's loss, float64 ``[b]``: 1 over the number of examples of its unit for the mean;
             None for the sum.
     """
@@ -159,6 +160,7 @@ class Groups:
         self.units, self._starts, self._sizes = units[starts], starts, sizes
         self._device = device
         self.of = self._tensor(np.repeat(np.arange(len(starts)), sizes))
+        self.bounds = self._tensor(np.append(starts, len(units)))
         self.weight = self._tensor(np.repeat(1 / sizes, sizes)) if combine == "mean" else None
 
     def __len__(self) -> int:

@@ -26,6 +26,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 # Read when torch is first imported. Workers share the cores, and tests of ranks compare sums of one thread each.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Read when Triton is first imported: without a GPU its kernels are interpreted (tests/dpfest/device).
+if not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/kfd"))):
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 # One server forks the processes of all tests, and imports only what the first of them asks for: what any of them needs.
 _SERVED = (
     "tests.accountant", "pipelines.train", "pipelines.train.ranks", "pipelines.bench.step", "pipelines.bench.text",

@@ -174,7 +174,7 @@ MUTATIONS = [
     ),
     Mutation(
         "noise on rows and on the map is of the same words",
-        "dpfest/places.py", "_DENSE, _ROWS, _MAP = 1, 2, 3", "_DENSE, _ROWS, _MAP = 1, 3, 3",
+        "dpfest/places.py", "DENSE, ROWS, MAP = 1, 2, 3", "DENSE, ROWS, MAP = 1, 3, 3",
         "tests/dpfest/test_places.py",
     ),
     Mutation(

@@ -264,7 +264,8 @@ class Population:
 
 @dataclass(frozen=True)
 class Panel:
-    """Settings that are compared with one DP-SGD: those of one ε and, in a stream, of one period.
+    """Settings that are compared with one DP-SGD: those of one ε (infinite without privacy) and, in a stream, of one
+    period.
 
     `value` distinguishes it from other panels, `where` names it in a sentence.
     """
@@ -281,7 +282,7 @@ class Panel:
 
     def of(self, name: str) -> list[Setting]:
         """Return the settings of an algorithm, or of one of its variants."""
-        return self.population.of(name, self.epsilon)
+        return self.population.of(name, self.epsilon if math.isfinite(self.epsilon) else None)
 
 
 def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:

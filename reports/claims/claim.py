@@ -114,16 +114,16 @@ class Claim:
     """One claim.
 
     Attributes:
-        statement: the claim, with its numbers.
         where: section, figure or table of the paper that makes it.
+        statement: the claim, with its numbers.
         artifacts: ids of the artifacts that show it.
         partly: whether it can hold in part; else one place refutes it.
         paper: the supporting numbers of the paper's tables; empty if the statement has them all.
     """
 
     id: str
-    statement: str
     where: str
+    statement: str
     artifacts: tuple[str, ...]
     places: Places
     question: Question

@@ -44,7 +44,7 @@ class Reaches:
         control: whether frozen embeddings must lose more than `loss`.
         never: whether the claim is that there is no such setting.
         least: the gain below which all settings must be shown to be to refute it, by the dataset; None for -`loss`.
-        guards: where what was tried does not refute the claim.
+        guard: where what was tried does not refute the claim.
     """
 
     names: tuple[str, ...]
@@ -55,7 +55,7 @@ class Reaches:
     control: bool = False
     never: bool = False
     least: Callable[[str], float | None] = lambda dataset: None
-    guards: tuple[Guard, ...] = ()
+    guard: Guard = lambda panel, far, lost: ""
 
     def __call__(self, panel: Panel, panels: int) -> Finding:
         names = [name for name in self.names if panel.of(name)] or list(self.names)
@@ -89,13 +89,13 @@ class Reaches:
             among = of
             place = max(range(len(far)), key=lambda place: losses[place].at(of, chosen).times(-1).high)
         lost = losses[place].at(among, chosen or among > 1)
-        why = [guard(panel, far, lost) for guard in self.guards if outcome == refuted]
+        why = self.guard(panel, far, lost) if outcome == refuted else ""
         bounds = (lost.low, lost.high) if self.loss else (-lost.high, -lost.low)
         return found(
-            Verdict(INCONCLUSIVE) if any(why) else outcome,
+            Verdict(INCONCLUSIVE) if why else outcome,
             "reaches",
             (f"{'loss' if self.loss else 'gain'} of {metric(panel.population)}", *bounds),
-            not any(why) and (outcome == refuted or (outcome == HOLDS and not chosen)),
+            not why and (outcome == refuted or (outcome == HOLDS and not chosen)),
             best=far[place],
             last=last,
             far=far,
@@ -111,7 +111,7 @@ class Reaches:
         )
 
 
-def on_data(dataset: str, *searched: str) -> Guard:
+def if_searched_on(dataset: str, *searched: str) -> Guard:
     """Where the data are others, or not all of these settings were searched, such a reduction may not exist."""
 
     def guard(panel: Panel, far: Sequence[Setting], lost: Difference) -> str:
@@ -123,7 +123,7 @@ def on_data(dataset: str, *searched: str) -> Guard:
     return guard
 
 
-def below_reduction(most: float) -> Guard:
+def if_cut_below(most: float) -> Guard:
     """Where no reduction below this was tried: smaller ones may lose less."""
 
     def guard(panel: Panel, far: Sequence[Setting], lost: Difference) -> str:

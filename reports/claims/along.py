@@ -8,13 +8,14 @@ choosing seeds is shown to fall.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from reports.ablation import Grid, fullest_grid
-from reports.claims.claim import Finding, found, missing
+from reports.algorithms import label
+from reports.claims.claim import Finding, missing
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, Difference, Sample, Verdict
 from reports.claims.logic import Above, All, Any, Contrast, between, equivalent, mean_gain, verdict
 from reports.claims.reaches import TOLERABLE
@@ -23,8 +24,6 @@ from reports.wording import metric, number, plural
 
 Line = Mapping[float, Setting]
 """Settings by the value that changes; everything else is the same."""
-
-SPARSER = "sweep larger algorithm.threshold."
 
 
 @dataclass(frozen=True)
@@ -72,15 +71,32 @@ class Trend:
         """Whether all values are equally good."""
         return verdict(All([equivalent(change) for change in self.changes]), self.of, self.of > 1)
 
-    def finding(
-        self, outcome: Verdict, panel: Panel, setting: str, over: str = "", word: Callable[[float], str] = number
-    ) -> Finding:
+    def finding(self, outcome: Verdict, panel: Panel, word: Callable[[float], str], over: str = "") -> Finding:
         """Return the finding with the whole change, and the step that rises least or falls most over all seeds."""
-        steps = {ends: step.at(self.of, self.of > 1) for ends, step in self.steps.items()}
-        (low, high) = min(steps, key=lambda ends: (self.steps[ends].value, ends))
-        whole, values = self.whole.at(self.of, self.of > 1), [value for line in self.lines for value in line]
-        said = f"; the least step, from {word(low)} to {word(high)}, changes it by {steps[low, high]}"
-        return _changed(outcome, panel, setting, (word(min(values)), word(max(values))), whole, over, said)
+        values = [value for line in self.lines for value in line]
+        (low, high), least = min(self.steps.items(), key=lambda item: (item[1].value, item[0]))
+        whole, step = (change.at(self.of, self.of > 1) for change in (self.whole, least))
+        said = f"{whole}; the least step, from {word(low)} to {word(high)}, by {step}"
+        return _changed(outcome, panel, f"{word(min(values))} to {word(max(values))}{over}", said, "change", whole)
+
+
+def _changed(outcome: Verdict, panel: Panel, along: str, by: str, what: str, decisive: Difference) -> Finding:
+    """Return the finding of what a change along a setting changes utility by, decided by a difference of it."""
+    name = metric(panel.population)
+    words = f"From {along}, test {name} changes by {by}."
+    return Finding(outcome, words, (f"{what} of {name}", decisive.low, decisive.high))
+
+
+def _days(period: float) -> str:
+    return f"a period of {plural(int(period), 'day')}"
+
+
+def _ratio(value: float) -> str:
+    return f"σ₁/σ₂ = {number(value)}"
+
+
+def _tau(value: float) -> str:
+    return f"τ = {number(value)}"
 
 
 @dataclass(frozen=True)
@@ -96,43 +112,40 @@ class Periods:
         at = {float(days): replace(panel, population=population.at(days)) for days in population.periods}
         best = {days: setting for days, one in at.items() if (setting := sample.best(one.of(self.name)))}
         if len(best) < 2:
-            return missing("few_periods", name=self.name)
+            return missing(f"{label(self.name)} runs in two periods")
         trend = Trend(sample, [best], 1 + len(tried) - len(best))
-        return trend.finding(trend.level if self.level else trend.rises, panel, "a period of ", word=_days)
-
-
-def _days(period: float) -> str:
-    return plural(int(period), "day")
+        return trend.finding(trend.level if self.level else trend.rises, panel, _days)
 
 
 def private_moved_more(panel: Panel, panels: int) -> Finding:
     """From the shortest period to the longest, DP-SGD gains more than training without privacy does: one contrast."""
     population, ends = panel.population, (panel.population.periods[0], panel.population.periods[-1])
-    named = {"DP-SGD": ("dpsgd", panel.epsilon), "training without privacy": ("nonprivate", None)}
-    tried = {words: [population.at(days).of(*of) for days in ends] for words, of in named.items()}
+    tried = {
+        name: [population.at(days).of(name, epsilon) for days in ends]
+        for name, epsilon in (("dpsgd", panel.epsilon), ("nonprivate", None))
+    }
     sample = Sample((setting for both in tried.values() for settings in both for setting in settings), panels)
-    best = {words: [one for settings in both if (one := sample.best(settings))] for words, both in tried.items()}
-    for words, both in best.items():
-        if len(both) < 2 or ends[0] == ends[1]:
-            return missing("few_periods", name=named[words][0])
-    changes = {words: between(sample, later, first) for words, (first, later) in best.items()}
-    of = len(sample.settings) - 3  # with four settings there was no choice
-    private, public = changes.values()
-    more = private.plus(public, -1.0)
-    outcome = verdict(Above(more), of, of > 1)
-    why = (
-        "In longer periods DP-SGD also needs less noise per step, so shifts of the distribution need not be the reason."
+    best = {name: [one for settings in both if (one := sample.best(settings))] for name, both in tried.items()}
+    if lacking := [name for name, both in best.items() if len(both) < 2 or ends[0] == ends[1]]:
+        return missing(f"{label(lacking[0])} runs in two periods")
+    private, public = (between(sample, later, first) for first, later in best.values())
+    of, more = len(sample.settings) - 3, private.plus(public, -1.0)  # with four settings there was no choice
+    gains, moved = [gain.at(of, of > 1) for gain in (private, public)], more.at(of, of > 1)
+    said = (
+        f"{gains[0]} with DP-SGD and by {gains[1]} without privacy, a difference of gains of {moved}. In longer "
+        "periods DP-SGD also needs less noise per step, so shifts of the distribution need not be the reason"
     )
-    return _more(outcome, panel, "gains", more.at(of, of > 1), "a period of ", map(_days, ends), changes, why)
+    outcome = verdict(Above(more), of, of > 1)
+    return _changed(outcome, panel, " to ".join(map(_days, ends)), said, "difference of gains", moved)
 
 
 def larger_ratio_better(panel: Panel, panels: int) -> Finding:
     """At the same τ, utility rises with σ₁/σ₂."""
     grid = fullest_grid(panel.population, panel.epsilon).positive
     if not (lines := grid.along_ratios):
-        return missing("missing", what="two noise ratios at the same τ")
+        return missing("two noise ratios at the same τ")
     trend = Trend(Sample(grid.cells.values(), panels), [*lines.values()])
-    return trend.finding(trend.rises, panel, "σ₁/σ₂ = ", f" (mean over {len(lines)} τ)")
+    return trend.finding(trend.rises, panel, _ratio, f" (mean over {len(lines)} τ)")
 
 
 def small_threshold_harmless(panel: Panel, panels: int) -> Finding:
@@ -148,12 +161,12 @@ def small_threshold_harmless(panel: Panel, panels: int) -> Finding:
         if tau > min(line)
     }
     if not moves:
-        return missing("missing", what="two τ within the map's noise at the same σ₁/σ₂")
+        return missing("two τ within the map's noise at the same σ₁/σ₂")
     (ratio, *ends), most = max(moves.items(), key=lambda item: (abs(item[1].seems), item[0]))
-    over = f" at σ₁/σ₂ = {number(ratio)} (the most of {plural(len(moves), 'change')} up to the map's noise, C₁σ₁)"
-    said = f"; below {number(NEARLY)} counts as none"
+    moved, among = most.at(len(moves)), f"the most of {plural(len(moves), 'change')} up to the map's noise, C₁σ₁"
     outcome = verdict(All([equivalent(contrast) for contrast in moves.values()]))
-    return _changed(outcome, panel, "τ = ", map(number, ends), most.at(len(moves)), over, said)
+    along, said = f"{' to '.join(map(_tau, ends))} at {_ratio(ratio)}", f"below {number(NEARLY)} counts as none"
+    return _changed(outcome, panel, along, f"{moved}, {among}; {said}", "change", moved)
 
 
 def _map_noise(setting: Setting) -> float:
@@ -167,24 +180,21 @@ def large_threshold_cliff(panel: Panel, panels: int) -> Finding:
     decisive only if τ reached half of the largest sum of a row's contributions (500 of 1,024 examples in the paper)."""
     grid = fullest_grid(panel.population, panel.epsilon).positive
     if not (lines := grid.along_thresholds):
-        return missing("missing", what="two τ at the same σ₁/σ₂")
-    sample, drops, best = Sample(grid.cells.values(), panels), {}, {}
+        return missing("two τ at the same σ₁/σ₂")
+    sample, drops, ends = Sample(grid.cells.values(), panels), {}, {}
     for ratio, line in lines.items():
         *smaller, last = sorted(line)
-        best[ratio] = max(smaller, key=lambda tau: sample.rank(line[tau]))
-        drops[ratio] = between(sample, line[best[ratio]], line[last])
+        ends[ratio] = max(smaller, key=lambda tau: sample.rank(line[tau])), last
+        drops[ratio] = between(sample, line[ends[ratio][0]], line[last])
     outcome = verdict(Any([Above(drop, TOLERABLE) for drop in drops.values()]), len(grid.thresholds), True)
+    steepest = max(drops, key=lambda ratio: drops[ratio].seems)
+    drop, along = drops[steepest].at(len(grid.cells)), f"{' to '.join(map(_tau, ends[steepest]))} at {_ratio(steepest)}"
+    said = f"{drop.times(-1)}, the most of {len(drops)} σ₁/σ₂; a drop above {number(TOLERABLE)} counts as sharp"
     reached, most = max(max(line) for line in lines.values()), largest_contribution(grid.best)
-    far = reached >= most / 2 or (outcome != FAILS and max(drop.value for drop in drops.values()) > TOLERABLE)
-    ratio = max(drops, key=lambda ratio: drops[ratio].seems)
-    over = f" at σ₁/σ₂ = {number(ratio)} (the most of {len(drops)} σ₁/σ₂)"
-    said = f"; a drop above {number(TOLERABLE)} counts as sharp"
-    if not far:
-        said += f". The settings end before a drop (a row's contributions sum to at most {most:,.0f}): {SPARSER}"
-    change, ends = drops[ratio].at(len(grid.cells)).times(-1), (best[ratio], max(lines[ratio]))
-    return _changed(
-        outcome if far else Verdict(INCONCLUSIVE), panel, "τ = ", map(number, ends), change, over, said, True
-    )
+    if reached < most / 2 and (outcome == FAILS or max(drop.value for drop in drops.values()) <= TOLERABLE):
+        outcome = Verdict(INCONCLUSIVE)
+        said += f". A row's contributions sum to {most:,.0f} at most: sweep larger algorithm.threshold"
+    return _changed(outcome, panel, along, said, "loss", drop)
 
 
 def largest_contribution(setting: Setting) -> float:
@@ -199,62 +209,27 @@ def largest_contribution(setting: Setting) -> float:
 
 def cliff_worse_at_small_ratio(panel: Panel, panels: int) -> Finding:
     """From the smallest to the largest τ common to both, utility drops more at the smallest σ₁/σ₂ than at the
-    largest."""
+    largest. It cannot be told where neither drops sharply, nor where utility has dropped before the smaller τ."""
     grid = fullest_grid(panel.population, panel.epsilon).positive
     lines = grid.along_thresholds
     few, many = (lines[min(lines)], lines[max(lines)]) if len(lines) > 1 else ({}, {})
     shared = sorted(few.keys() & many.keys())
-    if len(shared) < 2:
-        return missing("missing", what="two τ at each of two σ₁/σ₂")
-    low, high = shared[0], shared[-1]
     sample = Sample(grid.cells.values(), panels)
-    ratios = {f"σ₁/σ₂ = {number(ratio)}": lines[ratio] for ratio in (min(lines), max(lines))}
-    changes = {words: between(sample, line[high], line[low]) for words, line in ratios.items()}
-    small, large = changes.values()
-    worse = large.plus(small, -1.0)
-    outcome, why = verdict(Above(worse)), ""
     best = sample.best(grid.cells.values())
-    assert best is not None
-    if outcome != HOLDS and all(-change.value <= TOLERABLE for change in changes.values()):
-        why = f"Neither is a sharp drop, so there is no cliff: {SPARSER}"
-    elif outcome != HOLDS and best.test - few[low].test > TOLERABLE:
-        why = f"With σ₁/σ₂ = {number(min(lines))} utility drops before τ = {number(low)}: sweep smaller ones."
-    outcome = Verdict(INCONCLUSIVE) if why else outcome
-    return _more(outcome, panel, "losses", worse.at(1, False), "τ = ", (number(low), number(high)), changes, why)
-
-
-def _changed(
-    outcome: Verdict,
-    panel: Panel,
-    setting: str,
-    ends: Iterable[str],
-    change: Difference,
-    over: str = "",
-    said: str = "",
-    drop: bool = False,
-) -> Finding:
-    """Return the finding with the change of utility between two values of a setting."""
-    name, shown = metric(panel.population), change.times(-1) if drop else change
-    interval, ends = (f"{'loss' if drop else 'change'} of {name}", shown.low, shown.high), list(ends)
-    return found(
-        outcome, "along", interval, setting=setting, ends=ends, change=change, over=over, said=said, metric=name
-    )
-
-
-def _more(
-    outcome: Verdict,
-    panel: Panel,
-    what: str,
-    more: Difference,
-    setting: str,
-    ends: Iterable[str],
-    changes: Mapping[str, Contrast],
-    why: str,
-) -> Finding:
-    """Return the finding with a difference of two changes (gains or losses)."""
-    name = metric(panel.population)
-    each = {words: change.at(1, False) for words, change in changes.items()}
-    interval, ends = (f"difference of {what} of {name}", more.low, more.high), list(ends)
-    return found(
-        outcome, "more", interval, setting=setting, ends=ends, changes=each, more=more, what=what, why=why, metric=name
-    )
+    if len(shared) < 2 or best is None:
+        return missing("two τ at each of two σ₁/σ₂")
+    low, high = shared[0], shared[-1]
+    drops = [between(sample, line[low], line[high]) for line in (few, many)]
+    worse = drops[0].plus(drops[1], -1.0)
+    outcome, moved = verdict(Above(worse)), worse.at(1, False)
+    ratios, changes = (min(lines), max(lines)), [drop.at(1, False).times(-1) for drop in drops]
+    each = [f"{change} at {_ratio(ratio)}" for change, ratio in zip(changes, ratios, strict=True)]
+    said = f"{' and by '.join(each)}, a difference of losses of {moved}"
+    why = ""
+    if all(drop.value <= TOLERABLE for drop in drops):
+        why = ". Neither is a sharp drop: sweep larger algorithm.threshold"
+    elif best.test - few[low].test > TOLERABLE:
+        why = f". Utility drops before {_tau(low)} at {_ratio(min(lines))}: sweep smaller algorithm.threshold"
+    if why and outcome != HOLDS:
+        outcome, said = Verdict(INCONCLUSIVE), said + why
+    return _changed(outcome, panel, f"{_tau(low)} to {_tau(high)}", said, "difference of losses", moved)

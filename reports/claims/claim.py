@@ -9,7 +9,6 @@ from typing import Any
 
 from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Verdict
 from reports.entry import Inputs
-from reports.templates import sentences
 from reports.wording import capitalized, number
 
 PARTLY = "holds in part"
@@ -67,21 +66,14 @@ class Finding:
         }
 
 
-def found(
-    verdict: Verdict, pattern: str, interval: Interval | None = None, as_tried: bool = False, **numbers: Any
-) -> Finding:
-    """Return a finding in the words of a pattern (a macro of `evidence.md.jinja`) for its numbers."""
-    return Finding(verdict, sentences(pattern, **numbers), interval, as_tried)
+def undecided(words: str) -> Finding:
+    """Return the finding that more seeds would not help, and why."""
+    return Finding(Verdict(INCONCLUSIVE), words)
 
 
-def undecided(pattern: str, **numbers: Any) -> Finding:
-    """Return the finding that more seeds would not help, in the words of a pattern."""
-    return found(Verdict(INCONCLUSIVE), pattern, **numbers)
-
-
-def missing(pattern: str, **numbers: Any) -> Finding:
-    """Return the finding that there is nothing to compare, in the words of a pattern."""
-    return replace(found(Verdict(OPEN), pattern, **numbers), without_runs=True)
+def missing(what: str) -> Finding:
+    """Return the finding that there are no runs of something, and so nothing to compare."""
+    return Finding(Verdict(OPEN), f"No {what} yet.", without_runs=True)
 
 
 Question = Callable[[Any, int], Finding]
@@ -175,7 +167,7 @@ def together(findings: Mapping[str, Finding], partly: bool = False, about: str =
     """Combine findings by place: one failure or crossing makes the claim fail or cross, one open one keeps it open
     (more seeds may show that it fails there), and one inconclusive one keeps it from holding."""
     if not findings:
-        return missing("nothing")
+        return missing("runs to compare")
     each = list(findings.values())
     verdicts = {one.verdict for one in each}
     word = next((word for word in (FAILS, CROSSES, OPEN, INCONCLUSIVE) if word in verdicts), HOLDS)

@@ -9,12 +9,12 @@ from typing import Any
 
 from reports.algorithms import label
 from reports.chosen import but_for_selection, over_common_seeds
-from reports.claims.claim import Finding, found, missing
+from reports.claims.claim import Finding, missing
 from reports.claims.estimate import Sample
 from reports.claims.logic import Above, All, mean_gain, verdict
 from reports.comparison import Panel, Population, Setting
 from reports.runs import Run
-from reports.wording import METRIC, number
+from reports.wording import METRIC, number, plural, utility
 
 Pair = tuple[Sequence[Setting], Sequence[Setting]]
 """Settings of both ways that are compared: the best of the ones with the best of the others."""
@@ -34,7 +34,7 @@ class Matched:
     def __call__(self, place: Any, panels: int) -> Finding:
         groups = {name: pairs for name, pairs in self.groups(place).items() if pairs}
         if not groups:
-            return missing("no_pair", ways=self.ways)
+            return missing(f"setting with both {' and '.join(map(label, self.ways))}")
         samples = [Sample([s for pair in pairs for side in pair for s in side], panels) for pairs in groups.values()]
         best = [
             [(one, other) for ours, theirs in pairs if (one := sample.best(ours)) and (other := sample.best(theirs))]
@@ -58,15 +58,14 @@ class Matched:
         ]
         weakest = moved[min(range(len(gains)), key=lambda place: gains[place].seems)]
         name = METRIC[samples[0].settings[0].runs[0].metric]
-        return found(
-            verdict(All([Above(gain, self.least) for gain in gains]), of, of > 1),
-            "matched",
-            (f"difference of {name}", weakest.low, weakest.high),
-            groups=[*zip(groups, map(len, best), means, moved, strict=True)],
-            ways=self.ways,
-            least=self.least,
-            metric=name,
+        each = "; ".join(
+            f"{group}{utility(ours)} against {utility(theirs)} ({gained}; {plural(len(pairs), 'pair')})"
+            for group, pairs, (ours, theirs), gained in zip(groups, best, means, moved, strict=True)
         )
+        words = f"Mean test {name} of {' against '.join(map(label, self.ways))}, over settings that both have: {each}."
+        words += f" A loss up to {number(-self.least)} counts as almost as good." if self.least else ""
+        outcome = verdict(All([Above(gain, self.least) for gain in gains]), of, of > 1)
+        return Finding(outcome, words, (f"difference of {name}", weakest.low, weakest.high))
 
 
 def _test(run: Run) -> float:
@@ -98,7 +97,7 @@ def by_accounting(place: tuple[Population, Population]) -> Mapping[str, Sequence
     for epsilon in ours.epsilons:
         for name in sorted({setting.algorithm for setting in ours.settings}):
             both = _alike(ours.of(name, epsilon), theirs.of(name, epsilon))
-            groups[f"{label(name)} at ε = {number(epsilon)}"] = [both] if both[0] else []
+            groups[f"{label(name)} at ε = {number(epsilon)}, "] = [both] if both[0] else []
     return groups
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from reports.ablation import Grid, Lines, fullest_grid
 from reports.bench import Section, read
-from reports.claims.claim import Finding, found, missing, together
+from reports.claims.claim import Finding, missing, together
 from reports.claims.estimate import FAILS, HOLDS, Difference, Verdict, decide
 from reports.comparison import Panel, Setting
 from reports.published import TAB_WALLCLOCK
@@ -26,14 +26,16 @@ from reports.wording import number, plural, significant
 VERY = 10
 """A gradient counts as very sparse if at most one coordinate in VERY is non-zero; the paper gives no number."""
 
+COMMAND = "dpfest bench embedding --repeats 3"
+
 SOURCES = {"dense update": ("pytorch dense", "pytorch sparse"), "dense noise": ("dpsgd", "pytorch dense")}
 """Sources of DP-SGD's cost, each with a competitor that has it and one that differs by it."""
 
 
 def _times(what: str, log: Difference, outcome: Verdict, of: str, note: str = "") -> Finding:
     """Return the finding on a factor, given by its logarithm."""
-    interval, value = (of, math.exp(log.low), math.exp(log.high)), f"{significant(log.factor)}×"
-    return found(outcome, "measured", interval, what=what, value=value, bounds=log.factors, note=note)
+    words = f"{what}: {significant(log.factor)}× (95% interval {log.factors}){note}."
+    return Finding(outcome, words, (of, math.exp(log.low), math.exp(log.high)))
 
 
 def sparse_without_privacy(panel: Panel, panels: int) -> Finding:
@@ -41,15 +43,10 @@ def sparse_without_privacy(panel: Panel, panels: int) -> Finding:
     runs' size."""
     setting = panel.population.nonprivate
     if setting is None or setting.coordinates <= 0:
-        return missing("missing", what="runs without privacy in batches of the private runs' size")
-    return found(
-        Verdict(HOLDS if setting.reduction > VERY else FAILS, 0.0),  # counted
-        "measured",
-        what=f"Coordinates per non-zero one, in batches of {setting.runs[0].batch_size:,}",
-        value=significant(setting.reduction),
-        bounds="",
-        note=f"above {VERY} counts as very sparse",
-    )
+        return missing("runs without privacy in batches of the private runs' size")
+    batches, zero = f"in batches of {setting.runs[0].batch_size:,}", 1 - 1 / setting.reduction
+    words = f"Zero coordinates of the gradient {batches}: {zero:.2%}; above {1 - 1 / VERY:.0%} counts as very sparse."
+    return Finding(Verdict(HOLDS if setting.reduction > VERY else FAILS, 0.0), words)  # counted
 
 
 def larger_ratio_denser(panel: Panel, panels: int) -> Finding:
@@ -96,7 +93,7 @@ def _sizes(
         changes[where], steps = change, [*steps, *moved]
         findings[where] = _times(what, change, judge(change, moved), "times as many coordinates")
     if not findings:
-        return missing("missing", what=f"two {symbols[0]} at the same {symbols[1]}"), steps
+        return missing(f"two {symbols[0]} at the same {symbols[1]}"), steps
     every = together(findings)
     decisive = [where for where, one in findings.items() if one.verdict == every.verdict]
     words = findings[min(decisive, key=lambda where: abs(changes[where].value))].words
@@ -131,10 +128,10 @@ class Faster:
         section = read(report, "embedding")
         measured = factor(section, self.rows) if section else None
         if section is None or measured is None:
-            return missing("not_timed", what=f"An embedding of {self.rows:,} rows has")
+            return missing(f"time of an embedding of {self.rows:,} rows ({COMMAND})")
         turns, paper = section.at("dpsgd")[self.rows]["repeats"], significant(TAB_WALLCLOCK.rows[self.rows][2])
         what = f"Step time of DP-SGD to DP-AdaFEST's at {self.rows:,} rows"
-        note = f"{plural(turns, 'turn')}; {paper} in the paper, on another machine. Measured on {section.machine}"
+        note = f"; {plural(turns, 'turn')}; {paper} in the paper, on another machine. Measured on {section.machine}"
         return _times(what, measured, measured.above(math.log(self.least)), "times the time of a step", note)
 
 
@@ -163,7 +160,7 @@ def two_sources(report: Path, panels: int) -> Finding:
     section = read(report, "embedding")
     timed = {rows: ratio for rows in _timed_apart(section) if (ratio := factor(section, rows))} if section else {}
     if section is None or len(timed) < 2:
-        return missing("not_timed", what="The dense update and the dense noise have")
+        return missing(f"times of the dense update and of the dense noise apart ({COMMAND})")
     small, large = min(timed), max(timed)
     than, grown = f"from {small:,} rows to {large:,}", timed[large].minus(timed[small])
     parts = {
@@ -176,8 +173,8 @@ def two_sources(report: Path, panels: int) -> Finding:
         added, what = last.minus(first), f"Growth of the {source} in a step {than}"
         value, *bounds = (f"{significant(each)} ms" for each in (added.value, added.low, added.high))
         interval = (f"ms more for the {source}", added.low, added.high)
-        said = " to ".join(bounds)
-        parts[source] = found(added.above(0), "measured", interval, what=what, value=value, bounds=said, note="")
+        words = f"{what}: {value} (95% interval {' to '.join(bounds)})."
+        parts[source] = Finding(added.above(0), words, interval)
     every = together(parts)
     return replace(every, words=" ".join(one.words for one in parts.values()), places={})
 

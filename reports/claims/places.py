@@ -6,13 +6,18 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from reports.claims.claim import NOWHERE, Asked, Places, missing, undecided
+from reports.claims.claim import NOWHERE, Asked, Finding, Places, missing, undecided
 from reports.comparison import Panel, Population, Setting, by_epsilon, by_period
 from reports.entry import Inputs
 from reports.wording import number, plural, seeds
 
 EPSILONS = (1.0, 3.0, 8.0)
 """The paper's ε: a claim about every ε is not shown at one of them."""
+
+_APART = (
+    "No algorithm has been trained with privacy=rigorous and with privacy=paper on the same data: "
+    "`dpfest sweep experiment=comparison privacy=paper` trains the missing runs."
+)
 
 At = Callable[[Population], Sequence[Panel]]
 """The panels of a population in which a claim is asked."""
@@ -82,7 +87,7 @@ def on(*kinds: str, at: At = each_epsilon, every: bool = False) -> Places:
 
     def ask(population: Population) -> Asked:
         if population.untestable:
-            return Asked(unless=undecided("untestable", population=population))
+            return Asked(unless=_untestable(population))
         panels = at(population)
         epsilons = sorted({panel.epsilon for panel in panels if math.isfinite(panel.epsilon)})
         about = _about(population, population.epsilons if at is all_epsilons else epsilons)
@@ -102,7 +107,7 @@ def texts_against_clicks(name: str) -> Places:
     def ask(inputs: Inputs, own: Panel) -> Asked:
         clicks = _trained(inputs, name, "clicks", epsilon=own.epsilon)
         pairs = {f"{own.where}, {panel.population.dataset}": (panel, own) for panel in clicks}
-        lacking = missing("missing", what=f"runs of DP-AdaFEST and DP-SGD on click data at {own.where}")
+        lacking = missing(f"runs of DP-AdaFEST and DP-SGD on click data at {own.where}")
         return Asked(pairs, _about(own.population, [own.epsilon]), unless=None if pairs else lacking)
 
     return places
@@ -118,8 +123,8 @@ def largest_vocabulary_against_smallest(name: str) -> Places:
         texts = _trained(inputs, name, *kinds, epsilon=texts[0].epsilon)
         by_size = {panel.population.vocabulary: panel for panel in reversed(texts)}
         if len(by_size) < 2:
-            what = "runs of DP-AdaFEST and DP-SGD on texts with two vocabularies"
-            return {texts[0].population.dataset: Asked(unless=missing("missing", what=what))}
+            lacking = missing("runs of DP-AdaFEST and DP-SGD on texts with two vocabularies")
+            return {texts[0].population.dataset: Asked(unless=lacking)}
         few, many = min(by_size), max(by_size)
         large, where = by_size[many], f"{by_size[many].where}, {many:,} rows against {few:,}"
         return {
@@ -137,7 +142,7 @@ def both_accountings(inputs: Inputs) -> Mapping[str, Asked]:
         for one, other in reversed(list(itertools.permutations(usable, 2)))
         if (one.fidelity, other.fidelity) == ("rigorous", "paper") and _data(one) == _data(other)
     }
-    return dict(reversed(pairs.items())) or {NOWHERE: Asked(unless=undecided("not_side_by_side"))}
+    return dict(reversed(pairs.items())) or {NOWHERE: Asked(unless=undecided(_APART))}
 
 
 def bench(inputs: Inputs) -> Mapping[str, Asked]:
@@ -159,8 +164,12 @@ def _trained(inputs: Inputs, name: str, *kinds: str, epsilon: float | None = Non
 def _no_runs(inputs: Inputs, kinds: Sequence[str]) -> Mapping[str, Asked]:
     """Return the findings if no claim can be tested on any data of these kinds."""
     there = [population for population in inputs.of(*kinds) if population.untestable]
-    apart = {one.dataset: Asked(unless=undecided("untestable", population=one)) for one in there}
-    return apart or {NOWHERE: Asked(unless=missing("no_runs", kinds=kinds))}
+    apart = {one.dataset: Asked(unless=_untestable(one)) for one in there}
+    return apart or {NOWHERE: Asked(unless=missing(f"runs on {' or '.join(kinds)}"))}
+
+
+def _untestable(population: Population) -> Finding:
+    return undecided(f"{population.dataset}: {population.untestable}.")
 
 
 def _about(population: Population, epsilons: Sequence[float]) -> str:

@@ -7,14 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from reports.ablation import fullest_grid
-from reports.claims.claim import Finding, found, missing, undecided
+from reports.algorithms import algorithm, label
+from reports.claims.claim import Finding, missing, undecided
 from reports.claims.compared import Compared
 from reports.claims.curves import LOSSES
 from reports.claims.estimate import FAILS, HOLDS, INCONCLUSIVE, NEARLY, Difference, Sample, Verdict
 from reports.claims.logic import Above, All, Any, below, between, verdict
 from reports.comparison import Panel, Setting
 from reports.published import TAB_FROZEN
-from reports.wording import metric, multiple
+from reports.wording import metric, multiple, number, plural
 
 TOLERABLE = LOSSES[-1]
 """The largest loss in the paper's tables: a larger one is not tolerable."""
@@ -27,6 +28,9 @@ LITTLE, MINIMAL = 100, 2
 settings below MINIMAL can refute the claim about these."""
 
 BEST_RATIOS = (5.0, 10.0)
+
+DENSER = "smaller algorithm.threshold"
+NAMES = {"dpsgd": "DP-SGD", "frozen": "frozen embeddings"}
 
 Guard = Callable[[Panel, Sequence[Setting], Difference], str]
 """Why what was tried does not refute a claim, of the settings that count and the loss of the best; empty if it does."""
@@ -63,12 +67,12 @@ class Reaches:
         required = ["frozen"] if control or not self.never else []
         compared = Compared(panel, *(required if self.frozen else [self.over]), *names, panels=panels)
         if compared.lacking:
-            return missing("lacking", names=compared.lacking)
+            return missing(f"{' or '.join(map(label, compared.lacking))} runs")
         sample, over = compared.sample, panel.of(self.over)
         tried = [setting for name in names for setting in panel.of(name)]
         far = [setting for setting in tried if self.cut[0] < setting.reduction <= self.cut[1]]
         if not far:
-            return undecided("none_counts", tried=tried, cut=self.cut)
+            return undecided(self._none_counts(tried))
         reference, frozen = sample.best(over), sample.best(control)
         assert reference is not None
         losses = [between(sample, reference, setting) for setting in far]
@@ -90,25 +94,46 @@ class Reaches:
             place = max(range(len(far)), key=lambda place: losses[place].at(of, chosen).times(-1).high)
         lost = losses[place].at(among, chosen or among > 1)
         why = self.guard(panel, far, lost) if outcome == refuted else ""
+        name = metric(panel.population)
+        last_one = "that with the highest upper bound" if last else "the best"
+        words = [
+            f"Of {plural(len(far), 'setting')}{self._cut}, {last_one} ({label(far[place].variant)} at "
+            f"{multiple(far[place].reduction)}) {lost.times(-1).gains} test {name} against {NAMES[self.over]}"
+            + (f" and {gains[place].at(among).gains} against frozen embeddings" if gains else "")
+            + (f"; a loss below {number(self.loss)} counts." if self.loss else "; a gain counts."),
+            f"This is less than the least gain that the paper reports for this task, {least:.4f}."
+            if least is not None and outcome == refuted
+            else "",
+            _worth(compared.frozen_loss) if self.control else "",
+            why,
+        ]
         bounds = (lost.low, lost.high) if self.loss else (-lost.high, -lost.low)
-        return found(
+        return Finding(
             Verdict(INCONCLUSIVE) if why else outcome,
-            "reaches",
-            (f"{'loss' if self.loss else 'gain'} of {metric(panel.population)}", *bounds),
-            not why and (outcome == refuted or (outcome == HOLDS and not chosen)),
-            best=far[place],
-            last=last,
-            far=far,
-            cut=self.cut,
-            lost=lost,
-            gained=gains[place].at(among) if gains else None,
-            over=self.over,
-            loss=self.loss,
-            least=least if outcome == refuted else None,
-            control=compared.frozen_loss if self.control else None,
-            why=why,
-            metric=metric(panel.population),
+            " ".join(filter(None, words)),
+            (f"{'loss' if self.loss else 'gain'} of {name}", *bounds),
+            as_tried=not why and (outcome == refuted or (outcome == HOLDS and not chosen)),
         )
+
+    @property
+    def _cut(self) -> str:
+        least, most = self.cut
+        return (f" cut above {multiple(least)}" if least else "") + (
+            f" cut below {multiple(most)}" if math.isfinite(most) else ""
+        )
+
+    def _none_counts(self, tried: Sequence[Setting]) -> str:
+        nearest = (max if self.cut[0] else min)(tried, key=lambda s: (s.reduction, s.key))
+        which, knob = ("largest", algorithm(nearest.algorithm).knob) if self.cut[0] else ("smallest", DENSER)
+        reach = f"the {which} reduction is {multiple(nearest.reduction)} (sweep {knob})"
+        return f"None of {plural(len(tried), 'setting')} is{self._cut}; {reach}."
+
+
+def _worth(frozen: Difference | None) -> str:
+    if frozen is None:
+        return ""
+    worth = "" if frozen.low > 0 else ", so no reduction here is shown to be worth its loss"
+    return f"Freezing the embeddings {frozen.times(-1).gains}{worth}."
 
 
 def if_searched_on(dataset: str, *searched: str) -> Guard:
@@ -128,7 +153,7 @@ def if_cut_below(most: float) -> Guard:
 
     def guard(panel: Panel, far: Sequence[Setting], lost: Difference) -> str:
         least = min(setting.reduction for setting in far)
-        why = f"The smallest tried is {multiple(least)}, so this does not refute it: sweep smaller algorithm.threshold."
+        why = f"The smallest tried is {multiple(least)}, so this does not refute it: sweep {DENSER}."
         return why if least > most else ""
 
     return guard
@@ -161,21 +186,25 @@ def five_or_ten_best(panel: Panel, panels: int) -> Finding:
     sample = Sample(cells.values(), panels)
     best, other = sample.best(named), sample.best(others)
     if best is None or other is None:
-        return missing("missing", what="DP-AdaFEST runs with a ratio of 5 or 10 and with another one")
+        return missing("DP-AdaFEST runs with a ratio of 5 or 10 and with another one")
     some = Any([All([Above(between(sample, one, against)) for against in others]) for one in named])
     gained = between(sample, best, other).at(len(cells))
     outcome = verdict(some)
     # Denser settings are better: a lead over settings that are all sparser need not be due to the ratio.
     leader, trailing = (best, others) if outcome == HOLDS else (other, named)
     sparser = outcome in (HOLDS, FAILS) and min(s.reduction for s in trailing) > leader.reduction
-    return found(
-        Verdict(INCONCLUSIVE) if sparser else outcome,
-        "best_ratio",
-        (f"gain of {metric(panel.population)}", gained.low, gained.high),
-        outcome in (HOLDS, FAILS) and not sparser,
-        gained=gained,
-        best=best,
-        other=other,
-        sparser=sparser,
-        metric=metric(panel.population),
-    )
+    name, ours, theirs = metric(panel.population), _cell(best), _cell(other)
+    words = f"The best of 5 or 10 ({ours}) {gained.gains} test {name} against the best other ratio ({theirs})."
+    if sparser:
+        words += (
+            " The worse of the two has no setting as dense as the better one, which may explain the difference: sweep "
+            f"{DENSER} there, too."
+        )
+    as_tried = outcome in (HOLDS, FAILS) and not sparser
+    shown = Verdict(INCONCLUSIVE) if sparser else outcome
+    return Finding(shown, words, (f"gain of {name}", gained.low, gained.high), as_tried)
+
+
+def _cell(setting: Setting) -> str:
+    ratio, threshold = (number(setting.parameter(name)) for name in ("noise_ratio", "threshold"))
+    return f"{ratio} at τ = {threshold}, reduction {multiple(setting.reduction)}"

@@ -97,7 +97,7 @@ def test_utility_that_rises_on_the_whole_and_falls_in_between_does_not_rise(tmp_
         write(tmp_path, [("dpsgd", {}, loss, 1.0)], dataset="nycflights_stream", period=days)
     claim = found(tmp_path, "private_rises_with_period")
     assert claim["verdict"] == FAILS
-    assert "the least step, from 2 days to 4 days, changes it by −0.0030" in claim["evidence"]
+    assert "the least step, from a period of 2 days to a period of 4 days, by −0.0030" in claim["evidence"]
 
 
 def test_gains_with_and_without_privacy_are_compared_by_one_contrast(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_each_source_of_frequencies_has_the_selection_noise_that_is_best_for_it(
 
 def test_a_period_of_all_days_does_not_tell_streaming_from_all_days(tmp_path: Path) -> None:
     write(tmp_path, of_days(0.008, 0.002, 0.002), dataset="nycflights_stream", period=18)
-    assert "No setting has both" in found(tmp_path, "streaming_frequencies_suffice")["evidence"]
+    assert "No setting with both" in found(tmp_path, "streaming_frequencies_suffice")["evidence"]
     write(tmp_path, of_days(0.008, 0.009, 0.002), dataset="nycflights_stream", period=1)
     assert found(tmp_path, "streaming_frequencies_suffice")["verdict"] == FAILS
     assert found(tmp_path, "streaming_ahead_of_first_day")["verdict"] == HOLDS

@@ -69,25 +69,25 @@ class Setting:
         """Return the sample standard deviation of a value over seeds; None with a single seed."""
         return statistics.stdev(self.over_seeds(value)) if len(self.by_seed) > 1 else None
 
-    @property
+    @cached_property
     def validation(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.validation))
 
-    @property
+    @cached_property
     def test(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.test))
 
-    @property
+    @cached_property
     def spread(self) -> float | None:
         """Sample standard deviation of the test utility over seeds; None with a single seed."""
         return self._deviation(lambda run: run.test)
 
-    @property
+    @cached_property
     def validation_spread(self) -> float | None:
         """Sample standard deviation of the validation utility over seeds; None with a single seed."""
         return self._deviation(lambda run: run.validation)
 
-    @property
+    @cached_property
     def coordinates_spread(self) -> float | None:
         """Sample standard deviation of the gradient size over seeds; None with a single seed."""
         return self._deviation(lambda run: run.coordinates)
@@ -109,7 +109,7 @@ class Setting:
         over_seeds = (self.spread or 0.0) / math.sqrt(len(self.by_seed))
         return max([over_seeds, *(run.test_error for run in self.runs if run.test_error is not None)])
 
-    @property
+    @cached_property
     def losses(self) -> Losses:
         """Mean log losses over seeds, None where a run does not tell."""
 
@@ -119,7 +119,7 @@ class Setting:
 
         return Losses(*map(mean, range(3)))
 
-    @property
+    @cached_property
     def coordinates(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.coordinates))
 

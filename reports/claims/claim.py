@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Verdict
+from reports.comparison import Population
 from reports.entry import Inputs
 from reports.wording import capitalized, number
 
@@ -86,12 +87,14 @@ class Asked:
 
     Attributes:
         places: by their names; an only one may have none.
+        on: the populations that they are of, of those at hand.
         about: the runs, in words.
         lacking: ε that the claim is about, and at which there are no runs.
         unless: the finding if it cannot be asked.
     """
 
     places: Mapping[str, Any] = field(default_factory=dict)
+    on: Sequence[Population] = ()
     about: str = ""
     lacking: Sequence[float] = ()
     unless: Finding | None = None
@@ -125,7 +128,7 @@ class Claim:
     def judged(self, inputs: Inputs) -> dict[str, Any] | None:
         """Return the claim with its verdict on each dataset and overall, as in report.json; None if it does not concern
         the inputs' data."""
-        judged = {name: self._on(asked).as_json(asked.about) for name, asked in self.places(inputs).items()}
+        judged = {name: self._known(asked, inputs).as_json(asked.about) for name, asked in self.places(inputs).items()}
         if not judged:
             return None
         return {
@@ -139,6 +142,12 @@ class Claim:
             "datasets": {name: result for name, result in judged.items() if name != NOWHERE},
             "nowhere": judged.get(NOWHERE),
         }
+
+    def _known(self, asked: Asked, inputs: Inputs) -> Finding:
+        key = self.id, *asked.places, *map(id, asked.on)  # inputs hold the populations, so that ids stay theirs
+        if key not in inputs.known:
+            inputs.known[key] = self._on(asked)
+        return inputs.known[key]
 
     def _on(self, asked: Asked) -> Finding:
         if asked.unless is not None:

@@ -87,12 +87,12 @@ def on(*kinds: str, at: At = each_epsilon, every: bool = False) -> Places:
 
     def ask(population: Population) -> Asked:
         if population.untestable:
-            return Asked(unless=_untestable(population))
+            return Asked(on=[population], unless=_untestable(population))
         panels = at(population)
         epsilons = sorted({panel.epsilon for panel in panels if math.isfinite(panel.epsilon)})
         about = _about(population, population.epsilons if at is all_epsilons else epsilons)
         lacking = [epsilon for epsilon in EPSILONS if every and epsilon not in population.epsilons]
-        return Asked({panel.where: panel for panel in panels}, about, lacking)
+        return Asked({panel.where: panel for panel in panels}, [population], about, lacking)
 
     return places
 
@@ -108,7 +108,8 @@ def texts_against_clicks(name: str) -> Places:
         clicks = _trained(inputs, name, "clicks", epsilon=own.epsilon)
         pairs = {f"{own.where}, {panel.population.dataset}": (panel, own) for panel in clicks}
         lacking = missing(f"runs of DP-AdaFEST and DP-SGD on click data at {own.where}")
-        return Asked(pairs, _about(own.population, [own.epsilon]), unless=None if pairs else lacking)
+        on = [panel.population for panel in (own, *clicks)]
+        return Asked(pairs, on, _about(own.population, [own.epsilon]), unless=None if pairs else lacking)
 
     return places
 
@@ -124,12 +125,11 @@ def largest_vocabulary_against_smallest(name: str) -> Places:
         by_size = {panel.population.vocabulary: panel for panel in reversed(texts)}
         if len(by_size) < 2:
             lacking = missing("runs of DP-AdaFEST and DP-SGD on texts with two vocabularies")
-            return {texts[0].population.dataset: Asked(unless=lacking)}
+            return {texts[0].population.dataset: Asked(on=[texts[0].population], unless=lacking)}
         few, many = min(by_size), max(by_size)
         large, where = by_size[many], f"{by_size[many].where}, {many:,} rows against {few:,}"
-        return {
-            large.population.dataset: Asked({where: (large, by_size[few])}, _about(large.population, [large.epsilon]))
-        }
+        places, on = {where: (large, by_size[few])}, [large.population, by_size[few].population]
+        return {large.population.dataset: Asked(places, on, _about(large.population, [large.epsilon]))}
 
     return places
 
@@ -138,7 +138,7 @@ def both_accountings(inputs: Inputs) -> Mapping[str, Asked]:
     """Pairs of a population under rigorous accounting and one on the same data and model under the paper's."""
     usable = [population for population in inputs.of("clicks", "text", "large_text") if not population.untestable]
     pairs = {
-        one.dataset: Asked({"": (one, other)}, _about(one, sorted({*one.epsilons} & {*other.epsilons})))
+        one.dataset: Asked({"": (one, other)}, [one, other], _about(one, sorted({*one.epsilons} & {*other.epsilons})))
         for one, other in reversed(list(itertools.permutations(usable, 2)))
         if (one.fidelity, other.fidelity) == ("rigorous", "paper") and _data(one) == _data(other)
     }
@@ -164,7 +164,7 @@ def _trained(inputs: Inputs, name: str, *kinds: str, epsilon: float | None = Non
 def _no_runs(inputs: Inputs, kinds: Sequence[str]) -> Mapping[str, Asked]:
     """Return the findings if no claim can be tested on any data of these kinds."""
     there = [population for population in inputs.of(*kinds) if population.untestable]
-    apart = {one.dataset: Asked(unless=_untestable(one)) for one in there}
+    apart = {one.dataset: Asked(on=[one], unless=_untestable(one)) for one in there}
     return apart or {NOWHERE: Asked(unless=missing(f"runs on {' or '.join(kinds)}"))}
 
 

@@ -53,7 +53,7 @@ class Grid:
 
     @property
     def best(self) -> Setting:
-        return max(self.cells.values(), key=lambda s: (s.validation, s.reduction, s.key))
+        return max(self.cells.values(), key=lambda setting: setting.rank)
 
 
 def largest_grid(population: Population, epsilon: float | None) -> Grid | None:

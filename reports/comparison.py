@@ -33,11 +33,11 @@ class Setting:
     key: str
     runs: tuple[Run, ...]
 
-    @property
+    @cached_property
     def algorithm(self) -> str:
         return self.runs[0].rule
 
-    @property
+    @cached_property
     def variant(self) -> str:
         """The algorithm; if it selects rows in a stream, with the days that are counted (`fest/all_days`)."""
         selects = self.period is not None and self.parameter("selection") is not None
@@ -72,6 +72,11 @@ class Setting:
     @cached_property
     def validation(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.validation))
+
+    @property
+    def rank(self) -> tuple[float, float, str]:
+        """What settings are chosen by, best last: validation utility, then reduction."""
+        return self.validation, self.reduction, self.key
 
     @cached_property
     def test(self) -> float:
@@ -185,12 +190,12 @@ class Population:
         """Rows of all embedding tables; 0 if unknown."""
         return max(sum(table.rows for table in run.tables) for run in self.runs)
 
-    @property
+    @cached_property
     def vocabulary(self) -> int:
         """Rows of the largest embedding table; 0 if unknown."""
         return max((table.rows for run in self.runs for table in run.tables), default=0)
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """``text``, ``large_text`` (large vocabulary), ``stream``, ``map`` (planted for the map), ``unit`` (comparison
         of units of privacy) or ``clicks``."""
@@ -213,8 +218,8 @@ class Population:
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
 
-    @property
-    def epsilons(self) -> list[float]:
+    @cached_property
+    def epsilons(self) -> Sequence[float]:
         return sorted({s.epsilon for s in self.settings if s.epsilon is not None})
 
     @property
@@ -242,11 +247,19 @@ class Population:
 
     def of(self, name: str, epsilon: float | None) -> list[Setting]:
         """Return the settings of an algorithm, or of one of its variants in a stream (see `Setting.variant`)."""
-        return [s for s in self.settings if name in (s.algorithm, s.variant) and s.epsilon == epsilon]
+        return list(self._by_name.get((name, epsilon), ()))
+
+    @cached_property
+    def _by_name(self) -> Mapping[tuple[str, float | None], Sequence[Setting]]:
+        found: dict[tuple[str, float | None], list[Setting]] = {}
+        for setting in self.settings:
+            for name in {setting.algorithm, setting.variant}:
+                found.setdefault((name, setting.epsilon), []).append(setting)
+        return found
 
     def best(self, name: str, epsilon: float | None) -> Setting | None:
         """Return the setting with the highest validation utility (that of larger reduction on a tie)."""
-        return max(self.of(name, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
+        return max(self.of(name, epsilon), key=lambda setting: setting.rank, default=None)
 
     @property
     def nonprivate(self) -> Setting | None:

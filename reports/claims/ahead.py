@@ -64,7 +64,7 @@ def optimum_inside(panel: Panel, panels: int) -> Finding:
     best = sample.best(grid.cells.values())
     if not inside or len(grid.ratios) < 2 or best is None:
         return missing("two noise ratios with three τ")
-    region = f"σ₁/σ₂ > {number(middle)} and τ from {number(inner[0])} to {number(inner[-1])}"
+    region = f"the region σ₁/σ₂ > {number(middle)}, τ from {number(inner[0])} to {number(inner[-1])}"
     mine, others = (
         Curve("adafest", settings, sample, best, words=words)
         for words, settings in ((region, inside), ("the rest", outside))

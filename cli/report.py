@@ -56,6 +56,7 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
         report, jobs = Path(cfg.paths.report), int(cfg.sweep.jobs)
         print(list_artifacts(runs, report, planned, jobs, str(cfg.profile), seeded=seed is not None, only=chosen))
         return
+    from pipelines.system.progress import progress
     from reports.build import build
     from reports.commands import Commands
     from reports.reference import reference_folder
@@ -74,7 +75,9 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
     commands = Commands(moved, str(cfg.profile), line.config_dir, dataset, seed)
     folder = writable(Path(cfg.paths.report))
     try:
-        print(build(runs, folder, chosen, dataset, counts, commands, reference_folder()))
+        with progress("report") as say:
+            built = build(runs, folder, chosen, dataset, counts, commands, reference_folder(), say)
+        print(built)
     except OSError as error:
         raise UserError(f"The report cannot be written to {folder} (paths.report): {error}.") from error
 

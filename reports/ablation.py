@@ -13,6 +13,9 @@ from reports.wording import flag, metric, multiple, number, utility
 
 RATIO, THRESHOLD = "noise_ratio", "threshold"
 
+Lines = dict[float, dict[float, Setting]]
+"""Settings by the value of one hyper-parameter, for each value of the other."""
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -33,8 +36,24 @@ class Grid:
         return sum(len(setting.runs) for setting in self.cells.values())
 
     @property
+    def positive(self) -> Grid:
+        """Its cells at positive τ, as the paper's are: from 0 down, noise alone keeps half of all rows or more, and
+        fewer of them if there is more of it."""
+        return Grid({of: setting for of, setting in self.cells.items() if of[1] > 0})
+
+    @property
+    def along_ratios(self) -> Lines:
+        """Lines of varying σ₁/σ₂, by τ."""
+        return _lines({(tau, ratio): setting for (ratio, tau), setting in self.cells.items()})
+
+    @property
+    def along_thresholds(self) -> Lines:
+        """Lines of varying τ, by σ₁/σ₂."""
+        return _lines(self.cells)
+
+    @property
     def best(self) -> Setting:
-        return max(self.cells.values(), key=lambda s: (s.validation, s.reduction, s.key))
+        return max(self.cells.values(), key=lambda setting: setting.rank)
 
 
 def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
@@ -49,6 +68,19 @@ def largest_grid(population: Population, epsilon: float | None) -> Grid | None:
             slices.setdefault(_rest(setting), {})[float(ratio), float(threshold)] = setting
     grids = [Grid(cells) for _, cells in sorted(slices.items())]
     return max(grids, key=lambda grid: (len(grid.cells), grid.runs), default=None)
+
+
+def fullest_grid(population: Population, epsilon: float | None) -> Grid:
+    """Return the same; an empty grid without such settings."""
+    return largest_grid(population, epsilon) or Grid({})
+
+
+def _lines(cells: dict[tuple[float, float], Setting]) -> Lines:
+    """Return lines of two settings or more, sorted by both settings."""
+    lines: Lines = {}
+    for (line, place), setting in sorted(cells.items(), key=lambda item: item[0]):
+        lines.setdefault(line, {})[place] = setting
+    return {line: cells for line, cells in lines.items() if len(cells) > 1}
 
 
 def _rest(setting: Setting) -> str:

@@ -79,6 +79,9 @@ _KNOWN = {
 }  # fmt: skip
 _FREE = (("#CC79A7", ">"), ("#999999", "8"), ("#35978F", "H"))
 
+SOURCES = ("fest_equal/first_day", "fest_equal/streaming", "fest_equal/all_days")
+"""The paper's DP-FEST by the days that it counts."""
+
 REFERENCES = ("nonprivate", "dpsgd", "frozen")
 """The algorithms that the others are compared with; they choose no rows."""
 

@@ -11,11 +11,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
+from pipelines.system.progress import Reporter
 from reports import frontiers
 from reports.claims import register
 from reports.commands import Commands
@@ -71,6 +72,7 @@ def build(
     planned: Planned | None = None,
     commands: Commands | None = None,
     reference: Path | None = None,
+    say: Reporter = lambda done, total, words="": None,
 ) -> BuiltReport:
     """Build artifacts from runs.
 
@@ -82,6 +84,7 @@ def build(
         planned: number of runs of each experiment.
         commands: arguments for printed commands.
         reference: folder of the reference's runs to compare with, unless `runs` lies in it.
+        say: receives how many artifacts are built, and which is next.
 
     Raises:
         UserError: an unknown artifact, or a dataset without runs.
@@ -94,12 +97,16 @@ def build(
     entries = _earlier(report) if only else {}
     draft = Draft(report)
     measured = measured_in(runs, report)
-    work = _Work(draft, measured, groups, dataset, planned, commands)
-    built = {entry.id: work.artifact(entry) for entry in artifacts}
+    work = _Work(draft, Inputs(groups, measured), dataset, planned, commands)
+    built = {}
+    for done, entry in enumerate(artifacts):
+        say(done, len(artifacts) + 1, entry.id)
+        built[entry.id] = work.artifact(entry)
+    say(len(artifacts), len(artifacts) + 1, "claims and page")
     entries |= built
     ordered = [entries[entry.id] for entry in ENTRIES if entry.id in entries]
     left_out = [{"path": s.path, "reason": s.reason} for s in skipped]
-    claims = register.judge(Inputs(groups, measured))
+    claims = register.judge(work.inputs)
     judged = register.table(claims)
     put_table(draft, "claims", judged, "The paper's claims")
     found, curves = Found.of(claims, groups), frontiers.main(groups)
@@ -156,8 +163,7 @@ class _Work:
     """The inputs of all artifacts of one report, and the draft that receives them."""
 
     draft: Draft
-    measured: Path
-    groups: list[Population]
+    inputs: Inputs
     dataset: str | None
     planned: Planned | None
     commands: Commands
@@ -165,7 +171,7 @@ class _Work:
     def plain(self, entry: Entry) -> Population | None:
         """Return the population of the plain file names: that of the named dataset, else one of the artifact's own kind
         of data; None if there is none, even if there are runs of another kind."""
-        shown = [group for group in self.groups if entry.shows(group)]
+        shown = [group for group in self.inputs.populations if entry.shows(group)]
         if entry.together:
             return joined(shown)
         if shown and shown[0].dataset == self.dataset:
@@ -174,7 +180,7 @@ class _Work:
 
     def artifact(self, entry: Entry) -> dict[str, Any]:
         main = self.plain(entry)
-        others = [g for g in self.groups if entry.shows(g) and g is not main and not entry.together]
+        others = [g for g in self.inputs.populations if entry.shows(g) and g is not main and not entry.together]
         shown = {entry.id: main} | _names(entry.id, others, main)
         variants = [self._variant(entry, name, population) for name, population in shown.items()]
         files = [file for variant in variants for file in variant["files"]]
@@ -191,7 +197,7 @@ class _Work:
 
     def _variant(self, entry: Entry, name: str, population: Population | None) -> dict[str, Any]:
         draft, command = self.draft, remake(entry, population, self.commands)
-        inputs = Inputs(self.groups, self.measured, population)
+        inputs = replace(self.inputs, drawn=population)
         with style():
             waiting = population is None and entry.experiment is not None
             content = Content("Nothing to show yet.") if waiting else entry.content(inputs)
@@ -214,7 +220,7 @@ class _Work:
         return {
             "name": name,
             "dataset": population.dataset if population else None,
-            "heading": heading(population, () if entry.together else self.groups) if population else None,
+            "heading": heading(population, () if entry.together else self.inputs.populations) if population else None,
             "status": "missing" if nothing else "incomplete" if missing else "complete",
             "missing": missing,
             "caption": content.caption,
@@ -235,7 +241,7 @@ class _Work:
             return None
         if population is None:
             return (self.planned or {}).get(name)
-        first = next(g for g in self.groups if entry.shows(g) and entry.experiment_on(g) == name)
+        first = next(g for g in self.inputs.populations if entry.shows(g) and entry.experiment_on(g) == name)
         if (population is not first and not entry.together) or population.profile != self.commands.profile:
             return None
         grid = (self.planned or {}).get(name)

@@ -33,11 +33,11 @@ class Setting:
     key: str
     runs: tuple[Run, ...]
 
-    @property
+    @cached_property
     def algorithm(self) -> str:
         return self.runs[0].rule
 
-    @property
+    @cached_property
     def variant(self) -> str:
         """The algorithm; if it selects rows in a stream, with the days that are counted (`fest/all_days`)."""
         selects = self.period is not None and self.parameter("selection") is not None
@@ -69,25 +69,30 @@ class Setting:
         """Return the sample standard deviation of a value over seeds; None with a single seed."""
         return statistics.stdev(self.over_seeds(value)) if len(self.by_seed) > 1 else None
 
-    @property
+    @cached_property
     def validation(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.validation))
 
     @property
+    def rank(self) -> tuple[float, float, str]:
+        """What settings are chosen by, best last: validation utility, then reduction."""
+        return self.validation, self.reduction, self.key
+
+    @cached_property
     def test(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.test))
 
-    @property
+    @cached_property
     def spread(self) -> float | None:
         """Sample standard deviation of the test utility over seeds; None with a single seed."""
         return self._deviation(lambda run: run.test)
 
-    @property
+    @cached_property
     def validation_spread(self) -> float | None:
         """Sample standard deviation of the validation utility over seeds; None with a single seed."""
         return self._deviation(lambda run: run.validation)
 
-    @property
+    @cached_property
     def coordinates_spread(self) -> float | None:
         """Sample standard deviation of the gradient size over seeds; None with a single seed."""
         return self._deviation(lambda run: run.coordinates)
@@ -109,7 +114,7 @@ class Setting:
         over_seeds = (self.spread or 0.0) / math.sqrt(len(self.by_seed))
         return max([over_seeds, *(run.test_error for run in self.runs if run.test_error is not None)])
 
-    @property
+    @cached_property
     def losses(self) -> Losses:
         """Mean log losses over seeds, None where a run does not tell."""
 
@@ -119,7 +124,7 @@ class Setting:
 
         return Losses(*map(mean, range(3)))
 
-    @property
+    @cached_property
     def coordinates(self) -> float:
         return statistics.fmean(self.over_seeds(lambda run: run.coordinates))
 
@@ -185,12 +190,12 @@ class Population:
         """Rows of all embedding tables; 0 if unknown."""
         return max(sum(table.rows for table in run.tables) for run in self.runs)
 
-    @property
+    @cached_property
     def vocabulary(self) -> int:
         """Rows of the largest embedding table; 0 if unknown."""
         return max((table.rows for run in self.runs for table in run.tables), default=0)
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """``text``, ``large_text`` (large vocabulary), ``stream``, ``map`` (planted for the map), ``unit`` (comparison
         of units of privacy) or ``clicks``."""
@@ -213,8 +218,8 @@ class Population:
     def seeds(self) -> list[int]:
         return sorted({run.seed for run in self.runs})
 
-    @property
-    def epsilons(self) -> list[float]:
+    @cached_property
+    def epsilons(self) -> Sequence[float]:
         return sorted({s.epsilon for s in self.settings if s.epsilon is not None})
 
     @property
@@ -242,11 +247,19 @@ class Population:
 
     def of(self, name: str, epsilon: float | None) -> list[Setting]:
         """Return the settings of an algorithm, or of one of its variants in a stream (see `Setting.variant`)."""
-        return [s for s in self.settings if name in (s.algorithm, s.variant) and s.epsilon == epsilon]
+        return list(self._by_name.get((name, epsilon), ()))
+
+    @cached_property
+    def _by_name(self) -> Mapping[tuple[str, float | None], Sequence[Setting]]:
+        found: dict[tuple[str, float | None], list[Setting]] = {}
+        for setting in self.settings:
+            for name in {setting.algorithm, setting.variant}:
+                found.setdefault((name, setting.epsilon), []).append(setting)
+        return found
 
     def best(self, name: str, epsilon: float | None) -> Setting | None:
         """Return the setting with the highest validation utility (that of larger reduction on a tie)."""
-        return max(self.of(name, epsilon), key=lambda s: (s.validation, s.reduction, s.key), default=None)
+        return max(self.of(name, epsilon), key=lambda setting: setting.rank, default=None)
 
     @property
     def nonprivate(self) -> Setting | None:
@@ -264,7 +277,8 @@ class Population:
 
 @dataclass(frozen=True)
 class Panel:
-    """Settings that are compared with one DP-SGD: those of one ε and, in a stream, of one period.
+    """Settings that are compared with one DP-SGD: those of one ε (infinite without privacy) and, in a stream, of one
+    period.
 
     `value` distinguishes it from other panels, `where` names it in a sentence.
     """
@@ -281,7 +295,7 @@ class Panel:
 
     def of(self, name: str) -> list[Setting]:
         """Return the settings of an algorithm, or of one of its variants."""
-        return self.population.of(name, self.epsilon)
+        return self.population.of(name, self.epsilon if math.isfinite(self.epsilon) else None)
 
 
 def by_epsilon(population: Population, epsilons: Sequence[float]) -> list[Panel]:

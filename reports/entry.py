@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from reports.algorithms import REFERENCES, label
 from reports.commands import Commands
@@ -22,11 +23,13 @@ class Inputs:
         populations: all populations, preferred ones first.
         report: folder with the results of `dpfest bench` and `dpfest audit` (`runs.measured_in`).
         drawn: population that an artifact is drawn from, preferred to all others.
+        known: what claims found on these populations, so that each is judged once (`claims.claim`).
     """
 
     populations: Sequence[Population] = ()
     report: Path = Path()
     drawn: Population | None = None
+    known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def population(self) -> Population:

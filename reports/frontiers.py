@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from reports.algorithms import REFERENCES, algorithm, label, ordered
 from reports.claims.compared import Compared
-from reports.claims.curves import Curve, Reach, curve
+from reports.claims.curves import Curve, Reach
 from reports.claims.estimate import NEARLY
 from reports.comparison import Panel, Population, by_epsilon, by_period
 from reports.style import Drawing, dashed, hover, key, log_axis
@@ -59,7 +59,7 @@ class Frontier:
         """Curves of the algorithms with a gradient that is not empty; none without DP-SGD."""
         if self.compared.reference is None:
             return {}
-        found = {name: curve(self.compared, self._variant(name)) for name in self._names}
+        found = {name: self.compared.curve(self._variant(name)) for name in self._names}
         return {name: one for name, one in found.items() if one.settings}
 
     def reach(self, name: str, loss: float = NEARLY) -> Reach | None:

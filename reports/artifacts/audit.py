@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,14 @@ from reports.wording import delta
 FILE = Path("audit") / "audit.json"
 COMMAND = "dpfest audit"
 _SABOTAGE_MARKERS = ("v", "s", "D", "^", "P", "X")
-_LEAST = 0.1  # smaller bounds are drawn here: the axis is logarithmic
+LEAST = 0.1
+"""Smaller bounds are drawn here, since the axis is logarithmic."""
+
+TICKS = ([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], ["0.1", "0.2", "0.5", "1", "2", "5", "10", "20"])
 
 
 def content(inputs: Inputs) -> Content:
-    audits = _read(inputs.report / FILE)
+    audits = read(inputs.report, "audits", {"algorithm", "claim", "delta", "draws", "confidence", "cases"})
     if not audits:
         return unmeasured(COMMAND)
     first = audits[0]
@@ -76,13 +79,13 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
     for place, audit in enumerate(audits):
         axes.hlines(audit["claim"], place - 0.42, place + 0.42, color="black", linewidth=1.2)
         for case in audit["cases"]:
-            height = max(case["bound"], _LEAST)
+            height = max(case["bound"], LEAST)
             if case["sabotage"] is None:
                 name = audit["algorithm"]
                 look: dict[str, Any] = {"color": algorithm(name).colour, "marker": algorithm(name).marker}
                 (mark,) = axes.plot(place, height, **look, markersize=5, linestyle="none")
                 share = f"{case['tightness']:.0%}"
-                upright = "bottom" if height == _LEAST else "top"  # the axis is below
+                upright = "bottom" if height == LEAST else "top"  # the axis is below
                 axes.annotate(
                     share, (place, height), xytext=(7, -1), textcoords="offset points", va=upright, fontsize=8
                 )
@@ -100,9 +103,9 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
             words = f"{label(audit['algorithm'])}, {engine}: bound {case['bound']:.3f}, claim {audit['claim']:.3f}"
             hover(mark, [words])
     log_axis(axes, "y")
-    axes.set_yticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], ["0.1", "0.2", "0.5", "1", "2", "5", "10", "20"])
+    axes.set_yticks(*TICKS)
     heights = [case["bound"] for audit in audits for case in audit["cases"]] + [a["claim"] for a in audits]
-    axes.set_ylim(max(_LEAST, 0.6 * min(heights)), 1.4 * max(heights))
+    axes.set_ylim(max(LEAST, 0.6 * min(heights)), 1.4 * max(heights))
     axes.set_xlim(-0.6, len(audits) - 0.4)
     axes.set_xticks(range(len(audits)), [label(a["algorithm"]).replace(" ", "\n", 1) for a in audits])
     axes.grid(False, axis="x")
@@ -119,11 +122,11 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
     return figure
 
 
-def _read(path: Path) -> list[Mapping[str, Any]]:
-    """Return the audits of a file; none if it is missing or not the output of an audit."""
+def read(report: Path, kind: str, needed: Set[str]) -> list[Mapping[str, Any]]:
+    """Return the audits of a kind, of steps or of trainings, that have cases and all that is needed; none if the file
+    is missing or not the output of an audit."""
     try:
-        audits = json.loads(path.read_text(encoding="utf-8"))["audits"]
-        needed = {"algorithm", "claim", "delta", "draws", "confidence", "cases"}
-        return [a for a in audits if needed <= a.keys() and a["cases"]]
+        audits = json.loads((report / FILE).read_text(encoding="utf-8"))[kind]
+        return [audit for audit in audits if audit.keys() >= needed and audit["cases"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from reports.algorithms import algorithm, label
-from reports.artifacts.audit import COMMAND, FILE
+from reports.artifacts.audit import COMMAND, LEAST, TICKS, read
 from reports.entry import Content, Inputs, unmeasured
 from reports.style import NOTE_COLOUR, WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import delta
 
-_LEAST = 0.1  # smaller bounds are drawn here: the axis is logarithmic
 _NEEDED = {
-    "algorithm",
-    "training",
-    "claim",
-    "delta",
-    "confidence",
-    "steps",
-    "rate",
-    "periods",
-    "canaries",
-    "ideal",
-    "cases",
-}
+    "algorithm", "training", "claim", "delta", "confidence", "steps", "rate", "periods", "canaries", "ideal", "cases",
+}  # fmt: skip
 
 
 def content(inputs: Inputs) -> Content:
-    audits = _read(inputs.report / FILE)
+    audits = read(inputs.report, "trainings", _NEEDED)
     if not audits:
         return unmeasured(COMMAND)
     first = audits[0]
@@ -97,9 +84,9 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
     axes = figure.subplots()
     for place, audit in enumerate(audits):
         axes.vlines(audit["claim"], place - 0.4, place + 0.4, color="black", linewidth=1.2)
-        axes.vlines(max(audit["ideal"], _LEAST), place - 0.25, place + 0.25, color="#777777", linewidth=1.0)
+        axes.vlines(max(audit["ideal"], LEAST), place - 0.25, place + 0.25, color="#777777", linewidth=1.0)
         for case in audit["cases"]:
-            at = max(case["bound"], _LEAST)
+            at = max(case["bound"], LEAST)
             own = algorithm(audit["algorithm"])
             look: dict[str, Any] = {"color": own.colour, "marker": own.marker, "zorder": 3}
             if case["sabotage"] is not None:
@@ -109,9 +96,9 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
             words = f"{label(audit['algorithm'])}, {audit['training']}, {run}: bound {case['bound']:.3f}"
             hover(mark, [f"{words}, claim {case['claim']:.3f}"])
     log_axis(axes, "x")
-    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10, 20], ["0.1", "0.2", "0.5", "1", "2", "5", "10", "20"])
+    axes.set_xticks(*TICKS)
     ends = [case[name] for audit in audits for case in audit["cases"] for name in ("bound", "claim")]
-    axes.set_xlim(0.8 * max(_LEAST, min(ends)), 1.4 * max(ends))
+    axes.set_xlim(0.8 * max(LEAST, min(ends)), 1.4 * max(ends))
     axes.set_yticks(range(len(audits)), [f"{label(audit['algorithm'])}, {audit['training']}" for audit in audits])
     axes.set_ylim(len(audits) - 0.4, -0.6)
     axes.grid(False, axis="y")
@@ -124,12 +111,3 @@ def _figure(audits: list[Mapping[str, Any]]) -> Drawing:
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
     return figure
-
-
-def _read(path: Path) -> list[Mapping[str, Any]]:
-    """Return the audits of whole trainings in a file; none if it is missing or has none."""
-    try:
-        audits = json.loads(path.read_text(encoding="utf-8"))["trainings"]
-        return [audit for audit in audits if audit.keys() >= _NEEDED and audit["cases"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []

@@ -14,14 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from reports.algorithms import algorithm, label
+from reports.algorithms import SOURCES, algorithm, label
 from reports.chosen import best_reduction, loss_on_test, loss_on_validation, pareto
-from reports.claims.streams import SOURCES, nonprivate_below
 from reports.comparison import Panel, Population, Setting, by_epsilon, by_period
 from reports.entry import Content, Inputs
 from reports.style import SHADE, WIDTH, Drawing, dashed, hover, key, log_axis
 from reports.tables import Column, Table
-from reports.wording import flag, generated, metric, multiple, number, settings_text, signed, tooltip, utility
+from reports.wording import flag, generated, metric, multiple, number, plural, settings_text, signed, tooltip, utility
 
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02)
 FIG3 = ("fest_equal", "fest", "adafest", "exponential")
@@ -63,6 +62,24 @@ def fig6(inputs: Inputs) -> Content:
         f"far.{nonprivate_below(population.at(shortest[0]))}"
     )
     return _content(population, by_period(population, shortest), FIG6, about, PERIOD)
+
+
+def nonprivate_below(population: Population) -> str:
+    """Return a sentence on the periods in which training without privacy has less utility than DP-SGD or frozen
+    embeddings; empty if there are none."""
+    below: dict[str, list[str]] = {}
+    for days in population.periods:
+        alone = population.at(days)
+        free = alone.best("nonprivate", None)
+        for name, words in (("frozen", "frozen embeddings"), ("dpsgd", "DP-SGD")):
+            other = alone.best(name, population.main_epsilon)
+            if free and other and free.test < other.test:
+                below.setdefault(words, []).append(plural(days, "day"))
+    if not below:
+        return ""
+    named = " and than ".join(f"{words} with a period of {' and '.join(days)}" for words, days in below.items())
+    because = "on these held-out days privacy is not the only cause of lost utility"
+    return f" Non-private training has a lower test {metric(population)} than {named}: {because}."
 
 
 EPSILON = Column("epsilon", "ε", number)

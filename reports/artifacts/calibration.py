@@ -54,7 +54,7 @@ def _best(population: Population) -> list[Setting]:
         epsilon = None if name == "nonprivate" else population.main_epsilon
         known = [s for s in population.of(name, epsilon) if None not in s.losses[:2]]
         if known:
-            found.append(max(known, key=lambda s: (s.validation, s.reduction, s.key)))
+            found.append(max(known, key=lambda setting: setting.rank))
     return found
 
 

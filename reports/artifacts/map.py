@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from dpfest.seen import seen_in_batch
 from reports.algorithms import algorithm, label
 from reports.claims.compared import Compared
-from reports.claims.curves import Reach, curve
+from reports.claims.curves import Reach
 from reports.comparison import MAP, Panel, Population, Setting
 from reports.entry import Content, Inputs
 from reports.style import NOTE_COLOUR, Drawing, hover, key, log_axis
@@ -134,7 +134,7 @@ class Point:
         keep."""
         if not self.pays or not self.of(name):
             return None
-        found = curve(self._compared, name)
+        found = self._compared.curve(name)
         if not found.settings:
             return Reach(1.0, 1.0, ended=False)
         return found.reach((1 - KEPT) * self.gain, len(self._compared.rivals))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.bench import Section, competitor, read
-from reports.claims.timing import factor
+from reports.claims.measured import factor
 from reports.entry import Content, Inputs, unmeasured
 from reports.published import TAB_WALLCLOCK, beside
 from reports.tables import Column, Table

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from reports.claims.estimate import Difference, Sample, Verdict
-from reports.claims.logic import Above, Contrast, Statement, below, between, verdict
-from reports.comparison import Panel, Setting
-
-LOSSES = (0.001, 0.005, 0.01)
-"""The losses at which the paper's tables give reductions."""
+from reports.claims.curves import LOSSES, Curve
+from reports.claims.estimate import Difference, Sample
+from reports.claims.logic import Above, Statement, between
+from reports.comparison import Panel
 
 
 class Compared:
@@ -35,48 +31,21 @@ class Compared:
         self.control = between(self.sample, self.reference, self.frozen) if self.reference and self.frozen else None
         self.lacking = [name for name in ("dpsgd", *names) if not panel.of(name)]
 
-    def tried(self, name: str) -> Tried:
-        assert self.reference is not None
-        return Tried(self.panel.of(name), self.reference, self.sample)
-
+    @cached_property
     def frozen_loss(self) -> Difference | None:
-        """Return the loss of frozen embeddings, a reduction with the same loss being worth nothing; None without such
-        runs."""
+        """The loss of frozen embeddings, a reduction with the same loss being worth nothing; None without such runs."""
         return self.control.at(len(self.rivals) * len(self.controls)) if self.control else None
 
-    def worthless(self) -> Difference | None:
-        """Return the loss of frozen embeddings if it is shown to be below all losses compared at."""
-        lost = self.frozen_loss()
-        return lost if lost and lost.high < LOSSES[0] else None
+    @property
+    def worthless(self) -> bool:
+        """Whether the loss of frozen embeddings is shown to be below all losses compared at."""
+        return self.frozen_loss is not None and self.frozen_loss.high < LOSSES[0]
 
     def worth(self, loss: float) -> list[Statement]:
         """Return the statement that frozen embeddings lose more than this; none without runs of them."""
         return [Above(self.control, loss)] if self.control else []
 
-    def verdict(self, statement: Statement, of: int = 1) -> Verdict:
-        """Return the verdict on a statement about the chosen DP-SGD, and a setting chosen among `of`."""
-        return verdict(statement, chosen=True, of=of * len(self.rivals))
-
-
-@dataclass(frozen=True)
-class Tried:
-    """The settings tried of an algorithm, and their losses against a reference."""
-
-    settings: Sequence[Setting]
-    reference: Setting
-    sample: Sample
-
-    @cached_property
-    def lost(self) -> Mapping[str, Contrast]:
-        """Contrast of the loss of each setting, by the setting's key."""
-        return {setting.key: between(self.sample, self.reference, setting) for setting in self.settings}
-
-    @property
-    def sparsest(self) -> Setting:
-        return max(self.settings, key=lambda s: (s.reduction, s.key))
-
-    def within(self, setting: Setting, loss: float) -> Statement:
-        return below(self.lost[setting.key], loss)
-
-    def beyond(self, setting: Setting, loss: float) -> Statement:
-        return Above(self.lost[setting.key], loss)
+    def curve(self, name: str, factor: float = 1.0, words: str = "") -> Curve:
+        """Return an algorithm's curve in a panel that has settings of it and of DP-SGD."""
+        assert self.reference is not None
+        return Curve(name, self.panel.of(name), self.sample, self.reference, self.frozen, factor, words)

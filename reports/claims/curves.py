@@ -23,7 +23,6 @@ from itertools import pairwise
 
 from reports.algorithms import label
 from reports.chosen import pareto
-from reports.claims.compared import LOSSES, Compared
 from reports.claims.estimate import (
     CROSSES,
     FAILS,
@@ -36,9 +35,12 @@ from reports.claims.estimate import (
     Verdict,
     Weights,
 )
-from reports.claims.logic import Above, All, Any, Contrast, Estimated, Gap, Statement, between
+from reports.claims.logic import Above, All, Any, Contrast, Estimated, Statement, between
 from reports.comparison import Setting
 from reports.wording import multiple
+
+LOSSES = (0.001, 0.005, 0.01)
+"""The losses at which the paper's tables give reductions."""
 
 WIDER = (0.02, 0.04, 0.08)
 """Larger losses, up to which algorithms are compared if none cuts the gradient within the paper's."""
@@ -167,13 +169,6 @@ def _up_to(losses: Sequence[tuple[float, float]], most: float) -> float:
     return losses[-1][0]
 
 
-def curve(compared: Compared, name: str, factor: float = 1.0, words: str = "") -> Curve:
-    """Return an algorithm's curve in a panel that has settings of it and of DP-SGD."""
-    assert compared.reference is not None
-    settings = compared.panel.of(name)
-    return Curve(name, settings, compared.sample, compared.reference, compared.frozen, factor, words)
-
-
 def up_to(curves: Sequence[Curve]) -> float:
     """Return the loss up to which to compare: the largest of the paper's or, if no setting seems to cut the gradient
     within it, the first wider one within which a setting does, up to half of the loss of frozen embeddings."""
@@ -270,12 +265,12 @@ class Comparison:
 
     @property
     def _leads(self) -> Point:
-        place = self._ahead_at[self.ahead.parts.index(self.ahead.best)]
+        place = self._ahead_at[self.ahead.best]
         return self._point(min(self.rivals, key=lambda rival: _lead(self.mine, rival, place).seems), place)
 
     @property
     def _trails(self) -> Point:
-        return self._point(*self._behind_at[self.behind.parts.index(self.behind.best)])
+        return self._point(*self._behind_at[self.behind.best])
 
     def bounds(self, point: Point) -> Difference:
         """Return the lead at a point with its bounds, as one of all that were compared."""
@@ -314,18 +309,11 @@ class Comparison:
         algorithm that reaches the place (the choosing seeds may have kept the best of them off the curve), and than
         frozen embeddings."""
         utility = one.gain(place)
-        leads = [_lead(one, other, place)]
-        leads += [_difference(utility, gain) for at, gain in other.gains if at >= place]
+        rivals = [other.gain(place), *(gain for at, gain in other.gains if at >= place)]
         if one.frozen is not None:
-            leads.append(_difference(utility, one.gain_of(one.frozen)))
-        return All(list(map(Above, leads)))
+            rivals.append(one.gain_of(one.frozen))
+        return All([Above(utility.minus(rival)) for rival in rivals])
 
 
 def _lead(one: Curve, other: Curve, place: float) -> Estimated:
-    return _difference(one.gain(place), other.gain(place))
-
-
-def _difference(one: Contrast, other: Contrast) -> Estimated:
-    if one.sample is not other.sample:
-        return Gap(one, other)
-    return Contrast(one.sample, [*one.weights, *((-factor, setting) for factor, setting in other.weights)])
+    return one.gain(place).minus(other.gain(place))

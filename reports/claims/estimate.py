@@ -179,7 +179,11 @@ class Sample:
 
     def best(self, settings: Iterable[Setting]) -> Setting | None:
         """Return the setting with the highest validation utility over the choosing seeds; None if there is none."""
-        return max(settings, key=lambda s: (self._validation(s), s.reduction, s.key), default=None)
+        return max(settings, key=self.rank, default=None)
+
+    def rank(self, setting: Setting) -> tuple[float, float, str]:
+        """Return what settings are chosen by, best last: validation utility, then reduction."""
+        return self._validation(setting), setting.reduction, setting.key
 
     def seems(self, weights: Weights) -> float:
         """Return a contrast on validation, over the choosing seeds."""

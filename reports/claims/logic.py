@@ -1,20 +1,20 @@
-"""Claims as statements about contrasts ("above", "all", "any"), and when runs show or refute them.
+"""Claims as statements about contrasts ("above", "all", "any"), and when runs show them.
 
-*All* holds if every part is shown. No correction is needed: a false claim has a false part, which is shown in at most
-5% of cases (intersection-union test). *All* fails if the part that seems weakest on the choosing seeds is refuted by
-the confirming ones (:mod:`reports.claims.estimate`). *Any* mirrors this: it holds if the part that seems strongest is
-shown, and fails if every part is refuted.
+*All* is shown if every part is. No correction is needed: a false claim has a false part, which is shown in at most 5%
+of cases (intersection-union test). *Any* is shown if the part that seems strongest on the choosing seeds is shown by
+the confirming ones (:mod:`reports.claims.estimate`). A statement is refuted if its negation is shown: *all* if the part
+that seems weakest is refuted, *any* if every part is.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Protocol
 
-from reports.claims.estimate import LEVEL, NEARLY, Difference, Sample, Verdict, Weights, decide, merged
+from reports.claims.estimate import NEARLY, Difference, Sample, Verdict, Weights, decide, merged
 from reports.comparison import Setting
 
 
@@ -52,13 +52,21 @@ class Contrast:
     def value(self) -> float:
         return math.fsum(factor * setting.test for factor, setting in self.weights)
 
+    def plus(self, other: Contrast, share: float = 1.0) -> Contrast:
+        """Return the sum of this contrast and a share of another one of the same sample."""
+        return Contrast(self.sample, [*self.weights, *((share * factor, setting) for factor, setting in other.weights)])
+
+    def minus(self, other: Contrast) -> Estimated:
+        """Return the difference to another contrast, of the same sample or of other data."""
+        return self.plus(other, -1.0) if self.sample is other.sample else Gap(self, other)
+
 
 @dataclass(frozen=True)
 class Gap:
     """One contrast minus another of other data."""
 
-    one: Estimated
-    other: Estimated
+    one: Contrast
+    other: Contrast
 
     @property
     def seems(self) -> float:
@@ -77,6 +85,12 @@ def between(sample: Sample, one: Setting, other: Setting) -> Contrast:
     return Contrast(sample, [(1.0, one), (-1.0, other)])
 
 
+def mean_gain(sample: Sample, pairs: Sequence[tuple[Setting, Setting]]) -> Contrast:
+    """Return the mean gain of the second of each pair over the first."""
+    share = 1 / len(pairs)
+    return Contrast(sample, [weight for one, other in pairs for weight in ((-share, one), (share, other))])
+
+
 class Statement(Protocol):
     """A statement about utilities.
 
@@ -89,55 +103,41 @@ class Statement(Protocol):
     def seems(self) -> float: ...
     @property
     def value(self) -> float: ...
+    def __neg__(self) -> Statement:
+        """Return the statement that it is false."""
+
     def p(self, of: int = 1, chosen: bool = False) -> float:
         """Return the p-value at which it is shown; `chosen` means that it was chosen among `of` statements by its
         margin `seems`."""
 
-    def p_not(self, of: int = 1, chosen: bool = False) -> float:
-        """Return the p-value at which it is refuted."""
-
 
 @dataclass(frozen=True)
 class Above:
-    """The statement that a contrast is above `least`."""
+    """The statement that a contrast is above `least`; of sign -1, that it is below."""
 
     contrast: Estimated
     least: float = 0.0
+    sign: int = 1
 
     @property
     def seems(self) -> float:
-        return self.contrast.seems - self.least
+        return self.sign * (self.contrast.seems - self.least)
 
     @property
     def value(self) -> float:
-        return self.contrast.value - self.least
+        return self.sign * (self.contrast.value - self.least)
+
+    def __neg__(self) -> Above:
+        return replace(self, sign=-self.sign)
 
     def p(self, of: int = 1, chosen: bool = False) -> float:
-        return self.contrast.at(of, chosen).p_above(self.least)
-
-    def p_not(self, of: int = 1, chosen: bool = False) -> float:
-        return self.contrast.at(of, chosen).p_below(self.least)
+        estimate = self.contrast.at(of, chosen)
+        return estimate.p_above(self.least) if self.sign > 0 else estimate.p_below(self.least)
 
 
-@dataclass(frozen=True)
-class Not:
-    """The statement that another one is false."""
-
-    part: Statement
-
-    @property
-    def seems(self) -> float:
-        return -self.part.seems
-
-    @property
-    def value(self) -> float:
-        return -self.part.value
-
-    def p(self, of: int = 1, chosen: bool = False) -> float:
-        return self.part.p_not(of, chosen)
-
-    def p_not(self, of: int = 1, chosen: bool = False) -> float:
-        return self.part.p(of, chosen)
+def below(contrast: Estimated, most: float) -> Statement:
+    """Return the statement that a contrast is below `most`."""
+    return -Above(contrast, most)
 
 
 class All:
@@ -154,17 +154,18 @@ class All:
     def value(self) -> float:
         return min((part.value for part in self.parts), default=math.inf)
 
+    def __neg__(self) -> Any:
+        return Any([-part for part in self.parts])
+
     def p(self, of: int = 1, chosen: bool = False) -> float:
         return max((part.p(of, chosen) for part in self.parts), default=0.0)
 
-    def p_not(self, of: int = 1, chosen: bool = False) -> float:
-        if len(self.parts) < 2:
-            return min((part.p_not(of, chosen) for part in self.parts), default=1.0)
-        return min(self.parts, key=lambda part: part.seems).p_not(of * len(self.parts), True)
 
-
-class Any(All):
+class Any:
     """The statement that one of the parts is true."""
+
+    def __init__(self, parts: Sequence[Statement]) -> None:
+        self.parts = parts
 
     @cached_property
     def seems(self) -> float:
@@ -174,23 +175,18 @@ class Any(All):
     def value(self) -> float:
         return max((part.value for part in self.parts), default=-math.inf)
 
+    @property
+    def best(self) -> int:
+        """Place of the part that seems strongest."""
+        return max(range(len(self.parts)), key=lambda place: self.parts[place].seems)
+
+    def __neg__(self) -> All:
+        return All([-part for part in self.parts])
+
     def p(self, of: int = 1, chosen: bool = False) -> float:
         if len(self.parts) < 2:
             return min((part.p(of, chosen) for part in self.parts), default=1.0)
-        return self.best.p(of * len(self.parts), True)
-
-    def p_not(self, of: int = 1, chosen: bool = False) -> float:
-        return max((part.p_not(of, chosen) for part in self.parts), default=0.0)
-
-    @property
-    def best(self) -> Statement:
-        """The part that seems strongest."""
-        return max(self.parts, key=lambda part: part.seems)
-
-
-def below(contrast: Estimated, most: float) -> Statement:
-    """Return the statement that a contrast is below `most`."""
-    return Not(Above(contrast, most))
+        return self.parts[self.best].p(of * len(self.parts), True)
 
 
 def equivalent(contrast: Estimated, margin: float = NEARLY) -> Statement:
@@ -198,11 +194,7 @@ def equivalent(contrast: Estimated, margin: float = NEARLY) -> Statement:
     return All([Above(contrast, -margin), below(contrast, margin)])
 
 
-def holds(statement: Statement, of: int = 1, chosen: bool = False) -> bool:
-    """Whether a statement is shown."""
-    return statement.p(of, chosen) < LEVEL
-
-
-def verdict(statement: Statement, chosen: bool = False, of: int = 1) -> Verdict:
-    """Return the verdict on a statement; `chosen` means that its settings were chosen among `of`."""
-    return decide(statement.p(of, chosen), statement.p_not(of, chosen))
+def verdict(so: Statement, of: int = 1, chosen: bool = False, refuted: Statement | None = None) -> Verdict:
+    """Return the verdict on a statement, which is refuted if another one (its negation by default) is shown; `chosen`
+    means that its settings were chosen among `of`."""
+    return decide(so.p(of, chosen), (-so if refuted is None else refuted).p(of, chosen))

@@ -1,15 +1,14 @@
-"""The Jinja2 templates of the page, of Markdown, and of the sentences that word a claim's finding."""
+"""The Jinja2 templates of the page and of Markdown."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from reports.algorithms import algorithm, label
+from reports.algorithms import label
 from reports.text import code, markdown, markup
-from reports.wording import multiple, number, plural, signed, significant, utility
+from reports.wording import multiple, number, utility
 
 ENVIRONMENT = Environment(
     loader=PackageLoader(__name__, ""),
@@ -22,15 +21,11 @@ ENVIRONMENT = Environment(
 ENVIRONMENT.filters |= {
     "by_suffix": lambda files: {file.rpartition(".")[2]: file for file in files},
     "code": code,
-    "knob": lambda name: algorithm(name).knob,
     "label": label,
     "markdown": markdown,
     "markup": markup,
     "multiple": multiple,
     "number": number,
-    "plural": plural,
-    "signed": signed,
-    "significant": significant,
     "utility": utility,
 }
 
@@ -38,9 +33,3 @@ ENVIRONMENT.filters |= {
 def render(template: str, **values: Any) -> str:
     """Render a whole document."""
     return ENVIRONMENT.get_template(template).render(values)
-
-
-def sentences(macro: str, **values: Any) -> str:
-    """Render a macro of `evidence.md.jinja` as sentences on one line."""
-    text = getattr(ENVIRONMENT.get_template("evidence.md.jinja").module, macro)(**values)
-    return re.sub(r"[ \n]+", " ", text).strip()

@@ -79,7 +79,9 @@ def named(judged: list[dict[str, Any]], claim: str) -> dict[str, Any]:
 
 def verdicts(runs: Path, report: Path | None = None) -> dict[str, str]:
     judged = judge(Inputs(populations(load_runs(runs)[0]), report or runs))
-    assert all(claim["evidence"].endswith(".") for claim in judged)
+    for claim in judged:  # sentences on one line
+        assert claim["evidence"].endswith(".") and not set("\n{}") & set(claim["evidence"]), claim["evidence"]
+        assert "  " not in claim["evidence"] and ".." not in claim["evidence"], claim["evidence"]
     return {claim["id"]: claim["verdict"] for claim in judged}
 
 

@@ -230,7 +230,7 @@ def test_the_audit_shows_claims_bounds_and_sabotages(tmp_path: Path) -> None:
     (axes,) = content.figure.axes
     assert len(axes.collections) == 2  # a claim a rule
     heights = sorted(float(line.get_ydata()[0]) for line in axes.lines)
-    assert heights[-1] == 11.1 and heights[0] == audit._LEAST  # a bound of 0 is drawn at the edge
+    assert heights[-1] == 11.1 and heights[0] == audit.LEAST  # a bound of 0 is drawn at the edge
     assert axes.get_ylabel().endswith("δ = 0.01")
 
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from reports.build import build
-from reports.claims.claim import DECIDED, DIFFERS, PARTLY, all_of, finding, seeds_of
-from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Sample
+from reports.claims.claim import DECIDED, DIFFERS, PARTLY, Finding, together
+from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Sample, Verdict
+from reports.claims.places import seeds_of
 from reports.claims.register import CLAIMS, judge, shown_by
 from reports.comparison import populations
 from reports.entry import Inputs
@@ -205,7 +206,7 @@ def test_one_row_a_table_is_where_fest_ends_and_not_where_its_grid_does(tmp_path
 def test_a_claim_that_no_seeds_can_decide_says_what_would(tmp_path: Path) -> None:
     write(tmp_path, [*BASE, fest(3000, 0.002, 90.0), *MANY])
     said = {claim["id"]: claim["evidence"] for claim in judge(Inputs(populations(load_runs(tmp_path)[0]), tmp_path))}
-    assert "None of 2 settings has a reduction below 100×; the smallest is 5,000×" in said["adafest_beats_dpsgd"]
+    assert "None of 2 settings is cut below 100×; the smallest reduction is 5,000×" in said["adafest_beats_dpsgd"]
     assert "the largest reduction is 50,000× (sweep larger algorithm.threshold)" in said["adafest_half_a_million"]
     assert "privacy=paper" in said["corrections_cost_no_utility"]
 
@@ -248,7 +249,7 @@ def test_a_grid_of_small_reductions_names_its_sparsest_setting(tmp_path: Path) -
     claim = found(tmp_path, "significant_reduction")
     assert claim["verdict"] == INCONCLUSIVE
     assert (
-        "None of 2 settings reaches it; the largest reduction is 4× (sweep larger algorithm.threshold)"
+        "None of 2 settings is cut above 10×; the largest reduction is 4× (sweep larger algorithm.threshold)"
         in (claim["evidence"])
     )
 
@@ -265,7 +266,7 @@ def test_a_line_of_ratios_is_tested_by_its_own_steps(tmp_path: Path) -> None:
 
 def test_a_claim_is_open_if_more_seeds_may_refute_it_anywhere() -> None:
     def verdict(*of_each: str) -> str:
-        return all_of([finding(one, "missing", what="runs") for one in of_each]).verdict
+        return together({str(place): Finding(Verdict(one), "") for place, one in enumerate(of_each)}).verdict
 
     assert verdict(INCONCLUSIVE, OPEN, HOLDS) == OPEN and verdict(INCONCLUSIVE, HOLDS) == INCONCLUSIVE
     assert verdict(INCONCLUSIVE, OPEN, FAILS) == FAILS and verdict(HOLDS, HOLDS) == HOLDS and verdict() == OPEN
@@ -303,7 +304,7 @@ def test_exponential_selection_is_judged_where_as_much_was_tried_as_at_the_main_
     write(tmp_path, [*BASE, *two])
     write(tmp_path, [*BASE, ("exponential", {"rows_per_step": 30}, 0.0, 900.0)], epsilon=3.0)
     claim = found(tmp_path, "exponential_fails")
-    assert claim["verdict"] == HOLDS and claim["evidence"].startswith("nycflights, ε = 1, seeds 0, 1, 2: ε = 1: ")
+    assert claim["verdict"] == HOLDS and claim["evidence"].startswith("nycflights, ε = 1, seeds 0, 1, 2: Of 2 ")
     assert "ε = 3" not in claim["evidence"]
 
 
@@ -436,7 +437,7 @@ def test_texts_are_cut_less_than_clicks(tmp_path: Path) -> None:
     assert found(tmp_path, "texts_cut_less")["datasets"]["sst2"]["verdict"] == HOLDS
     write_texts(tmp_path, [adafest(100, 0.0005, 1e5), adafest(1000, 0.04, 1e6)])
     claim = found(tmp_path, "texts_cut_less")["datasets"]["sst2"]
-    assert claim["verdict"] == FAILS and "On sst2: Freezing the embeddings loses 0.03" in claim["evidence"]
+    assert claim["verdict"] == FAILS and "DP-AdaFEST on nycflights is behind DP-AdaFEST on sst2" in claim["evidence"]
 
 
 def test_texts_are_compared_with_clicks_at_their_own_epsilon(tmp_path: Path) -> None:
@@ -481,9 +482,8 @@ def test_the_two_fidelities_are_held_against_each_other_on_all_data_that_have_bo
         "criteo_kaggle": FAILS,
     }
     assert claim["evidence"].startswith("Does not hold on criteo_kaggle; holds on nycflights. ")
-    assert all(
-        f"{name}, DP-SGD at ε = 1, seeds 0, 1, 2" in claim["evidence"] for name in ("nycflights", "criteo_kaggle")
-    )
+    assert all(f"{name}, ε = 1, seeds 0, 1, 2: " in claim["evidence"] for name in ("nycflights", "criteo_kaggle"))
+    assert claim["evidence"].count("DP-SGD at ε = 1, 0.72") == 2
 
 
 @pytest.mark.parametrize(
@@ -561,7 +561,7 @@ def test_of_several_settings_the_chosen_one_must_be_shown_or_each_refuted(
         write_text_run(tmp_path, "dpsgd", test=0.8 + gain + 0.5 * moved, settings=rate, **shared)
     claim = found(tmp_path, "training_embeddings_helps")
     assert claim["verdict"] == verdict
-    of_all = f"{abs(gain):.4f} ± " in claim["evidence"] and "of 2 settings, that with" in claim["evidence"]
+    of_all = f"{abs(gain):.4f} ± " in claim["evidence"] and "Of 2 settings, that with" in claim["evidence"]
     assert of_all == (verdict != HOLDS)
 
 
@@ -589,7 +589,7 @@ def test_significant_reductions_are_refuted_only_where_small_ones_were_tried(
     write(tmp_path, [*BASE, adafest(5, 0.02, least), adafest(500, 0.025, 1e5)])
     claim = found(tmp_path, "significant_reduction")
     assert claim["verdict"] == verdict
-    assert ("the smallest tried is 3,000×" in claim["evidence"]) == (verdict == INCONCLUSIVE)
+    assert ("The smallest tried is 3,000×" in claim["evidence"]) == (verdict == INCONCLUSIVE)
     assert claim["datasets"]["nycflights"]["as_tried"] == (verdict == FAILS)
 
 
@@ -663,9 +663,9 @@ def test_claims_of_time(dense: float | None, verdict: str, tmp_path: Path) -> No
     ("turns", "fastest", "verdict", "said"),
     [
         # t(0.975, 2) = 4.3027; the standard error is at most ln(0.5 / 0.49) / (2 √2): a factor of 1.0312 either way.
-        (3, 0.49, HOLDS, "250 times as long (95% interval 242 to 258; 3 turns); 177 in the paper"),
+        (3, 0.49, HOLDS, "250× (95% interval 242 to 258); 3 turns; 177 in the paper"),
         (3, 0.1, OPEN, "95% interval 21.6 to 2,890"),
-        (1, 0.5, OPEN, "95% interval unknown; 1 turn"),
+        (1, 0.5, OPEN, "95% interval unknown); 1 turn"),
     ],
 )
 def test_an_unsteady_turn_leaves_a_claim_of_time_open(

@@ -16,14 +16,14 @@ from dataclasses import replace
 import pytest
 from scipy import stats
 
+from reports.claims.ahead import Ahead, AheadOnOther
+from reports.claims.along import Trend
 from reports.claims.curves import Curve
 from reports.claims.estimate import CROSSES, FAILS, HOLDS, INCONCLUSIVE, OPEN, Difference, Sample
-from reports.claims.leads import leads
 from reports.claims.logic import Above, All, Any, between, equivalent, verdict
-from reports.claims.streams import rises_with_period
-from reports.claims.tradeoff import beats_dpsgd, cuts_more, exponential_loses, reaches, significant_reduction
-from reports.claims.trend import trend
+from reports.claims.register import CLAIMS
 from reports.comparison import Panel, Population, Setting, by_epsilon
+from reports.entry import Inputs
 from reports.runs import Run, load_runs
 from tests.reports.synthetic import write_run
 
@@ -67,7 +67,17 @@ def population(settings: Sequence[Setting]) -> Population:
 
 
 def ahead(settings: Sequence[Setting]) -> str:
-    return leads(by_epsilon(population(settings), [1.0]), "adafest", ["fest"]).verdict
+    (panel,) = by_epsilon(population(settings), [1.0])
+    return Ahead("adafest", ("fest",))(panel, 1).verdict
+
+
+def said(claim: str, settings: Sequence[Setting]) -> str:
+    """The verdict of the register on a claim, on these settings alone."""
+    (row,) = [row for row in CLAIMS if row.id == claim]
+    judged = row.judged(Inputs([population(settings)]))
+    assert judged is not None
+    (result,) = judged["datasets"].values()
+    return result["verdict"]
 
 
 @pytest.mark.parametrize("spread", [0.0005, 0.001, 0.002, 0.005])
@@ -81,7 +91,7 @@ def test_one_seed_tells_equal_settings_apart_in_at_most_five_percent(spread: flo
     verdicts = []
     for _ in range(200):
         settings = [make("dpsgd", 0, 1) for _ in range(5)] + [make("adafest", 0, 10) for _ in range(9)]
-        verdicts.append(beats_dpsgd(population(settings)).verdict)
+        verdicts.append(said("adafest_beats_dpsgd", settings))
     assert verdicts.count(OPEN) >= 0.95 * len(verdicts)
 
 
@@ -90,23 +100,23 @@ def test_below_three_seeds_means_and_trends_have_the_assumed_scatter_too(seeds: 
     """Runs that hardly scatter among themselves: 0.005 is assumed of each, and the test rows' error beside it."""
     make = maker(run, random.Random(0), 1e-6, seeds)
     line = {float(days): make("dpsgd", -0.001 * days, 1) for days in (1, 2, 4)}
-    found = trend(Sample(line.values()), [line])
-    assert found is not None and found.verdict == OPEN
+    found = Trend(Sample(line.values()), [line])
+    assert found.rises == OPEN
     one_run = (0.005**2 / seeds + 0.0002**2) ** 0.5
-    assert found.moved.half == pytest.approx(stats.norm.ppf(0.95) * 2**0.5 * one_run)
+    assert found.whole.at().half == pytest.approx(stats.norm.ppf(0.95) * 2**0.5 * one_run)
 
 
 def test_one_seed_decides_what_no_training_again_would_undo(run: Run) -> None:
     make = maker(run, random.Random(0), 0.001, seeds=1, test_error=0.003)
     rivals = [make("dpsgd", 0, 1), *(make("exponential", 0.05, m) for m in (10, 100))]
-    assert exponential_loses(population(rivals)).verdict == HOLDS
-    assert exponential_loses(population([*rivals, make("exponential", 0.02, 1000)])).verdict == OPEN
-    assert exponential_loses(population([*rivals, make("exponential", -0.03, 1000)])).verdict == FAILS
+    assert said("exponential_fails", rivals) == HOLDS
+    assert said("exponential_fails", [*rivals, make("exponential", 0.02, 1000)]) == OPEN
+    assert said("exponential_fails", [*rivals, make("exponential", -0.03, 1000)]) == FAILS
 
 
 def test_one_seed_decides_nothing_of_a_metric_whose_scatter_nobody_has_seen(run: Run) -> None:
     make = maker(replace(run, metric="accuracy"), random.Random(0), 0.001, seeds=1)
-    assert exponential_loses(population([make("dpsgd", 0, 1), make("exponential", 0.4, 10)])).verdict == OPEN
+    assert said("exponential_fails", [make("dpsgd", 0, 1), make("exponential", 0.4, 10)]) == OPEN
 
 
 @pytest.mark.parametrize("seeds", [1, 3, 5])
@@ -121,10 +131,10 @@ def test_the_luckiest_of_a_hundred_settings_is_not_ahead_more_than_five_times_in
         fest = [make("fest", loss, cut) for loss, cut in ((0, 10), (0.001, 100), (0.002, 1e3), (0.0115, 6e5))]
         sparse = [make("adafest", 0.0115, 6e5) for _ in range(100)]
         found.append([make("dpsgd", 0, 1), *fest, *sparse])
-    said = [ahead(settings) for settings in found]
-    assert said.count(HOLDS) + said.count(CROSSES) <= 0.05 * cases
-    far = reaches("adafest", 5e5)
-    assert [far(population(settings)).verdict for settings in found].count(HOLDS) <= 0.05 * cases
+    verdicts = [ahead(settings) for settings in found]
+    assert verdicts.count(HOLDS) + verdicts.count(CROSSES) <= 0.05 * cases
+    far = [said("adafest_half_a_million", settings) for settings in found]
+    assert far.count(HOLDS) <= 0.05 * cases
 
 
 @pytest.mark.parametrize(("seeds", "times"), [(3, 1.0), (5, 1.0), (5, 3.0)])
@@ -175,8 +185,7 @@ def test_a_rise_is_missed_or_made_up_in_at_most_five_percent(run: Run) -> None:
     found = []
     for _ in range(300):
         line = {float(days): make("dpsgd", 0, 1) for days in (1, 2, 4, 8, 18)}
-        if rises := trend(Sample(line.values()), [line]):
-            found.append(rises.verdict)
+        found.append(Trend(Sample(line.values()), [line]).rises)
     assert found.count(HOLDS) <= MOST and found.count(FAILS) <= MOST
 
 
@@ -192,7 +201,7 @@ def test_a_fall_at_one_of_three_epsilons_is_made_up_in_at_most_five_percent(case
             one = make("dpsgd", 0, 1)
             runs = [replace(each, target_epsilon=epsilon, period=days) for each in one.runs]
             settings.append(Setting(one.key, tuple(runs)))
-        found.append(rises_with_period(population(settings)).verdict)
+        found.append(said("private_rises_with_period", settings))
     assert found.count(FAILS) <= most(cases)
 
 
@@ -203,8 +212,8 @@ def test_the_choice_of_frozen_embeddings_counts(run: Run) -> None:
     lost, refuted = [], []
     for _ in range(200):
         rivals = [make("dpsgd", 0, 1), *(make("frozen", 0.005, 1) for _ in range(20))]
-        lost.append(exponential_loses(population([*rivals, make("exponential", 0.005, 10)])).verdict)
-        refuted.append(significant_reduction(population([*rivals, make("adafest", 0.0049, 50)])).verdict)
+        lost.append(said("exponential_fails", [*rivals, make("exponential", 0.005, 10)]))
+        refuted.append(said("significant_reduction", [*rivals, make("adafest", 0.0049, 50)]))
     assert lost.count(HOLDS) <= most(200) and refuted.count(FAILS) <= most(200)
 
 
@@ -216,7 +225,7 @@ def test_settings_without_a_common_seed_are_judged_by_counting_the_choice(run: R
     for _ in range(200):
         early = [make("adafest", 0, 10, seeds=2) for _ in range(20)]
         late = [Setting(s.key, s.runs[2:]) for s in (make("adafest", 0, 10) for _ in range(20))]
-        found.append(beats_dpsgd(population([make("dpsgd", 0, 1), *early, *late])).verdict)
+        found.append(said("adafest_beats_dpsgd", [make("dpsgd", 0, 1), *early, *late]))
     assert found.count(HOLDS) <= most(200)
 
 
@@ -233,7 +242,7 @@ def test_a_text_that_is_cut_less_than_four_click_data_sets_is_rarely_cut_more(ca
     refuted = 0
     for _ in range(cases):
         text, clicks = panel((0, 100)), [panel((0, 50), (0.00099, 1000)) for _ in range(4)]
-        refuted += any(cuts_more(one, text, len(clicks)).verdict == FAILS for one in clicks)
+        refuted += any(AheadOnOther("adafest")((one, text), len(clicks)).verdict == FAILS for one in clicks)
     assert refuted <= most(cases)
 
 
@@ -285,10 +294,10 @@ def test_a_setting_that_scatters_more_than_others_is_not_pooled_with_them(run: R
 
 def test_runs_of_different_seeds_are_compared_as_single_runs_are(run: Run) -> None:
     make = maker(run, random.Random(0), 0.0001, seeds=5)
-    for loss, said in ((0.003, OPEN), (0.03, HOLDS)):
+    for loss, expected in ((0.003, OPEN), (0.03, HOLDS)):
         one, other = make("adafest", loss, 10), make("dpsgd", 0, 1)
         later = Setting(other.key, tuple(replace(run, seed=run.seed + 5) for run in other.runs))
-        assert verdict(Above(between(Sample([one, later]), later, one))) == said
+        assert verdict(Above(between(Sample([one, later]), later, one))) == expected
 
 
 def test_ten_seeds_tell_who_is_ahead(run: Run) -> None:

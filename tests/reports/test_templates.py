@@ -1,52 +1,21 @@
-"""Every finding is worded by a macro that takes the finding's numbers, whichever way its test ends."""
+"""The templates, and the words of findings."""
 
 from __future__ import annotations
-
-import ast
-from dataclasses import fields
-from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
 
-from reports import claims
-from reports.claims.claim import Finding
-from reports.templates import ENVIRONMENT, render, sentences
-
-PLACE_OF_NAME = {"finding": 1, "all_of": 1, "sentences": 0}
-NOT_WORDED = {field.name for field in fields(Finding)}
-"""Numbers of a finding that stand beside its words: its interval, and whether untried settings matter."""
-
-
-def worded() -> list[tuple[str, str, frozenset[str]]]:
-    """(file, macro, numbers) of every finding that the claims' tests make."""
-    found = []
-    for path in sorted(Path(claims.__path__[0]).glob("*.py")):
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in PLACE_OF_NAME):
-                continue
-            name = call.args[PLACE_OF_NAME[call.func.id]] if len(call.args) > PLACE_OF_NAME[call.func.id] else None
-            if name is not None and not isinstance(name, ast.Constant):
-                continue  # the functions that pass a macro's name on
-            macro = "all_of" if name is None else str(name.value)
-            numbers = {keyword.arg for keyword in call.keywords if keyword.arg} - NOT_WORDED
-            found.append((path.name, macro, frozenset(numbers | ({"findings"} if call.func.id == "all_of" else set()))))
-    return found
-
-
-def test_every_finding_has_the_numbers_that_its_macro_words() -> None:
-    module = ENVIRONMENT.get_template("evidence.md.jinja").module
-    calls = worded()
-    assert len(calls) > 30
-    for file, macro, numbers in calls:
-        assert hasattr(module, macro), f"{file} names {macro}, which evidence.md.jinja does not have"
-        assert set(getattr(module, macro).arguments) == numbers, (file, macro)
-
-
-def test_sentences_stand_on_one_line() -> None:
-    assert sentences("lacking", names=["dpsgd", "fest"], where="ε = 1") == "No DP-SGD or DP-FEST (one k) runs at ε = 1."
+from reports.claims.claim import missing, undecided
+from reports.claims.estimate import INCONCLUSIVE, OPEN
+from reports.templates import render
 
 
 def test_a_value_that_a_template_lacks_is_an_error_and_not_a_gap() -> None:
     with pytest.raises(UndefinedError):
         render("table.html.jinja", caption="c", columns=[])
+
+
+def test_what_is_missing_can_be_trained_and_what_is_undecided_cannot() -> None:
+    lacking, never = missing("DP-SGD or DP-FEST (one k) runs"), undecided("No data.")
+    assert (lacking.verdict, lacking.words) == (OPEN, "No DP-SGD or DP-FEST (one k) runs yet.")
+    assert lacking.without_runs and not never.without_runs and never.verdict == INCONCLUSIVE

@@ -13,7 +13,7 @@ from dpfest.errors import UserError
 if TYPE_CHECKING:
     import polars as pl
 
-    from pipelines.trained import Trained
+    from pipelines.train.trained import Trained
 
 
 def run_predict(run: str, arguments: Sequence[str], to: str, split: str | None) -> None:
@@ -71,7 +71,7 @@ def _trained(run: str, arguments: Sequence[str], split: str | None) -> Trained:
         raise UserError(
             "Name rows: new ones, as in data.path=new.parquet, or a split of the run's own by --split=test."
         )
-    from pipelines.trained import load
+    from pipelines.train.trained import load
 
     return load(run, *arguments)
 

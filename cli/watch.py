@@ -11,7 +11,7 @@ from dpfest.errors import UserError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from pipelines.watch import SweepNow
+    from pipelines.runs.watch import SweepNow
 
 REFRESH_SECONDS = 2.0
 _SHOWN = 20
@@ -41,7 +41,7 @@ def run_watch(runs: str) -> None:
 
 def _found(runs: str) -> SweepNow:
     from pipelines.config.calls import RECORDS
-    from pipelines.watch import sweep_now
+    from pipelines.runs.watch import sweep_now
 
     now = sweep_now(Path(runs), Path(runs) / RECORDS)
     if now is None:

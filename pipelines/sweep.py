@@ -18,10 +18,10 @@ from pipelines.config.calls import Call, cluster_jobs, records_folder
 from pipelines.config.settings import Config
 from pipelines.runs.grid import PlannedRun
 from pipelines.runs.release import RELEASE, SUMMARY
+from pipelines.runs.watch import write_plan
 from pipelines.system.engines import ClusterError, Ended, Jobs, function
 from pipelines.system.processes import Child, Pool, cores, sigterm_interrupts
 from pipelines.system.records import Record
-from pipelines.watch import write_plan
 
 # Imported once, in the server that every run's process is forked from; none of them starts a thread on import.
 # torch's optimisers import torch._dynamo on first use: a second a run.

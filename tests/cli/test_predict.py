@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from tests.cli.conftest import Command
-from tests.pipelines.test_trained import QUICK, SINGLE, TABLE, clicks
+from tests.pipelines.test_train_trained import QUICK, SINGLE, TABLE, clicks
 
 
 def test_new_rows_are_scored_and_evaluated(dpfest_here: Command, tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from cli.watch import _drawn
+from pipelines.runs.watch import SILENT_SECONDS, sweep_now
 from pipelines.system.records import Record
-from pipelines.watch import SILENT_SECONDS, sweep_now
 from tests.cli.conftest import Command
 
 

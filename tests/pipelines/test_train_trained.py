@@ -21,7 +21,7 @@ from pipelines.data.stream import Stream
 from pipelines.preprocess import preprocess
 from pipelines.runs.directory import RunDirectory
 from pipelines.train import RunOutcome, make_run
-from pipelines.trained import load
+from pipelines.train.trained import load
 
 QUICK = ["train.steps=2", "train.batch_size=64", "device=cpu", "privacy.noise_seed=0"]
 TABLE = ["data=table", "data.path=clicks.parquet", 'data.label="rating > 3"', "data.numeric={price: log1p}"]

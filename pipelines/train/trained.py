@@ -1,6 +1,6 @@
 """A trained model for use: its weights, and what makes the rows that it reads of new data.
 
-    from pipelines.trained import load
+    from pipelines.train.trained import load
 
     trained = load("runs/clicks/fest/0a1b2c3d4e5f")
     scores = trained.predict("new.parquet")     # polars: probability, logit

@@ -301,7 +301,7 @@ class TableRows:
         bags = [lists(frame.get_column(name), separator) for name, separator in self._separators.items()]
         numeric = np.empty((frame.height, len(read)), np.float32, order="F")
         for place, (name, values) in enumerate(read.items()):
-            numeric[:, place] = transformed(values, self._transforms[name], frame.get_column(name))
+            transformed(values, self._transforms[name], frame.get_column(name), numeric[:, place])
         contents = (one.content() for one in bags)
         return RowBlock(
             content=line_content([*read.values(), *singles, *units, *contents, *numbered]),

@@ -116,7 +116,7 @@ def transform(name: str, text: str) -> Transform:
         UserError: it is none of them.
     """
     if text == "log1p":
-        return lambda values: np.copysign(np.log1p(np.abs(values)), values)
+        return _signed_log1p
     if text == "none":
         return lambda values: values
     match = _STANDARD.fullmatch(text.strip())
@@ -135,18 +135,28 @@ def transform(name: str, text: str) -> Transform:
     return standardised
 
 
-def transformed(values: NDArray[np.float64], change: Transform, column: pl.Series) -> NDArray[np.float32]:
-    """Return transformed numbers, missing ones as 0, shape [n].
+def _signed_log1p(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    changed = np.abs(values)
+    np.log1p(changed, out=changed)
+    return np.copysign(changed, values, out=changed)
+
+
+def transformed(
+    values: NDArray[np.float64], change: Transform, column: pl.Series, out: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return transformed numbers, missing ones as 0, in ``out``, shape [n].
 
     Raises:
         BadValueError: a number is infinite, or too large for a model.
     """
-    with np.errstate(over="ignore"):
-        changed = change(values).astype(np.float32)
-    infinite = np.isinf(values) | np.isinf(changed)
+    with np.errstate(over="ignore", invalid="ignore"):
+        out[:] = change(values)
+        if np.isfinite(values.sum() + out.sum()):  # so all are; most columns lack no value
+            return out
+    infinite = np.isinf(values) | np.isinf(out)
     refuse_first(infinite, column, "is {}, too large a number: correct it, or leave it empty")
-    changed[np.isnan(changed)] = 0
-    return changed
+    out[np.isnan(out)] = 0
+    return out
 
 
 def numbers(column: pl.Series) -> NDArray[np.float64]:

@@ -27,7 +27,10 @@ from reports.wording import flag, metric, multiple, number, plural, settings_tex
 SHOWN = ("smaller_tables", "fest", "fest_equal", "adafest", "adafest_plus")
 """The algorithms of the picture and of README's table."""
 
+PAPERS_MODELS = ("pctr", "roberta")
 _COLUMNS = 4
+_ALONE = 1.8
+"""How much larger one panel alone is drawn."""
 _BAND = "#E6F2E6"
 
 
@@ -91,10 +94,12 @@ class Frontier:
 
     @property
     def title(self) -> str:
-        """Dataset, with the utility of DP-SGD and of frozen embeddings."""
+        """Dataset, and any model but the paper's, with the utility of DP-SGD and of frozen embeddings."""
         named = zip(("DP-SGD", "frozen"), self.controls, strict=True)
         known = [f"{name} {value:.3f}" for name, value in named if value is not None]
-        return f"{self.population.dataset}\n{', '.join(known)}"
+        own = self.population.model
+        model = "" if own in PAPERS_MODELS else f", model={own}"
+        return f"{self.population.dataset}{model}\n{', '.join(known)}"
 
 
 def main(groups: Sequence[Population]) -> list[Frontier]:
@@ -115,10 +120,11 @@ def picture(frontiers: Sequence[Frontier]) -> Drawing | None:
         return None
     columns = min(len(frontiers) + 1, _COLUMNS)
     lines = math.ceil((len(frontiers) + 1) / columns)
-    figure = Drawing(2.6 * columns, 0.2 + 2.3 * lines)
+    wide = _ALONE if len(frontiers) == 1 else 1.0
+    figure = Drawing(2.6 * columns * wide, 0.2 + 2.3 * lines * wide)
     grid = figure.subplots(lines, columns, squeeze=False)
     for axes, frontier in zip(grid.flat, frontiers, strict=False):
-        _draw(axes, frontier)
+        _draw(axes, frontier, named=len(frontiers) == 1)
     for axes in grid.flat[len(frontiers) :]:
         axes.set_axis_off()
     names = [name for name in SHOWN if any(name in frontier.curves for frontier in frontiers)]
@@ -132,12 +138,13 @@ def picture(frontiers: Sequence[Frontier]) -> Drawing | None:
     return figure
 
 
-def _draw(axes: Axes, frontier: Frontier) -> None:
+def _draw(axes: Axes, frontier: Frontier, named: bool) -> None:
+    """Draw a panel; ``named`` writes beside each point what sets it apart, for which one panel alone has room."""
     frozen = frontier.frozen_loss
     worst = [0.02]
     for name in SHOWN:
         if one := frontier.curves.get(name):
-            worst.append(_curve(axes, frontier, name, one))
+            worst.append(_curve(axes, frontier, name, one, named))
     bottom = max(worst) * 1.15 if frozen is None else min(1.12 * frozen, max(1.15 * max(worst), 0.02))
     axes.axhspan(-1, NEARLY, color=_BAND, zorder=0, linewidth=0)
     axes.axhline(0, color="#000000", linewidth=0.8, zorder=1)
@@ -165,7 +172,7 @@ def _losses(one: Curve) -> list[float]:
     return [-one.gain(place).value for place, _ in one.knots]
 
 
-def _curve(axes: Axes, frontier: Frontier, name: str, one: Curve) -> float:
+def _curve(axes: Axes, frontier: Frontier, name: str, one: Curve, named: bool) -> float:
     """Draw a curve; returns its largest loss."""
     look: dict[str, Any] = {"color": algorithm(name).colour, "marker": algorithm(name).marker}
     losses, reductions = _losses(one), [math.exp(place) for place, _ in one.knots]
@@ -175,7 +182,11 @@ def _curve(axes: Axes, frontier: Frontier, name: str, one: Curve) -> float:
     axes.errorbar(reductions, losses, finite, **line, **look)
     (marks,) = axes.plot(reductions, losses, linestyle="none", markersize=3.2, zorder=4, **look)
     words = [settings_text(setting, frontier.population) for _, setting in one.knots]
-    points = zip(reductions, losses, words, strict=True)
+    points = list(zip(reductions, losses, words, strict=True))
+    shared = set.intersection(*(set(text.split(", ")) for text in words)) if len(words) > 1 else set()
+    for cut, lost, text in points if named else ():
+        text = ", ".join(word for word in text.split(", ") if word not in shared)
+        axes.annotate(text, (cut, lost), (3, 3), textcoords="offset points", fontsize=6.5, color=look["color"])
     hover(marks, [f"{label(name)}, {multiple(cut)}: loss {lost:.4f} ({text})" for cut, lost, text in points])
     return max(losses)
 

@@ -40,10 +40,9 @@ def run_watch(runs: str) -> None:
 
 
 def _found(runs: str) -> SweepNow:
-    from pipelines.config.calls import RECORDS
     from pipelines.runs.watch import sweep_now
 
-    now = sweep_now(Path(runs), Path(runs) / RECORDS)
+    now = sweep_now(Path(runs))
     if now is None:
         raise UserError(f"No sweep has made runs in {runs}: name its folder, as in `dpfest watch runs`.")
     return now

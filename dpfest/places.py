@@ -95,11 +95,9 @@ class RowPlaces:
         self.bounds = [0, *accumulate(rows for rows, _ in self.shapes)]
         self.ends = [0, *accumulate(rows * dim for rows, dim in self.shapes)]
         self.rows = rows
-        count = self.bounds[-1]
-        if rows is not None:  # a GPU's would be waited for, and are those of a layout that was checked
-            count = 1 + int(self._host_rows.max(initial=-1)) if rows.device.type == "cpu" else 0
-        if count > _MOST_ROWS or max((dim for _, dim in self.shapes), default=0) > _MOST_DIM:
-            raise UserError(f"cipher=chacha20/1 numbers up to {_MOST_ROWS:,} rows of up to {_MOST_DIM:,} values.")
+        self._refuse_more(self.bounds[-1] if rows is None else 0)
+        if rows is not None and rows.device.type == "cpu":  # a GPU's are checked when the host reads them, and waits
+            self._numbers(0, 0)
 
     def pieces(self, start: int, count: int) -> Iterator[Piece]:
         """See :class:`Places`."""
@@ -121,7 +119,13 @@ class RowPlaces:
     @cached_property
     def _host_rows(self) -> Whole:
         assert self.rows is not None
-        return self.rows.cpu().numpy()
+        rows = self.rows.cpu().numpy()
+        self._refuse_more(1 + int(rows.max(initial=-1)))
+        return rows
+
+    def _refuse_more(self, count: int) -> None:
+        if count > _MOST_ROWS or max((dim for _, dim in self.shapes), default=0) > _MOST_DIM:
+            raise UserError(f"cipher=chacha20/1 numbers up to {_MOST_ROWS:,} rows of up to {_MOST_DIM:,} values.")
 
     def _numbers(self, begin: int, end: int) -> Words:
         if self.rows is None:

@@ -121,8 +121,7 @@ def make_private(
     read = DatasetReader(dataset, collate_fn, micro_batch_size)
     trained = algorithm if plan is None else plan.algorithm
     assert trained is not None
-    several = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
-    check_training(model, loss_fn, several, sparse=trained.sparse, lazy=trained.lazy)
+    check_training(model, loss_fn, optimizer, sparse=trained.sparse, lazy=trained.lazy)
     if not hasattr(dataset, "__len__"):
         raise UserError("dataset must have a length: the number of examples is part of the plan.")
     if units is not None:

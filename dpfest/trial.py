@@ -298,8 +298,7 @@ def validate(
     Raises:
         UserError: a ``ValueError`` that names every layer at fault, and the remedy of each.
     """
-    several = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else optimizers
-    check_training(model, loss_fn, several)
+    check_training(model, loss_fn, optimizers)
     key = NoiseKey.fresh()
     recorder = Recorder(model, loss_fn, key)
     examples = np.arange(_count(batch) if collate_fn is None else len(batch))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import types
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,14 +31,14 @@ def refuse(faults: Iterable[str]) -> None:
 
 
 def check_training(
-    model: Any, loss_fn: Any, optimizers: Sequence[Any] | None = None, *, sparse: bool = False, lazy: bool = False
+    model: Any, loss_fn: Any, optimizers: Any = None, *, sparse: bool = False, lazy: bool = False
 ) -> None:
     """Refuse a model, a loss function and optimisers together.
 
     Args:
         model: see :func:`model_faults`.
         loss_fn: see :func:`loss_fn_faults`.
-        optimizers: see :func:`optimizer_faults`; None to leave them unchecked.
+        optimizers: one or several, see :func:`optimizer_faults`; None to leave them unchecked.
         sparse: see there.
         lazy: see there.
 
@@ -46,7 +47,8 @@ def check_training(
     """
     faults = [*model_faults(model), *loss_fn_faults(loss_fn)]
     if optimizers is not None and isinstance(model, nn.Module):
-        faults += optimizer_faults(optimizers, model, sparse=sparse, lazy=lazy)
+        several = optimizers if isinstance(optimizers, Sequence) else [optimizers]
+        faults += optimizer_faults(several, model, sparse=sparse, lazy=lazy)
     refuse(faults)
 
 
@@ -150,8 +152,12 @@ def optimizer_faults(optimizers: Sequence[Any], model: nn.Module, *, sparse: boo
                     f"{kind} holds a parameter of shape {tuple(parameter.shape)} that is not the model's: it would "
                     "never be trained. Make it part of the model, or leave it out."
                 )
-            if twice := _named(held.keys() & stepped, names):
-                yield f"{twice} is in two optimisers. Leave it to one."
+            if again := _named(held.keys() & stepped, names):
+                yield f"{again} is in two optimisers. Leave it to one."
+            if len(held) < len(group["params"]):
+                counts = Counter(map(id, group["params"]))
+                twice = _named([place for place in counts if counts[place] > 1], names)
+                yield f"{twice} is in an optimiser twice. Give it once."
             stepped |= held.keys()
             of_tables = _named(held.keys() & tables, names)
             if of_tables and lazy and not is_plain_sgd(optimizer, group):
@@ -206,9 +212,18 @@ def check_losses(losses: Any, outputs: Iterable[tuple[str, nn.Module, Tensor]]) 
 
 def is_plain_sgd(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
     """Return whether a step is ``w -= lr * gradient``: torch.optim.SGD itself, no momentum, weight decay or hooks."""
+    return _is_plain(torch.optim.SGD, optimizer, group, "momentum", "dampening")
+
+
+def is_plain_adagrad(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> bool:
+    """Return whether an optimiser is torch.optim.Adagrad itself, without weight decay or hooks."""
+    return _is_plain(torch.optim.Adagrad, optimizer, group)
+
+
+def _is_plain(kind: type, optimizer: torch.optim.Optimizer, group: Mapping[str, Any], *options: str) -> bool:
     hooks = [*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks]
-    options = ("momentum", "weight_decay", "dampening", "maximize", "differentiable")
-    return type(optimizer) is torch.optim.SGD and not hooks and not any(group.get(name) for name in options)
+    unset = ("weight_decay", "maximize", "differentiable", *options)
+    return type(optimizer) is kind and not hooks and not any(group.get(name) for name in unset)
 
 
 class HeldTensors:

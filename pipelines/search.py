@@ -36,7 +36,7 @@ import yaml
 from dpfest.errors import UserError
 from dpfest.noise import NoiseKey
 from dpfest.search import SearchPlan
-from dpfest.validation import model_faults, optimizer_faults, refuse
+from dpfest.validation import check_training
 from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
@@ -102,8 +102,7 @@ def refuse_untrainable(settings: Sequence[Config], stream: Stream) -> None:
             device_of(config.device)
             task = task or task_of(config, stream.days[0], torch.device("cpu"), whole=False)
             made, algorithm = optimizers(task.model, config.optimizer), config.algorithm
-            refuse(model_faults(task.model))
-            refuse(optimizer_faults(made, task.model, sparse=algorithm.sparse, lazy=algorithm.lazy))
+            check_training(task.model, task.losses, made, sparse=algorithm.sparse, lazy=algorithm.lazy)
 
 
 class PrivateSearch:

@@ -30,6 +30,14 @@ _DENSE, _ROWS, _MAP = tl.constexpr(DENSE), tl.constexpr(ROWS), tl.constexpr(MAP)
 
 
 @triton.jit
+def _words_of(number, r0, a0, r1, a1, r2, a2, r3, a3):
+    """Return radius and angle of a pair of a block, ``number`` a constant or a lane's own."""
+    radius = tl.where(number == 0, r0, tl.where(number == 1, r1, tl.where(number == 2, r2, r3)))
+    angle = tl.where(number == 0, a0, tl.where(number == 1, a1, tl.where(number == 2, a2, a3)))
+    return radius, angle
+
+
+@triton.jit
 def _add(values, at, inside, x, factor, error, reals, found, places, rounded, room):
     deviation, size, inverse = tl.load(reals), tl.load(reals + 1), tl.load(reals + 2)
     unit = nearest(x)
@@ -47,14 +55,8 @@ def _add_block(
     r0, a0, r1, a1, r2, a2, r3, a3 = words(key, block, layout)
     deviation = tl.load(reals)
     for number in tl.static_range(4):
-        if number == 0:
-            cosine, sine, factor, error = pair(r0, a0, deviation)
-        elif number == 1:
-            cosine, sine, factor, error = pair(r1, a1, deviation)
-        elif number == 2:
-            cosine, sine, factor, error = pair(r2, a2, deviation)
-        else:
-            cosine, sine, factor, error = pair(r3, a3, deviation)
+        radius, angle = _words_of(number, r0, a0, r1, a1, r2, a2, r3, a3)
+        cosine, sine, factor, error = pair(radius, angle, deviation)
         now = at + 2 * number * step
         here = inside & (now >= 0) & (now < last)
         _add(values, now, here, cosine, factor, error, reals, found, places, rounded, room)
@@ -125,14 +127,8 @@ def untouched_rows(alive, universe, key, reals, found, places, rounded, room, BL
     deviation, least = tl.load(reals), tl.load(reals + 1)
     flags = block * 0
     for number in tl.static_range(4):
-        if number == 0:
-            cosine, sine, factor, error = pair(r0, a0, deviation)
-        elif number == 1:
-            cosine, sine, factor, error = pair(r1, a1, deviation)
-        elif number == 2:
-            cosine, sine, factor, error = pair(r2, a2, deviation)
-        else:
-            cosine, sine, factor, error = pair(r3, a3, deviation)
+        radius, angle = _words_of(number, r0, a0, r1, a1, r2, a2, r3, a3)
+        cosine, sine, factor, error = pair(radius, angle, deviation)
         row = block * 8 + 2 * number
         inside = row < universe
         own = _alive(row, inside, cosine, factor, error, least, deviation, found, places, rounded, room)
@@ -158,9 +154,7 @@ def touched_rows(alive, rows, sums, count, key, reals, found, places, rounded, r
     inside = lane < count
     row = tl.load(rows + lane, mask=inside, other=0)
     r0, a0, r1, a1, r2, a2, r3, a3 = words(key, row >> 3, _MAP)
-    which = (row >> 1) & 3
-    radius = tl.where(which == 0, r0, tl.where(which == 1, r1, tl.where(which == 2, r2, r3)))
-    angle = tl.where(which == 0, a0, tl.where(which == 1, a1, tl.where(which == 2, a2, a3)))
+    radius, angle = _words_of((row >> 1) & 3, r0, a0, r1, a1, r2, a2, r3, a3)
     deviation = tl.load(reals)
     cosine, sine, factor, error = pair(radius, angle, deviation)
     x = tl.where((row & 1) == 0, cosine, sine)

@@ -7,7 +7,6 @@ the kernel that sums it: whoever asks for a gradient moves no weight.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
@@ -18,7 +17,7 @@ from dpfest.device.memory import blocks, launch, reals, table
 from dpfest.device.sums import FLOATS
 from dpfest.parts import RowGradient
 from dpfest.tables import Table
-from dpfest.validation import is_plain_sgd
+from dpfest.validation import is_plain_adagrad, is_plain_sgd
 
 _ROWS, _WIDTH = 16, 32
 _COLUMNS = tl.constexpr(7)
@@ -100,10 +99,3 @@ def take_steps(
         grid = blocks(max(one[4] for one, _ in found.values()), _ROWS), len(found)
         launch(take, grid, numbers, settings, FLOAT=FLOATS[values.dtype], WIDTH=_WIDTH, BLOCK=_ROWS)
     return set(found)
-
-
-def is_plain_adagrad(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
-    """Return whether an optimiser is torch.optim.Adagrad itself, without weight decay or hooks."""
-    hooks = [*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks]
-    options = ("weight_decay", "maximize", "differentiable")
-    return type(optimizer) is torch.optim.Adagrad and not hooks and not any(group.get(name) for name in options)

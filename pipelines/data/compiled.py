@@ -23,7 +23,7 @@ _SIGNATURES = {
     "add_numbers": [_POINTER, _WHOLE, _WORD, _POINTER],
     "keys_of_texts": [_POINTER, _WORD, _WHOLE, _POINTER],
 }
-_library = None
+_library: Any = None
 if sys.byteorder == "little":
     _library = load(Path(__file__).with_name("_hashing"), _SIGNATURES, 1, counts=("keys_of_texts",))
 
@@ -31,9 +31,14 @@ _stream_of = ctypes.pythonapi.PyCapsule_GetPointer
 _stream_of.restype, _stream_of.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
 
 
+def _serves(values: NDArray[Any]) -> bool:
+    """Whether a loop may read this array: 64 bits a value, one after the other."""
+    return _library is not None and values.flags.c_contiguous and values.dtype.itemsize == 8
+
+
 def splitmix64(values: NDArray[np.uint64], mixed: NDArray[np.uint64]) -> bool:
     """Write :func:`pipelines.data.hashing.splitmix64` of values to ``mixed``, both [...]; False if no loop serves."""
-    if _library is None or not values.flags.c_contiguous or not mixed.flags.c_contiguous:
+    if not (_serves(values) and _serves(mixed)):
         return False
     _library.dpfest_splitmix64(values.ctypes.data, values.size, mixed.ctypes.data)
     return True
@@ -45,7 +50,7 @@ def add_field(field: NDArray[Any], weight: np.uint64, content: NDArray[np.uint64
     Returns:
         False if no loop serves.
     """
-    if _library is None or not field.flags.c_contiguous:
+    if not _serves(field):
         return False
     add = _library.dpfest_add_numbers if field.dtype == np.float64 else _library.dpfest_add_field
     add(field.ctypes.data, len(field), int(weight), content.ctypes.data)

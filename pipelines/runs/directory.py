@@ -97,12 +97,12 @@ class RunDirectory:
 
         :meth:`finish` records that it is done.
         """
-        self.write_config(settings)
-        self.write_status("running")
         name = "/".join(self.path.parts[-3:])
         self._tracker = tracker_of(
             settings["log"], settings["paths"]["log"], self.private, name, released_settings(settings)
         )
+        self.write_config(settings)
+        self.write_status("running")
         try:
             yield
         except (SystemExit, KeyboardInterrupt):

@@ -57,7 +57,7 @@ def plan(composer: Composer, overrides: Sequence[str]) -> Plan:
     runs: dict[Path, PlannedRun] = {}
     for line in _multiruns(composer, overrides):
         for own, cfg in composer.expand([text for text in line if not text.startswith("hydra")]):
-            config = replace(typed(cfg), distributed="off")
+            config = replace(typed(cfg), distributed="off")  # whatever the environment says of ranks
             folder = run_folder(config)
             runs.setdefault(folder, PlannedRun(tuple(own), config, folder))
     return Plan(list(runs.values()))

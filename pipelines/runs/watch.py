@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from pipelines.config.calls import RECORDS
 from pipelines.runs.grid import PlannedRun
 from pipelines.runs.release import RELEASE, SUMMARY
 from pipelines.system.files import OWNER_ONLY, private_folder, write_json
@@ -70,18 +71,14 @@ class SweepNow:
 
 def write_plan(folder: Path, runs: Sequence[PlannedRun]) -> None:
     """Write which runs a sweep is to make, to the folder of its records."""
-    plan = SweepPlan(["/".join(run.folder.parts[-3:]) for run in runs], time.time())
+    plan = SweepPlan(list(map(str, runs)), time.time())
     private_folder(folder)
     write_json(folder / PLAN, asdict(plan), OWNER_ONLY)
 
 
-def sweep_now(runs: Path, records: Path) -> SweepNow | None:
-    """Return how the latest sweep is getting on; None if there was none.
-
-    Args:
-        runs: ``paths.runs``.
-        records: the folder of its records.
-    """
+def sweep_now(runs: Path) -> SweepNow | None:
+    """Return how the latest sweep into a folder of runs is getting on; None if there was none."""
+    records = runs / RECORDS
     try:
         plan = SweepPlan(**json.loads((records / PLAN).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

@@ -111,6 +111,7 @@ def _lines(several: Sequence[Metrics]) -> Iterator[tuple[int, str, float]]:
 class _TensorBoard:
     def __init__(self, module: Any, folder: Path) -> None:
         self._module, self._folder = module, folder
+        self._writer: Any = None
 
     def begin(self, kept: Sequence[Metrics]) -> None:
         # What an earlier process wrote of steps that are taken again is hidden.
@@ -122,7 +123,8 @@ class _TensorBoard:
             self._writer.add_scalar(name, value, metrics["step"])
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:  # a run may be refused before it begins
+            self._writer.close()
 
 
 class _MLflow:

@@ -34,20 +34,19 @@ from pipelines.config.settings import Config, typed
 from pipelines.data.clicks.config import ClickConfig
 from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.table import ColumnsConfig
-from pipelines.data.clicks.table_frames import FRAME_ROWS, ColumnCheck, Frame, Wanted, columns_of
+from pipelines.data.clicks.table_frames import ColumnCheck, Frame, Wanted, columns_of, in_frames
 from pipelines.data.clicks.writer import record_of, records_of, vocabulary_of
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import Rows
 from pipelines.data.source import Progress
 from pipelines.data.stream import Stream
 from pipelines.preprocess import dataset_folder, preprocess
-from pipelines.runs.release import CONFIG, RELEASE, SUMMARY, WEIGHTS
+from pipelines.runs.release import CONFIG, PRIVATE, RELEASE, SUMMARY, WEIGHTS
 from pipelines.system.plain import yaml_value
 from pipelines.tasks.calibration import Platt
 from pipelines.tasks.clicks import EVALUATION_BATCH, ClickTask, Evaluation
 from pipelines.tasks.task import Task, device_of, smaller_tables, task_of
 
-PRIVATE = "private"
 _ALLOWED = ("data.", "device=", "paths.data=")
 
 
@@ -77,9 +76,7 @@ class TableInMemory:
         ColumnCheck(wanted)("the table", self._table.schema)
 
     def read(self, wanted: Wanted, progress: Progress) -> Iterator[Frame]:
-        columns = self._table.select(columns_of(wanted))
-        for before in range(0, columns.height, FRAME_ROWS):
-            yield Frame(columns[before : before + FRAME_ROWS], "the table", before)
+        yield from in_frames(self._table.select(columns_of(wanted)), "the table")
 
 
 class Trained:
@@ -91,10 +88,10 @@ class Trained:
         device: where the model is.
     """
 
-    def __init__(self, config: Config, summary: Mapping[str, Any], weights: Path, trained_on: Path | None) -> None:
+    def __init__(self, config: Config, summary: Mapping[str, Any], weights: Path, trained: Config) -> None:
         self.config, self.summary = config, summary
         self.device = device_of(config.device)
-        self._weights, self._trained_on = weights, trained_on
+        self._weights, self._trained = weights, trained
         self._task: Task | None = None
 
     @property
@@ -139,7 +136,8 @@ class Trained:
             yield _click_scores(self._task.scores(rows), self.calibration)
 
     def scored_split(self, split: str) -> Iterator[pl.DataFrame]:
-        """Yield the scores of one split of the data of the settings, which are prepared if they are not there.
+        """Yield the scores of one split of the data of the settings, which are prepared if they are not there; of a
+        stream, of its last day.
 
         Of clicks as :meth:`scored`; of texts ``label``, the most probable class, and the probability of each class.
         """
@@ -195,22 +193,21 @@ class Trained:
         with tempfile.TemporaryDirectory() as scratch:
             for source in data.to_score(Path(scratch), labelled):
                 self._task_for(source)
-                vocabulary = vocabulary_of(source, data.vocabulary, self._folder)
+                vocabulary = vocabulary_of(source, data.vocabulary, self._dataset)
                 record, cut = record_of(source, data.bags), Counter[str]()
                 for block in source.blocks(progress):
                     records = records_of(block, vocabulary, record, data.bags, cut)
                     for start in range(0, len(records), EVALUATION_BATCH):
                         yield Rows.of(records[start : start + EVALUATION_BATCH])
 
-    @property
-    def _folder(self) -> Path:
-        """The folder of the data that were trained on, which may be gone."""
-        return self._trained_on or Path(self.config.paths.data)
+    def _dataset(self) -> Path:
+        """Return the folder of the data that were trained on, whose name is made of their source."""
+        return dataset_folder(dataclasses.replace(self._trained, paths=self.config.paths))
 
     def _task_for(self, source: RowSource) -> None:
         """Make the model, whose features are those of the source."""
         if self._task is None:
-            vocabulary = vocabulary_of(source, self._clicks.vocabulary, self._folder)
+            vocabulary = vocabulary_of(source, self._clicks.vocabulary, self._dataset)
             combiners = [bag.combiner for bag in self._clicks.bags.values()]
             features = SourceFeatures(vocabulary.sizes, source.categorical_names, source.numeric_names, combiners)
             smaller = smaller_tables(self.config)
@@ -270,20 +267,12 @@ def load(run: str | Path, *overrides: str) -> Trained:
         )
     own = run / PRIVATE / CONFIG
     settings = _read(own if own.is_file() else release / CONFIG)
-    before = typed(settings)
+    trained = typed(settings)
     if not (release / WEIGHTS).is_file():
         raise UserError(f"{run} kept no weights: train it with train.save_model=true.")
     for key, value in _parsed(overrides):
         _set(settings, key, value)
-    return Trained(typed(settings), _read(release / SUMMARY), release / WEIGHTS, _folder_of(before))
-
-
-def _folder_of(config: Config) -> Path | None:
-    """Return the folder of the data that were trained on; None if their source is gone, of which its name is made."""
-    try:
-        return dataset_folder(config)
-    except (UserError, OSError):
-        return None
+    return Trained(typed(settings), _read(release / SUMMARY), release / WEIGHTS, trained)
 
 
 def _parsed(overrides: Sequence[str]) -> list[tuple[list[str], Any]]:

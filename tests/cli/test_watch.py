@@ -43,7 +43,7 @@ def test_runs_are_counted_with_their_progress_and_reasons(dpfest_here: Command, 
         "running     names/fest/cccccccccccc  20/113 after 9 s  loss 0.4",
         "silent      names/fest/dddddddddddd  20/113 after 9 s  loss 0.4",
     ]
-    now = sweep_now(tmp_path / "runs", records)
+    now = sweep_now(tmp_path / "runs")
     assert now is not None and _drawn(now).row_count == 3
 
 

@@ -402,6 +402,9 @@ def test_what_is_no_model_batch_or_loss_is_refused_in_words() -> None:
     with pytest.raises(UserError, match="is in two optimisers"):
         model = network()
         validate(model, plain, numbers(), [torch.optim.SGD(model.parameters()), torch.optim.SGD(model[0].parameters())])
+    with pytest.raises(UserError, match=r"0\.weight is in an optimiser twice"), pytest.warns(match="duplicate"):
+        model = network()
+        validate(model, plain, numbers(), torch.optim.SGD([*model.parameters(), model[0].weight]))
 
 
 def random_model(generator: torch.Generator) -> tuple[nn.Module, Losses, Any]:

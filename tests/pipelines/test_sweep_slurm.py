@@ -21,19 +21,7 @@ from pipelines.runs.grid import PlannedRun, plan
 from pipelines.sweep import Stages, run_all
 from pipelines.system.engines import ClusterError
 from tests.pipelines.slurm_here import slurm, told
-from tests.pipelines.watched import (
-    ATTEMPTS,
-    GO_ON,
-    HELD,
-    HOLD,
-    KEYS,
-    STAGE,
-    lines,
-    released,
-    sweeping,
-    until,
-    written,
-)
+from tests.pipelines.watched import ATTEMPTS, GO_ON, HELD, HOLD, KEYS, STAGE, lines, released, sweeping, until, written
 
 pytestmark = pytest.mark.cluster
 pytest.importorskip("submitit", reason="submitit is not installed: pip install -e '.[slurm]'")

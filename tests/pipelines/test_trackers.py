@@ -126,4 +126,16 @@ def test_mlflow_goes_on_with_its_run_and_learns_no_seed(
 def test_a_package_that_is_missing_is_named(config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(UserError, match=r"log=mlflow needs the package mlflow: pip install mlflow\."):
-        make_run(config("log=mlflow"))
+        make_run(asked := config("log=mlflow"))
+    assert not (run_folder(asked) / "status.json").exists(), "it does not seem to run"
+
+
+def test_a_run_that_is_refused_before_it_begins_says_why(
+    config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+    asked = config("log=tensorboard")
+    run = stopped_after(3, asked, monkeypatch)
+    (run / "private" / "state.pt").write_bytes(b"damaged")
+    with pytest.raises(UserError, match=r"state\.pt"):
+        make_run(asked)

@@ -112,8 +112,8 @@ def test_a_learnt_vocabulary_is_found_beside_the_data_or_missed(
     with pytest.raises(UserError, match=r"learnt from rows \(data\.vocabulary\.policy=threshold\): no release has it"):
         moved.predict()
     (folder,) = (tmp_path / "d").iterdir()
-    again = load(run.path, "data.path=clicks.parquet", f"paths.data={folder.parent}").predict()
-    assert again.equals(found)
+    again = load(run.path / "release", "data.path=clicks.parquet", f"paths.data={folder.parent}").predict()
+    assert again.equals(found), "paths.data says where the folder of the data is"
     unseen = pl.DataFrame({"user": ["nobody", None], "item": [10**12, None], "price": [0.0, None]})
     assert load(run.path).predict(unseen)["logit"].n_unique() == 1, "unknown values share the first row"
 

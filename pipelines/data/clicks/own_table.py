@@ -15,7 +15,7 @@ from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowBlock
 from pipelines.data.clicks.table import ColumnsConfig, FramesConfig, TableRows
 from pipelines.data.clicks.table_files import TableFiles
-from pipelines.data.clicks.table_frames import FRAME_ROWS, ColumnCheck, Frame, Frames, Wanted, columns_of
+from pipelines.data.clicks.table_frames import ColumnCheck, Frame, Frames, Wanted, columns_of, in_frames
 from pipelines.data.source import Progress
 from pipelines.system.checksum import fingerprint
 from pipelines.system.code import CHOICE, code_of, load, refuse_places, without_folder
@@ -113,8 +113,7 @@ class OwnFrames:
             where = f"frame {number} of {self._target}"
             check(where, frame.schema)
             rows += frame.height
-            for before in range(0, frame.height, FRAME_ROWS):
-                yield Frame(frame[before : before + FRAME_ROWS].select(columns), where, before)
+            yield from in_frames(frame.select(columns), where)
         if not rows:
             raise UserError(f"data.target={self._target}: frames() yields no row.")
 

@@ -297,7 +297,8 @@ class TableRows:
         singles = np.empty((len(self._singles), frame.height), np.uint64)
         for name, out in zip(self._singles, singles, strict=True):
             keys(frame.get_column(name), out)
-        units = [keys(frame.get_column(name)) for name in self._units]
+        known_keys = dict(zip(self._singles, singles, strict=True))
+        units = [known_keys[one] if one in known_keys else keys(frame.get_column(one)) for one in self._units]
         bags = [lists(frame.get_column(name), separator) for name, separator in self._separators.items()]
         numeric = np.empty((frame.height, len(read)), np.float32, order="F")
         for place, (name, values) in enumerate(read.items()):

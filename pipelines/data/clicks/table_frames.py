@@ -38,6 +38,12 @@ class Frame(NamedTuple):
     before: int
 
 
+def in_frames(rows: pl.DataFrame, where: Path | str) -> Iterator[Frame]:
+    """Yield rows that are in memory, at most :data:`FRAME_ROWS` at a time."""
+    for before in range(0, rows.height, FRAME_ROWS):
+        yield Frame(rows[before : before + FRAME_ROWS], where, before)
+
+
 class Frames(Protocol):
     """Where the rows of a table come from; each call of ``read`` reads everything anew."""
 

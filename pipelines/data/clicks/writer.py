@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -137,19 +137,20 @@ def _described(feature: str, bags: Mapping[str, BagConfig], cut: Counter[str]) -
     return {"most": bags[feature].most, "combiner": bags[feature].combiner, "cut_rows": cut[feature]}
 
 
-def vocabulary_of(source: RowSource, config: VocabularyConfig, folder: Path) -> Vocabulary:
+def vocabulary_of(source: RowSource, config: VocabularyConfig, dataset: Callable[[], Path]) -> Vocabulary:
     """Return what maps keys to the rows of trained tables.
 
     Args:
         source: of rows with the features that the tables have.
         config: how the vocabulary was made.
-        folder: of the dataset that was trained on, which holds a learnt vocabulary.
+        dataset: returns the folder of the dataset that was trained on, which holds a learnt vocabulary.
 
     Raises:
         UserError: the vocabulary was learnt, and is not there.
     """
     if config.policy == "hash":
         return hashed_vocabulary(config, source.published_sizes)
+    folder = dataset()
     try:
         with np.load(folder / VOCABULARY, allow_pickle=False) as keys:
             return LearnedVocabulary([keys[name] for name in source.categorical_names])

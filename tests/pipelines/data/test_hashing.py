@@ -123,5 +123,7 @@ def test_compiled_contents_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -
     loops = line_content(fields)
     monkeypatch.setattr(compiled, "_library", None)
     assert loops.tolist() == line_content(fields).tolist()
+    with pytest.raises(ValueError):
+        line_content([np.zeros(100, np.int32)])
     bits = [int(word) for word in np.where(np.isnan(real) | (real == 0), 0, real).view(np.uint64)]
     assert loops[5] == _content(int(whole[5]), bits[5], int(whole[5]), int(whole[5]))

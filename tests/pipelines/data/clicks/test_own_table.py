@@ -80,7 +80,7 @@ def refused(config: OwnTableConfig) -> str:
 
 @pytest.mark.usefixtures("here")
 def test_its_rows_are_those_of_a_table_however_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipelines.data.clicks.own_table.FRAME_ROWS", 33)
+    monkeypatch.setattr("pipelines.data.clicks.table_frames.FRAME_ROWS", 33)
     table = Dataset.open(run(TableConfig(path="clicks.parquet", **COLUMNS), Path("data"))).description
     change("for start", "yield frame.clear()\n        for start")
     for size in (1000, 70):
@@ -204,7 +204,7 @@ def test_units_are_those_of_a_table() -> None:
 def test_what_is_no_table_is_refused_in_a_sentence(
     old: str, new: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.data.clicks.own_table.FRAME_ROWS", 33)
+    monkeypatch.setattr("pipelines.data.clicks.table_frames.FRAME_ROWS", 33)
     change(old, new)
     assert said in refused(own())
 

@@ -23,6 +23,7 @@ from reports.tables import Column, Table
 from reports.wording import flag, generated, metric, multiple, number, plural, settings_text, signed, tooltip, utility
 
 THRESHOLDS = (0.001, 0.005, 0.01, 0.02)
+_KEY, _LETTER = 0.5, 0.075  # inches of a legend's mark with what surrounds it, and of a letter
 FIG3 = ("fest_equal", "fest", "adafest", "exponential")
 FIG4 = ("fest_equal", "fest", "adafest", "adafest_plus_equal", "adafest_plus")
 FIG5 = ("adafest", *SOURCES, "fest/streaming")
@@ -137,9 +138,12 @@ def curve_figure(panels: Sequence[Panel], names: Sequence[str]) -> Drawing | Non
     grid[0, 0].set_ylim(0.7, max(grid[0, 0].get_ylim()[1], 100))  # of all panels, after the last one's curves
     for axes in grid[:, 0]:
         axes.set_ylabel("best gradient size reduction (×)")
+    handles = _legend(drawn, names, right)
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    fitting = int(figure.get_figwidth() / (_KEY + longest * _LETTER))
     figure.legend(
-        handles=_legend(drawn, names, right), loc="outside upper center",
-        ncols=3 if columns > 1 else 2, columnspacing=1.2,
+        handles=handles, loc="outside upper center", ncols=max(1, min(fitting, 3 if columns > 1 else 2)),
+        columnspacing=1.2,
     )  # fmt: skip
     figure.values = "The table below has each algorithm's best reduction at four thresholds of the loss."
     return figure

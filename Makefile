@@ -27,7 +27,7 @@ READY := $(VENV)/.ready
 DEV   := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint reproduce audited measured estimate readme clean
+.PHONY: help setup test test-all lint docs wheel reproduce audited measured estimate readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -60,6 +60,12 @@ test-all: $(DEV)  ## run these and all others that this machine can: whole exper
 lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(DEV)  ## the documentation as a site, in site/ (public names from docstrings; a broken link is an error)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+wheel: $(READY)  ## dist/dpfest-*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 # A path as an override: quoted for Hydra (double quotes) and for the shell around it (single ones), whatever is in it.
 quoted = '$(1)="$(subst ','\'',$(subst ",\",$(2)))"'
@@ -145,5 +151,5 @@ readme: $(READY)  ## write README's results and their picture from docs/referenc
 	$(BIN)/python -m reports.paths
 
 clean:  ## remove the virtual environment and caches; data/, runs/ and report/ stay
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -38,7 +38,7 @@ EXAMPLES = {
         "dpfest select algorithm=fest algorithm.selection.mechanism=laplace algorithm.selection.epsilon=0.1",
     ),
     "train": _examples(
-        "dpfest train algorithm=adafest algorithm.threshold=20 privacy.epsilon=1",
+        "dpfest train algorithm=adafest algorithm.threshold=3 algorithm.noise_ratio=1 privacy.epsilon=1",
         "dpfest train data=criteo_kaggle data.path=/data/criteo/train.txt device=cuda",
         "dpfest train data=table data.path=clicks.parquet data.label=clicked 'data.categorical={user: 8192}'",
         "dpfest train data=nycflights model=dlrm algorithm=fest",
@@ -71,6 +71,7 @@ EXAMPLES = {
         "dpfest report --only fig8,frontier",
         "dpfest report --list paths.runs=/data/runs",
         "dpfest report paths.runs=docs/reference",
+        "dpfest report --private runs/clicks/fest/0a1b2c3d4e5f",
     ),
     "bench": _examples(
         "dpfest bench step",

@@ -224,11 +224,18 @@ def report(
     listing: Annotated[
         bool, typer.Option("--list", help="List artifacts, their runs done and the time left; build nothing.")
     ] = False,
+    private: Annotated[
+        str | None,
+        typer.Option("--private", metavar="RUN", help="Draw this run's training curves into its private/ instead."),
+    ] = None,
 ) -> None:
     """Build the paper's figures, tables and claims from finished runs."""
-    from cli.report import run_report
+    from cli.report import run_private_report, run_report
 
-    run_report(ctx.args, only, dataset, listing)
+    if private is not None:
+        run_private_report(private)
+    else:
+        run_report(ctx.args, only, dataset, listing)
 
 
 @app.command(cls=HydraCommand, context_settings=HYDRA_LINE, epilog=EXAMPLES["bench"])

@@ -82,6 +82,19 @@ def run_report(arguments: Sequence[str], only: Sequence[str] | None, dataset: st
         raise UserError(f"The report cannot be written to {folder} (paths.report): {error}.") from error
 
 
+def run_private_report(run: str) -> None:
+    """Draw the training curves of a run into its private folder, and print where, and that they are private.
+
+    Raises:
+        UserError: the folder has no metrics of a run.
+    """
+    from reports.curves import NOTE, write_page
+
+    path = write_page(Path(run))
+    print(NOTE)
+    print(path)
+
+
 def writable(folder: Path) -> Path:
     """Create `folder` unless it exists, before any work, and return it.
 

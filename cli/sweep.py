@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import tempfile
@@ -14,7 +15,7 @@ from cli import tasks
 from cli.launch import HydraLine, launch
 
 if TYPE_CHECKING:
-    from pipelines.runs.grid import Plan
+    from pipelines.runs.grid import Plan, PlannedRun
     from pipelines.sweep import Outcome
 
 
@@ -58,10 +59,37 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
         for run in planned.runs:
             print(f"{'to do' if run in todo else 'done '}  {run}  {shlex.join(run.overrides)}")
         return 0
-    if not todo:
-        return 0
-    _refuse_unwritable(todo[0].config.paths.runs)
-    return _follow(run_all(todo, fail_fast), len(todo))
+    if todo:
+        _refuse_unwritable(todo[0].config.paths.runs)
+    status = _follow(run_all(todo, fail_fast), len(todo)) if todo else 0
+    for text in best_of([run for run in planned.runs if is_done(run.folder)]):
+        print(text)
+    return status
+
+
+BEST = 10
+
+
+def best_of(done: Sequence[PlannedRun]) -> Iterator[str]:
+    """Yield a line for each of the :data:`BEST` runs of a sweep over one data set, the best on validation first: utility
+    on validation and test, reduction, and the settings in which the runs differ."""
+    if len(done) < 2 or len({run.config.data.name for run in done}) > 1:
+        return
+    from pipelines.runs.release import RELEASE, SUMMARY
+
+    shared = set.intersection(*(set(run.overrides) for run in done))
+    lines = []
+    for run in done:
+        summary = json.loads((run.folder / RELEASE / SUMMARY).read_text(encoding="utf-8"))
+        utility, reduction = summary["utility"], summary["embedding_gradient"]["reduction"]
+        words = " ".join(text for text in run.overrides if text not in shared)
+        size = "not updated" if reduction is None else f"{reduction:,.1f}x"
+        lines.append(
+            (utility["validation"], f"{utility['validation']:.4f}  {utility['value']:.4f}  {size:>11}  {words}")
+        )
+    name = summary["utility"]["metric"].upper()
+    yield f"Best of {len(done)} on validation ({name} on validation and on test, reduction, settings):"
+    yield from (text for _, text in sorted(lines, key=lambda line: -line[0])[:BEST])
 
 
 def _refuse_unwritable(runs: str) -> None:

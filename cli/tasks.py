@@ -113,7 +113,11 @@ def train(cfg: DictConfig) -> None:
         from pipelines.train import make_run
 
         outcome = make_run(config)
+    from reports.beside import beside
+
     print(("done before: " if outcome.skipped else "") + describe(outcome.summary))
+    if controls := beside(outcome.path):
+        print(f"  {controls}")
     print(outcome.path)
 
 

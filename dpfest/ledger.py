@@ -38,7 +38,8 @@ class Ledger:
     ``paper`` the epsilon compared with the target is the paper's claim, not a proven one.
 
     Args:
-        target_epsilon, delta: the target; epsilon is None if nothing is private.
+        target_epsilon: of the target; None if nothing is private.
+        delta: of the target.
         fidelity: how events are counted, a name in ``dpfest.fidelity.FIDELITIES``.
         sampling: how batches are drawn, a name in ``dpfest.fidelity.SAMPLERS``; None for the fidelity's own. Events
             that are accounted for another sampler are refused.

@@ -71,7 +71,8 @@ class PrivateTraining(OneProcess):
             what it checked is not checked again.
         sum_dtype: dtype in which clipped gradients are summed; None for the model's. ``torch.float64`` bounds the
             rounding of a float32 model's sums for any data (docs/PRIVACY.md), and is slower.
-        num_workers, pin_memory: passed to the ``DataLoader`` behind iteration.
+        num_workers: passed to the ``DataLoader`` behind iteration.
+        pin_memory: passed to it, too.
 
     Raises:
         UserError: the model has a layer that mixes examples, an optimiser cannot take the gradients, or plan,

@@ -63,7 +63,9 @@ class Units:
     Args:
         of_example: the unit of each example of the data set, integers or strings, ``[N]``, equal for examples of one
             unit. In a stream an identifier means the same unit in every day.
-        name, max_examples, combine: see :class:`UnitConfig`.
+        name: see :class:`UnitConfig`.
+        max_examples: see there.
+        combine: see there.
 
     Attributes:
         config: the settings.

@@ -8,6 +8,7 @@ again; failed ones are, by the next sweep. A run locks its folder, so that two s
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -107,7 +108,14 @@ def _started(runs: Sequence[PlannedRun], stages: Stages) -> Jobs[PlannedRun]:
     settings = runs[0].config.sweep
     if settings.engine != "local":
         return cluster_jobs(settings, runs, lambda run: _call(run, stages))
-    threads = settings.cores or max(1, cores() // settings.jobs)
+    threads, jobs = settings.cores or max(1, cores() // settings.jobs), min(settings.jobs, len(runs))
+    if jobs > 1 and jobs * threads > cores():
+        print(
+            f"warning: {jobs} runs at once (sweep.jobs) with {threads} threads each (sweep.cores) on {cores()} cores wait "
+            "for one another, and can take several times as long: leave sweep.cores out, or set it to "
+            f"{max(1, cores() // jobs)}.",
+            file=sys.stderr,
+        )
     return Pool(runs, settings.jobs, lambda run: _child(_call(run, stages), threads, preloaded(runs)))
 
 

@@ -31,6 +31,8 @@ PAPERS_MODELS = ("pctr", "roberta")
 _COLUMNS = 4
 _ALONE = 1.8
 """How much larger one panel alone is drawn."""
+_NAMED = 24
+"""How many points of a panel alone have their settings written beside them."""
 _BAND = "#E6F2E6"
 
 
@@ -123,8 +125,9 @@ def picture(frontiers: Sequence[Frontier]) -> Drawing | None:
     wide = _ALONE if len(frontiers) == 1 else 1.0
     figure = Drawing(2.6 * columns * wide, 0.2 + 2.3 * lines * wide)
     grid = figure.subplots(lines, columns, squeeze=False)
+    few = len(frontiers) == 1 and sum(len(one.knots) for one in frontiers[0].curves.values()) <= _NAMED
     for axes, frontier in zip(grid.flat, frontiers, strict=False):
-        _draw(axes, frontier, named=len(frontiers) == 1)
+        _draw(axes, frontier, named=few)
     for axes in grid.flat[len(frontiers) :]:
         axes.set_axis_off()
     names = [name for name in SHOWN if any(name in frontier.curves for frontier in frontiers)]

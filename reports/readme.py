@@ -28,6 +28,7 @@ from reports import frontiers
 from reports.algorithms import REFERENCES, label, ordered
 from reports.artifacts import correlated, map
 from reports.bench import read
+from reports.beside import FILE, controls_text
 from reports.claims import register
 from reports.claims.claim import DECIDED
 from reports.claims.estimate import NEARLY
@@ -149,6 +150,11 @@ class Results:
         judged: dict[str, Any] = {"claims": self.judged, "datasets": list(named), "decided": DECIDED}
         return render("claims.md.jinja", found=self.found, brief=self._brief, **judged)
 
+    @property
+    def controls(self) -> str:
+        """What `dpfest train` prints beside a result: the controls of clicks and streams."""
+        return controls_text(group for group in self.groups if group.kind in ("clicks", "stream"))
+
     def _brief(self, result: Mapping[str, Any], dataset: str) -> str:
         """Return the evidence at the main ε, and the verdicts in other panels; the whole evidence of one panel."""
         panels, main = result["panels"], self.found.main_panel(dataset, result)
@@ -260,6 +266,7 @@ def write(readme: Path, reference: Path) -> None:
     with style():
         for file, shown in results.pictures.items():
             _write(readme.parent / file, png(*shown))
+    _write(readme.parent / "reports" / FILE.name, results.controls.encode())
     _write(readme.parent / RESULTS, results.results.encode())
     _write(readme.parent / CLAIMS, results.claims.encode())
     _write(readme, text.encode())

@@ -308,7 +308,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         data=config.get("data") or {},
         source=_place(config, asked, "data"),
         weights=_place(config, asked, "model"),
-        material=_material(config, summary.get("weights")),
+        material=material(config, summary.get("weights")),
         unit=_unit(config),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
     )
@@ -381,7 +381,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + key, value
 
 
-def _material(config: Mapping[str, Any], weights: str | None) -> str:
+def material(config: Mapping[str, Any], weights: str | None) -> str:
     """Return a digest of what comparable runs share: data, with the seeds of their draw and of their split, and model;
     of files and of pretrained weights not where they lie."""
     value: dict[str, Any] = {name: dict(config.get(name) or {}) for name in ("data", "model")} | {"weights": weights}

@@ -8,7 +8,7 @@ import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -298,6 +298,13 @@ def _options(group: str, kind: ObjectType, search_path: Sequence[str]) -> list[s
         return list(loader.get_group_options(group, kind, CONFIG_NAME, list(search_path)))
 
 
-def _hydra() -> AbstractContextManager[None]:
-    context: AbstractContextManager[None] = initialize_config_module(CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE)
-    return context
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Compose within it, also while Hydra runs a command, whose own state is then put aside."""
+    singleton = GlobalHydra.instance()
+    running, singleton.hydra = singleton.hydra, None
+    try:
+        with initialize_config_module(CONFIG_MODULE, "dpfest", HYDRA_VERSION_BASE):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = running

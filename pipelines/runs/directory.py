@@ -4,7 +4,8 @@
 
     status.json        running, stopped, done or failed; independent of the data
     release/           exists, complete, exactly when the run is done: config.yaml, ledger.json, summary.json,
-                       SHA256SUMS, and model.safetensors unless train.save_model is false; see pipelines.runs.release
+                       MODEL_CARD.md, SHA256SUMS, and model.safetensors unless train.save_model is false; see
+                       pipelines.runs.release
     private/           readable by its owner alone (0700, files 0600): config.yaml as requested, with the noise seed;
                        state.pt, which holds the noise key until the run is done, and shards-*/ (over ranks);
                        metrics.jsonl (losses and batch sizes), and what `log` makes of it; timings.json; failure.txt,
@@ -32,7 +33,18 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from dpfest.errors import UserError
-from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS, config_text, released_settings
+from pipelines.runs.model_card import model_card
+from pipelines.runs.release import (
+    CARD,
+    CONFIG,
+    LEDGER,
+    PRIVATE,
+    RELEASE,
+    SUMMARY,
+    WEIGHTS,
+    config_text,
+    released_settings,
+)
 from pipelines.runs.weights import Weights
 from pipelines.system.checksum import check_sums, write_sums
 from pipelines.system.files import OWNER_ONLY, private_folder, whole_folder, write_atomically, write_json
@@ -256,6 +268,7 @@ class RunDirectory:
             (partial / CONFIG).write_text(config_text(config), encoding="utf-8")
             write_json(partial / LEDGER, ledger)
             write_json(partial / SUMMARY, summary)
+            (partial / CARD).write_text(model_card(config, ledger, summary), encoding="utf-8")
             if weights is not None:
                 weights.write(partial / WEIGHTS)
             write_sums(partial)

@@ -1,7 +1,8 @@
 """The allow-list of a run's release, its check before packing, and the archive.
 
 May be published: ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/``,
-with exactly the keys listed here, and ``SHA256SUMS``, their checksums.  Each is a function of the settings, of the
+with exactly the keys listed here, ``MODEL_CARD.md``, which repeats them in words, and ``SHA256SUMS``.  Each is a
+function of the settings, of the
 number of examples, of releases that the ledger counts, and of rows that are never trained on;
 ``tests/pipelines/runs/test_release.py`` verifies this byte by byte.  Excluded: the noise seed, paths on this machine,
 times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
@@ -24,6 +25,7 @@ from dpfest.errors import UserError
 from dpfest.ledger import EXAMPLE
 from pipelines.config.unit import UnitSettings
 from pipelines.runs.agreement import refuse_disagreement
+from pipelines.runs.model_card import model_card
 from pipelines.runs.recount import AGAIN, refuse_miscounted
 from pipelines.runs.weights import refuse_other_weights
 from pipelines.system.checksum import SUMS, sums_text
@@ -33,6 +35,7 @@ from pipelines.system.plain import json_value, yaml_value
 
 RELEASE, PRIVATE = "release", "private"
 CONFIG, LEDGER, SUMMARY, WEIGHTS = "config.yaml", "ledger.json", "summary.json", "model.safetensors"
+CARD = "MODEL_CARD.md"
 SUMMARY_SCHEMA = 2
 
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
@@ -177,9 +180,10 @@ def checked(run: Path) -> Release:
     folder = run / RELEASE
     if folder.is_symlink() or not folder.is_dir():
         raise UserError(f"{folder} is not a folder: an earlier version made the run. {AGAIN}")
-    _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS, SUMS), "a release")
+    _refuse_others(folder, (CONFIG, LEDGER, SUMMARY, WEIGHTS, CARD, SUMS), "a release")
     settings, with_weights = _checked_config(folder / CONFIG)
     names = [CONFIG, LEDGER, SUMMARY, SUMS, *([WEIGHTS] if with_weights else [])]
+    names += [CARD] if (folder / CARD).exists() else []  # a run of an earlier version has none
     files = tuple(folder / name for name in sorted(names))
     for path in files:
         _refuse_no_plain_file(path)
@@ -189,6 +193,8 @@ def checked(run: Path) -> Release:
     if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
         raise UserError(f"{folder / SUMS} does not match the files beside it. {AGAIN}")
     refuse_miscounted(folder / LEDGER, ledger, summary)
+    if CARD in names and (folder / CARD).read_bytes() != model_card(settings, ledger, summary).encode():
+        raise _edited(folder / CARD)
     return Release(run, files, settings, summary, ledger, _digest_of(files))
 
 

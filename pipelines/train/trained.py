@@ -1,10 +1,11 @@
 """A trained model for use: its weights, and what makes the rows that it reads of new data.
 
-    from pipelines.train.trained import load
+    from pipelines.train.trained import frame, load
 
     trained = load("runs/clicks/fest/0a1b2c3d4e5f")
     scores = trained.predict("new.parquet")     # polars: probability, logit
     trained.model                               # the nn.Module, in eval()
+    frame("runs")                               # polars: settings and results of all finished runs
 
 Nothing here is private training: a score is a function of released weights and of the row that is scored, so that
 epsilon covers the training rows whatever is scored.
@@ -41,11 +42,14 @@ from pipelines.data.rows import Rows
 from pipelines.data.source import Progress
 from pipelines.data.stream import Stream
 from pipelines.preprocess import dataset_folder, preprocess
+from pipelines.runs.frame import frame
 from pipelines.runs.release import CONFIG, PRIVATE, RELEASE, SUMMARY, WEIGHTS
 from pipelines.system.plain import yaml_value
 from pipelines.tasks.calibration import Platt
 from pipelines.tasks.clicks import EVALUATION_BATCH, ClickTask, Evaluation
 from pipelines.tasks.task import Task, device_of, smaller_tables, task_of
+
+__all__ = ["Trained", "frame", "load"]
 
 _ALLOWED = ("data.", "device=", "paths.data=")
 

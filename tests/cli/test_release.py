@@ -35,15 +35,18 @@ def test_it_packs_says_what_it_cost_and_refuses_runs_without_privacy(
     ended = dpfest_here("release", frozen, "profile=smoke")
     assert ended.returncode == 0, ended.stderr
     archive = ended.stdout.splitlines()[-1]
-    assert archive.startswith("criteo_synthetic-frozen-") and len(zipfile.ZipFile(archive).namelist()) == 5
+    assert archive.startswith("criteo_synthetic-frozen-") and len(zipfile.ZipFile(archive).namelist()) == 6
     assert re.search(r"epsilon 0\.99\d* at delta", ended.stdout) and "Epsilon holds at delta" in ended.stdout
-    assert f"{frozen}: SHA256SUMS, config.yaml, ledger.json, model.safetensors, summary.json" in ended.stdout
+    assert (
+        f"{frozen}: MODEL_CARD.md, SHA256SUMS, config.yaml, ledger.json, model.safetensors, summary.json"
+        in ended.stdout
+    )
 
     refused = dpfest_here("release", frozen, nonprivate, "--to", "both.zip")
     assert refused.returncode == 2 and "was trained without privacy" in refused.stderr
     assert not (tmp_path / "both.zip").exists()
     both = dpfest_here("release", frozen, nonprivate, "--to", "both.zip", "--nonprivate")
-    assert both.returncode == 0 and len(zipfile.ZipFile("both.zip").namelist()) == 10
+    assert both.returncode == 0 and len(zipfile.ZipFile("both.zip").namelist()) == 12
     assert "Trained without privacy: nothing is guaranteed." in both.stdout
 
     assert finished_runs("runs/criteo_synthetic/f") == [frozen]

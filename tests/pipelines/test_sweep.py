@@ -207,6 +207,17 @@ def test_datasets_are_made_once_and_every_run_ends(tmp_path: Path, stages: Stage
     assert log_file(outcomes[1].run).read_text() == "training 1\n"
 
 
+def test_more_threads_than_cores_are_warned_of(
+    tmp_path: Path, stages: Stages, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.sweep.cores", lambda: 2)
+    ended(tmp_path, stages, "data=names", "seed=0,1", "sweep.jobs=2", "sweep.cores=2")
+    assert "warning: 2 runs at once (sweep.jobs) with 2 threads each (sweep.cores) on 2 cores" in capfd.readouterr().err
+    ended(tmp_path, stages, "data=names", "seed=2,3", "sweep.jobs=2")
+    ended(tmp_path, stages, "data=names", "seed=4", "sweep.jobs=2", "sweep.cores=2")  # one run has both cores
+    assert "warning" not in capfd.readouterr().err
+
+
 def test_a_failed_run_stops_no_other_and_is_retried(tmp_path: Path, stages: Stages) -> None:
     line = ["seed=100,101,102,0", "sweep.jobs=2"]
     outcomes = ended(tmp_path, stages, *line)

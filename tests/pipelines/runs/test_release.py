@@ -24,7 +24,7 @@ from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs import agreement
 from pipelines.runs.directory import RunDirectory
-from pipelines.runs.release import checked, pack
+from pipelines.runs.release import CARD, checked, pack
 from pipelines.system.checksum import SUMS, sums_text, write_sums
 from pipelines.system.files import json_text
 from pipelines.train import make_run
@@ -132,7 +132,7 @@ def released(run: Path, runs: Path) -> dict[str, Any]:
     """Every released thing by its name: the places of a JSON file, tensors, and other files by their bytes."""
     found: dict[str, Any] = {"status.json": (run / "status.json").read_bytes()}
     for path in sorted([*(run / "release").iterdir(), *runs.glob(".selections/*/*/release/*")]):
-        if path.name == SUMS:
+        if path.name in (SUMS, CARD):
             assert path.read_text() == sums_text(path.parent)  # it follows from the others
         elif path.suffix == ".json":
             value = json.loads(path.read_text())
@@ -402,7 +402,7 @@ def test_what_is_not_on_the_list_is_refused_by_name(
 
 def test_a_run_whose_private_folder_is_gone_may_leave(run: Path) -> None:
     shutil.rmtree(run / "private")
-    assert len(checked(run).files) == 5
+    assert len(checked(run).files) == 6
 
 
 def test_an_archive_holds_the_release_and_is_the_same_bytes_again(run: Path, tmp_path: Path) -> None:
@@ -416,7 +416,7 @@ def test_an_archive_holds_the_release_and_is_the_same_bytes_again(run: Path, tmp
     assert run.name.encode() not in first.read_bytes()  # it covers a fingerprint of the data
     with zipfile.ZipFile(first) as archive:
         name = checked(moved_run).name
-        files = (SUMS, "config.yaml", "ledger.json", "model.safetensors", "summary.json")
+        files = (CARD, SUMS, "config.yaml", "ledger.json", "model.safetensors", "summary.json")
         assert archive.namelist() == [f"{name}/{file}" for file in files]
         for file in files:
             assert archive.read(f"{name}/{file}") == (moved_run / "release" / file).read_bytes()

@@ -1,0 +1,55 @@
+"""What stands beside a result at the prompt: the controls of the same data, and the best runs of a sweep."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from reports import beside
+from tests.cli.conftest import Command
+
+SMALL = ("profile=smoke", "data=criteo_synthetic", f"data.vocabulary.sizes={[20] * 26}")
+
+
+def test_controls_stand_beside_a_run_of_the_same_data_alone(dpfest_here: Command) -> None:
+    frozen = dpfest_here("train", *SMALL, "algorithm=frozen", "privacy.epsilon=3")
+    assert frozen.returncode == 0, frozen.stderr
+    assert "beside it" not in frozen.stdout and "compare it" not in frozen.stdout
+    found = re.search(r"AUC (\d\.\d+) on test", frozen.stdout)
+    assert found is not None
+
+    fest = dpfest_here("train", *SMALL, "algorithm=fest", "algorithm.selection.rows=100", "privacy.epsilon=3")
+    assert f"  beside it: Frozen embeddings {found[1]}\n" in fest.stdout
+    assert Path(fest.stdout.splitlines()[-1]).is_dir()
+    other = dpfest_here("train", *SMALL, "algorithm=fest", "algorithm.selection.rows=100", "privacy.epsilon=2")
+    assert "  compare it with algorithm=nonprivate, dpsgd, frozen\n" in other.stdout
+
+
+def test_the_projects_own_controls_stand_beside_a_run_as_by_default(tmp_path: Path) -> None:
+    """Without training: a release as `dpfest train` leaves it, and what controls.json says of its data."""
+    one = next(one for one in beside._controls() if one["data"] == "journey" and one["question"]["epsilon"] == 1.0)
+    assert set(one["test"]) == set(beside.CONTROLS) and 0.7 < one["test"]["frozen"] < one["test"]["nonprivate"] < 1
+    settings = {
+        "privacy": {"epsilon": 1.0, "delta": None, "fidelity": "rigorous"},
+        "stream": {"period": 1}, "profile": one["question"]["profile"],
+    }  # fmt: skip
+    summary = {"algorithm": "fest", "weights": None, "periods": None}
+    asked = {**one["question"], "epsilon": 2.0}
+    assert beside._same("nonprivate", one["question"], asked) and not beside._same("dpsgd", one["question"], asked)
+    assert beside._published({**settings, "data": {"name": "another"}, "model": {"name": "pctr"}}, summary) == {}
+
+
+def test_a_sweep_ends_with_its_best_runs(dpfest_here: Command) -> None:
+    line = ("sweep", *SMALL, "algorithm=fest", "algorithm.selection.rows=60,200", "seed=0,1", "privacy.noise_seed=0")
+    ended = dpfest_here(*line)
+    assert ended.returncode == 0, ended.stderr
+    *_, title, _, _, _, _ = ended.stdout.splitlines()
+    assert title == "Best of 4 on validation (AUC on validation and on test, reduction, settings):"
+    shown = [text.split("  ") for text in ended.stdout.splitlines()[-4:]]
+    found = [json.loads(path.read_text())["utility"] for path in Path("runs").glob("*/fest/*/release/summary.json")]
+    best = sorted(found, key=lambda utility: -utility["validation"])
+    assert [(row[0], row[1]) for row in shown] == [(f"{u['validation']:.4f}", f"{u['value']:.4f}") for u in best]
+    assert {row[-1] for row in shown} == {f"algorithm.selection.rows={k} seed={s}" for k in (60, 200) for s in (0, 1)}
+    again = dpfest_here(*line)  # nothing is left to do
+    assert again.stdout.splitlines()[-5:] == ended.stdout.splitlines()[-5:]

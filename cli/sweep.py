@@ -71,8 +71,8 @@ BEST = 10
 
 
 def best_of(done: Sequence[PlannedRun]) -> Iterator[str]:
-    """Yield a line for each of the :data:`BEST` runs of a sweep over one data set, the best on validation first: utility
-    on validation and test, reduction, and the settings in which the runs differ."""
+    """Yield a line for each of the :data:`BEST` runs of a sweep over one data set, the best on validation first: its
+    utility on validation and test, reduction, and the settings in which the runs differ."""
     if len(done) < 2 or len({run.config.data.name for run in done}) > 1:
         return
     from pipelines.runs.release import RELEASE, SUMMARY

@@ -111,8 +111,8 @@ def _started(runs: Sequence[PlannedRun], stages: Stages) -> Jobs[PlannedRun]:
     threads, jobs = settings.cores or max(1, cores() // settings.jobs), min(settings.jobs, len(runs))
     if jobs > 1 and jobs * threads > cores():
         print(
-            f"warning: {jobs} runs at once (sweep.jobs) with {threads} threads each (sweep.cores) on {cores()} cores wait "
-            "for one another, and can take several times as long: leave sweep.cores out, or set it to "
+            f"warning: {jobs} runs at once (sweep.jobs) with {threads} threads each (sweep.cores) on {cores()} cores "
+            "wait for one another, and can take several times as long: leave sweep.cores out, or set it to "
             f"{max(1, cores() // jobs)}.",
             file=sys.stderr,
         )

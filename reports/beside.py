@@ -70,7 +70,7 @@ def _own(runs: Path, settings: Mapping[str, Any], summary: Mapping[str, Any]) ->
 
 def _published(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the reference's controls that answer the same question."""
-    asked, found = _question(settings, summary), {}
+    asked, found = _question(settings, summary), dict[str, float]()
     for one in _controls():
         found |= {name: value for name, value in one["test"].items() if _same(name, one["question"], asked)}
     return found
@@ -86,7 +86,7 @@ def controls_text(groups: Iterable[Population]) -> str:
     """Return the content of `controls.json`: of each population and ε the controls that are best on validation."""
     found = []
     for group in groups:
-        for period in group.periods or [None]:
+        for period in (*group.periods,) or (None,):
             alone = group if period is None else group.at(period)
             for epsilon in group.epsilons:
                 best = {name: alone.best(name, None if name == "nonprivate" else epsilon) for name in CONTROLS}

@@ -87,7 +87,7 @@ def _data(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
 
 def _utility(summary: Mapping[str, Any]) -> list[str]:
     utility, gradient = summary["utility"], summary["embedding_gradient"]
-    rows = [("", "test", "validation")]
+    rows: list[tuple[str, ...]] = [("", "test", "validation")]
     rows += [(_metric(utility), f"{utility['value']:.5f}", f"{utility['validation']:.5f}")]
     rows += [
         ("its standard error", *(f"{utility[key]:.5f}" for key in ("standard_error", "validation_standard_error")))
@@ -104,8 +104,8 @@ def _utility(summary: Mapping[str, Any]) -> list[str]:
     if gradient["reduction"] is not None:
         cut, whole = f"{gradient['reduction']:,.3g}", f"{gradient['parameters']:,}"
         lines.append(
-            f"A step changes {gradient['coordinates_mean']:,.0f} of {whole} coordinates of the embeddings, in the mean: a "
-            f"gradient {cut} times smaller than dense."
+            f"A step changes {gradient['coordinates_mean']:,.0f} of {whole} coordinates of the embeddings, in the "
+            f"mean: a gradient {cut} times smaller than dense."
         )
     lines.append("Validation rows chose the calibration and may have chosen settings; ε does not cover them.")
     return lines

@@ -92,7 +92,7 @@ def controls_text(groups: Iterable[Population]) -> str:
                 best = {name: alone.best(name, None if name == "nonprivate" else epsilon) for name in CONTROLS}
                 test = {name: round(setting.test, 5) for name, setting in best.items() if setting is not None}
                 first = group.runs[0]
-                question = {"material": first.material, "profile": first.profile, "period": period}
+                question: dict[str, Any] = {"material": first.material, "profile": first.profile, "period": period}
                 question |= {"epsilon": epsilon, "delta": None, "fidelity": group.fidelity}
                 found.append({"data": group.dataset, "question": question, "test": test})
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"

@@ -1,8 +1,9 @@
 """`dpfest report`: build every artifact under `<report>` from finished runs, given as folders or as cards.
 
-Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md` and the self-contained page
-`index.html`. Plain file names always stand for an artifact's own kind of data; another population's files are named
-`<id>--<dataset>`. Two builds from the same runs give the same bytes; everything is rendered before anything is written.
+Writes `figures/<id>.png|pdf|svg`, `tables/<id>.csv|md|html|tex`, `report.json`, `index.md`, the self-contained page
+`index.html`, and a page of each population's runs in `runs/`. Plain file names always stand for an artifact's own kind
+of data; another population's files are named `<id>--<dataset>`. Two builds from the same runs give the same bytes;
+everything is rendered before anything is written.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from reports import frontiers
 from reports.claims import register
 from reports.commands import Commands
 from reports.comparison import Population, heading, joined, populations
+from reports.costs import FILE as COSTS
+from reports.costs import Costs
 from reports.entry import Content, Entry, Inputs, absent, placeholder, provenance, remake
 from reports.found import Found
 from reports.page import page
 from reports.published import other_data
 from reports.reference import ALARM, Agreement, agreements, table
 from reports.registry import ENTRIES, chosen
+from reports.run_pages import FOLDER, run_pages
 from reports.runs import Run, Skipped, load_runs, measured_in
 from reports.style import dress, style
 from reports.templates import render
@@ -97,7 +101,7 @@ def build(
     entries = _earlier(report) if only else {}
     draft = Draft(report)
     measured = measured_in(runs, report)
-    work = _Work(draft, Inputs(groups, measured), dataset, planned, commands)
+    work = _Work(draft, Inputs(groups, measured, costs=Costs(measured, report)), dataset, planned, commands)
     built = {}
     for done, entry in enumerate(artifacts):
         say(done, len(artifacts) + 1, entry.id)
@@ -134,7 +138,15 @@ def build(
     }
     beside = {"left_out": left_out, "reference": compared, "alarm": ALARM, "found": found, "curves": curves}
     draft.put("index.md", render("index.md.jinja", entries=ordered, claims=judged, draft=draft, **beside))
-    draft.put("index.html", page(draft, ordered, claims, left_out, groups, curves, compared))
+    pages = run_pages(groups)
+    for one in pages:
+        draft.put(one.file, one.text())
+    for path in (report / FOLDER).glob("*.html"):
+        if path.relative_to(report).as_posix() not in {one.file for one in pages}:
+            draft.remove(path)
+    draft.put("index.html", page(draft, ordered, claims, left_out, groups, pages, curves, compared))
+    if work.inputs.costs.asked:
+        draft.put(COSTS, work.inputs.costs.text())
     draft.put("report.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
     draft.publish()
     shown = [(entry, work.plain(entry)) for entry in artifacts if built[entry.id]["status"] != "complete"]

@@ -10,6 +10,7 @@ from typing import Any
 from reports.algorithms import REFERENCES, label
 from reports.commands import Commands
 from reports.comparison import Population
+from reports.costs import Costs
 from reports.style import NOTE_COLOUR, WIDTH, Drawing
 from reports.tables import Table
 from reports.wording import delta, metric, number, seeds_of
@@ -24,12 +25,14 @@ class Inputs:
         report: folder with the results of `dpfest bench` and `dpfest audit` (`runs.measured_in`).
         drawn: population that an artifact is drawn from, preferred to all others.
         known: what claims found on these populations, so that each is judged once (`claims.claim`).
+        costs: what runs cost together, as far as earlier reports have left it.
     """
 
     populations: Sequence[Population] = ()
     report: Path = Path()
     drawn: Population | None = None
     known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    costs: Costs = field(default_factory=Costs, compare=False, repr=False)
 
     @property
     def population(self) -> Population:

@@ -1,10 +1,9 @@
-"""index.html: one self-contained document from report.json, the files beside it and the runs."""
+"""index.html: a document from report.json and the files beside it, which needs no other file."""
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,21 +13,17 @@ from markupsafe import Markup, escape
 from pipelines.config.settings import SCHEMAS, schema
 from pipelines.data.provenance import Provenance
 from reports import frontiers
-from reports.artifacts.frontier import in_order
 from reports.claims.claim import DECIDED, DIFFERS, PARTLY
 from reports.claims.estimate import CROSSES, ENOUGH, FAILS, HOLDS, INCONCLUSIVE, OPEN, TRAINING
-from reports.comparison import Population, Setting, heading
+from reports.comparison import Population
 from reports.found import Found
 from reports.frontiers import Frontier
 from reports.reference import ALARM, Agreement
-from reports.runs import Run
+from reports.run_pages import RunPage
 from reports.svg import inline
 from reports.templates import render
-from reports.wording import described, metric, number, settings_text
+from reports.wording import described, number
 from reports.write import Draft
-
-EMBEDDED = 8_000_000
-"""Characters of configurations and ledgers in the page; for further runs it links to their files."""
 
 _VERDICTS = {
     HOLDS: "hold",
@@ -48,6 +43,7 @@ def page(
     claims: Sequence[dict[str, Any]],
     left_out: Sequence[Mapping[str, str]],
     groups: Sequence[Population],
+    runs: Sequence[RunPage],
     curves: Sequence[Frontier] = (),
     reference: Sequence[Agreement] | None = None,
 ) -> str:
@@ -56,12 +52,13 @@ def page(
     Args:
         draft: the report's files.
         entries, claims, left_out: as in `report.json`.
-        groups: the runs to list.
+        groups: populations of the runs.
+        runs: the pages of the runs.
         curves: what the picture at the page's beginning was drawn from.
         reference: their agreement with the reference's runs.
     """
-    anchors = {run.anchor for group in groups for run in group.runs}
-    shown = [entry | {"variants": [_variant(entry, v, draft, anchors) for v in entry["variants"]]} for entry in entries]
+    links = {anchor: link for one in runs for anchor, link in one.links.items()}
+    shown = [entry | {"variants": [_variant(entry, v, draft, links) for v in entry["variants"]]} for entry in entries]
     return render(
         "page.html.jinja",
         entries=shown,
@@ -77,7 +74,7 @@ def page(
         groups=[(group.dataset, described(group)) for group in groups],
         origins=_origins(groups),
         filters=_filters(entries, groups),
-        listed=list(_listed(groups, draft.folder)),
+        pages=runs,
         left_out=left_out,
         reference=Markup(draft.text("tables/reference.html")) if reference else None,
         alarm=ALARM,
@@ -122,7 +119,7 @@ def _glance(curves: Sequence[Frontier], draft: Draft) -> dict[str, Any]:
 
 
 def _variant(
-    entry: Mapping[str, Any], variant: dict[str, Any], draft: Draft, anchors: Collection[str]
+    entry: Mapping[str, Any], variant: dict[str, Any], draft: Draft, links: Mapping[str, str]
 ) -> dict[str, Any]:
     """Add the figure and the table of one population."""
     files = {Path(file).suffix: file for file in variant["files"]}
@@ -130,17 +127,16 @@ def _variant(
     if ".svg" in files and variant["status"] != "missing":
         picture = Markup(inline(draft.text(files[".svg"]), f"{entry['title']}. {variant['values']}"))
     if ".html" in files:
-        table = Markup(_linked(draft.text(files[".html"]), anchors))
+        table = Markup(_linked(draft.text(files[".html"]), links))
     return variant | {"picture": picture, "table": table}
 
 
-def _linked(table: str, anchors: Collection[str]) -> str:
+def _linked(table: str, links: Mapping[str, str]) -> str:
     """Link each row of a table to its run, from the last of its heading cells."""
 
     def link(row: re.Match[str]) -> str:
-        if unescape(row[2]) not in anchors:
-            return row[0]
-        return f'{row[1]}{row[3]}<a href="#{row[2]}">{row[4]}</a></th><td'
+        link = links.get(unescape(row[2]))
+        return row[0] if link is None else f'{row[1]}{row[3]}<a href="{escape(link)}">{row[4]}</a></th><td'
 
     return re.sub(r'(<tr[^>]* data-run="([^"]*)">)((?:<th[^>]*>.*?</th>)*<th[^>]*>)(.*?)</th><td', link, table)
 
@@ -159,44 +155,3 @@ def _filters(entries: Sequence[Mapping[str, Any]], groups: Sequence[Population])
         ("dataset", "Data", sorted(shown | {group.dataset for group in groups})),
         ("epsilon", "ε", epsilons),
     ]
-
-
-def _listed(groups: Sequence[Population], report: Path) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield all runs by population, at its end those that private searches released; a run without privacy that belongs
-    to two populations is listed once."""
-    seen, room = set[str](), EMBEDDED
-    for group in groups:
-        items = []
-        searched = [Setting("", (run,)) for run in group.searched]
-        for setting, run in ((of, run) for of in (*in_order(group), *searched) for run in of.runs):
-            if run.id in seen:
-                continue
-            seen.add(run.id)
-            files = [_file(run, name, report, room) for name in ("config.yaml", "ledger.json")]
-            room -= sum(len(file["text"] or "") for file in files)
-            items.append(
-                {
-                    "run": run,
-                    "variant": setting.variant,
-                    "settings": settings_text(setting, group) + ("; released by a private search" * bool(run.search)),
-                    "metric": metric(group),
-                    "files": files,
-                }
-            )
-        if items:
-            yield heading(group, groups), items
-
-
-def _file(run: Run, name: str, report: Path, room: int) -> dict[str, Any]:
-    """Return a released file's text if there is room, else a link to it; neither if the file is missing."""
-    released = run.released(name)
-    if released is None:
-        return {"name": name, "text": None, "link": None}
-    text = escape(released.rstrip())
-    fits = len(text) <= room
-    path = run.path if run.card else run.path / "release" / name
-    return {
-        "name": name,
-        "text": text if fits else None,
-        "link": None if fits else Path(os.path.relpath(path, report)).as_posix(),
-    }

@@ -33,11 +33,14 @@ from reports.claims import register
 from reports.claims.claim import DECIDED
 from reports.claims.estimate import NEARLY
 from reports.comparison import Panel, Population, by_epsilon, by_period, populations
+from reports.costs import FILE as COSTS
+from reports.costs import Costs
 from reports.entry import Content, Inputs, provenance
 from reports.found import Found
 from reports.frontiers import Frontier
 from reports.published import TAB_VOCAB
 from reports.reference import reference_folder
+from reports.registry import chosen
 from reports.runs import load_runs
 from reports.style import Drawing, dress, settle, style
 from reports.tables import Table
@@ -149,6 +152,15 @@ class Results:
         named = dict.fromkeys(name for claim in self.judged for name in claim["datasets"])
         judged: dict[str, Any] = {"claims": self.judged, "datasets": list(named), "decided": DECIDED}
         return render("claims.md.jinja", found=self.found, brief=self._brief, **judged)
+
+    @property
+    def costs(self) -> str:
+        """What the runs cost together, which reports of the reference would take minutes to compute."""
+        costs = Costs(self.reference)
+        (entry,) = chosen(["private_search"])
+        for group in filter(entry.shows, self.everything):
+            entry.content(Inputs(self.everything, self.reference, group, costs=costs))
+        return costs.text()
 
     @property
     def controls(self) -> str:
@@ -267,6 +279,7 @@ def write(readme: Path, reference: Path) -> None:
         for file, shown in results.pictures.items():
             _write(readme.parent / file, png(*shown))
     _write(readme.parent / "reports" / FILE.name, results.controls.encode())
+    _write(reference / COSTS, results.costs.encode())
     _write(readme.parent / RESULTS, results.results.encode())
     _write(readme.parent / CLAIMS, results.claims.encode())
     _write(readme, text.encode())

@@ -14,6 +14,7 @@ from pipelines.runs.cards import Card, read_cards
 from reports.artifacts import correlated
 from reports.artifacts.private_search import cost
 from reports.comparison import Setting
+from reports.costs import Costs
 from reports.readme import Results
 
 pytestmark = pytest.mark.documents
@@ -72,7 +73,7 @@ def test_the_cost_of_all_runs_on_journey_and_of_a_private_search_is_theirs() -> 
     assert said is not None
     journey = next(group for group in Results.read(DOCS / "reference").groups if group.dataset == "journey")
     runs = [run for run in journey.runs if run.target_epsilon == 1.0]
-    composed, searched = cost(journey, runs)
+    composed, searched = cost(journey, runs, Costs())
     assert (len(runs), f"{composed:.1f}", f"{searched:.2f}") == (int(said[1]), said[2], said[3])
 
 

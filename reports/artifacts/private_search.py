@@ -7,12 +7,12 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 from dpfest import accounting
 from dpfest.accounting import Event, from_record
 from dpfest.search_law import MOST_RUNS, Search
 from reports.comparison import Population
+from reports.costs import Costs
 from reports.entry import Content, Inputs
 from reports.runs import Run
 from reports.tables import Column, Table
@@ -50,15 +50,17 @@ def content(inputs: Inputs) -> Content:
     for target in population.epsilons:
         if population.periods:
             periods = [(days, population.at(days)) for days in population.periods]
-            table.rows.extend((target, days, *_row(of, target)) for days, of in periods if target in of.epsilons)
+            table.rows.extend(
+                (target, days, *_row(of, target, inputs.costs)) for days, of in periods if target in of.epsilons
+            )
         else:
-            table.rows.append((target, *_row(population, target)))
+            table.rows.append((target, *_row(population, target, inputs.costs)))
     return Content(caption, table=table)
 
 
-def _row(population: Population, target: float) -> Sequence[float | int | None]:
+def _row(population: Population, target: float, costs: Costs) -> Sequence[float | int | None]:
     private = [run for run in population.runs if run.target_epsilon == target]
-    composed, searched = cost(population, private)
+    composed, searched = cost(population, private, costs)
     settings = [setting for setting in population.settings if setting.epsilon == target]
     best = max(settings, key=lambda setting: (setting.validation, setting.key))
     periods = {run.period for run in private}
@@ -76,7 +78,7 @@ def _row(population: Population, target: float) -> Sequence[float | int | None]:
     )
 
 
-def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, float | None]:
+def cost(population: Population, runs: Sequence[Run], costs: Costs) -> tuple[float | None, float | None]:
     """Return the ε of releasing all of these runs, and of a private search that makes as many on average; None if it is
     unknown, or counted as the paper does. Upper bounds within 1%."""
     paid = [events(run) for run in runs]
@@ -91,20 +93,15 @@ def cost(population: Population, runs: Sequence[Run]) -> tuple[float | None, flo
     for event in (event for run in paid for event in run):
         counts[replace(event, count=1, part=event.part if alike else ())] += event.count
     everything = tuple(replace(event, count=count) for event, count in counts.items())
-    return _composed(everything, delta), _searched(tuple(dict.fromkeys(paid)), float(len(runs)), delta)
+    distinct, mean = tuple(dict.fromkeys(paid)), float(len(runs))
+    interval = accounting.COARSE_INTERVAL
+    return (
+        costs.of("composed", [delta, *everything], lambda: accounting.epsilon(everything, delta, interval)),
+        costs.of("searched", [delta, mean, *distinct], lambda: Search(mean).epsilon(distinct, delta, interval)),
+    )
 
 
 def events(run: Run) -> tuple[Event, ...]:
     """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
     ledger = json.loads(run.released("ledger.json") or "{}")
     return tuple(accounting.cost_alone(from_record(record)) for record in ledger.get("planned", ()))
-
-
-@lru_cache(maxsize=256)
-def _composed(paid: tuple[Event, ...], delta: float) -> float:
-    return accounting.epsilon(paid, delta, accounting.COARSE_INTERVAL)
-
-
-@lru_cache(maxsize=256)
-def _searched(runs: tuple[tuple[Event, ...], ...], mean: float, delta: float) -> float:
-    return Search(mean).epsilon(runs, delta, accounting.COARSE_INTERVAL)

@@ -8,26 +8,18 @@ const shows = (element, dataset, epsilon) => {
 };
 const choose = () => {
   const {dataset, epsilon} = Object.fromEntries(new FormData(filter));
-  const runs = document.querySelectorAll(".run");
-  document.querySelectorAll(".variant, .variant tbody tr, .run").forEach((e) => { e.hidden = !shows(e, dataset, epsilon); });
-  document.querySelectorAll("article").forEach((e) => { e.hidden = !e.querySelector(".variant:not([hidden])"); });
-  document.querySelectorAll("section.runs").forEach((e) => { e.hidden = !e.querySelector(".run:not([hidden])"); });
+  const articles = document.querySelectorAll("article");
+  document.querySelectorAll(".variant, .variant tbody tr").forEach((e) => { e.hidden = !shows(e, dataset, epsilon); });
+  articles.forEach((e) => { e.hidden = !e.querySelector(".variant:not([hidden])"); });
   // Hide a claim with all artifacts that show it, and a link with its target.
   const dead = (link) => document.getElementById(decodeURIComponent(link.hash.slice(1)))?.closest("[hidden]") != null;
   const links = (e) => [...e.querySelectorAll('a[href^="#"]')];
   document.querySelectorAll(".claims tbody tr").forEach((e) => { e.hidden = links(e).length > 0 && links(e).every(dead); });
   document.querySelectorAll("nav li, .decided li, .findings li, .matrix tbody tr").forEach((e) => { e.hidden = links(e).some(dead); });
   document.querySelectorAll(".shown a").forEach((e) => { e.hidden = dead(e); });
-  const shown = document.querySelectorAll(".run:not([hidden])").length;
-  filter.querySelector("output").textContent = `${shown} of ${runs.length} runs`;
+  const shown = document.querySelectorAll("article:not([hidden])").length;
+  filter.querySelector("output").textContent = `${shown} of ${articles.length} figures and tables`;
 };
-// Open a run that a table links to.
-const unfold = () => {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  if (target instanceof HTMLDetailsElement) target.open = true;
-};
-addEventListener("hashchange", unfold);
-unfold();
 filter.addEventListener("change", choose);
 filter.addEventListener("submit", (event) => event.preventDefault());
 filter.hidden = false;

@@ -105,16 +105,17 @@ def test_the_filter_leaves_what_was_chosen(tab: Page, url: str) -> None:
         tab.run(f"{chosen}.value = '{value}'; {chosen}.dispatchEvent(new Event('change', {{bubbles: true}}))")
 
     tab.open(url, 1400)
-    runs, rows = tab.run(SHOWN.format(".run")), tab.run(SHOWN.format("#fig8 tbody tr"))
-    assert tab.run("document.querySelector('output').textContent") == f"{runs} of {runs} runs"
+    whole, rows = tab.run(SHOWN.format("article")), tab.run(SHOWN.format("#fig8 tbody tr"))
+    assert tab.run("document.querySelector('output').textContent") == f"{whole} of {whole} figures and tables"
     choose("epsilon", "3")
     fewer = tab.run(SHOWN.format("#fig8 tbody tr"))
     assert 0 < fewer < rows
     assert tab.run(SHOWN.format("#fig8 tr[data-epsilon='1']")) == 0
     choose("dataset", "criteo_kaggle")
-    assert tab.run(SHOWN.format(".run")) == 0  # its only run is at another ε
     choose("epsilon", "")
-    assert tab.run("document.querySelector('output').textContent") == f"1 of {runs} runs"
+    left = tab.run(SHOWN.format("article"))
+    assert tab.run("document.querySelector('output').textContent") == f"{left} of {whole} figures and tables"
+    assert left < whole
     assert not tab.run("document.querySelector('nav a[href=\"#fig5\"]').checkVisibility()")
     assert not tab.run("document.getElementById('fig5').checkVisibility()")  # no streams of these data
     assert tab.run("document.getElementById('audit').checkVisibility()")  # of no data
@@ -125,7 +126,7 @@ def test_the_filter_leaves_what_was_chosen(tab: Page, url: str) -> None:
     assert tab.run(f"{dead}.map(e => e.hash)") == []
     claims = tab.run(SHOWN.format(".claims tbody tr"))
     choose("dataset", "")
-    assert tab.run(SHOWN.format(".run")) == runs and 0 < claims < tab.run(SHOWN.format(".claims tbody tr"))
+    assert tab.run(SHOWN.format("article")) == whole and 0 < claims < tab.run(SHOWN.format(".claims tbody tr"))
 
 
 def test_a_row_of_a_table_opens_its_run(tab: Page, url: str) -> None:
@@ -135,8 +136,10 @@ def test_a_row_of_a_table_opens_its_run(tab: Page, url: str) -> None:
     assert tab.run("document.querySelector(':target').matches('.run[open]')")
 
 
-def test_a_run_opens_to_its_configuration_and_ledger(tab: Page, url: str) -> None:
-    tab.open(url, 390)
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1400, True)])
+def test_a_run_opens_to_its_configuration_and_ledger(tab: Page, url: str, width: int, dark: bool) -> None:
+    tab.open(url, width, dark=dark)
+    tab.open(tab.run("document.querySelector('#runs ~ ul a, #runs ~ p + ul a').href"), width, dark=dark)
     inside = "document.querySelector('.run pre').checkVisibility()"
     assert not tab.run(inside)
     tab.run("document.querySelector('.run summary').click()")
@@ -144,6 +147,7 @@ def test_a_run_opens_to_its_configuration_and_ledger(tab: Page, url: str) -> Non
     shown = tab.run("document.querySelector('.run pre').textContent")
     assert "epsilon:" in shown and "noise_seed:" not in shown, "as it may leave"
     assert tab.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert tab.run(CONTRASTS) == [] and tab.complaints == []
 
 
 def test_the_command_is_copied_or_left_selected(tab: Page, url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 import yaml
 from markupsafe import escape
 
-from reports import page as page_module
 from reports.build import build
 from reports.comparison import heading, populations
 from reports.page import page
@@ -143,33 +143,38 @@ def test_ids_are_unique_and_every_reference_is_to_one(report: Path, document: Do
     assert labels <= set(ids)
 
 
-def test_every_run_has_its_configuration_and_ledger_in_it(comparison: Path, document: Document) -> None:
-    usable = load_runs(comparison)[0]
-    listed = document.all("details", **{"class": "run"})
-    assert len(listed) == len(usable) == len({run.path for run in usable})
-    # Every row of a table of settings leads to its run.
-    places = {details["id"] for details in listed}
-    rows = [row["data-run"] for row in document.all("tr") if row.get("data-run")]
-    assert len(rows) > 50 and set(rows) <= places
-    assert {f"#{place}" for place in rows} <= {a["href"] for a in document.all("a")}
-    text = document.text
-    for run in usable:
-        assert " ".join((run.path / "release" / "config.yaml").read_text(encoding="utf-8").split()) in text
-
-
-def test_runs_that_would_make_it_too_large_are_linked(
-    comparison: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+def test_every_run_stands_with_its_settings_and_ledger_on_a_page_that_it_links_to(
+    comparison: Path, report: Path, document: Document
 ) -> None:
-    monkeypatch.setattr(page_module, "EMBEDDED", 3000)
-    listed = Document(page(Draft(report), [], [], [], populations(load_runs(comparison)[0])))
-    links = [a["href"] for a in listed.all("a") if not str(a["href"]).startswith("#")]
-    assert len(listed.all("pre")) >= 1 and links
-    assert all((report / str(link)).resolve().is_file() for link in links)
+    usable = load_runs(comparison)[0]
+    linked = {str(a["href"]) for a in document.all("a") if str(a["href"]).startswith("runs/")}
+    pages = {path.name: Document(path.read_text(encoding="utf-8")) for path in (report / "runs").glob("*.html")}
+    assert {f"runs/{name}" for name in pages} == {link for link in linked if "#" not in link}
+    places = {f"runs/{name}#{a['id']}" for name, one in pages.items() for a in one.all("details")}
+    assert len(places) == len(usable) == len({run.path for run in usable})
+    # Every row of a table of settings leads to its run.
+    rows = {row["data-run"] for row in document.all("tr") if row.get("data-run")}
+    assert len(rows) > 50 and {link.partition("#")[2] for link in linked if "#" in link} == rows
+    assert {link for link in linked if "#" in link} <= places
+    text = " ".join(one.text for one in pages.values())
+    for run in usable:
+        for name in ("config.yaml", "ledger.json"):
+            assert " ".join((run.path / "release" / name).read_text(encoding="utf-8").split()) in text
+
+
+def test_pages_of_runs_that_are_gone_are_removed(tmp_path: Path, undrawn: None) -> None:
+    write_run(tmp_path / "runs", "dpsgd", test=0.7)
+    other = write_run(tmp_path / "runs", "frozen", test=0.6, dataset="journey")
+    build(tmp_path / "runs", tmp_path / "report")
+    assert len(list((tmp_path / "report" / "runs").iterdir())) == 2
+    shutil.rmtree(other)
+    build(tmp_path / "runs", tmp_path / "report")
+    assert len(list((tmp_path / "report" / "runs").iterdir())) == 1
 
 
 def test_claims_are_listed_with_verdict_evidence_and_links_to_what_shows_them(report: Path) -> None:
     entry = {"id": "fig8", "title": "t", "status": "complete", "experiment": None, "variants": []}
-    document = Document(page(Draft(report), [entry], CLAIMS, [], []))
+    document = Document(page(Draft(report), [entry], CLAIMS, [], [], []))
     tally = "Of 3 claims, on these runs, 2 hold 0 do not hold 0 are of curves that cross 0 hold at some ε only"
     assert tally in document.text
     assert "A < B & so on. §4" in document.text and "D. SST-2: 14.59×. §4" in document.text
@@ -234,8 +239,10 @@ def test_what_runs_say_of_themselves_is_shown_and_not_obeyed(tmp_path: Path, und
     (runs / "nycflights" / "dpsgd" / "<b>broken").mkdir()
     build(runs, report, only=["frontier"])
     document = Document((report / "index.html").read_text(encoding="utf-8"))
-    assert len(document.all("script")) == 1 and not document.all("b", id="broken")
-    assert document.text.count(evil) >= 3  # in a table, in the configuration, in the ledger
+    (of_runs,) = (Document(path.read_text(encoding="utf-8")) for path in (report / "runs").iterdir())
+    assert len(document.all("script")) == len(of_runs.all("script")) == 1 and not document.all("b", id="broken")
+    assert document.text.count(evil) >= 1  # in a table
+    assert of_runs.text.count(evil) >= 2  # in the configuration, in the ledger
     assert "nycflights/dpsgd/<b>broken: it has no status.json" in document.text
 
 

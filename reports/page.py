@@ -58,7 +58,9 @@ def page(
         reference: their agreement with the reference's runs.
     """
     links = {anchor: link for one in runs for anchor, link in one.links.items()}
-    shown = [entry | {"variants": [_variant(entry, v, draft, links) for v in entry["variants"]]} for entry in entries]
+    shown = [
+        entry | {"variants": [_variant(entry, v, draft, links, claims) for v in entry["variants"]]} for entry in entries
+    ]
     return render(
         "page.html.jinja",
         entries=shown,
@@ -119,16 +121,28 @@ def _glance(curves: Sequence[Frontier], draft: Draft) -> dict[str, Any]:
 
 
 def _variant(
-    entry: Mapping[str, Any], variant: dict[str, Any], draft: Draft, links: Mapping[str, str]
+    entry: Mapping[str, Any],
+    variant: dict[str, Any],
+    draft: Draft,
+    links: Mapping[str, str],
+    claims: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Add the figure and the table of one population."""
+    """Add the figure and the table of one population; the figure's words for screen readers say what it shows."""
     files = {Path(file).suffix: file for file in variant["files"]}
     picture = table = None
     if ".svg" in files and variant["status"] != "missing":
-        picture = Markup(inline(draft.text(files[".svg"]), f"{entry['title']}. {variant['values']}"))
+        shown = [claim for claim in claims if entry["id"] in claim["artifacts"]]
+        found = (f"{re.sub('[*`]', '', c['statement'])} {_judged(c, variant['dataset'])}." for c in shown)
+        words = " ".join(filter(None, (f"{entry['title']}.", *found, variant["values"])))
+        picture = Markup(inline(draft.text(files[".svg"]), words))
     if ".html" in files:
         table = Markup(_linked(draft.text(files[".html"]), links))
     return variant | {"picture": picture, "table": table}
+
+
+def _judged(claim: Mapping[str, Any], dataset: str | None) -> str:
+    """Return a claim's verdict on a dataset, or on all."""
+    return (claim["datasets"].get(dataset) or claim)["verdict"]
 
 
 def _linked(table: str, links: Mapping[str, str]) -> str:

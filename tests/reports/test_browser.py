@@ -79,7 +79,7 @@ def tab() -> Iterator[Page]:
         yield page
 
 
-@pytest.mark.parametrize(("width", "dark"), [(320, False), (390, False), (390, True), (1400, False), (1400, True)])
+@pytest.mark.parametrize(("width", "dark"), [(320, False), (390, False), (390, True), (1400, True), (1600, False)])
 def test_it_fits_and_complains_of_nothing(tab: Page, url: str, width: int, dark: bool) -> None:
     tab.open(url, width, dark=dark)
     assert tab.run("innerWidth") == width
@@ -95,8 +95,24 @@ def test_words_stand_out_from_what_they_are_written_on(tab: Page, url: str, dark
     assert tab.run(CONTRASTS) == []
     ground = tab.run("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") is not dark
-    cards = "[...document.querySelectorAll('.card')].map(e => getComputedStyle(e).backgroundColor)"
-    assert set(tab.run(cards)) == {"rgb(255, 255, 255)"}  # figures keep a light ground
+    filters = "[...document.querySelectorAll('.card svg')].map(e => getComputedStyle(e).filter)"
+    assert set(tab.run(filters)) == {
+        "invert(0.92) hue-rotate(180deg)" if dark else "none"
+    }  # no white slabs in the dark
+
+
+def test_the_menu_stays_where_there_is_room(tab: Page, url: str) -> None:
+    tab.open(url, 1600)
+    tab.run("scrollTo(0, document.body.scrollHeight)")
+    assert tab.run("document.querySelector('nav').getBoundingClientRect().top") == 0
+    left = "[...document.querySelectorAll('header, main')].map(e => e.getBoundingClientRect().left)"
+    assert min(tab.run(left)) >= tab.run("document.querySelector('nav').getBoundingClientRect().right")
+
+
+def test_words_in_figures_are_words(tab: Page, url: str) -> None:
+    tab.open(url, 1400)
+    words = "[...document.querySelectorAll('.card svg text')].map(e => e.textContent).join(' ')"
+    assert "gradient size" in tab.run(words)
 
 
 def test_the_filter_leaves_what_was_chosen(tab: Page, url: str) -> None:
@@ -131,8 +147,7 @@ def test_the_filter_leaves_what_was_chosen(tab: Page, url: str) -> None:
 
 def test_a_row_of_a_table_opens_its_run(tab: Page, url: str) -> None:
     tab.open(url, 1400)
-    tab.run("document.querySelector('#fig8 tbody th a').click()")
-    tab.run("new Promise(done => setTimeout(done, 100))")
+    tab.open(tab.run("document.querySelector('#fig8 tbody th a').href"), 1400)
     assert tab.run("document.querySelector(':target').matches('.run[open]')")
 
 

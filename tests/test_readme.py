@@ -6,6 +6,7 @@ the configuration is composed and checked.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,8 @@ import pytest
 from PIL import Image
 
 from pipelines.runs.cards import card_files, read_cards
+from reports import beside
+from reports.algorithms import label
 from reports.comparison import populations
 from reports.readme import CLAIMS, DIGEST, RESULTS, Results, digest, split
 from reports.runs import load_runs
@@ -179,6 +182,9 @@ def test_what_the_first_command_prints_is_what_other_seeds_found() -> None:
     assert len(scores) >= 5
     assert abs(float(auc) - statistics.mean(scores)) < 4 * statistics.stdev(scores)
     assert float(reduction) == pytest.approx(statistics.mean(s["embedding_gradient"]["reduction"] for s in alike), 0.01)
+    (controls,) = [c for c in beside._controls() if (c["data"], c["question"]["epsilon"]) == ("journey", 1.0)]
+    words = ", ".join(f"{label(name)} {controls['test'][name]:.4f}" for name in beside.CONTROLS)
+    assert f"\n  beside it: {words} (dpfest's own runs)\n" in said
 
 
 def _is_first(config: Mapping[str, Any]) -> bool:
@@ -216,7 +222,11 @@ def test_results_are_those_of_the_reference() -> None:
     Every number of README's results is what the run cards say; `make readme` writes them.
     """
     _, inside, _ = split(README.read_text(encoding="utf-8"))
-    assert inside == Results.read(REFERENCE).text
+    results = Results.read(REFERENCE)
+    assert inside == results.text
+    assert beside.FILE.read_text(encoding="utf-8") == results.controls
+    costs = REFERENCE / "costs.json"  # computed where they are asked for, and told by docs/FINDINGS.md's test
+    assert json.loads(costs.read_text(encoding="utf-8")) == json.loads(results.costs)
 
 
 @pytest.mark.documents

@@ -49,6 +49,7 @@ API: Mapping[str, tuple[str, ...]] = {
 RUNNER = ("pipelines.train.trained.load", "pipelines.train.trained.Trained")
 
 _LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
+_ROLE = re.compile(r":[a-z]+:<code>~?")
 _CODE = re.compile(r"(^(`{3,}|~{3,}).*?^\2[ ]*$)", re.MULTILINE | re.DOTALL)
 
 
@@ -125,3 +126,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     pages = {f"docs/{file.src_uri}": file.src_uri for file in files} | outside()
     place = next(place for place, found in reversed(pages.items()) if found == uri)
     return linked(markdown, place, pages)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Drop the roles of references in docstrings (:func:`dpfest.plan`), which Markdown does not know."""
+    return _ROLE.sub("<code>", html)

@@ -54,6 +54,7 @@ def test_it_builds_strictly(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     api = (tmp_path / "site" / "API" / "index.html").read_text(encoding="utf-8")
     assert all(f'id="dpfest.{name}"' in api for name in dpfest.__all__)
+    assert not re.search(r":(func|class|meth|data|attr|mod):", api)
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")]
     loaded = [
         address for page in pages for address in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(http[^"]+)', page)

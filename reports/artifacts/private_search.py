@@ -103,5 +103,5 @@ def cost(population: Population, runs: Sequence[Run], costs: Costs) -> tuple[flo
 
 def events(run: Run) -> tuple[Event, ...]:
     """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
-    ledger = json.loads(run.released("ledger.json") or "{}")
+    ledger = run.card.ledger if run.card is not None else json.loads(run.released("ledger.json") or "{}")
     return tuple(accounting.cost_alone(from_record(record)) for record in ledger.get("planned", ()))

@@ -27,7 +27,7 @@ READY := $(VENV)/.ready
 DEV   := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint docs wheel reproduce audited measured estimate readme clean
+.PHONY: help setup test test-all lint docs wheel reproduce estimate readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -117,8 +117,7 @@ estimate: $(ENVIRONMENT)  ## how many runs `make reproduce` makes with the same 
 
 # The first figure is drawn as soon as there are runs for it: in the demo journey's. The rest is one sweep, which imports
 # torch once, unless an experiment has arguments of its own. Then the settings of journey's comparison that most claims are
-# about get two seeds more. The audit and the measurements that are not timed run side by side, in the short profiles with a
-# thread each: with a thread per core they take several times as long.
+# about get two seeds more.
 OWN      := $(strip $(clicks) $(CRITEO_1TB) $(STREAM_ARGS) $(TEXT_ARGS) $(XNLI_ARGS))
 comma    := ,
 all      := experiment=$(subst $() $(),$(comma),$(WORK))
@@ -135,16 +134,8 @@ reproduce: $(if $(DEMO),$(ENVIRONMENT),estimate)  ## the paper's comparisons on 
 	$(if $(DEMO),$(foreach more,$(MORE),$(call journey,"seed=range(3)" $($(more)))))
 	$(BIN)/dpfest bench embedding $(QUICK) $(if $(DEMO),--repeats 6 bench.seconds=10,$(BENCH))
 	$(BIN)/dpfest bench step $(QUICK) $(BENCH) $(if $(DEMO),bench.largest_rows=338782)
-	@$(if $(QUICK),OMP_NUM_THREADS=1) $(MAKE) --no-print-directory -j2 audited measured
-	$(REPORT)
-
-audited: $(ENVIRONMENT)
 	$(BIN)/dpfest audit $(QUICK) $(if $(DEMO),audit.draws=100000) privacy.noise_seed=0 $(ARGS)
-
-measured: $(ENVIRONMENT)
-	$(BIN)/dpfest bench corrections $(if $(filter smoke,$(PROFILE)),$(QUICK) budget.examples=9216)
-	$(BIN)/dpfest bench bias $(QUICK) $(if $(DEMO),data=nycflights) algorithm.clipping_norm=10 optimizer.tables.learning_rate=3
-	$(BIN)/dpfest bench contribution $(QUICK) data=text_synthetic $(TEXT_ARGS)
+	$(REPORT)
 
 readme: $(READY)  ## write README's results and their picture from docs/reference, and the documents' table of paths
 	$(BIN)/python -m reports.readme

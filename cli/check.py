@@ -26,7 +26,7 @@ def run_check(arguments: Sequence[str]) -> int:
     if line.only_shows:
         launch(tasks.nothing, arguments)
         return 0
-    from pipelines.analysis.check import check
+    from pipelines.check import check
     from pipelines.config.compose import Composer
     from pipelines.config.settings import typed
     from pipelines.runs.grid import outline

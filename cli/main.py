@@ -243,18 +243,15 @@ def bench(
     ctx: typer.Context,
     section: Annotated[
         str,
-        typer.Argument(
-            help="embedding, correlated, step, small, text, peers, ranks, preprocess, table, accounting, corrections, "
-            "bias, contribution."
-        ),
+        typer.Argument(help="embedding, correlated, step, small, text, peers, ranks, preprocess, table, accounting."),
     ] = "step",
     repeats: Annotated[int, typer.Option("--repeats", min=1, help="Measured repetitions of each competitor.")] = 30,
 ) -> None:
-    """Time private training against its competitors, in turns, or measure what corrections cost.
+    """Time private training against its competitors, in turns.
 
     embedding: the step of one table, by its size. step: a step of the paper's click model. small: of two small
     recommenders. text: of an encoder. peers: against Opacus. ranks: over processes. preprocess: rows per second.
-    accounting: calibration of noise. corrections, bias, contribution: measured, not timed.
+    accounting: calibration of noise.
     """
     from cli.bench import run_bench
 

@@ -178,6 +178,6 @@ def plan(cfg: DictConfig) -> None:
     from pipelines.config.settings import typed
 
     config = typed(cfg)
-    from pipelines.analysis.planner import suggest
+    from pipelines.budget.planner import suggest
 
     print(suggest(config))

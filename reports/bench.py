@@ -36,10 +36,26 @@ class Section:
         return {record["table_rows"]: record for record in timed if record["competitor"] == competitor}
 
 
+FINDINGS = Path(__file__).with_name("findings")
+"""Values that were measured once, for questions that are answered."""
+ONCE = " Measured once: the code that did is in the history, at commit 46f4d1b."
+
+
+def frozen(section: str, values: Collection[str] = ()) -> Section:
+    """Read values that were measured once."""
+    found = _read(FINDINGS / f"{section}.json", values)
+    assert found is not None
+    return found
+
+
 def read(report: Path, section: str, values: Collection[str] = ()) -> Section | None:
     """Read a section's records that have all of these `values`; None if it is missing, unreadable or has none."""
+    return _read(report / "bench" / f"{section}.json", values)
+
+
+def _read(path: Path, values: Collection[str]) -> Section | None:
     try:
-        text = (report / "bench" / f"{section}.json").read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
         content = json.loads(text)
         records = [record for record in content["records"] if _whole(record, values)]
         machine = content["machine"]

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pipelines.analysis.check import Feature, Findings, Trial
+from pipelines.check import Feature, Findings, Trial
 from pipelines.config.settings import Config
 from pipelines.data.clicks.criteo import PUBLISHED_SIZES
 from pipelines.data.clicks.synthetic import CLICK_RATE

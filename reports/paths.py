@@ -9,8 +9,8 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
-from pipelines.analysis.paths import PATHS, refusal, variants
 from pipelines.system.files import write_atomically
+from reports.combinations import PATHS, refusal, variants
 
 BEGIN = "<!-- paths: `make readme` writes what follows, from small trainings of each -->"
 END = "<!-- end of paths -->"

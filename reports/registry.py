@@ -132,14 +132,12 @@ ENTRIES = (
         measured=(audit.COMMAND,),
     ),
     Entry(
-        "corrections", "The cost of the corrections", corrections.content,
-        measured=(corrections.COMMAND,), figure=False,
+        "corrections", "The cost of the corrections", corrections.content, figure=False,
     ),
     Entry(
-        "bias_variance", "Bias against variance, measured", bias_variance.content,
-        measured=(bias_variance.COMMAND,), figure=False,
+        "bias_variance", "Bias against variance, measured", bias_variance.content, figure=False,
     ),
-    Entry("contribution", "Contribution clipping of texts", contribution.content, measured=(contribution.COMMAND,)),
+    Entry("contribution", "Contribution clipping of texts", contribution.content),
 )  # fmt: skip
 
 

@@ -106,7 +106,7 @@ MUTATIONS = [
     Mutation(
         "over ranks, what an algorithm keeps of noised rows is not asked",
         ORDER, "own = [algorithm.kept(", "[algorithm.kept(",
-        "tests/pipelines/analysis/test_paths.py::test_a_step_is_that_of_the_reference_or_refused[threshold-ranks]",
+        "tests/reports/test_combinations.py::test_a_step_is_that_of_the_reference_or_refused[threshold-ranks]",
     ),
     Mutation(
         "over ranks, all shards draw the same noise",
@@ -121,7 +121,7 @@ MUTATIONS = [
     Mutation(
         "a row that stands twice in a bag counts twice",
         "dpfest/embeddings.py", "isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2", "call.output.dim() > 2",
-        "tests/pipelines/analysis/test_paths.py::test_a_step_is_that_of_the_reference_or_refused[adafest-bags]",
+        "tests/reports/test_combinations.py::test_a_step_is_that_of_the_reference_or_refused[adafest-bags]",
     ),
     Mutation(
         "over ranks, rows may move to bags of other examples than those they were counted for",

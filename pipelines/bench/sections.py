@@ -13,26 +13,23 @@ from pipelines.system.memory import keep_freed_memory
 from pipelines.tasks.task import device_of
 
 SECTIONS = {
-    **{
-        name: f"pipelines.bench.{name}"
-        for name in (
-            "embedding",
-            "correlated",
-            "step",
-            "small",
-            "text",
-            "peers",
-            "ranks",
-            "preprocess",
-            "table",
-            "accounting",
-        )
-    },
-    **{name: f"pipelines.analysis.{name}" for name in ("corrections", "bias", "contribution")},
+    name: f"pipelines.bench.{name}"
+    for name in (
+        "embedding",
+        "correlated",
+        "step",
+        "small",
+        "text",
+        "peers",
+        "ranks",
+        "preprocess",
+        "table",
+        "accounting",
+    )
 }
-"""The module of each section, with its function `bench(config, repeats)`; those of `analysis` time nothing."""
+"""The module of each section, with its function `bench(config, repeats)`."""
 
-OF_TEXTS = ("text", "contribution")
+OF_TEXTS = ("text",)
 OF_PCTR = ("step", "peers", "ranks")
 _TEXTS = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"
 

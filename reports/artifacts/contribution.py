@@ -7,22 +7,19 @@ from typing import Any
 
 import matplotlib
 
-from reports.bench import read
-from reports.entry import Content, Inputs, unmeasured
+from reports.bench import ONCE, frozen
+from reports.entry import Content, Inputs
 from reports.style import FOOTER_COLOUR, SEQUENTIAL, WIDTH, Drawing, hover, key, log_axis
 from reports.tables import Column, Table
 from reports.wording import flag, number
 
-COMMAND = "dpfest bench contribution data=text_synthetic"
 _VALUES = {"in_papers_grid", "contribution_clipping_norm", "reduction", "threshold", "kept", "touched", "clipped"}
 _IN_TABLE = (10, 50, 500)
 _MOST = 1000  # the axis ends there
 
 
 def content(inputs: Inputs) -> Content:
-    section = read(inputs.report, "contribution", _VALUES)
-    if section is None:
-        return unmeasured(COMMAND)
+    section = frozen("contribution", _VALUES)
     records = [(record, record["values"]) for record in section.records]
     first, at = records[0]
     caption = (
@@ -51,7 +48,7 @@ def content(inputs: Inputs) -> Content:
             if values["in_papers_grid"] or round(values["reduction"]) in _IN_TABLE
         ],
     )
-    return Content(caption, _figure([values for _, values in records]), table)
+    return Content(caption + ONCE, _figure([values for _, values in records]), table)
 
 
 def _figure(measured: list[Mapping[str, Any]]) -> Drawing:

@@ -378,8 +378,7 @@ def write_bench(report: Path, section: str, times: Mapping[tuple[str, int], floa
 
 
 def write_benches(report: Path) -> None:
-    """Every section that an artifact shows: `embedding`, at the paper's sizes, `step`, `corrections`, `bias`,
-    `contribution`."""
+    """Every section that an artifact shows: `embedding`, at the paper's sizes, and `step`."""
     times: dict[tuple[str, int], float | None] = {}
     for rows in (100_000, 200_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000):
         times |= {("dpsgd", rows): 1e-7 * rows, ("adafest", rows): 0.002}
@@ -387,33 +386,3 @@ def write_benches(report: Path) -> None:
             times["adafest, smallest table", rows] = 0.0016
     write_bench(report, "embedding", times | {("dpsgd", 20_000_000): None, ("adafest", 20_000_000): 0.002}, "adafest")
     write_bench(report, "step", {("pytorch sparse", 338_782): 0.1, ("adafest", 338_782): 0.09}, "pytorch sparse")
-    values = {"setting": "k = 10,000", "paper_noise": 0.5, "claimed": 1.0, "proven": 2.0, "noise": 0.6}
-    write_findings(report, "corrections", [values | {"examples": 45_840_617, "epsilon": 1.0}])
-    write_findings(report, "bias", [bias(20.0)])
-    write_findings(
-        report, "contribution", [kept(4.0, 10.0, 0.4), kept(50.0, 10.0, 0.2), kept(50.0, 30.0, 0.1, grid=True)]
-    )
-
-
-def bias(threshold: float, **changed: Any) -> dict[str, Any]:
-    """What section `bias` finds at a threshold."""
-    values = {"threshold": threshold, "noise_ratio": 5.0, "epsilon": 1.0, "steps": 100, "clipping_norm": 10.0}
-    values |= {"parameters": 4_000_000, "coordinates": 1_000_000.0, "truncated": 0.01, "gradient_norm": 0.5}
-    return values | {"noise_multiplier": 2.048, "dpsgd_noise_multiplier": 2.048} | changed
-
-
-def kept(norm: float, reduction: float | None, share: float, *, grid: bool = False) -> dict[str, Any]:
-    """What section `contribution` finds at a C₁."""
-    values = {"contribution_clipping_norm": norm, "reduction": reduction, "kept": share, "in_papers_grid": grid}
-    values |= {"threshold": 200.0, "touched": 0.05, "clipped": float(norm < 5), "steps": 60, "epsilon": 1.0}
-    return values | {"noise_ratio": 5.0, "shortest_map": 2.0, "median_map": 3.3, "longest_map": 6.9}
-
-
-def write_findings(report: Path, section: str, found: list[dict[str, Any]]) -> None:
-    """A section of `dpfest bench` that finds values and times nothing."""
-    write_bench(report, section, {("adafest", place): None for place in range(len(found))}, "adafest")
-    path = report / "bench" / f"{section}.json"
-    written = json.loads(path.read_text(encoding="utf-8"))
-    for record, values in zip(written["records"], found, strict=True):
-        record |= {"values": values, "batch_size": 2048}
-    path.write_text(json.dumps(written), encoding="utf-8")

@@ -101,7 +101,7 @@ def test_before_the_first_run_the_benchmark_estimates(tmp_path: Path) -> None:
 
 def test_what_is_measured_says_whether_it_is(tmp_path: Path) -> None:
     assert lines(tmp_path)["speed"].runs == "to be measured"
-    assert "(dpfest bench corrections)" in str(listing(tmp_path, tmp_path))
+    assert "(dpfest bench embedding)" in str(listing(tmp_path, tmp_path))
     write_benches(tmp_path / "report")
     assert lines(tmp_path)["speed"].runs == "measured"
 

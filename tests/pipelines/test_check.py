@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpfest.algorithms import AdaFEST
-from pipelines.analysis.check import Feature, surviving
+from pipelines.check import Feature, surviving
 from reports.criteo import _used
 
 RATE, FEATURES, NOISE = 0.02, 26, 2.0

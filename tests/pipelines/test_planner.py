@@ -17,13 +17,13 @@ import dpfest
 from dpfest.accounting import Event
 from dpfest.algorithms import ALGORITHMS
 from dpfest.errors import UserError
-from pipelines.analysis import planner
-from pipelines.analysis.planner import LEAST_STEPS, MOST_GROWTH, Setting, largest_paying, suggest
+from pipelines.budget import planner
+from pipelines.budget.planner import LEAST_STEPS, MOST_GROWTH, Setting, largest_paying, suggest
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.runs.cards import read_cards
 
-HOME = Path(__file__).resolve().parents[3]
+HOME = Path(__file__).resolve().parents[2]
 SEARCHES = HOME / "docs" / "search"
 
 

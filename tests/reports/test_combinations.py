@@ -16,8 +16,8 @@ from torch import Tensor
 from dpfest.errors import UserError
 from dpfest.parts import RowGradient
 from dpfest.training import PrivateTraining
-from pipelines.analysis import paths
-from pipelines.analysis.paths import PATHS, ROWS, SHARDS
+from reports import combinations as paths
+from reports.combinations import PATHS, ROWS, SHARDS
 from tests.dpfest.reference import reference_gradient
 
 OFFSETS = np.cumsum([0, *ROWS])

@@ -61,13 +61,19 @@ def run_sweep(arguments: Sequence[str], fail_fast: bool, dry_run: bool, cards: s
         return 0
     if todo:
         _refuse_unwritable(todo[0].config.paths.runs)
-    status = _follow(run_all(todo, fail_fast), len(todo)) if todo else 0
-    for text in best_of([run for run in planned.runs if is_done(run.folder)]):
-        print(text)
-    return status
+        return _follow(run_all(todo, fail_fast), planned.runs, len(todo))
+    _print_best(planned.runs)
+    return 0
 
 
 BEST = 10
+
+
+def _print_best(planned: Sequence[PlannedRun]) -> None:
+    from pipelines.sweep import is_done
+
+    for text in best_of([run for run in planned if is_done(run.folder)]):
+        print(text)
 
 
 def best_of(done: Sequence[PlannedRun]) -> Iterator[str]:
@@ -82,11 +88,12 @@ def best_of(done: Sequence[PlannedRun]) -> Iterator[str]:
     for run in done:
         summary = json.loads((run.folder / RELEASE / SUMMARY).read_text(encoding="utf-8"))
         utility, reduction = summary["utility"], summary["embedding_gradient"]["reduction"]
-        words = " ".join(text for text in run.overrides if text not in shared)
-        size = "not updated" if reduction is None else f"{reduction:,.1f}x"
-        lines.append(
-            (utility["validation"], f"{utility['validation']:.4f}  {utility['value']:.4f}  {size:>11}  {words}")
+        values = "  ".join(
+            "unknown" if one is None else f"{one:.4f}" for one in (utility["validation"], utility["value"])
         )
+        size = "not updated" if reduction is None else f"{reduction:,.1f}x"
+        words = " ".join(text for text in run.overrides if text not in shared)
+        lines.append((utility["validation"] or 0.0, f"{values}  {size:>11}  {words}"))
     name = summary["utility"]["metric"].upper()
     yield f"Best of {len(done)} on validation ({name} on validation and on test, reduction, settings):"
     yield from (text for _, text in sorted(lines, key=lambda line: -line[0])[:BEST])
@@ -145,8 +152,8 @@ def _search(planned: Plan, fail_fast: bool, dry_run: bool) -> int:
     return 0
 
 
-def _follow(ended: Iterator[Outcome], count: int) -> int:
-    """Print a line for each run that ends, and the failed ones again at the end."""
+def _follow(ended: Iterator[Outcome], planned: Sequence[PlannedRun], count: int) -> int:
+    """Print a line for each run that ends, then the best of all, done before as well, and the failed ones again."""
     from pipelines.sweep import log_file
 
     started = time.monotonic()
@@ -162,6 +169,7 @@ def _follow(ended: Iterator[Outcome], count: int) -> int:
     by_status = {status: [o for o in outcomes if o.status == status] for status in ("done", "failed", "interrupted")}
     not_started = count - len(outcomes)
     words = [f"{len(group)} {status}" for status, group in by_status.items() if group]
+    _print_best(planned)
     print(", ".join(words + ([f"{not_started} not started"] if not_started else [])) + ".")
     for outcome in by_status["failed"]:
         print(f"failed: {outcome.run}: {outcome.reason}")

@@ -61,8 +61,9 @@ def _own(runs: Path, settings: Mapping[str, Any], summary: Mapping[str, Any]) ->
     for path in runs.glob(f"*/{RELEASE}/{SUMMARY}"):
         try:
             other = _released(path.parents[1])
-            if _same(runs.name, asked, _question(*other)):
-                found.append((other[1]["utility"]["validation"], other[1]["utility"]["value"]))
+            utility = other[1]["utility"]
+            if _same(runs.name, asked, _question(*other)) and None not in (utility["validation"], utility["value"]):
+                found.append((utility["validation"], utility["value"]))
         except (OSError, ValueError, KeyError, TypeError):  # one that is being written, or of another version
             continue
     return max(found)[1] if found else None

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines.system.plain import yaml_value
 from reports.artifacts.frontier import in_order
 from reports.comparison import Population, Setting, heading
 from reports.runs import Run
@@ -61,11 +62,15 @@ def _items(group: Population, seen: set[str]) -> Iterator[dict[str, Any]]:
 
 
 def _settings(run: Run) -> str | None:
-    """Return the released settings: a run's own file; those of a card in JSON, which is YAML and quickly written."""
-    if run.card is None:
-        return run.released("config.yaml")
-    return json.dumps(run.card.config, indent=1, ensure_ascii=False)
+    """Return the released settings in JSON, which is YAML and quickly written."""
+    if run.card is not None:
+        return json.dumps(run.card.config, indent=1, ensure_ascii=False)
+    text = run.released("config.yaml")
+    return text and json.dumps(yaml_value(text), indent=1, ensure_ascii=False)
 
 
 def _ledger(run: Run) -> str | None:
-    return run.released("ledger.json") if run.card is None else json.dumps(run.card.ledger, ensure_ascii=False)
+    if run.card is not None:
+        return json.dumps(run.card.ledger, ensure_ascii=False)
+    text = run.released("ledger.json")
+    return text and json.dumps(json.loads(text), ensure_ascii=False)

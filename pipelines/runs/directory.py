@@ -268,9 +268,9 @@ class RunDirectory:
             (partial / CONFIG).write_text(config_text(config), encoding="utf-8")
             write_json(partial / LEDGER, ledger)
             write_json(partial / SUMMARY, summary)
-            (partial / CARD).write_text(model_card(config, ledger, summary), encoding="utf-8")
             if weights is not None:
                 weights.write(partial / WEIGHTS)
+            (partial / CARD).write_text(model_card(config, ledger, summary), encoding="utf-8")
             write_sums(partial)
         self.clear()
 

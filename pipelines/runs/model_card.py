@@ -42,11 +42,15 @@ def model_card(config: Mapping[str, Any], ledger: Mapping[str, Any], summary: Ma
 def _first(summary: Mapping[str, Any]) -> str:
     utility, privacy = summary["utility"], summary["privacy"]
     cost = "no privacy" if privacy is None else f"ε = {privacy['epsilon']:.4g} at δ = {privacy['delta']:.3g}"
-    return f"{_metric(utility)} {utility['value']:.4f} on test rows, {cost}. Trained with dpfest."
+    return f"{_metric(utility)} {_number(utility['value'], 4)} on test rows, {cost}. Trained with dpfest."
 
 
 def _metric(utility: Mapping[str, Any]) -> str:
     return {"auc": "AUC", "accuracy": "Accuracy"}.get(utility["metric"], utility["metric"])
+
+
+def _number(value: float | None, digits: int = 5) -> str:
+    return "unknown" if value is None else f"{value:.{digits}f}"
 
 
 def _guarantee(ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
@@ -88,17 +92,16 @@ def _data(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
 def _utility(summary: Mapping[str, Any]) -> list[str]:
     utility, gradient = summary["utility"], summary["embedding_gradient"]
     rows: list[tuple[str, ...]] = [("", "test", "validation")]
-    rows += [(_metric(utility), f"{utility['value']:.5f}", f"{utility['validation']:.5f}")]
-    rows += [
-        ("its standard error", *(f"{utility[key]:.5f}" for key in ("standard_error", "validation_standard_error")))
-    ]
+    rows += [(_metric(utility), _number(utility["value"]), _number(utility["validation"]))]
+    errors = (utility["standard_error"], utility["validation_standard_error"])
+    rows += [("its standard error", *map(_number, errors))]
     for name, key in (
         ("log loss", "loss"),
         ("log loss of the best constant", "constant_loss"),
         ("log loss after calibration", "calibrated_loss"),
     ):
         if utility.get(key) is not None:
-            rows.append((name, f"{utility[key]:.5f}", ""))
+            rows.append((name, _number(utility[key]), ""))
     table = [f"| {' | '.join(row)} |" for row in rows]
     lines = [table[0], "|---|---|---|", *table[1:], ""]
     if gradient["reduction"] is not None:

@@ -44,12 +44,13 @@ def test_a_sweep_ends_with_its_best_runs(dpfest_here: Command) -> None:
     line = ("sweep", *SMALL, "algorithm=fest", "algorithm.selection.rows=60,200", "seed=0,1", "privacy.noise_seed=0")
     ended = dpfest_here(*line)
     assert ended.returncode == 0, ended.stderr
-    *_, title, _, _, _, _ = ended.stdout.splitlines()
+    *_, title, _, _, _, _, last = ended.stdout.splitlines()
+    assert last == "4 done."
     assert title == "Best of 4 on validation (AUC on validation and on test, reduction, settings):"
-    shown = [text.split("  ") for text in ended.stdout.splitlines()[-4:]]
+    shown = [text.split("  ") for text in ended.stdout.splitlines()[-5:-1]]
     found = [json.loads(path.read_text())["utility"] for path in Path("runs").glob("*/fest/*/release/summary.json")]
     best = sorted(found, key=lambda utility: -utility["validation"])
     assert [(row[0], row[1]) for row in shown] == [(f"{u['validation']:.4f}", f"{u['value']:.4f}") for u in best]
     assert {row[-1] for row in shown} == {f"algorithm.selection.rows={k} seed={s}" for k in (60, 200) for s in (0, 1)}
     again = dpfest_here(*line)  # nothing is left to do
-    assert again.stdout.splitlines()[-5:] == ended.stdout.splitlines()[-5:]
+    assert again.stdout.splitlines()[-5:] == ended.stdout.splitlines()[-6:-1]

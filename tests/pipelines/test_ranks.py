@@ -82,7 +82,7 @@ def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
     assert stopped == ["ended with exit status 143"] * 4
     assert [path.name for path in private.glob("shards-*")] == ["shards-5-0"]
     assert train_on_ranks(overrides(data, killed, *LONG, *more), 2) == [None, None]
-    assert release(killed) == release(quiet) and len(release(quiet)) == 5
+    assert release(killed) == release(quiet) and len(release(quiet)) == 6
     assert not list(private.glob("shards-*")) and not (private / "state.pt").exists()
     summary = json.loads((private.parent / "release" / "summary.json").read_text())
     assert summary["utility"]["value"] is not None and summary["privacy"]["epsilon"] <= 1

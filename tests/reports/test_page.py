@@ -158,8 +158,10 @@ def test_every_run_stands_with_its_settings_and_ledger_on_a_page_that_it_links_t
     assert {link for link in linked if "#" in link} <= places
     text = " ".join(one.text for one in pages.values())
     for run in usable:
-        for name in ("config.yaml", "ledger.json"):
-            assert " ".join((run.path / "release" / name).read_text(encoding="utf-8").split()) in text
+        config = yaml.safe_load((run.path / "release" / "config.yaml").read_text(encoding="utf-8"))
+        ledger = json.loads((run.path / "release" / "ledger.json").read_text(encoding="utf-8"))
+        assert " ".join(json.dumps(config, indent=1, ensure_ascii=False).split()) in text
+        assert " ".join(json.dumps(ledger, ensure_ascii=False).split()) in text
 
 
 def test_pages_of_runs_that_are_gone_are_removed(tmp_path: Path, undrawn: None) -> None:

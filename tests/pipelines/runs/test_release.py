@@ -24,6 +24,7 @@ from pipelines.config.settings import Config, typed
 from pipelines.preprocess import preprocess
 from pipelines.runs import agreement
 from pipelines.runs.directory import RunDirectory
+from pipelines.runs.model_card import model_card
 from pipelines.runs.release import CARD, checked, pack
 from pipelines.system.checksum import SUMS, sums_text, write_sums
 from pipelines.system.files import json_text
@@ -132,8 +133,12 @@ def released(run: Path, runs: Path) -> dict[str, Any]:
     """Every released thing by its name: the places of a JSON file, tensors, and other files by their bytes."""
     found: dict[str, Any] = {"status.json": (run / "status.json").read_bytes()}
     for path in sorted([*(run / "release").iterdir(), *runs.glob(".selections/*/*/release/*")]):
-        if path.name in (SUMS, CARD):
+        if path.name == SUMS:
             assert path.read_text() == sums_text(path.parent)  # it follows from the others
+        elif path.name == CARD:
+            config = yaml.safe_load((path.parent / "config.yaml").read_text())
+            others = (json.loads((path.parent / name).read_text()) for name in ("ledger.json", "summary.json"))
+            assert path.read_text() == model_card(config, *others)  # as well
         elif path.suffix == ".json":
             value = json.loads(path.read_text())
             found |= {f"{path.name}:{place}": item for place, item in places(value)}

@@ -63,9 +63,11 @@ lint: $(DEV)  ## ruff and mypy
 
 docs: $(DEV)  ## the documentation as a site, in site/ (public names from docstrings; a broken link is an error)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo site/index.html
 
 wheel: $(READY)  ## dist/dpfest-*.whl
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	@ls dist/dpfest-*.whl
 
 # A path as an override: quoted for Hydra (double quotes) and for the shell around it (single ones), whatever is in it.
 quoted = '$(1)="$(subst ','\'',$(subst ",\",$(2)))"'

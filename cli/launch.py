@@ -83,13 +83,14 @@ _OWN = ("data", "model", "algorithm")
 
 
 def _own_files(overrides: Sequence[str]) -> Path | None:
-    """Return the folder `conf` of the working directory if data, a model or an algorithm that are chosen, and are not
-    dpfest's, have their file there."""
+    """Return the folder `conf` of the working directory if it has files of data, models or algorithms, and one that is
+    chosen is not dpfest's: it is there, or what is there are the nearest names."""
     here = Path(conf.__path__[0]).parent
     pairs = (text.partition("=")[::2] for text in overrides)
     chosen = [(group, name) for group, names in pairs if group in _OWN for name in names.split(",")]
     places = (Path("conf", group, f"{name}.yaml") for group, name in chosen)
-    return Path("conf") if any(place.is_file() and not (here / place).exists() for place in places) else None
+    own = (place for place in places if not (here / place).exists())
+    return Path("conf") if any(any(place.parent.glob("*.yaml")) for place in own) else None
 
 
 def launch(task: Task, arguments: Sequence[str]) -> None:

@@ -62,7 +62,7 @@ def _line(name: str, settings: Mapping[str, Any], summary: Mapping[str, Any]) ->
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         name = f"{before}{key}"
-        if name in _APART:
+        if name in _APART or (value is None and name in ("privacy", "periods")):  # a section that a run lacks
             continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")

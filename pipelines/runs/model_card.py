@@ -65,12 +65,17 @@ def _guarantee(ledger: Mapping[str, Any], summary: Mapping[str, Any]) -> list[st
             + ("nothing proven can be said." if sound is None else f"proven is ε = {sound:.6g}.")
         )
     lines += [f"- {statement}" for statement in ledger["statements"]]
+    noise = privacy["gradient_noise_multiplier"]
+    steps = f"- {summary['steps']:,} steps on batches of {summary['batch_size']:,} in the mean"
+    lines.append(steps + ("." if noise is None else f", noise multiplier {noise:.4g} of the gradient."))
     return [*lines, f"- Accountant: {ledger['accountant']}. `ledger.json` has every event."]
 
 
 def _data(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     data, tables = config["data"], summary["embedding_gradient"]["tables"]
-    lines = [f"- `{summary['dataset']}`: {summary['examples']:,} training examples."]
+    unit = (summary["privacy"] or {}).get("unit")
+    counted = "training examples" if unit is None else f"units in training, by the column {unit}"
+    lines = [f"- `{summary['dataset']}`: {summary['examples']:,} {counted}."]
     if isinstance(data.get("path"), str):
         lines.append(f"- Read from `{data['path']}`.")
     if isinstance(data.get("split"), Mapping) and {"train", "validation", "test"} <= set(data["split"]):
@@ -110,6 +115,10 @@ def _utility(summary: Mapping[str, Any]) -> list[str]:
             f"A step changes {gradient['coordinates_mean']:,.0f} of {whole} coordinates of the embeddings, in the "
             f"mean: a gradient {cut} times smaller than dense."
         )
+    if utility.get("calibrated_loss") is not None:
+        lines.append(
+            "Raw scores of private models are often too sure; the `probability` of `dpfest predict` is calibrated."
+        )
     lines.append("Validation rows chose the calibration and may have chosen settings; ε does not cover them.")
     return lines
 
@@ -136,15 +145,18 @@ def overrides_of(config: Mapping[str, Any]) -> list[str]:
     if "search" in config:
         names["search"] = config["search"]["distribution"]
     known = {group: name for group, name in names.items() if name in composer.choices(group)}
+    own_data = "data" not in known
+    if own_data:  # what describes it is in its file; other settings are as with any table
+        known["data"] = config["data"].get("kind") or "table"
     base = container(composer.compose([f"{group}={name}" for group, name in known.items()]))
     always = {"data": names["data"], "algorithm": names["algorithm"]}
-    chosen = {group: name for group, name in known.items() if name != _DEFAULTS.get(group)}
+    chosen = {group: name for group, name in known.items() if name != _DEFAULTS.get(group) and group != "data"}
     return [
         *(f"{group}={name}" for group, name in (always | chosen).items()),
         *(
             f"{key}={override_text(value)}"
             for key, value in _changed(config, base)
-            if "data" in known or not key.startswith("data.")
+            if not (own_data and (key == "data" or key.startswith("data.")))
         ),
     ]
 

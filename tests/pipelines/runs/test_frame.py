@@ -44,7 +44,7 @@ def test_a_line_for_each_run_with_its_settings_and_results(runs: Path) -> None:
     assert fest["privacy.target_epsilon"] == 1.0
     assert found.filter(pl.col("algorithm.name") == "nonprivate")["privacy.epsilon"].to_list() == [None]
     assert found["seed"].dtype == pl.Int64 and found["utility.value"].dtype == pl.Float64
-    assert "privacy.noise_seed" not in found.columns
+    assert not {"privacy.noise_seed", "privacy", "periods"} & set(found.columns)
 
 
 def test_cards_give_the_same_columns(runs: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,6 +107,12 @@ def tutorial(path: Path) -> str:
 def outside() -> dict[str, str]:
     """Return the pages that do not lie in docs/ as Markdown, by the path of their source in a clone."""
     return PAGES | {str(path): f"tutorials/{path.stem}.md" for path in sorted(TUTORIALS.glob("*.py"))}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Name the version that the pages are of."""
+    config.site_name = f"{config.site_name} {version('dpfest')}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def test_it_builds_strictly(tmp_path: Path) -> None:
     assert all(f'id="dpfest.{name}"' in api for name in dpfest.__all__)
     assert not re.search(r":(func|class|meth|data|attr|mod):", api)
     pages = [path.read_text(encoding="utf-8") for path in (tmp_path / "site").rglob("*.html")]
+    assert all(f"dpfest {version('dpfest')}</title>" in page for page in pages)
     loaded = [
         address for page in pages for address in re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(http[^"]+)', page)
     ]

@@ -233,6 +233,8 @@ def report(
     from cli.report import run_private_report, run_report
 
     if private is not None:
+        if ctx.args or only or dataset or listing:
+            raise UserError("--private draws one run's curves, and takes nothing beside the run's folder.")
         run_private_report(private)
     else:
         run_report(ctx.args, only, dataset, listing)

@@ -7,74 +7,62 @@ holds (`make readme` writes it, and a test compares it with the run cards).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.runs.release import CONFIG, RELEASE, SUMMARY
-from pipelines.system.plain import json_value, yaml_value
 from reports.algorithms import label
+from reports.checked import Unusable
 from reports.comparison import Population
-from reports.runs import material
+from reports.runs import Run, read_run
 
 CONTROLS = ("nonprivate", "dpsgd", "frozen")
 FILE = Path(__file__).with_name("controls.json")
 
 
-def beside(run: Path) -> str | None:
-    """Return a sentence on the controls of a finished run, given by its folder; None for a control without others."""
-    settings, summary = _released(run)
-    others = [name for name in CONTROLS if name != summary["algorithm"]]
-    own = {name: value for name in others if (value := _own(run.parents[1] / name, settings, summary)) is not None}
-    published = _published(settings, summary)
+def beside(folder: Path) -> str | None:
+    """Return a sentence on the controls of a finished run, given by its folder; None for a control without others, and
+    for a run that reports cannot use."""
+    try:
+        run = read_run(folder)
+    except Unusable:
+        return None
+    others = [name for name in CONTROLS if name != run.algorithm]
+    own = {name: value for name in others if (value := _own(folder.parents[1] / name, run)) is not None}
+    published = _published(run)
     found = {name: own.get(name, published.get(name)) for name in others if name in own or name in published}
     if not found:
-        return None if summary["algorithm"] in CONTROLS else f"compare it with algorithm={', '.join(CONTROLS)}"
+        return None if run.algorithm in CONTROLS else f"compare it with algorithm={', '.join(CONTROLS)}"
     source = "" if own.keys() == found.keys() else " (dpfest's own runs)" if not own else " (partly dpfest's own runs)"
     return "beside it: " + ", ".join(f"{label(name)} {value:.4f}" for name, value in found.items()) + source
 
 
-def _released(run: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    texts = ((run / RELEASE / name).read_text(encoding="utf-8") for name in (CONFIG, SUMMARY))
-    return yaml_value(next(texts)), json_value(next(texts))
+def question(run: Run, name: str) -> dict[str, Any]:
+    """Return what a run shares with a control that stands beside it: data and model, and with all but training without
+    privacy the guarantee."""
+    same = {"material": run.material, "profile": run.profile, "period": run.period}
+    if name == "nonprivate":
+        return same
+    return same | {"epsilon": run.target_epsilon, "delta": run.delta, "fidelity": run.fidelity}
 
 
-def _question(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what runs must share to be compared; the last three not with training without privacy."""
-    return {
-        "material": material(settings, summary["weights"]),
-        "profile": settings["profile"],
-        "period": settings["stream"]["period"] if summary["periods"] else None,
-        **{name: settings["privacy"].get(name) for name in ("epsilon", "delta", "fidelity")},
-    }
-
-
-def _same(name: str, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    apart = ("epsilon", "delta", "fidelity") if name == "nonprivate" else ()
-    return all(one[key] == other[key] for key in one if key not in apart)
-
-
-def _own(runs: Path, settings: Mapping[str, Any], summary: Mapping[str, Any]) -> float | None:
+def _own(runs: Path, run: Run) -> float | None:
     """Return the test utility of the user's run of a control that is best on validation; None without one."""
-    asked, found = _question(settings, summary), []
-    for path in runs.glob(f"*/{RELEASE}/{SUMMARY}"):
+    found = []
+    for folder in runs.glob("*"):
         try:
-            other = _released(path.parents[1])
-            utility = other[1]["utility"]
-            if _same(runs.name, asked, _question(*other)) and None not in (utility["validation"], utility["value"]):
-                found.append((utility["validation"], utility["value"]))
-        except (OSError, ValueError, KeyError, TypeError):  # one that is being written, or of another version
+            other = read_run(folder)
+        except Unusable:  # it goes on, failed, or is of another version
             continue
+        if question(other, runs.name) == question(run, runs.name):
+            found.append((other.validation, other.test))
     return max(found)[1] if found else None
 
 
-def _published(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, float]:
+def _published(run: Run) -> dict[str, float]:
     """Return the reference's controls that answer the same question."""
-    asked, found = _question(settings, summary), dict[str, float]()
-    for one in _controls():
-        found |= {name: value for name, value in one["test"].items() if _same(name, one["question"], asked)}
-    return found
+    return {one["algorithm"]: one["test"] for one in _controls() if one["question"] == question(run, one["algorithm"])}
 
 
 @cache
@@ -84,16 +72,17 @@ def _controls() -> list[dict[str, Any]]:
 
 
 def controls_text(groups: Iterable[Population]) -> str:
-    """Return the content of `controls.json`: of each population and ε the controls that are best on validation."""
+    """Return the content of `controls.json`: the controls of each population that are best on validation, at each ε and
+    period, with the question that they answer."""
     found = []
     for group in groups:
-        for period in (*group.periods,) or (None,):
-            alone = group if period is None else group.at(period)
-            for epsilon in group.epsilons:
-                best = {name: alone.best(name, None if name == "nonprivate" else epsilon) for name in CONTROLS}
-                test = {name: round(setting.test, 5) for name, setting in best.items() if setting is not None}
-                first = group.runs[0]
-                question: dict[str, Any] = {"material": first.material, "profile": first.profile, "period": period}
-                question |= {"epsilon": epsilon, "delta": None, "fidelity": group.fidelity}
-                found.append({"data": group.dataset, "question": question, "test": test})
+        for alone in [group.at(period) for period in group.periods] or [group]:
+            for epsilon in (None, *group.epsilons):
+                for name in CONTROLS:
+                    best = alone.best(name, epsilon)
+                    if best is not None and (name == "nonprivate") == (epsilon is None):
+                        asked = question(best.runs[0], name)
+                        found.append(
+                            {"algorithm": name, "data": group.dataset, "question": asked, "test": round(best.test, 5)}
+                        )
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"

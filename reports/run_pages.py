@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.system.plain import yaml_value
+from pipelines.runs.release import CONFIG, LEDGER
 from reports.artifacts.frontier import in_order
 from reports.comparison import Population, Setting, heading
 from reports.runs import Run
@@ -57,20 +57,11 @@ def _items(group: Population, seen: set[str]) -> Iterator[dict[str, Any]]:
                 "variant": setting.variant,
                 "settings": settings_text(setting, group) + ("; released by a private search" * bool(run.search)),
                 "metric": metric(group),
-                "files": {"config.yaml": _settings(run), "ledger.json": _ledger(run)},
+                "files": {name: _text(run, name) for name in (CONFIG, LEDGER)},
             }
 
 
-def _settings(run: Run) -> str | None:
-    """Return the released settings in JSON, which is YAML and quickly written."""
-    if run.card is not None:
-        return json.dumps(run.card.config, indent=1, ensure_ascii=False)
-    text = run.released("config.yaml")
-    return text and json.dumps(yaml_value(text), indent=1, ensure_ascii=False)
-
-
-def _ledger(run: Run) -> str | None:
-    if run.card is not None:
-        return json.dumps(run.card.ledger, ensure_ascii=False)
-    text = run.released("ledger.json")
-    return text and json.dumps(json.loads(text), ensure_ascii=False)
+def _text(run: Run, name: str) -> str | None:
+    """Return a released file in JSON, the ledger on one line."""
+    content = run.released(name)
+    return None if content is None else json.dumps(content, indent=1 if name == CONFIG else None, ensure_ascii=False)

@@ -24,7 +24,7 @@ from dpfest.topk import EQUAL
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.cards import Card, card_files, read_cards, without_nulls
 from pipelines.runs.identity import WITHOUT_EFFECT
-from pipelines.runs.release import WEIGHTS
+from pipelines.runs.release import CONFIG, LEDGER, WEIGHTS, run_folders
 from pipelines.system.checksum import check_sums
 from pipelines.system.plain import visible
 from reports.checked import (
@@ -158,12 +158,14 @@ class Run:
         maker = self.card.maker
         return visible(f"{maker.command} (dpfest {maker.dpfest}{f', commit {maker.commit}' if maker.commit else ''})")
 
-    def released(self, name: str) -> str | None:
-        """Return the text of a released file (`config.yaml`, `ledger.json`); None if it is missing."""
+    def released(self, name: str) -> Mapping[str, Any] | None:
+        """Return the content of `config.yaml` or `ledger.json` of the release; None if it is missing."""
         if self.card is not None:
-            return self.card.text(name)
+            return {CONFIG: self.card.config, LEDGER: self.card.ledger}[name]
         path = self.path / "release" / name
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+        if not path.exists():
+            return None
+        return settings_file(path) if name == CONFIG else json_file(path)
 
 
 @dataclass(frozen=True)
@@ -191,10 +193,8 @@ def load_runs(root: Path) -> tuple[list[Run], list[Skipped]]:
         else:
             runs[run.id] = run
 
-    for folder in sorted(root.glob("*/*/*")):
-        where = folder.relative_to(root)
-        if folder.is_dir() and not any(part.startswith(".") for part in where.parts):
-            add(where.as_posix(), partial(read_run, folder))
+    for folder in run_folders(root):
+        add(folder.relative_to(root).as_posix(), partial(read_run, folder))
     for file in [root] if root.is_file() else card_files(root):
         try:
             cards, damaged = read_cards(file)
@@ -308,7 +308,7 @@ def _run(path: Path, summary: Mapping[str, Any], config: Mapping[str, Any], aske
         data=config.get("data") or {},
         source=_place(config, asked, "data"),
         weights=_place(config, asked, "model"),
-        material=material(config, summary.get("weights")),
+        material=_material(config, summary.get("weights")),
         unit=_unit(config),
         period=(_hyperparameters(summary, config).get("stream") or {}).get("period"),
     )
@@ -381,7 +381,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield prefix + key, value
 
 
-def material(config: Mapping[str, Any], weights: str | None) -> str:
+def _material(config: Mapping[str, Any], weights: str | None) -> str:
     """Return a digest of what comparable runs share: data, with the seeds of their draw and of their split, and model;
     of files and of pretrained weights not where they lie."""
     value: dict[str, Any] = {name: dict(config.get(name) or {}) for name in ("data", "model")} | {"weights": weights}

@@ -130,9 +130,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make a page's links those of the site."""
     uri = page.file.src_uri
-    pages = {f"docs/{file.src_uri}": file.src_uri for file in files} | outside()
-    place = next(place for place, found in reversed(pages.items()) if found == uri)
-    return linked(markdown, place, pages)
+    places = {found: place for place, found in outside().items()}
+    pages = {places.get(file.src_uri, f"docs/{file.src_uri}"): file.src_uri for file in files}
+    return linked(markdown, places.get(uri, f"docs/{uri}"), pages)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -10,8 +10,8 @@ import polars as pl
 
 from dpfest.errors import UserError
 from pipelines.runs.cards import card_files, read_cards
-from pipelines.runs.release import CONFIG, RELEASE, SUMMARY
-from pipelines.system.plain import json_value, yaml_value
+from pipelines.runs.release import CONFIG, RELEASE, SUMMARY, run_folders
+from pipelines.system.plain import flat, json_value, yaml_value
 
 _APART = ("hyperparameters", "tensors")  # of a summary: they repeat the settings, or are too large for a column
 
@@ -38,14 +38,16 @@ def frame(runs: str | Path = "runs") -> pl.DataFrame:
 
 
 def _found(runs: Path) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
-    for path in sorted(runs.glob(f"**/{RELEASE}/{SUMMARY}")):
-        folder = path.parent
+    for run in run_folders(runs):
+        folder = run / RELEASE
+        if not folder.exists():  # it has not finished
+            continue
         try:
             settings = yaml_value((folder / CONFIG).read_text(encoding="utf-8"))
-            summary = json_value(path.read_text(encoding="utf-8"))
+            summary = json_value((folder / SUMMARY).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{folder} cannot be read ({error}).") from error
-        yield str(folder.parent.relative_to(runs)), settings, summary
+        yield str(run.relative_to(runs)), settings, summary
     for path in card_files(runs) if runs.is_dir() else [runs]:
         cards, damaged = read_cards(path)
         if damaged:
@@ -55,19 +57,10 @@ def _found(runs: Path) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, An
 
 def _line(name: str, settings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
     asked = {f"target_{key}" if key == "epsilon" else key: value for key, value in settings["privacy"].items()}
-    private = summary["privacy"] is not None
-    return {"run": name, **dict(_flat({**settings, "privacy": asked if private else {}})), **dict(_flat(summary))}
-
-
-def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        name = f"{before}{key}"
-        if name in _APART or (value is None and name in ("privacy", "periods")):  # a section that a run lacks
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}.")
-        else:
-            yield name, str(value) if isinstance(value, list) else value
+    lacking: dict[str, Any] = {section: {} for section in ("privacy", "periods") if summary[section] is None}
+    told = {key: value for key, value in summary.items() if key not in _APART}
+    columns = {**dict(flat({**settings, "privacy": asked, **lacking})), **dict(flat({**told, **lacking}))}
+    return {"run": name} | {key: str(value) if isinstance(value, list) else value for key, value in columns.items()}
 
 
 def _column(name: str, values: list[Any]) -> pl.Series:

@@ -78,9 +78,15 @@ def _data(config: Mapping[str, Any], summary: Mapping[str, Any]) -> list[str]:
     lines = [f"- `{summary['dataset']}`: {summary['examples']:,} {counted}."]
     if isinstance(data.get("path"), str):
         lines.append(f"- Read from `{data['path']}`.")
-    if isinstance(data.get("split"), Mapping) and {"train", "validation", "test"} <= set(data["split"]):
+    if data.get("split_by"):
+        lines.append(f"- Rows are divided by the column `{data['split_by']}`.")
+    elif isinstance(data.get("split"), Mapping) and {"train", "validation", "test"} <= set(data["split"]):
         shares = (f"{100 * data['split'][name]:g}% {name}" for name in ("train", "validation", "test"))
         lines.append(f"- Rows are divided by a hash of each line: {', '.join(shares)}.")
+    if summary["periods"]:
+        stream = config["stream"]
+        days = f"the first {stream['train_days']} days, in periods of {stream['period']}"
+        lines.append(f"- A stream: trained on {days}; later days are held out.")
     if privacy := summary["privacy"]:
         known = (
             "are public"
@@ -124,13 +130,13 @@ def _utility(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _made_by(config: Mapping[str, Any]) -> list[str]:
-    words, composer = ["dpfest", "train", *overrides_of(config)], Composer()
+    words, composer = ["dpfest", "sweep" if "search" in config else "train", *overrides_of(config)], Composer()
     lines = ["```sh", shlex.join(words), "```", ""]
     name = config["data"]["name"]
     if name not in composer.choices("data"):
         lines += [f"`conf/data/{name}.yaml` describes the data: the section `data` of `config.yaml`.", ""]
     if "search" in config:
-        lines += ["It is the best of a private search: `dpfest sweep` over settings of which these were chosen.", ""]
+        lines += ["It is the best of a private search, over a grid of settings of which these were chosen.", ""]
     return [*lines, "The noise key, and seeds of noise, are not released. Of files only the last name is told."]
 
 

@@ -128,6 +128,13 @@ class Release:
         return f"{self.summary['dataset']}-{self.summary['algorithm']}-{self.digest}"
 
 
+def run_folders(runs: Path) -> Iterator[Path]:
+    """Yield the folders of runs below ``paths.runs``, sorted; those of a private search, which are hidden, left out."""
+    for folder in sorted(runs.glob("*/*/*")):
+        if folder.is_dir() and not any(part.startswith(".") for part in folder.relative_to(runs).parts):
+            yield folder
+
+
 def released_settings(asked: Mapping[str, Any], over_ranks: bool = False) -> dict[str, Any]:
     """Return the settings of a run that may be published: without noise seed, and paths reduced to their last name."""
     settings = {name: _without_places(asked[name]) for name in SECTIONS}

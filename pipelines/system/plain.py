@@ -30,6 +30,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _IN_JSON = re.compile(rb"\\u00[0-9a-fA-F]{2}|\x7f|\xc2[\x80-\x9f]")  # where a control character may stand in its bytes
 
 
+def flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the plain values and lists of nested mappings with their dotted keys, as in ``algorithm.threshold``."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
 def json_value(text: str | bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
     """Return the value of a JSON text.
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 from dpfest.errors import UserError
 from pipelines.system.files import OWNER_ONLY, private_folder, write_atomically
+from pipelines.system.plain import flat
 
 Choice = Literal["none", "csv", "tensorboard", "mlflow"]
 Metrics = Mapping[str, Any]
@@ -138,7 +139,7 @@ class _MLflow:
             self._mlflow.start_run(run_id=self._known.read_text(encoding="ascii"))
             return
         run = self._mlflow.start_run(run_name=self._name)
-        self._mlflow.log_params(dict(_flat(self._settings)))
+        self._mlflow.log_params(dict(flat(self._settings)))
         write_atomically(self._known, lambda partial: partial.write_text(run.info.run_id, encoding="ascii"), OWNER_ONLY)
 
     def log(self, metrics: Metrics) -> None:
@@ -146,11 +147,3 @@ class _MLflow:
 
     def close(self) -> None:
         self._mlflow.end_run()
-
-
-def _flat(settings: Metrics, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}.")
-        else:
-            yield f"{before}{name}", value

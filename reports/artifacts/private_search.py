@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from dataclasses import replace
 from dpfest import accounting
 from dpfest.accounting import Event, from_record
 from dpfest.search_law import MOST_RUNS, Search
+from pipelines.runs.release import LEDGER
 from reports.comparison import Population
 from reports.costs import Costs
 from reports.entry import Content, Inputs
@@ -103,5 +103,5 @@ def cost(population: Population, runs: Sequence[Run], costs: Costs) -> tuple[flo
 
 def events(run: Run) -> tuple[Event, ...]:
     """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
-    ledger = run.card.ledger if run.card is not None else json.loads(run.released("ledger.json") or "{}")
+    ledger = run.released(LEDGER) or {}
     return tuple(accounting.cost_alone(from_record(record)) for record in ledger.get("planned", ()))

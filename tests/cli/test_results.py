@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from reports import beside
+from reports.runs import load_runs
 from tests.cli.conftest import Command
 
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 SMALL = ("profile=smoke", "data=criteo_synthetic", f"data.vocabulary.sizes={[20] * 26}")
 
 
@@ -26,18 +29,14 @@ def test_controls_stand_beside_a_run_of_the_same_data_alone(dpfest_here: Command
     assert "  compare it with algorithm=nonprivate, dpsgd, frozen\n" in other.stdout
 
 
-def test_the_projects_own_controls_stand_beside_a_run_as_by_default(tmp_path: Path) -> None:
-    """Without training: a release as `dpfest train` leaves it, and what controls.json says of its data."""
-    one = next(one for one in beside._controls() if one["data"] == "journey" and one["question"]["epsilon"] == 1.0)
-    assert set(one["test"]) == set(beside.CONTROLS) and 0.7 < one["test"]["frozen"] < one["test"]["nonprivate"] < 1
-    settings = {
-        "privacy": {"epsilon": 1.0, "delta": None, "fidelity": "rigorous"},
-        "stream": {"period": 1}, "profile": one["question"]["profile"],
-    }  # fmt: skip
-    summary = {"algorithm": "fest", "weights": None, "periods": None}
-    asked = {**one["question"], "epsilon": 2.0}
-    assert beside._same("nonprivate", one["question"], asked) and not beside._same("dpsgd", one["question"], asked)
-    assert beside._published({**settings, "data": {"name": "another"}, "model": {"name": "pctr"}}, summary) == {}
+def test_the_projects_own_controls_stand_beside_a_run_that_answers_the_same_question() -> None:
+    """Of the reference's own runs, without training: DP-FEST on journey at ε = 1, and on data of another split."""
+    runs, _ = load_runs(REFERENCE / "journey.jsonl.xz")
+    run = next(run for run in runs if (run.algorithm, run.target_epsilon) == ("fest", 1.0))
+    found = beside._published(run)
+    assert set(found) == set(beside.CONTROLS) and 0.7 < found["frozen"] < found["dpsgd"] < found["nonprivate"] < 1
+    assert set(beside._published(replace(run, target_epsilon=2.0))) == {"nonprivate"}
+    assert beside._published(replace(run, material="another")) == {}
 
 
 def test_a_sweep_ends_with_its_best_runs(dpfest_here: Command) -> None:

@@ -56,6 +56,16 @@ def test_cards_give_the_same_columns(runs: Path, tmp_path: Path) -> None:
     assert by_card.select(sorted(by_card.columns)).equals(by_folder.select(sorted(by_folder.columns)))
 
 
+def test_runs_of_a_private_search_that_did_not_leave_are_no_lines_of_it(runs: Path, tmp_path: Path) -> None:
+    """They lie in a hidden folder, and no epsilon covers looking at them."""
+    shutil.copytree(runs, tmp_path / "runs")
+    fest = next((tmp_path / "runs").glob("*/fest/*"))
+    shutil.copytree(fest, tmp_path / "runs" / ".searches" / "criteo_synthetic" / "0a1b2c3d4e5f")
+    shutil.copytree(runs, tmp_path / "runs" / ".searches" / "criteo_synthetic" / "0a1b2c3d4e5f" / "runs")
+    (fest.parent / "0a1b2c3d4e5f").mkdir()  # one that has not finished
+    assert frame(tmp_path / "runs").height == frame(runs).height == 2
+
+
 def test_what_cannot_be_read_is_named(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="There is no folder nowhere"):
         frame("nowhere")

@@ -19,7 +19,7 @@ from pipelines.config.compose import Composer
 from pipelines.config.plain import container
 from pipelines.config.settings import typed
 from pipelines.preprocess import preprocess
-from pipelines.runs.model_card import overrides_of
+from pipelines.runs.model_card import _data, overrides_of
 from pipelines.runs.release import CARD, checked, released_settings
 from pipelines.system.checksum import write_sums
 from pipelines.train import make_run
@@ -75,6 +75,25 @@ def test_its_command_runs_where_the_table_is_described(dpfest_at: Callable[..., 
     (card,) = tmp_path.glob("runs/clicks/fest/*/release/MODEL_CARD.md")
     command = next(text for text in card.read_text().splitlines() if text.startswith("dpfest train"))
     assert dpfest_at(*shlex.split(command)[1:]).stdout.startswith("done before: ")
+
+
+def test_what_it_says_of_the_data_is_how_they_were_divided() -> None:
+    summary = {
+        "dataset": "clicks",
+        "examples": 9,
+        "privacy": None,
+        "periods": None,
+        "embedding_gradient": {"tables": []},
+    }
+    shares = {"split": {"train": 0.8, "validation": 0.05, "test": 0.15}}
+    divided = "- Rows are divided by a hash of each line: 80% train, 5% validation, 15% test."
+    assert divided in _data({"data": shares}, summary)
+    said = _data({"data": {**shares, "split_by": "part"}}, summary)
+    assert divided not in said and "- Rows are divided by the column `part`." in said
+    of_stream = {"data": {"split": {"held_out": 0.05}}, "stream": {"train_days": 18, "period": 6}}
+    said = _data(of_stream, {**summary, "periods": [{}], "privacy": {"unit": "user", "public_vocabulary": True}})
+    assert "- A stream: trained on the first 18 days, in periods of 6; later days are held out." in said
+    assert said[0] == "- `clicks`: 9 units in training, by the column user."
 
 
 def test_a_run_has_one_and_an_edited_one_does_not_leave(tmp_path: Path) -> None:

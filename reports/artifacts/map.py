@@ -7,6 +7,7 @@ claims compare (`claims.curves`).
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -95,7 +96,7 @@ AXES = (
     Axis("epsilon", "ε", lambda population, epsilon, batch: epsilon),
     Axis("batch_size", "batch size", lambda population, epsilon, batch: batch, word="{:,.0f}".format),
     Axis(
-        "seen", "occurrences of a mean row / those a map sees", _seen,
+        "seen", "occurrences of a row / those seen", _seen,
         made_of=("examples_per_row", "epsilon", "batch_size"),
     ),
 )  # fmt: skip
@@ -184,8 +185,9 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
     lines = {axis.name: _line(planted, axis, middle) for axis in AXES}
     axes_shown = [axis for axis in AXES if len(lines[axis.name]) > 1] or list(AXES[:1])
     columns = 4
-    figure = Drawing(2.5 * columns, 0.2 + 2.3 * (1 + len(axes_shown) // columns))
-    grid = list(figure.subplots(1 + len(axes_shown) // columns, columns, sharey=True, squeeze=False).flat)
+    lines_shown = math.ceil(len(axes_shown) / columns)
+    figure = Drawing(2.5 * columns, 0.7 + 2.3 * lines_shown)
+    grid = list(figure.subplots(lines_shown, columns, sharey=True, squeeze=False).flat)
     for axes, axis in zip(grid, axes_shown, strict=False):
         log_axis(axes, "y")
         if axis.log:
@@ -210,7 +212,7 @@ def _figure(planted: Sequence[Point], real: Sequence[Point]) -> Drawing:
     handles.append(key("real datasets", marker="o", markerfacecolor="none"))
     handles.append(key(NONE, marker="v", markerfacecolor="#333333"))
     handles.append(key(NOTHING, marker="x", color=NOTE_COLOUR, markeredgewidth=1.4))
-    grid[-1].legend(handles=handles, loc="center left", frameon=False, fontsize=8)
+    figure.legend(handles=handles, loc="outside upper center", frameon=False, fontsize=8, ncols=4)
     return figure
 
 

@@ -79,6 +79,6 @@ print(f"AUC {trained.evaluate_split('test')['auc']:.4f}")
 # %% [markdown]
 # ## Next
 #
-# - [Your own click table](own_click_table.md), from a file to a figure.
-# - [One epsilon for a study](one_epsilon.md): what choosing among runs costs.
+# - [Your own click table](own_click_table.py), from a file to a figure.
+# - [One epsilon for a study](one_epsilon.py): what choosing among runs costs.
 # - Your own PyTorch model: [LIBRARY](../LIBRARY.md).

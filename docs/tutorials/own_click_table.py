@@ -99,4 +99,4 @@ print(pl.read_parquet("scores.parquet").head(3))
 # %% [markdown]
 # `runs/.../release/` holds what may leave: the model, its settings, its ledger, and `MODEL_CARD.md`, which says in words what
 # is guaranteed. Seven private runs on the same rows were made here, each with its own ε. If you publish the best of them,
-# the choice costs more: [one epsilon for a study](one_epsilon.md).
+# the choice costs more: [one epsilon for a study](one_epsilon.py).

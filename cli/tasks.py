@@ -50,13 +50,13 @@ def _tell_torchrun(error: UserError) -> None:
 
 @task
 def preprocess(cfg: DictConfig) -> None:
-    """Write the dataset or stream, or one day of a stream, and print its folder."""
+    """Write the dataset or stream, and print its folder."""
     from pipelines.config.settings import typed
 
     config = typed(cfg)
-    from pipelines.preprocess import preprocess, preprocess_day
+    from pipelines.preprocess import preprocess
 
-    print(preprocess(config) if config.preprocess.day is None else preprocess_day(config))
+    print(preprocess(config))
 
 
 @task

@@ -9,7 +9,6 @@ from dpfest.errors import UserError
 from dpfest.ledger import EXAMPLE
 from pipelines.config.calls import Call, cluster_jobs, records_folder
 from pipelines.config.settings import Config
-from pipelines.data.dataset import Dataset
 from pipelines.data.days import (
     DaysToMake,
     await_days,
@@ -19,7 +18,7 @@ from pipelines.data.days import (
     remove_damaged_days,
 )
 from pipelines.data.identity import data_hash
-from pipelines.data.stream import Stream, day_folder
+from pipelines.data.stream import Stream
 from pipelines.data.units import write_identifiers
 from pipelines.system.records import Record
 
@@ -45,23 +44,6 @@ def preprocess(config: Config) -> Path:
         stream = Stream.open(made)
         write_identifiers(config.data, stream, config.stream.train_days if stream.is_stream else 1, config.privacy.unit)
     return made
-
-
-def preprocess_day(config: Config) -> Path:
-    """Write the one day ``config.preprocess.day`` of a stream unless it exists: a task of its own on a cluster.
-
-    Returns:
-        The day's folder, for :meth:`Dataset.open`.
-
-    Raises:
-        UserError: as :func:`preprocess`, or the data are no stream.
-    """
-    if not config.data.is_stream:
-        raise UserError(f"preprocess.day applies to streams only, and data={config.data.name} is none.")
-    stream, day = dataset_folder(config), config.preprocess.day
-    assert day is not None
-    _make(days_to_make(stream, config.data, day), config, at_once=1)
-    return Dataset.open(day_folder(stream, day)).folder
 
 
 def write_day(config: Config, folder: str, day: int, made_from: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pipelines.system.ranges import Count, Day, Jobs, Within
+from pipelines.system.ranges import Count, Jobs, Within
 
 
 @dataclass
@@ -120,11 +120,9 @@ class PreprocessStageConfig:
 
     Attributes:
         jobs: number of days of a stream to write concurrently on this machine.
-        day: the day of a stream to write; null for all.
         verify: whether to check existing files against their checksums, reading them completely; damaged days are
             written again.
     """
 
     jobs: Jobs = 1
-    day: Day | None = None
     verify: bool = False

@@ -49,7 +49,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "names": "pipelines.data.clicks.names:NamesConfig",
         "names_stream": "pipelines.data.clicks.names:NamesStreamConfig",
         "nycflights": "pipelines.data.clicks.nycflights:NycflightsConfig",
-        "nycflights_stream": "pipelines.data.clicks.nycflights_stream:NycflightsStreamConfig",
+        "nycflights_stream": "pipelines.data.clicks.nycflights:NycflightsStreamConfig",
         "criteo_kaggle": "pipelines.data.clicks.criteo:CriteoKaggleConfig",
         "criteo_1tb": "pipelines.data.clicks.criteo_days:Criteo1TBConfig",
         "criteo_synthetic": "pipelines.data.clicks.synthetic:CriteoSyntheticConfig",

@@ -71,23 +71,20 @@ class DaysToMake:
         )
 
 
-def days_to_make(folder: Path, data: DataConfig, only: int | None = None) -> DaysToMake:
+def days_to_make(folder: Path, data: DataConfig) -> DaysToMake:
     """Determine the missing days; for a stream, write its record and link days that another stream has.
 
     Args:
         folder: Folder of the dataset or stream.
         data: Its configuration.
-        only: The one requested day; None for all.
 
     Raises:
-        UserError: A source is missing, or ``only`` is no day of the stream.
+        UserError: A source is missing.
     """
     hashes = day_hashes(data)
-    if only is not None and only not in hashes:
-        raise UserError(f"preprocess.day={only} is no day of the stream, which has {', '.join(map(str, hashes))}.")
     if data.is_stream and not (folder / RECORD_FILE).exists():
         write_stream_record(folder, data.name, hashes, dataclasses.asdict(data))  # type: ignore[call-overload]
-    asked = DaysToMake(folder, data, {day: each for day, each in hashes.items() if only in (None, day)})
+    asked = DaysToMake(folder, data, hashes)
     missing = {
         day: each for day, each in asked.hashes.items() if not asked.place(day).exists() and not _shared(asked, day)
     }

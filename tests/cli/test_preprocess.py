@@ -37,16 +37,6 @@ def test_a_broken_day_stops_no_other_and_those_that_are_there_are_kept(
     assert all((mended / day / "train.rows").samefile(folder / day / "train.rows") for day in ("day_00", "day_02"))
 
 
-def test_each_day_of_a_multirun_is_a_task(dpfest_here: Command, tmp_path: Path, days: list[str]) -> None:
-    ended = dpfest_here(*days, "--multirun", "preprocess.day=range(0,3)")
-    assert ended.returncode == 0, ended.stderr
-    (folder,) = (tmp_path / "data").iterdir()
-    assert {found.name for found in folder.iterdir()} == {"day_00", "day_01", "day_02", "stream.json"}
-    ended = dpfest_here(*days)
-    assert ended.returncode == 0 and ended.stdout.startswith("data/criteo_1tb-")
-    assert "(there already): 3,003 rows in 3 days; 0 malformed" in ended.stderr
-
-
 def test_a_day_that_fails_leaves_the_others_and_a_status(dpfest_here: Command, tmp_path: Path, days: list[str]) -> None:
     (tmp_path / "source" / "day_0.gz").write_bytes(b"")
     ended = dpfest_here(*days, "preprocess.jobs=2")

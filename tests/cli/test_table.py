@@ -100,7 +100,6 @@ def test_it_has_a_card_and_a_reference(dpfest_here: Command, own: Path) -> None:
         (["data=table", "data.path=clicks.parquet"], "data.label must be set: add data.label=... to the command."),
         (["data=clicks", "data.days=4"], "there is no key data.days"),
         (["data=clicks", "data.split.held_out=0.1"], "there is no key data.split.held_out"),
-        (["data=clicks", "preprocess.day=1"], "preprocess.day applies to streams only"),
         (["data=clicks", "algorithm=fest", "algorithm.selection.source=streaming"], "data=clicks is no stream"),
         (["data=clicks", "data.categorical={user: many}"], "data.categorical.user must be a whole number, not 'many'."),
         (["data=clicks", "data.categorical={user: 0}"], "data.categorical.user must be a whole number from 1 to"),

@@ -16,7 +16,8 @@ from dpfest.errors import UserError
 from pipelines.budget import budget, population
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
-from pipelines.data.clicks.journey import Journey
+from pipelines.data.clicks import journey
+from pipelines.data.clicks.packaged import DAY, Package, Slices
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import RECORD, JoinedRows, Rows
 from pipelines.data.stream import Stream
@@ -34,16 +35,14 @@ PLAIN, STREAM = "data=journey", ("data=journey_stream", "data.days=4", "stream.t
 @pytest.fixture(scope="module", autouse=True)
 def few_households() -> Iterator[None]:
     """Every fiftieth household, each tenth line of it: 49 households, about 3,000 lines."""
-    whole = Journey().lines().with_row_index().filter((pl.col("household_id") % 50 == 7) & (pl.col("index") % 10 == 0))
+    few = (pl.col("household_id") % 50 == 7) & (pl.col("index") % 10 == 0)
+    whole = journey.lines(journey.JOURNEY.package).with_row_index().filter(few).drop("index")
 
-    def lines(self: Journey) -> pl.DataFrame:
-        found = whole.drop("index")
-        if self.slices is not None:
-            found = found.with_columns(date=(pl.col("week") - 1) * self.slices // 53)
-        return found if self.number is None else found.filter(pl.col("date") == self.number)
+    def lines(package: Package, slices: Slices) -> pl.DataFrame:
+        return slices.mine(whole.with_columns(slices.of(pl.col("week") - 1).alias(DAY)))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Journey, "lines", lines)
+        patch.setattr(journey, "lines", lines)
         yield
 
 

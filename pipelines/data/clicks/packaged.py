@@ -1,4 +1,4 @@
-"""Rows made from the Parquet files of an installed package: definitions of features, and their reader.
+"""A data set made of a table in the files of an installed package: what makes it, and the reader of its rows.
 
 Each row is a function of one line of the package's main table and of public tables that are joined to it.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import io
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -20,10 +21,13 @@ from numpy.typing import NDArray
 from dpfest.errors import UserError
 from pipelines.data.clicks.source import RowBlock
 from pipelines.data.hashing import BLANK_KEY, line_content, text_key
+from pipelines.data.provenance import Provenance
 from pipelines.data.source import Progress, RefusedRows
 from pipelines.system.checksum import sha256_of
 
 BLOCK_ROWS = 1_000_000
+DAY = "_day"
+"""Column of the day of a line: that of a stream, else its date, from 0."""
 
 
 @dataclass(frozen=True)
@@ -42,97 +46,184 @@ class Number:
     scale: float
 
 
-class PackagedRows(ABC):
-    """A row source of an installed package.
-
-    A subclass defines the constants below and ``frames``.
+@dataclass(frozen=True)
+class Package:
+    """Files of an installed Python package.
 
     Attributes:
-        package: import name.
+        name: import name.
         requirement: requirement to pass to pip.
-        checksums: SHA-256 of each Parquet file that is read, by its path within the package.
-        numbers: numeric features by their column.
-        categories: categorical features by name.
-        fields: columns of the main table that, with the label, make up a line's content.
-        units: columns of the main table that may be the unit of privacy, whole numbers.
+        checksums: SHA-256 of each file that is read, by its path within the package; None for a file of any content.
     """
 
-    package: ClassVar[str]
-    requirement: ClassVar[str]
-    checksums: ClassVar[Mapping[str, str]]
-    numbers: ClassVar[Mapping[str, Number]]
-    categories: ClassVar[Mapping[str, Category]]
-    fields: ClassVar[tuple[str, ...]]
-    units: ClassVar[tuple[str, ...]] = ()
+    name: str
+    requirement: str
+    checksums: Mapping[str, str | None] = field(hash=False)
 
-    def __init__(self) -> None:
-        self.rejected = RefusedRows()
-        self.excluded = RefusedRows()
-        self.numeric_names = tuple(self.numbers)
-        self.categorical_names = tuple(self.categories)
-        self.published_sizes = tuple(category.table_rows for category in self.categories.values())
-        self.numeric_transform = "(x - centre) / scale, clipped to [-5, 5], unknown as 0; centres and scales: " + (
-            "; ".join(f"{name} {number.centre:g}, {number.scale:g}" for name, number in self.numbers.items())
-        )
-
-    @abstractmethod
-    def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
-        """Yield all lines in order, about a million at a time, with the columns of ``fields``, ``numbers`` and
-        ``categories``, ``label`` (0 or 1) and ``date`` (from 0)."""
-
-    def identity(self) -> dict[str, Any]:
-        """Return the checksums of the files, and the definition of the features.
+    def path(self, file: str) -> Path:
+        """Return where a file lies.
 
         Raises:
-            UserError: The package is not installed, or a file is not the one that the features are defined for.
+            UserError: the package is not installed, or the file is not the one that the features are defined for.
         """
-        for name in self.checksums:
-            self._path(name)
-        recipe = {name: [list(category.columns), category.table_rows] for name, category in self.categories.items()}
-        scales = {name: [number.centre, number.scale] for name, number in self.numbers.items()}
-        return {"files": dict(self.checksums), "categories": recipe, "numbers": scales, "fields": list(self.fields)}
-
-    def files(self) -> list[dict[str, Any]]:
-        """Return path, size and SHA-256 of the files."""
-        return [
-            {"path": str(path), "bytes": path.stat().st_size, "sha256": self.checksums[name]}
-            for name, path in ((name, self._path(name)) for name in self.checksums)
-        ]
-
-    def blocks(self, progress: Progress) -> Iterator[RowBlock]:
-        """Yield all lines in order, about a million at a time."""
-        return map(self._block, self.frames(progress))
-
-    def read(self, name: str, columns: list[str] | None = None) -> pl.DataFrame:
-        """Read a file of the package."""
-        return pl.read_parquet(self._path(name), columns=columns)
-
-    def scan(self, name: str) -> pl.LazyFrame:
-        """Return a lazy reader of a file of the package."""
-        return pl.scan_parquet(self._path(name))
-
-    def _block(self, lines: pl.DataFrame) -> RowBlock:
-        scaled = [
-            ((pl.col(name).cast(pl.Float64) - number.centre) / number.scale).clip(-5, 5).fill_null(0).cast(pl.Float32)
-            for name, number in self.numbers.items()
-        ]
-        return RowBlock(
-            content=line_content(content_fields(lines, ("label", *self.fields))),
-            day=lines.get_column("date").to_numpy().astype(np.int32),
-            label=lines.get_column("label").to_numpy().astype(np.float32),
-            numeric=lines.select(scaled).to_numpy(),
-            keys=np.stack([category_keys(lines, category.columns) for category in self.categories.values()], axis=1),
-            units={name: column_identifiers(lines.get_column(name)) for name in self.units},
-        )
-
-    def _path(self, name: str) -> Path:
-        path = package_folder(self.package, self.requirement) / name
-        if not path.exists() or sha256_of(path) != self.checksums[name]:
+        path, known = package_folder(self.name, self.requirement) / file, self.checksums[file]
+        if not path.exists() or known not in (None, sha256_of(path)):
             raise UserError(
                 f"{path} is not the file of {self.requirement} that the features are defined for: "
                 f"pip install --force-reinstall {self.requirement}"
             )
         return path
+
+    def read(self, file: str, columns: list[str] | None = None) -> pl.DataFrame:
+        """Read a file: Parquet, or CSV in which NA is no value, also zipped."""
+        path = self.path(file)
+        if path.suffix == ".parquet":
+            return pl.read_parquet(path, columns=columns)
+        content = path.read_bytes()
+        if path.suffix == ".zip":
+            content = zipfile.ZipFile(io.BytesIO(content)).read(path.stem)
+        return pl.read_csv(content, null_values=["NA", ""], infer_schema_length=None)
+
+    def scan(self, file: str) -> pl.LazyFrame:
+        """Return a lazy reader of a Parquet file."""
+        return pl.scan_parquet(self.path(file))
+
+    def files(self) -> list[dict[str, Any]]:
+        """Return path, size and SHA-256 of the files."""
+        paths = map(self.path, self.checksums)
+        return [{"path": str(path), "bytes": path.stat().st_size, "sha256": sha256_of(path)} for path in paths]
+
+
+Date = TypeVar("Date", int, pl.Expr)
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Consecutive slices of dates: the days of a stream, to each of which a line belongs by its own date.
+
+    Attributes:
+        dates: number of dates (days, weeks or years).
+        days: number of slices, each of ``dates // days`` dates or one more; None for data that are no stream.
+        number: the slice to read, from 0; None for all lines.
+    """
+
+    dates: int
+    days: int | None = None
+    number: int | None = None
+
+    def of(self, date: Date) -> Date:
+        """Return the slice of a date by its place among all, from 0; of no stream, this place."""
+        return date if self.days is None else date * self.days // self.dates
+
+    def mine(self, lines: pl.DataFrame) -> pl.DataFrame:
+        """Return the lines of the slice by their :data:`DAY`."""
+        return lines if self.number is None else lines.filter(pl.col(DAY) == self.number)
+
+
+Frames = Callable[[Package, Any, Slices, Progress], Iterator[pl.DataFrame]]
+"""Given files, settings and what is to be read: yields lines in order, about a million at a time, with the columns of
+``fields``, ``numbers`` and ``categories``, ``label`` (null in lines that are no examples) and :data:`DAY`."""
+
+
+def standard_identity(table: PackagedTable) -> dict[str, Any]:
+    """Return the checksums of the files, and the definition of the features.
+
+    Raises:
+        UserError: as :meth:`Package.path`.
+    """
+    for name in table.package.checksums:
+        table.package.path(name)
+    recipe = {name: [list(category.columns), category.table_rows] for name, category in table.categories.items()}
+    scales = {name: [number.centre, number.scale] for name, number in table.numbers.items()}
+    files = dict(table.package.checksums)
+    return {"files": files, "categories": recipe, "numbers": scales, "fields": list(table.fields)}
+
+
+@dataclass(frozen=True)
+class PackagedTable:
+    """All that makes a data set out of files of a package.
+
+    Attributes:
+        package: the files.
+        frames: the one function that makes lines of them.
+        fields: columns of the main table that, with ``outcome`` in front, make up a line's content.
+        numbers: numeric features by their column.
+        categories: categorical features by name.
+        lines: number of lines.
+        dates: number of dates, of which a stream's days are slices.
+        dates_in_words: what these are.
+        provenance: origin and licence.
+        outcome: column of what the label is made of.
+        units: columns that may be the unit of privacy, whole numbers.
+        unlabelled: why lines have no label, where there are such.
+        identity: returns, as JSON, all that determines the rows.
+    """
+
+    package: Package
+    frames: Frames
+    fields: tuple[str, ...]
+    numbers: Mapping[str, Number]
+    categories: Mapping[str, Category]
+    lines: int
+    dates: int
+    dates_in_words: str
+    provenance: Provenance
+    outcome: str = "label"
+    units: tuple[str, ...] = ()
+    unlabelled: str = ""
+    identity: Callable[[PackagedTable], dict[str, Any]] = field(default=standard_identity)
+
+
+class PackagedRows:
+    """Rows of a table: all, or those of a slice.
+
+    Args:
+        table: what they are made of.
+        settings: of the data set, which the table's ``frames`` may need.
+        slices: what is to be read.
+    """
+
+    def __init__(self, table: PackagedTable, settings: Any, slices: Slices) -> None:
+        self._table, self._settings, self._slices = table, settings, slices
+        self.rejected, self.excluded = RefusedRows(), RefusedRows()
+        self.numeric_names = tuple(table.numbers)
+        self.categorical_names = tuple(table.categories)
+        self.published_sizes = tuple(category.table_rows for category in table.categories.values())
+        self.numeric_transform = "(x - centre) / scale, clipped to [-5, 5], unknown as 0; centres and scales: " + (
+            "; ".join(f"{name} {number.centre:g}, {number.scale:g}" for name, number in table.numbers.items())
+        )
+
+    def files(self) -> list[dict[str, Any]]:
+        """Return path, size and SHA-256 of the files."""
+        return self._table.package.files()
+
+    def frames(self, progress: Progress = lambda done, total: None) -> Iterator[pl.DataFrame]:
+        """Yield all lines in order, those without a label, too, about a million at a time."""
+        return self._table.frames(self._table.package, self._settings, self._slices, progress)
+
+    def blocks(self, progress: Progress) -> Iterator[RowBlock]:
+        """Yield all lines with a label in order, about a million at a time."""
+        self.excluded = RefusedRows()
+        for lines in self.frames(progress):
+            known = lines.filter(pl.col("label").is_not_null())
+            if known.height < lines.height:
+                self.excluded.add(self._table.unlabelled, count=lines.height - known.height)
+            yield self._block(known)
+
+    def _block(self, lines: pl.DataFrame) -> RowBlock:
+        table = self._table
+        scaled = [
+            ((pl.col(name).cast(pl.Float64) - number.centre) / number.scale).clip(-5, 5).fill_null(0).cast(pl.Float32)
+            for name, number in table.numbers.items()
+        ]
+        return RowBlock(
+            content=line_content(content_fields(lines, (table.outcome, *table.fields))),
+            day=lines.get_column(DAY).to_numpy().astype(np.int32),
+            label=lines.get_column("label").to_numpy().astype(np.float32),
+            numeric=lines.select(scaled).to_numpy(),
+            keys=np.stack([category_keys(lines, category.columns) for category in table.categories.values()], axis=1),
+            units={name: column_identifiers(lines.get_column(name)) for name in table.units},
+        )
 
 
 def in_frames(table: pl.DataFrame, progress: Progress) -> Iterator[pl.DataFrame]:

@@ -11,25 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import polars as pl
 
-from pipelines.data.clicks.config import ClickConfig
+from pipelines.data.clicks.journey import JOURNEY, PRODUCTS, TRANSACTIONS, WEEKS
 from pipelines.data.clicks.journey import PROVENANCE as RECEIPTS
-from pipelines.data.clicks.journey import WEEKS, Journey
-from pipelines.data.clicks.packaged import Category, Number, PackagedRows, content_fields
-from pipelines.data.clicks.slices import SlicedStreamConfig
-from pipelines.data.clicks.source import RowSource
+from pipelines.data.clicks.packaged import (
+    DAY,
+    Category,
+    Number,
+    Package,
+    PackagedTable,
+    Slices,
+    content_fields,
+)
+from pipelines.data.clicks.packaged_config import PackagedConfig, PackagedStreamConfig
 from pipelines.data.clicks.split import SplitConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.hashing import content_uniforms, line_content
-from pipelines.data.provenance import Provenance
 from pipelines.data.source import Progress
 from pipelines.system.ranges import Within
 
 LINES = 20_940_529
+PROMOTED = "data/promotions.parquet"
+FIELDS = ("product_id", "store_id", "display_location", "mailer_location", "week")
 SUBSET_SEED = 0x70726F6D6F
 Lines = Annotated[int, Within(1, LINES)]
 
@@ -39,24 +45,47 @@ PROVENANCE = replace(
 )
 
 
-class Promotions(PackagedRows):
-    """Lines week by week, in the order of the file.
+def frames(package: Package, settings: Any, slices: Slices, progress: Progress) -> Iterator[pl.DataFrame]:
+    """Yield the lines of each week (at most 589,575) in the order of the file, with the public features of their
+    products."""
+    promotions, purchases = package.scan(PROMOTED), package.scan(TRANSACTIONS)
+    products = package.read(PRODUCTS)
+    for week in range(1, WEEKS + 1):
+        day, of_week = slices.of(week - 1), pl.col("week") == week
+        if slices.number not in (None, day):
+            continue
+        progress(week - 1, WEEKS)
+        lines = kept(promotions.filter(of_week).collect(), settings.rows)
+        if not lines.is_empty():
+            bought = purchases.filter(of_week).select("product_id", "store_id", label=True).unique().collect()
+            yield (
+                lines.join(bought, on=("product_id", "store_id"), how="left", maintain_order="left")
+                .join(products, on="product_id", how="left", maintain_order="left")
+                .with_columns(pl.col("label").fill_null(False), pl.lit(day).alias(DAY))
+            )
+    progress(WEEKS, WEEKS)
 
-    Args:
-        rows: approximate number of lines to keep: those whose hash is below ``rows`` / 20,940,529; None for all.
-        slices: number of slices of the weeks; None for one slice per week.
-        number: the slice to read, from 0; None for all.
-    """
 
-    package = Journey.package
-    requirement = Journey.requirement
-    checksums = {  # noqa: RUF012
-        "data/promotions.parquet": "87a1a8f0e316818dcda8396376a38c3517645f8800ff17fc7814a840693ac56f",
-        **Journey.checksums,
-    }
-    fields = ("product_id", "store_id", "display_location", "mailer_location", "week")
-    numbers = {"week": Number(27, 15)}  # noqa: RUF012
-    categories = {  # noqa: RUF012
+def kept(lines: pl.DataFrame, rows: int | None) -> pl.DataFrame:
+    """Return the lines of a subset of about ``rows`` of 20,940,529, chosen by each line's own content; None for all."""
+    if rows is None:
+        return lines
+    place = content_uniforms(line_content(content_fields(lines, FIELDS)), SUBSET_SEED)
+    return lines.filter(pl.Series(place < rows / LINES))
+
+
+PROMOTIONS = PackagedTable(
+    package=replace(
+        JOURNEY.package,
+        checksums={
+            PROMOTED: "87a1a8f0e316818dcda8396376a38c3517645f8800ff17fc7814a840693ac56f",
+            **JOURNEY.package.checksums,
+        },
+    ),
+    frames=frames,
+    fields=FIELDS,
+    numbers={"week": Number(27, 15)},
+    categories={
         "product": Category(("product_id",), 131_072),
         "store": Category(("store_id",), 1_024),
         "week": Category(("week",), 2_048),
@@ -74,93 +103,47 @@ class Promotions(PackagedRows):
         "product_store": Category(("product_id", "store_id"), 262_144),
         "product_week": Category(("product_id", "week"), 262_144),
         "product_promotion": Category(("product_id", "display_location", "mailer_location"), 262_144),
-    }
-
-    def __init__(self, rows: int | None, slices: int | None = None, number: int | None = None) -> None:
-        super().__init__()
-        self.rows, self.slices, self.number = rows, slices or WEEKS, number
-
-    def frames(self, progress: Progress) -> Iterator[pl.DataFrame]:
-        """Yield the lines of each week (at most 589,575) with the public features of their products."""
-        promotions, purchases = (self.scan(f"data/{name}.parquet") for name in ("promotions", "transactions"))
-        products = self.read("data/products.parquet")
-        for week in range(1, WEEKS + 1):
-            date, of_week = (week - 1) * self.slices // WEEKS, pl.col("week") == week
-            if self.number not in (None, date):
-                continue
-            progress(week - 1, WEEKS)
-            lines = self.kept(promotions.filter(of_week).collect())
-            if not lines.is_empty():
-                bought = purchases.filter(of_week).select("product_id", "store_id", label=True).unique().collect()
-                yield (
-                    lines.join(bought, on=("product_id", "store_id"), how="left", maintain_order="left")
-                    .join(products, on="product_id", how="left", maintain_order="left")
-                    .with_columns(pl.col("label").fill_null(False), date=pl.lit(date))
-                )
-        progress(WEEKS, WEEKS)
-
-    def kept(self, lines: pl.DataFrame) -> pl.DataFrame:
-        """Return the lines of the subset, chosen by each line's own content."""
-        if self.rows is None:
-            return lines
-        place = content_uniforms(line_content(content_fields(lines, self.fields)), SUBSET_SEED)
-        return lines.filter(pl.Series(place < self.rows / LINES))
+    },
+    lines=LINES,
+    dates=WEEKS,
+    dates_in_words="the weeks of the data",
+    provenance=PROVENANCE,
+)
 
 
 @dataclass
-class PromotionsConfig(ClickConfig):
+class PromotionsConfig(PackagedConfig):
     """Promotions of The Complete Journey.
 
     Attributes:
         rows: approximate number of lines to keep, chosen by their content alone; null for all 20,940,529.
     """
 
-    tables: ClassVar[int] = len(Promotions.categories)
-    provenance: ClassVar[Provenance] = PROVENANCE
+    table: ClassVar[PackagedTable] = PROMOTIONS
 
     name: str = "promotions"
     rows: Lines | None = 2_000_000
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
 
-    def identity(self, day: int) -> dict[str, Any]:
-        """Return everything that determines the rows."""
-        return Promotions(self.rows).identity()
-
-    def source(self, day: int, scratch: Path) -> RowSource:
-        """Return the reader of the rows."""
-        return Promotions(self.rows)
-
-    def expected_examples(self, train_days: int) -> float:
-        """Return the expected number of training rows."""
-        return (self.rows or LINES) * self.split.train
+    @property
+    def lines(self) -> int:
+        return self.rows or LINES
 
 
 @dataclass
-class PromotionsStreamConfig(SlicedStreamConfig):
+class PromotionsStreamConfig(PackagedStreamConfig):
     """The promotions as a stream: consecutive slices of the 53 weeks.
 
     Attributes:
         rows: approximate number of lines to keep over all days, chosen by their content alone; null for all 20,940,529.
     """
 
-    tables: ClassVar[int] = len(Promotions.categories)
-    provenance: ClassVar[Provenance] = PROVENANCE
-    dates_in_words: ClassVar[str] = "the weeks of the data"
+    table: ClassVar[PackagedTable] = PROMOTIONS
 
     name: str = "promotions_stream"
     rows: Lines | None = 2_000_000
 
     @property
-    def dates(self) -> int:
-        """Number of weeks of the data."""
-        return WEEKS
-
-    @property
     def lines(self) -> int:
-        """Number of lines over all days."""
         return self.rows or LINES
-
-    def reader(self, number: int | None = None) -> Promotions:
-        """See :class:`SlicedStreamConfig`."""
-        return Promotions(self.rows, self.days, number)

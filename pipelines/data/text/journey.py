@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar
 import polars as pl
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.journey import LINES, PROVENANCE, Journey
+from pipelines.data.clicks import journey as receipts
+from pipelines.data.clicks.journey import JOURNEY, LINES, PROVENANCE
 from pipelines.data.clicks.packaged import content_fields
 from pipelines.data.hashing import HASH_SPECIFICATION, content_uniforms, line_content
 from pipelines.data.provenance import Provenance
@@ -29,7 +30,7 @@ UNKNOWN = "unknown product"  # of lines whose product is not described in the re
 
 
 _ORDER, _OURS = "train, then validation, then test", "test, then validation, then train"
-SPLIT = f"{HASH_SPECIFICATION['split'].replace(_ORDER, _OURS)}; content: label, {', '.join(Journey.fields)}"
+SPLIT = f"{HASH_SPECIFICATION['split'].replace(_ORDER, _OURS)}; content: label, {', '.join(JOURNEY.fields)}"
 
 
 @dataclass
@@ -61,8 +62,7 @@ class JourneyTextConfig(PretrainedTextConfig):
 
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""
-        recipe = {"files": dict(Journey.checksums), "description": list(DESCRIPTION), "split": SPLIT}
-        Journey().identity()  # the files are there, and those that the description is defined for
+        recipe = {"files": JOURNEY.identity(JOURNEY)["files"], "description": list(DESCRIPTION), "split": SPLIT}
         return {**recipe, **super().identity(day)}
 
     def expected_examples(self, train_days: int) -> float:
@@ -71,8 +71,8 @@ class JourneyTextConfig(PretrainedTextConfig):
     def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
         """See :meth:`TextConfig.files`; written into ``scratch``."""
         scratch.mkdir(exist_ok=True)
-        lines = Journey().lines()
-        uniforms = content_uniforms(line_content(content_fields(lines, ("label", *Journey.fields))), self.split_seed)
+        lines = receipts.lines(JOURNEY.package)
+        uniforms = content_uniforms(line_content(content_fields(lines, ("label", *JOURNEY.fields))), self.split_seed)
         rows = texts(lines).with_columns(pl.col("label").cast(pl.Int8))
         ends = {"test": self.test, "validation": self.test + self.validation, "train": 1.0}
         files, start = {}, 0.0

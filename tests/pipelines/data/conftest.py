@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import polars as pl
 import pytest
 
-from pipelines.data.clicks.nycflights import Nycflights
+from pipelines.data.clicks.packaged import Package
 from tests.once import Once
 
-ReadFlights = Callable[[Nycflights, str], pl.DataFrame]
+ReadFlights = Callable[[Package, str], pl.DataFrame]
 
 
 @pytest.fixture(scope="session")
 def read_flights(once: Once) -> ReadFlights:
     """The reader of the flights' files, of which each, seconds of unpacking and parsing, is read once a session."""
-    read = Nycflights._read
+    read = Package.read
 
-    def again(self: Nycflights, name: str) -> pl.DataFrame:
-        folder = once(f"nycflights-{name}", lambda folder: read(self, name).write_ipc(folder / "table"))
+    def again(self: Package, name: str) -> pl.DataFrame:
+        folder = once(f"nycflights-{Path(name).name}", lambda folder: read(self, name).write_ipc(folder / "table"))
         return pl.read_ipc(folder / "table")
 
     return again

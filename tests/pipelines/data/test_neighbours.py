@@ -16,14 +16,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.data.clicks import nycflights_stream, synthetic
+from pipelines.data.clicks import names, nycflights, synthetic
 from pipelines.data.clicks.criteo import CriteoKaggleConfig
 from pipelines.data.clicks.criteo_days import Criteo1TBConfig
-from pipelines.data.clicks.journey import Journey, JourneyConfig, JourneyStreamConfig
-from pipelines.data.clicks.names import Names, NamesConfig, NamesStreamConfig
-from pipelines.data.clicks.nycflights import Nycflights, NycflightsConfig
-from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
-from pipelines.data.clicks.promotions import Promotions, PromotionsConfig, PromotionsStreamConfig
+from pipelines.data.clicks.journey import JourneyConfig, JourneyStreamConfig
+from pipelines.data.clicks.names import NamesConfig, NamesStreamConfig
+from pipelines.data.clicks.nycflights import FLIGHTS, NycflightsConfig, NycflightsStreamConfig
+from pipelines.data.clicks.packaged import Package
+from pipelines.data.clicks.promotions import PROMOTED, PROMOTIONS, PromotionsConfig, PromotionsStreamConfig
+from pipelines.data.clicks.promotions import kept as kept_promotions
 from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, CriteoSyntheticStreamConfig
 from pipelines.data.clicks.table import TableConfig
 from pipelines.data.dataset import Dataset
@@ -133,21 +134,21 @@ def test_of_the_flights(
     """Every sixtieth flight, whole days of the busiest route among them, so that flights share hours and aircraft."""
 
     def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
-        def changed(self: Nycflights, file: str) -> pl.DataFrame:
+        def changed(self: Package, file: str) -> pl.DataFrame:
             table = read_flights(self, file)
-            if file != "flights.csv.zip":
+            if file != FLIGHTS:
                 return table
             some = pl.int_range(pl.len()) % 60 == 0
             busy = (pl.col("dest") == "ATL") & (pl.col("day") == 5) | (pl.col("tailnum") == "N725MQ")
             kept = table.filter((some | busy) & pl.col("arr_delay").is_not_null())
             return kept[change(twice(range(kept.height)))]
 
-        monkeypatch.setattr(Nycflights, "_read", changed)
-        nycflights_stream._year.cache_clear()
+        monkeypatch.setattr(Package, "read", changed)
+        nycflights._in_order_of_departure.cache_clear()
         try:
             return placed(run(config, tmp_path / name))
         finally:
-            nycflights_stream._year.cache_clear()
+            nycflights._in_order_of_departure.cache_clear()
 
     assert_one_record_is_gone(whole(config, lambda: of(list, "whole")), of(lambda rows: without(rows, which), "less"))
 
@@ -156,7 +157,7 @@ def test_of_the_flights(
 def test_of_names(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
         people = np.array(change(twice(range(300))), np.uint64)
-        monkeypatch.setattr(Names, "people", lambda self, start, stop: people)
+        monkeypatch.setattr(names, "people", lambda start, stop: people)
         return placed(run(config, tmp_path / name))
 
     assert_one_record_is_gone(whole(config, lambda: of(list, "whole")), of(lambda rows: without(rows, which), "less"))
@@ -165,15 +166,15 @@ def test_of_names(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.M
 @pytest.mark.parametrize("config", [JourneyConfig(), JourneyStreamConfig(days=3)])
 def test_of_receipts(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of some whole baskets, all weeks among them."""
-    read = Journey.read
+    read = Package.read
 
     def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
-        def changed(self: Journey, file: str, columns: list[str] | None = None) -> pl.DataFrame:
+        def changed(self: Package, file: str, columns: list[str] | None = None) -> pl.DataFrame:
             table = read(self, file, columns)
             kept = table.filter(pl.col("basket_id") % 3_000 == 0) if "transactions" in file else table
             return kept[change(twice(range(kept.height)))] if "transactions" in file else table
 
-        monkeypatch.setattr(Journey, "read", changed)
+        monkeypatch.setattr(Package, "read", changed)
         return placed(run(config, tmp_path / name))
 
     assert_one_record_is_gone(whole(config, lambda: of(list, "whole")), of(lambda rows: without(rows, which), "less"))
@@ -182,18 +183,18 @@ def test_of_receipts(tmp_path: Path, which: str, config: Any, monkeypatch: pytes
 @pytest.mark.parametrize("config", [PromotionsConfig(rows=10_000_000), PromotionsStreamConfig(rows=10_000_000, days=2)])
 def test_of_promotions(tmp_path: Path, which: str, config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Promotions of two products in six weeks, of which the subset keeps about a half."""
-    scan = Promotions.scan
+    scan = Package.scan
     some = pl.col("product_id").is_in([880_150, 944_534])
-    kept = scan(Promotions(None), "data/promotions.parquet").filter(some & (pl.col("week") % 9 == 1)).collect()
-    chosen = Promotions(config.rows).kept(kept)
+    kept = scan(PROMOTIONS.package, PROMOTED).filter(some & (pl.col("week") % 9 == 1)).collect()
+    chosen = kept_promotions(kept, config.rows)
     assert 300 < chosen.height < 0.6 * kept.height
 
     def of(change: Callable[[list[int]], list[int]], name: str) -> Placed:
         changed = chosen[change(twice(range(chosen.height)))]
         # What the subset leaves out is there, too.
-        file = pl.concat([changed, kept.join(chosen, on=Promotions.fields, how="anti")])
+        file = pl.concat([changed, kept.join(chosen, on=PROMOTIONS.fields, how="anti")])
         monkeypatch.setattr(
-            Promotions, "scan", lambda self, name: file.lazy() if "promotions" in name else scan(self, name)
+            Package, "scan", lambda self, name: file.lazy() if "promotions" in name else scan(self, name)
         )
         return placed(run(config, tmp_path / name))
 

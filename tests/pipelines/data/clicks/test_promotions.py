@@ -8,23 +8,35 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.data.clicks.journey import Journey
-from pipelines.data.clicks.promotions import LINES, WEEKS, Promotions, PromotionsStreamConfig
+from pipelines.data.clicks import journey
+from pipelines.data.clicks.packaged import DAY, Package, PackagedRows
+from pipelines.data.clicks.promotions import (
+    FIELDS,
+    LINES,
+    PROMOTIONS,
+    WEEKS,
+    PromotionsConfig,
+    PromotionsStreamConfig,
+)
 from pipelines.data.stream import Stream
 from tests.pipelines.data.criteo_text import run
 
 BOUGHT = {"household_id", "basket_id", "quantity", "sales_value", "label"}
 
 
-def lines(source: Promotions) -> pl.DataFrame:
-    return pl.concat(source.frames(lambda done, total: None))
+def lines(source: PackagedRows) -> pl.DataFrame:
+    return pl.concat(source.frames())
+
+
+def of_a_week(rows: int | None) -> pl.DataFrame:
+    return lines(PromotionsStreamConfig(rows=rows, days=WEEKS).reader(22))
 
 
 def test_a_week_holds_all_of_its_lines_and_the_label_is_a_purchase_there_and_then() -> None:
-    week = lines(Promotions(None, WEEKS, 22))
-    assert week.height == 589_575 and set(week["week"]) == {23} and set(week["date"]) == {22}
+    week = of_a_week(None)
+    assert week.height == 589_575 and set(week["week"]) == {23} and set(week[DAY]) == {22}
     assert week["label"].mean() == pytest.approx(0.0134, abs=0.003)
-    receipts = Journey().lines().filter(pl.col("week") == 23)
+    receipts = journey.lines(journey.JOURNEY.package).filter(pl.col("week") == 23)
     bought = set(receipts.select("product_id", "store_id").iter_rows())
     for line in week.sample(3_000, seed=0).iter_rows(named=True):
         assert line["label"] == ((line["product_id"], line["store_id"]) in bought)
@@ -35,25 +47,25 @@ def test_a_week_holds_all_of_its_lines_and_the_label_is_a_purchase_there_and_the
 
 def test_a_subset_is_about_as_large_as_asked_and_is_part_of_every_larger_one() -> None:
     def of(rows: int | None) -> pl.DataFrame:
-        return lines(Promotions(rows, WEEKS, 22)).select(Promotions.fields)
+        return of_a_week(rows).select(FIELDS)
 
     whole, large, small = of(None), of(2_000_000), of(500_000)
     assert large.height == pytest.approx(whole.height * 2_000_000 / LINES, rel=0.02)
     assert small.height == pytest.approx(whole.height * 500_000 / LINES, rel=0.04)
-    assert small.join(large, on=Promotions.fields, how="anti").is_empty()
+    assert small.join(large, on=FIELDS, how="anti").is_empty()
 
 
 def test_no_feature_tells_what_was_bought(monkeypatch: pytest.MonkeyPatch) -> None:
-    used = {column for category in Promotions.categories.values() for column in category.columns}
-    assert not BOUGHT & (used | set(Promotions.numbers))
-    plain = next(Promotions(500_000).blocks(lambda done, total: None))
-    scan = Promotions.scan
+    used = {column for category in PROMOTIONS.categories.values() for column in category.columns}
+    assert not BOUGHT & (used | set(PROMOTIONS.numbers))
+    plain = next(PromotionsConfig(rows=500_000).reader().blocks(lambda done, total: None))
+    scan = Package.scan
 
-    def nothing_bought(self: Promotions, name: str) -> pl.LazyFrame:
+    def nothing_bought(self: Package, name: str) -> pl.LazyFrame:
         return scan(self, name).head(0) if "transactions" in name else scan(self, name)
 
-    monkeypatch.setattr(Promotions, "scan", nothing_bought)
-    other = next(Promotions(500_000).blocks(lambda done, total: None))
+    monkeypatch.setattr(Package, "scan", nothing_bought)
+    other = next(PromotionsConfig(rows=500_000).reader().blocks(lambda done, total: None))
     assert np.array_equal(plain.keys, other.keys) and np.array_equal(plain.numeric, other.numeric)
     assert plain.label.sum() > 10 and other.label.sum() == 0
 
@@ -64,15 +76,15 @@ def test_slices_are_weeks_that_rise_and_hold_every_line_once(
 ) -> None:
     """Slow but for few products: reads 21 million lines."""
     if products is not None:
-        scan = Promotions.scan
-        everywhere = scan(Promotions(None), "data/promotions.parquet").filter(pl.col("product_id") % 200 == 0)
+        scan = Package.scan
+        everywhere = scan(PROMOTIONS.package, "data/promotions.parquet").filter(pl.col("product_id") % 200 == 0)
         few = everywhere.collect()
         assert few["product_id"].n_unique() > products
         monkeypatch.setattr(
-            Promotions, "scan", lambda self, name: few.lazy() if "promotions" in name else scan(self, name)
+            Package, "scan", lambda self, name: few.lazy() if "promotions" in name else scan(self, name)
         )
     stream = Stream.open(run(PromotionsStreamConfig(rows=rows, days=3), tmp_path))
-    whole = lines(Promotions(rows))
+    whole = lines(PromotionsConfig(rows=rows).reader())
     of_slice = whole.group_by((pl.col("week") - 1) * 3 // WEEKS).len().sort("week")["len"]
     assert stream.rows_of_day == of_slice.to_list() and sum(stream.rows_of_day) == whole.height
     assert whole["week"].is_sorted() and set(whole["week"]) == set(range(1, WEEKS + 1))

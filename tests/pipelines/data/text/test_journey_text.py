@@ -10,7 +10,9 @@ import pytest
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
-from pipelines.data.clicks.journey import LINES, PROVENANCE, Journey
+from pipelines.data.clicks import journey as receipts
+from pipelines.data.clicks.journey import JOURNEY, LINES, PROVENANCE
+from pipelines.data.clicks.packaged import Package
 from pipelines.data.dataset import Dataset
 from pipelines.data.text.journey import DESCRIPTION, UNKNOWN, JourneyTextConfig, texts
 from pipelines.preprocess import preprocess
@@ -19,11 +21,11 @@ from tests.pipelines.data.text.test_glue import model_folder
 pytest.importorskip("tokenizers")
 
 
-ALL_LINES = Journey.lines
+ALL_LINES = receipts.lines
 
 
-def few(journey: Journey) -> pl.DataFrame:
-    return ALL_LINES(journey).head(20_000)
+def few(package: Package) -> pl.DataFrame:
+    return ALL_LINES(package).head(20_000)
 
 
 def split_rows(tmp_path: Path, **settings: float) -> dict[str, pl.DataFrame]:
@@ -39,10 +41,10 @@ def test_every_line_is_in_one_split_with_its_text_and_label(
 ) -> None:
     """Slow but for 20,000 lines: writes and reads all of them."""
     if not whole:
-        monkeypatch.setattr(Journey, "lines", few)
+        monkeypatch.setattr(receipts, "lines", few)
     parts = split_rows(tmp_path)
     together = pl.concat([parts[part].select("text", "label") for part in parts])
-    wanted = texts(Journey().lines()).with_columns(pl.col("label").cast(pl.Int64))
+    wanted = texts(receipts.lines(JOURNEY.package)).with_columns(pl.col("label").cast(pl.Int64))
     number = together.height
     assert number == (LINES if whole else 20_000)
     assert together.sort("text", "label").equals(wanted.sort("text", "label"))
@@ -52,7 +54,7 @@ def test_every_line_is_in_one_split_with_its_text_and_label(
 
 
 def test_a_text_describes_the_product_and_nothing_else() -> None:
-    lines = few(Journey())
+    lines = few(JOURNEY.package)
     described = texts(lines.filter(pl.col("product_type") == "RAMEN NOODLES/RAMEN CUPS")).get_column("text")
     assert set(described) <= {
         f"grocery, soup, ramen noodles/ramen cups{size}, {brand}"
@@ -72,9 +74,9 @@ def test_lines_without_a_described_product_say_so() -> None:
 
 
 def test_a_lines_split_does_not_depend_on_other_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Journey, "lines", few)
+    monkeypatch.setattr(receipts, "lines", few)
     whole = split_rows(tmp_path / "whole", validation=0.1, test=0.2)
-    monkeypatch.setattr(Journey, "lines", lambda journey: few(journey)[1:])
+    monkeypatch.setattr(receipts, "lines", lambda package: few(package)[1:])
     less = split_rows(tmp_path / "less", validation=0.1, test=0.2)
     assert sum(whole[part].height - less[part].height for part in whole) == 1
     assert sum(not whole[part].equals(less[part]) for part in whole) == 1
@@ -83,7 +85,7 @@ def test_a_lines_split_does_not_depend_on_other_lines(tmp_path: Path, monkeypatc
 def test_the_dataset_is_one_of_texts_with_its_provenance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Journey, "lines", few)
+    monkeypatch.setattr(receipts, "lines", few)
     model = model_folder(tmp_path / "model")
     settings = ("data=journey_text", f"model.path={model}", "data.validation=0.1", "data.test=0.2")
     data = Dataset.open(preprocess(typed(Composer().compose([*settings, f"paths.data={tmp_path}/data"]))))

@@ -38,15 +38,20 @@ help:  ## list the targets
 setup: $(DEV)  ## make the virtual environment (.venv)
 
 # torch comes first and by its exact version, so that no dependency pulls another build in.
-$(READY): pyproject.toml constraints.txt dpfest/kernels.c pipelines/data/hashing.c
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
-	$(BIN)/python -m pip install --quiet -e '.[text]' -c constraints.txt
+define installed
+test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)" -c constraints.txt
+$(BIN)/python -m pip install --quiet -e '.[$(1)]' -c constraints.txt
+endef
+MADE_OF := pyproject.toml constraints.txt dpfest/kernels.c pipelines/data/hashing.c
+
+$(READY): $(MADE_OF)
+	$(call installed,text)
 	touch $@
 
-$(DEV): $(READY)
-	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
-	touch $@
+$(DEV): $(MADE_OF)
+	$(call installed,dev)
+	touch $(READY) $@
 
 # A process a core, up to four; each with one thread, so that they do not wait for one another. Each begins with tests
 # that stand together, which share what a module prepares.

@@ -63,15 +63,6 @@ def test_generated_lines_are_what_they_should_be(dpfest_here: Command, tmp_path:
     assert list((tmp_path / "data").iterdir()) == [] and not (tmp_path / "runs").exists()
 
 
-def test_the_head_alone_is_read(dpfest_here: Command, tmp_path: Path, lines: list[bytes]) -> None:
-    """What follows the head of a .gz may even be broken."""
-    file = tmp_path / "train.txt.gz"
-    file.write_bytes(gzip.compress(b"".join(lines)) + b"no gzip")
-    ended = check(dpfest_here, file, "check.lines=5500")
-    assert "ok" in row(ended.stdout, "malformed lines"), ended.stderr
-    assert f"{file}: 5,500 lines" in ended.stdout
-
-
 @pytest.mark.slow
 def test_of_a_folder_of_days_the_first_is_read(dpfest_here: Command, tmp_path: Path, lines: list[bytes]) -> None:
     """Slow: another whole check."""
@@ -82,31 +73,32 @@ def test_of_a_folder_of_days_the_first_is_read(dpfest_here: Command, tmp_path: P
     assert "day_0.gz: 8,000 lines" in ended.stdout and "experiment=streaming" in ended.stdout
 
 
-def test_malformed_lines_lie_outside(dpfest_here: Command, tmp_path: Path, lines: list[bytes]) -> None:
+def test_malformed_lines_and_another_share_of_positives_lie_outside(
+    dpfest_here: Command, tmp_path: Path, lines: list[bytes]
+) -> None:
+    few = [line for number, line in enumerate(lines) if line[:1] == b"1" or number % 4 == 0]
     file = tmp_path / "train.txt"
-    file.write_bytes(b"".join([*lines[:2000], lines[2000].replace(b"\n", b"\t\n"), *lines[2001:]]))
+    file.write_bytes(b"".join([*few[:2000], few[2000].replace(b"\n", b"\t\n"), *few[2001:], *few[:3000]]))
     ended = check(dpfest_here, file)
     assert ended.returncode == 1
-    assert "OUTSIDE" in row(ended.stdout, "malformed lines")
+    assert "OUTSIDE" in row(ended.stdout, "malformed lines") and "OUTSIDE" in row(ended.stdout, "label 1")
     assert f"{file}, line 2001: 41 fields between tabs, 40 wanted" in row(ended.stdout, "malformed lines")
     assert "measurements lie OUTSIDE their ranges" in ended.stderr
 
 
-def test_labels_of_other_lines_lie_outside(dpfest_here: Command, tmp_path: Path, lines: list[bytes]) -> None:
-    labels, file = [line[:1] for line in lines], tmp_path / "train.txt"
+def test_labels_of_other_lines_lie_outside_and_the_head_alone_is_read(
+    dpfest_here: Command, tmp_path: Path, lines: list[bytes]
+) -> None:
+    """What follows the head of a .gz may even be broken."""
+    labels, file = [line[:1] for line in lines], tmp_path / "train.txt.gz"
     random.Random(0).shuffle(labels)
-    file.write_bytes(b"".join(label + line[1:] for label, line in zip(labels, lines, strict=True)))
-    ended = check(dpfest_here, file)
-    assert ended.returncode == 1
+    other = b"".join(label + line[1:] for label, line in zip(labels, lines, strict=True))
+    file.write_bytes(gzip.compress(other) + b"no gzip")
+    ended = check(dpfest_here, file, "check.lines=5500")
+    assert ended.returncode == 1, ended.stderr
     assert "OUTSIDE" in row(ended.stdout, "test AUC, Non-private")
-    assert "ok" in row(ended.stdout, "label 1")
-
-
-def test_another_share_of_positives_lies_outside(dpfest_here: Command, tmp_path: Path, lines: list[bytes]) -> None:
-    file = tmp_path / "train.txt"
-    file.write_bytes(b"".join(line for number, line in enumerate(lines) if line[:1] == b"1" or number % 4))
-    ended = check(dpfest_here, file)
-    assert ended.returncode == 1 and "OUTSIDE" in row(ended.stdout, "label 1")
+    assert "ok" in row(ended.stdout, "label 1") and "ok" in row(ended.stdout, "malformed lines")
+    assert f"{file}: 5,500 lines" in ended.stdout
 
 
 @pytest.mark.parametrize(

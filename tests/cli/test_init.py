@@ -145,3 +145,15 @@ def test_files_that_differ_are_refused_as_a_table_refuses_them(dpfest_here: Comm
     ended = dpfest_here("init", "parts")
     assert ended.returncode == 2
     assert "parts/b.csv has no column user_id, which parts/a.csv names; did you mean user?" in ended.stderr
+
+
+def test_the_command_of_a_model_card_finds_the_run_done(dpfest_here: Command, tmp_path: Path) -> None:
+    """Where the table is described as `dpfest init` names it."""
+    rows = {"item": [f"i{n % 7}" for n in range(400)], "clicked": [n % 2 for n in range(400)]}
+    pl.DataFrame(rows).write_parquet(tmp_path / "clicks.parquet")
+    assert dpfest_here("init", "clicks.parquet").returncode == 0
+    line = ("algorithm=fest", "algorithm.selection.rows=3", "train.batch_size=50", "privacy.epsilon=3")
+    assert dpfest_here("train", "data=clicks", *line).returncode == 0
+    (card,) = tmp_path.glob("runs/clicks/fest/*/release/MODEL_CARD.md")
+    command = next(text for text in card.read_text().splitlines() if text.startswith("dpfest train"))
+    assert dpfest_here(*shlex.split(command)[1:]).stdout.startswith("done before: ")

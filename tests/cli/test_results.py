@@ -7,11 +7,21 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from reports import beside
 from reports.runs import load_runs
 from tests.cli.conftest import Command
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+
+@pytest.fixture(autouse=True)
+def enough_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A calibration takes seconds, and what is tested here does not depend on it."""
+    monkeypatch.setattr("pipelines.budget.remembered_calibration", lambda runs: lambda events, target, delta: 8.0)
+
+
 SMALL = ("profile=smoke", "data=criteo_synthetic", f"data.vocabulary.sizes={[20] * 26}")
 
 

@@ -97,6 +97,7 @@ def write_run(
                 "what": "training step",
                 "count": 1,
                 "part": [],
+                "sampling_probability": 2048 / EXAMPLES,
                 **(noise := noise_of(algorithm)),
             },
             **noise,

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import pytest
 import yaml
 
@@ -25,20 +18,6 @@ from pipelines.system.checksum import write_sums
 from pipelines.train import make_run
 
 HOME = Path(__file__).resolve().parents[3]
-
-
-@pytest.fixture
-def dpfest_at(tmp_path: Path) -> Callable[..., Any]:
-    """Runs `dpfest ARGUMENTS` in `tmp_path`."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        entry = "import sys; sys.argv[0] = 'dpfest'; from cli.main import main; main()"
-        environment = {**os.environ, "PYTHONPATH": str(HOME)}
-        return subprocess.run(
-            [sys.executable, "-c", entry, *arguments], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-
-    return run
 
 
 ASKED = {
@@ -63,18 +42,6 @@ def test_a_table_of_ones_own_is_named_and_its_settings_are_left_to_its_file() ->
     settings = released_settings(container(Composer().compose(asked)))
     words = overrides_of(settings)
     assert words == ["data=clicks", "algorithm=fest", "algorithm.selection.rows=50"]
-
-
-def test_its_command_runs_where_the_table_is_described(dpfest_at: Callable[..., Any], tmp_path: Path) -> None:
-    """As `dpfest init` names a table: the run is found done."""
-    rows = {"item": [f"i{n % 7}" for n in range(400)], "clicked": [n % 2 for n in range(400)]}
-    pl.DataFrame(rows).write_parquet(tmp_path / "clicks.parquet")
-    assert dpfest_at("init", "clicks.parquet").returncode == 0
-    line = ("algorithm=fest", "algorithm.selection.rows=3", "train.batch_size=50", "privacy.epsilon=3")
-    assert dpfest_at("train", "data=clicks", *line).returncode == 0
-    (card,) = tmp_path.glob("runs/clicks/fest/*/release/MODEL_CARD.md")
-    command = next(text for text in card.read_text().splitlines() if text.startswith("dpfest train"))
-    assert dpfest_at(*shlex.split(command)[1:]).stdout.startswith("done before: ")
 
 
 def test_what_it_says_of_the_data_is_how_they_were_divided() -> None:

@@ -1,6 +1,6 @@
 """The table of which algorithm trains on which path, in docs/LIBRARY.md: `python -m reports.paths`.
 
-Each cell is tried: a small training of that algorithm is made on that path, and takes a step. A test compares.
+Each combination is tried: a small training of that algorithm is made on that path, and takes a step. A test compares.
 """
 
 from __future__ import annotations
@@ -19,22 +19,33 @@ DOCUMENTS = (Path("docs") / "LIBRARY.md",)
 
 
 def table() -> str:
-    """Return, in Markdown, the paths of every algorithm, a row for each other path, and the reasons of refusals."""
-    algorithms = variants()
-    lines = ["| |" + "".join(f" {name} |" for name in algorithms), "|---|" + ":-:|" * len(algorithms)]
-    reasons: list[str] = []
+    """Return, in Markdown, the paths of every algorithm, and a row for each reason to refuse some on others."""
+    algorithms = {_words(name): algorithm for name, algorithm in variants().items()}
     everywhere = []
+    rows: dict[tuple[str, str], list[str]] = {}  # by reason and algorithms, the paths that refuse them
     for path in PATHS.values():
-        refused = [refusal(algorithm, path) for algorithm in algorithms.values()]
-        reasons += [reason for reason in dict.fromkeys(refused) if reason is not None and reason not in reasons]
-        cells = ["yes" if reason is None else f"no [{reasons.index(reason) + 1}]" for reason in refused]
-        if any(refused):
-            lines.append(f"| {path.words} | " + " | ".join(cells) + " |")
-        else:
+        refused: dict[str, list[str]] = {}
+        for name, algorithm in algorithms.items():
+            if (reason := refusal(algorithm, path)) is not None:
+                refused.setdefault(reason, []).append(name)
+        for reason, names in refused.items():
+            listed = "all" if len(names) == len(algorithms) else ", ".join(names)
+            rows.setdefault((reason, listed), []).append(path.words)
+        if not refused:
             everywhere.append(path.words)
-    numbered = [f"[{number}] {reason}  " for number, reason in enumerate(reasons, 1)]
-    trained = textwrap.fill(f"Every algorithm trains: {', '.join(everywhere)}.", 120)
-    return "\n".join([trained, "", *lines, "", *numbered])
+    known = (
+        f"The algorithms are {', '.join(algorithms)}. All train with {'; '.join(everywhere)}. On other paths all train "
+        "but those of the table, which are refused before anything is spent."
+    )
+    lines = ["| path | refused | why |", "|---|---|---|"]
+    lines += [f"| {'; '.join(paths)} | {listed} | {reason} |" for (reason, listed), paths in rows.items()]
+    return "\n\n".join([textwrap.fill(known, 120), "\n".join(lines)])
+
+
+def _words(name: str) -> str:
+    """Return the name of an algorithm with its way in brackets: ``dpsgd (lazy)``."""
+    algorithm, _, way = name.partition(", ")
+    return f"{algorithm} ({way})" if way else algorithm
 
 
 def with_table(text: str, written: str) -> str:

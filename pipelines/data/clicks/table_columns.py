@@ -181,7 +181,7 @@ def numbers(column: pl.Series) -> NDArray[np.float64]:
         values = values.fill_null(words.cast(pl.Float64))
         wrong = values.is_null() & (column.fill_null("") != "")
         refuse_first(wrong.to_numpy(), column, "is {}, which is no number: correct it, or leave it empty")
-    return values.to_numpy()
+    return values.fill_null(np.nan).to_numpy()  # ten times as fast as to_numpy of missing values
 
 
 def keys(column: pl.Series, out: NDArray[np.uint64] | None = None) -> NDArray[np.uint64]:

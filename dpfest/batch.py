@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dpfest.capture import Recorder, Recording
+from dpfest.contributions import Contributions
 from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.reading import MicroBatch
-from dpfest.survivors import Contributions
 
 
 class LogicalBatch:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
-from dpfest import arithmetic, device, kernels
+from dpfest import arithmetic, devices, kernels
 from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
 from dpfest.privacy_plan import PrivacyPlan
@@ -75,7 +75,7 @@ def bound_to(
                 *(platform.python_version(), torch.__version__, np.__version__, version("scipy"), version("dpfest")),
                 torch.backends.cpu.get_cpu_capability(),
                 kernels.build(),
-                *device.build(recorder.device),
+                *devices.build(recorder.device),
             ]
         ),
     }

@@ -21,10 +21,9 @@ from dpfest.draws import ExampleDraws
 from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.hooks import LayerHooks, drawing, own_parameters
-from dpfest.lazy import LazyNoise
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
-from dpfest.recording import Recording, weighted
+from dpfest.recording import PendingNoise, Recording, weighted
 from dpfest.sites import Again, Sites
 from dpfest.tables import Table, TableLayout
 from dpfest.units import Groups, UnitConfig
@@ -78,7 +77,7 @@ class Recorder:
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
         first = next(iter(self.trainable.values()))
         self.dtype, self.device = first.dtype, first.device
-        self.lazy: LazyNoise | None = None  # applies pending noise to rows before they are looked up
+        self.lazy: PendingNoise | None = None  # applies pending noise to rows before they are looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
         self.recording: Recording | None = None  # the one in whose passes the layers' hooks are in place
         self.sites = Sites()

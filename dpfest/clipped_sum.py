@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpfest import device
+from dpfest import devices
 from dpfest.arithmetic import full_precision
 from dpfest.batch import LogicalBatch
 from dpfest.capture import Recorder, Recording
@@ -68,7 +68,7 @@ class ClippedSum:
         pairs = recording.lookups.masked(self.survivors)
         factors = recording.factors if self._with_dense else []
         squared_norms = recording.losses.detach().new_zeros(len(recording), dtype=recording.recorder.dtype)
-        parts = device.serving(squared_norms)
+        parts = devices.serving(squared_norms)
         (parts.add_squared_norms if parts else _add_squared_norms)(pairs, factors, squared_norms)
         if recording.overflowed is not None:  # an earlier sum of this recording has set them to zero
             squared_norms.masked_fill_(recording.overflowed, torch.inf)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
-from dpfest import device, kernels
+from dpfest import devices, kernels
 from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.tables import Survivors, Table, TableLayout, ascending
@@ -147,7 +147,7 @@ def look_up(
     layout: TableLayout, calls: Sequence[Sequence[tuple[Layer, Call]]], examples: Tensor, groups: Groups | None
 ) -> Lookups:
     """Return the :class:`Lookups` of these calls, or, where the kernels of a GPU serve them, what does the same."""
-    parts = device.serving(examples)
+    parts = devices.serving(examples)
     found = parts.look_up(layout, calls, len(examples), groups) if parts else None
     return found or Lookups(layout, calls, examples, groups)
 

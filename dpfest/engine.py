@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfest import device
+from dpfest import devices
 from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.alone import OneProcess
@@ -176,7 +176,7 @@ class PrivateEngine(OneProcess):
         """Take the optimisers' steps: post-processing of a release."""
         with one_order(self.recorder.device):  # the next step's release is a function of the weights
             stepped: set[int] = set()
-            if (parts := device.serving(*(table.weight for table in self.recorder.tables.values()))) and not self.lazy:
+            if (parts := devices.serving(*(table.weight for table in self.recorder.tables.values()))) and not self.lazy:
                 stepped = parts.take_steps(list(self.recorder.tables.values()), gradient.tables, optimizers)
             self.fill(gradient, stepped)
             if self.lazy:

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpfest import device, kernels
+from dpfest import devices, kernels
 from dpfest.box_muller import BLOCK, GRID_BITS, Floats, Scratch, nearest_normals, real_variate
 from dpfest.kernels import Whole32
 from dpfest.noise import ChaCha, Keystream, Words
@@ -165,7 +165,7 @@ def add_gaussian(values: Tensor, stream: Keystream, deviation: Deviation, at: Pl
     blocks = _blocks(stream, len(flat), grid, at)
     if not len(flat):
         return
-    if (parts := device.serving(flat)) and parts.adds(blocks):
+    if (parts := devices.serving(flat)) and parts.adds(blocks):
         return parts.add_noise(flat, blocks)
     if flat.device.type != "cpu":
         return _add_elsewhere(flat, blocks)

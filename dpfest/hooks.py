@@ -11,13 +11,11 @@ from torch import nn
 from dpfest.draws import ExampleDraws
 from dpfest.embeddings import takes_maximum
 from dpfest.layers import factors_of
-from dpfest.ranks.table import ShardedBag, ShardedTable
-from dpfest.tables import Table
+from dpfest.tables import PLAIN, Table
 
 if TYPE_CHECKING:
     from dpfest.capture import Recorder, Recording
 
-_TABLES = (nn.Embedding, nn.EmbeddingBag, ShardedTable, ShardedBag)
 _PLACE = -1  # of a recording's hook among a layer's, which PyTorch numbers from 0
 
 
@@ -35,7 +33,7 @@ class LayerHooks:
         self.named, self.own = own, list(own.values())
         self.is_table, self.factors = isinstance(layer, Table), factors_of(layer)
         self.takes_maximum = takes_maximum(layer)
-        self.is_plain = not self.is_table or type(layer) in _TABLES
+        self.is_plain = not self.is_table or type(layer) in PLAIN
 
     def place(self) -> None:
         """Put the hooks behind those that the layer has.

@@ -30,6 +30,7 @@ from dpfest.errors import UserError
 from dpfest.gaussian import add_gaussian
 from dpfest.noise import NoiseKey
 from dpfest.places import RowPlaces
+from dpfest.recording import PendingNoise
 from dpfest.tables import Table, ascending
 
 _AT_ONCE = 1 << 22  # variates of a flush held in memory at a time
@@ -184,7 +185,7 @@ class ReadsOfTables(TorchDispatchMode):
         lazy: the tables' pending noise.
     """
 
-    def __init__(self, lazy: LazyNoise) -> None:
+    def __init__(self, lazy: PendingNoise) -> None:
         super().__init__()
         self._lazy = lazy
         self._names = {t.weight.untyped_storage()._cdata: n for n, t in zip(lazy.names, lazy.tables, strict=True)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +17,8 @@ from dpfest.errors import UserError
 from dpfest.hooks import LayerHooks, hold, hooked
 from dpfest.layers import Call, Factors, FormedGradients, by_unit
 from dpfest.module_gradients import Rerun, floats, module_call, output_dims, replace_floats
+from dpfest.noise import NoiseKey
 from dpfest.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables, warn_of_passes
-from dpfest.ranks.table import SHARED_LOOK_UP, ShardedTable
 from dpfest.sites import Again
 from dpfest.tables import Table
 from dpfest.units import Groups
@@ -31,6 +31,19 @@ _IN_PLACE = (
     "is changed in place (inplace=True or x += ... after it?); its gradient cannot be clipped. "
     "Use the out-of-place form."
 )
+
+
+class PendingNoise(Protocol):
+    """What draws the noise that rows are owed before a look-up reads them (:class:`dpfest.lazy.LazyNoise`)."""
+
+    names: list[str]
+    tables: list[Table]
+    settling: bool
+    looking_up: bool
+    read: Callable[[int, Tensor], None]
+
+    def use(self, key: NoiseKey) -> None:
+        """Draw from this key from now on."""
 
 
 class Recording:
@@ -174,8 +187,8 @@ class Recording:
     def _share(self, hook: LayerHooks, call: Call) -> None:
         """Keep a look-up that all examples share."""
         assert isinstance(hook.layer, nn.Embedding)
-        if isinstance(hook.layer, ShardedTable):
-            raise UserError(SHARED_LOOK_UP.format(hook.name))
+        if refusal := getattr(hook.layer, "shared_look_up", ""):
+            raise UserError(refusal.format(hook.name))
         call.shared = True
         self._shared.append((hook.layer, call))
         if self._backward:

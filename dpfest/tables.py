@@ -16,6 +16,9 @@ import torch
 from torch import Tensor, nn
 
 Table = nn.Embedding | nn.EmbeddingBag
+PLAIN: set[type[nn.Module]] = {nn.Embedding, nn.EmbeddingBag}
+"""Types of tables whose look-ups are PyTorch's own; :mod:`dpfest.ranks` adds its own. A subclass may look up in another
+way."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from torch import Tensor
 from dpfest.batch import LogicalBatch, contributions
 from dpfest.capture import Recorder, Recording
 from dpfest.clipped_sum import ClippedSum
+from dpfest.contributions import Contributions
 from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
 from dpfest.gaussian import BLOCK
@@ -38,7 +39,6 @@ from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
 from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedLayer, asking, by_table, hiding, reading
 from dpfest.reading import MicroBatch
-from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
 
 QUANTUM_BITS = 8

@@ -22,7 +22,7 @@ from dpfest.embeddings import takes_maximum
 from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.ranks.layout import Rows, ShardLayout
-from dpfest.tables import Table, TableLayout
+from dpfest.tables import PLAIN, Table, TableLayout
 
 SHARED_LOOK_UP = (
     "The table {} is looked up for all examples together, which one that lies in several processes cannot be. Expand "
@@ -95,6 +95,8 @@ class ShardedLayer(nn.Module):
 class ShardedTable(ShardedLayer, nn.Embedding):
     """An ``nn.Embedding`` whose rows lie in several processes."""
 
+    shared_look_up = SHARED_LOOK_UP  # its refusal
+
     def outputs(self, input: Tensor) -> Sequence[int]:
         """See :class:`ShardedLayer`."""
         return input.shape
@@ -138,6 +140,9 @@ class ShardedBag(ShardedLayer, nn.EmbeddingBag):
             place, weight, None if offsets is None else offsets.to(place.dtype), mode=self.mode, sparse=self.sparse,
             per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset, padding_idx=padding,
         )  # fmt: skip
+
+
+PLAIN.update((ShardedTable, ShardedBag))
 
 
 @contextmanager

@@ -19,10 +19,10 @@ from dpfest.accounting import Event
 from dpfest.algorithm import Algorithm
 from dpfest.algorithms import AdaFEST
 from dpfest.batch import LogicalBatch
+from dpfest.contributions import Contributions
 from dpfest.noise import NoiseKey
 from dpfest.parts import Rows, Shard
 from dpfest.privacy_plan import PrivacyPlan, plan
-from dpfest.survivors import Contributions
 from dpfest.topk import SelectionConfig
 from dpfest.training import PrivateTraining
 from pipelines.audit.attack import Law

@@ -18,11 +18,11 @@ from dpfest import box_muller, kernels
 from dpfest.algorithms import DPSGD, FEST
 from dpfest.batch import LogicalBatch
 from dpfest.clipped_sum import ClippedSum
+from dpfest.contributions import Contributions
 from dpfest.embeddings import _grouped
 from dpfest.gaussian import add_gaussian, gaussian
 from dpfest.noise import NoiseKey
 from dpfest.reading import MicroBatch
-from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, locate
 from tests.dpfest.steps import engine_with
 

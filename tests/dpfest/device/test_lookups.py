@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest import device, embeddings
+from dpfest import devices, embeddings
+from dpfest.contributions import Contributions
 from dpfest.errors import UserError
 from dpfest.layers import Call
 from dpfest.parts import RowGradient
-from dpfest.survivors import Contributions
 from dpfest.tables import Survivors, TableLayout
 from dpfest.units import Groups
 from tests.dpfest.device.conftest import HERE
@@ -173,7 +173,7 @@ def test_a_map_has_the_cpus_bits(monkeypatch: pytest.MonkeyPatch, clipping_norm:
     for grid in (2.0**-22, 2.0**-40):
         with monkeypatch.context() as patch:
             ours = made.clipped(clipping_norm, grid).cpu()
-            patch.setattr(device, "PRETENDED", False)
+            patch.setattr(devices, "PRETENDED", False)
             assert torch.equal(ours, on_cpu.clipped(clipping_norm, grid)) and ours.min() > 0
 
 

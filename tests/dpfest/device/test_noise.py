@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfest import chacha, device
+from dpfest import chacha, devices
 from dpfest.box_muller import Scratch, nearest_normals
 from dpfest.gaussian import add_gaussian, draw_units, gaussian_grid
 from dpfest.noise import AES, CHACHA, NoiseKey
@@ -34,7 +34,7 @@ def added(before: Tensor, at: Places | None, purpose: str, deviation: Any = 0.7,
 def both(monkeypatch: pytest.MonkeyPatch, call: Any) -> tuple[Any, Any]:
     """What kernels make, and the CPU."""
     here = call(HERE)
-    monkeypatch.setattr(device, "PRETENDED", False)
+    monkeypatch.setattr(devices, "PRETENDED", False)
     return here, call(torch.device("cpu"))
 
 
@@ -111,7 +111,7 @@ def test_noise_that_kernels_do_not_draw_is_the_cpus(monkeypatch: pytest.MonkeyPa
         at = RowPlaces(None, [(rows, 3)])
         with monkeypatch.context() as patch:
             here = added(before.to(HERE), at, "row noise", deviation, own)
-            patch.setattr(device, "PRETENDED", False)
+            patch.setattr(devices, "PRETENDED", False)
             assert torch.equal(here, added(before, at, "row noise", deviation, own))
 
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest import devices, embeddings
-from dpfest.contributions import Contributions
+from dpfest import devices
 from dpfest.errors import UserError
-from dpfest.layers import Call
-from dpfest.parts import RowGradient
-from dpfest.tables import Survivors, TableLayout
-from dpfest.units import Groups
+from dpfest.gradients import embeddings
+from dpfest.gradients.contributions import Contributions
+from dpfest.gradients.layers import Call
+from dpfest.gradients.parts import RowGradient
+from dpfest.gradients.tables import Survivors, TableLayout
+from dpfest.gradients.units import Groups
 from tests.dpfest.device.conftest import HERE
 
 parts = pytest.importorskip("dpfest.device.parts", reason="the kernels need Triton: pip install triton")

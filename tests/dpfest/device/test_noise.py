@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfest import chacha, devices
-from dpfest.box_muller import Scratch, nearest_normals
-from dpfest.gaussian import add_gaussian, draw_units, gaussian_grid
-from dpfest.noise import AES, CHACHA, NoiseKey
-from dpfest.places import DensePlaces, MapPlaces, Places, RowPlaces
-from dpfest.survivors import surviving_rows
+from dpfest import devices
+from dpfest.noise import chacha
+from dpfest.noise.box_muller import Scratch, nearest_normals
+from dpfest.noise.gaussian import add_gaussian, draw_units, gaussian_grid
+from dpfest.noise.key import AES, CHACHA, NoiseKey
+from dpfest.noise.places import DensePlaces, MapPlaces, Places, RowPlaces
+from dpfest.selection.survivors import surviving_rows
 from tests.dpfest import placed
 from tests.dpfest.device.conftest import HERE
 

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import dpfest
-from dpfest import devices, gaussian
-from dpfest.algorithms import FEST, AdaFEST
-from dpfest.noise import CHACHA, NoiseKey
-from dpfest.parts import NoisedGradient
-from dpfest.reading import MicroBatch
-from dpfest.training import PrivateTraining
-from dpfest.trial import check_batch
-from dpfest.units import UnitConfig
+from dpfest import devices
+from dpfest.algorithms.rules import FEST, AdaFEST
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.units import UnitConfig
+from dpfest.noise import gaussian
+from dpfest.noise.key import CHACHA, NoiseKey
+from dpfest.training.loop import PrivateTraining
+from dpfest.training.trial import check_batch
 from tests.dpfest.device.conftest import HERE
 from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch, engine_with, released
@@ -165,7 +166,7 @@ def test_a_training_is_the_cpus_and_resumes_to_the_same_bits(monkeypatch: pytest
     def check(*args: Any, **options: Any) -> None:
         checked.append(None if checked else check_batch(*args, **options))
 
-    monkeypatch.setattr("dpfest.training.check_batch", check)
+    monkeypatch.setattr("dpfest.training.loop.check_batch", check)
     run, state = trained(HERE, after=1)
     resumed, _ = trained(HERE, state)
     monkeypatch.setattr(devices, "PRETENDED", False)

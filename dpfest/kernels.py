@@ -75,7 +75,7 @@ def serve(*tensors: Tensor) -> bool:
 def chacha20(
     key: bytes, counters: Words, nonce: int | Words, out: Words, *, parity: int, pair: int, block: int
 ) -> None:
-    """Write ChaCha20's blocks to contiguous ``out [8 n]``; see :func:`dpfest.chacha.blocks`.
+    """Write ChaCha20's blocks to contiguous ``out [8 n]``; see :func:`dpfest.noise.chacha.blocks`.
 
     Args:
         key: 32 bytes.
@@ -134,13 +134,13 @@ def add_units(values: NDArray[np.float32 | np.float64], units: Floats | Whole32,
 
 
 def filter_units(units: Floats, past: Whole32, first: int, slot: int, weights: Floats, bits: int) -> None:
-    """See ``dpfest.correlated._filter_units``."""
+    """See ``dpfest.step.correlated._filter_units``."""
     slots, count = past.shape
     library.dpfest_filter_units(_at(units), len(units), _at(past), count, first, _at(weights), slots, slot, bits)
 
 
 def group_lookups(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bool) -> tuple[Tensor, ...]:
-    """See ``dpfest.embeddings._grouped``."""
+    """See ``dpfest.gradients.embeddings._grouped``."""
     n, pairs = len(row), ctypes.c_int64()
     lengths = (_WHOLE * len(sizes))(*sizes)
     order, starts, example_of, row_of, rows, counts, *keys = torch.empty(8, n, dtype=torch.int64)
@@ -160,7 +160,7 @@ def group_lookups(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bo
 
 
 def clipped_map(example: Tensor, row_of: Tensor, examples: int, rows: int, clipping_norm: float, grid: float) -> Tensor:
-    """See :meth:`dpfest.survivors.Contributions.clipped`."""
+    """See :meth:`dpfest.selection.survivors.Contributions.clipped`."""
     example, row_of = example.contiguous(), row_of.contiguous()
     weight, sums = torch.empty(examples, dtype=torch.float64), torch.empty(rows, dtype=torch.float64)
     library.dpfest_clipped_map(
@@ -214,7 +214,7 @@ class Pairs:
         self._position = position
 
     def add_squared_norms(self, gradients: Sequence[Tensor], squared_norms: Tensor) -> None:
-        """See :meth:`dpfest.embeddings.MaskedLookups.add_squared_norms`.
+        """See :meth:`dpfest.gradients.embeddings.MaskedLookups.add_squared_norms`.
 
         Args:
             gradients: of each table, ``[*, dim]``, of one type, the norms'; a row's values lie side by side.
@@ -224,7 +224,7 @@ class Pairs:
         function(self._of(gradients), _pointers(gradients), squared_norms.data_ptr())
 
     def add_weighted_sums(self, gradients: Sequence[Tensor], weight: Tensor | None, tables: Sequence[Tensor]) -> None:
-        """See :meth:`dpfest.embeddings.MaskedLookups.add_weighted_sums`.
+        """See :meth:`dpfest.gradients.embeddings.MaskedLookups.add_weighted_sums`.
 
         Args:
             gradients: as for norms, and of the weight's type.

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from dpfest.errors import UserError
-from dpfest.ledger import EXAMPLE
+from dpfest.planning.ledger import EXAMPLE
 from pipelines.config.calls import Call, cluster_jobs, records_folder
 from pipelines.config.settings import Config
 from pipelines.data.days import (

@@ -1,9 +1,9 @@
 """Private search: a random number of runs over a grid, of which the best on validation is released.
 
-The number of runs and the setting of each are drawn once (`dpfest.search`) and kept, so that a sweep that was killed
-goes on with the same draw; under `privacy.noise_seed` they are a function of the configuration. A run has noise and row
-selections of its own, even where its setting is drawn twice. ``<paths.runs>/.searches/<dataset>/<hash>/`` is private
-(0700):
+The number of runs and the setting of each are drawn once (`dpfest.planning.search`) and kept, so that a sweep that was
+killed goes on with the same draw; under `privacy.noise_seed` they are a function of the configuration. A run has noise
+and row selections of its own, even where its setting is drawn twice. ``<paths.runs>/.searches/<dataset>/<hash>/`` is
+private (0700):
 
 ::
 
@@ -34,9 +34,9 @@ import torch
 import yaml
 
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.search import SearchPlan
-from dpfest.validation import check_training
+from dpfest.gradients.validation import check_training
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.search import SearchPlan
 from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfest import accounting
+from dpfest.accounting import accountant
 from dpfest.errors import UserError
-from dpfest.noise import Keystream, NoiseKey
-from dpfest.topk import (
+from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.selection.topk import (
     SelectionConfig,
     most_frequent,
     noise_scales,
@@ -90,7 +90,7 @@ def cost_summary(config: Config, stream: Stream) -> str:
         "laplace": f"Laplace noise of scale {scale:,.4g}" + (", less where fewer rows count" if uneven else ""),
         "gumbel": f"Gumbel noise of scale {scale:,.4g}",
     }[selection.law]
-    cost = f"epsilon {accounting.epsilon(events, delta):.4g} at delta {delta:.3g}"
+    cost = f"epsilon {accountant.epsilon(events, delta):.4g} at delta {delta:.3g}"
     claim = ""
     if selection.law == "gumbel":
         draws = rows_selected(selection, sizes)
@@ -173,7 +173,7 @@ class Selection:
             self._warn_if_random(examples)
             chosen = select_rows(counts, selection, stream, examples=examples, rows_per_example=self._most)
             write_array(folder / "rows.npy", chosen.rows)
-            spent = [accounting.to_record(event) for event in chosen.events]
+            spent = [accountant.to_record(event) for event in chosen.events]
             return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
 
         return _release(self._config, settings, fill)
@@ -195,7 +195,7 @@ class Selection:
             )
             write_blocks(folder / "counts.npy", sum(self._sizes), np.float64, (block for _, block in noisy))
             events = selection_events(selection, self._sizes)
-            return {"day": number, "spent": [accounting.to_record(event) for event in events]}
+            return {"day": number, "spent": [accountant.to_record(event) for event in events]}
 
         return _release(self._config, settings, fill)
 

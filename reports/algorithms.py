@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any
 
-from dpfest.algorithm import PrivateAlgorithm
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.algorithm import PrivateAlgorithm
+from dpfest.algorithms.rules import ALGORITHMS
 
 NORM = "algorithm.clipping_norm"
 

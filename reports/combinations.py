@@ -1,7 +1,7 @@
 """Which algorithm trains on which path: small trainings of each, made and stepped; `docs/` prints their table.
 
 A path is a way through the library (one process, micro-batches, ranks, units, a sampler, ...). An algorithm that is
-added to :data:`dpfest.algorithms.ALGORITHMS` appears by itself.
+added to :data:`dpfest.algorithms.rules.ALGORITHMS` appears by itself.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
-from dpfest.noise import AES, CHACHA, NoiseKey
-from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.units import UnitConfig, Units
+from dpfest.noise.key import AES, CHACHA, NoiseKey
+from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.unproven import Nonprivate
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import RankTraining
-from dpfest.reading import MicroBatch
-from dpfest.topk import SelectionConfig
-from dpfest.training import PrivateTraining
-from dpfest.units import UnitConfig, Units
-from dpfest.unproven import Nonprivate
+from dpfest.selection.topk import SelectionConfig
+from dpfest.training.loop import PrivateTraining
 
 ROWS, DIMS = (5, 40), (2, 3)
 EXAMPLES, BATCH, STEPS, RATE = 60, 20, 4, 0.1

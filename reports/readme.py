@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from dpfest.seen import seen_in_batch
+from dpfest.planning.seen import seen_in_batch
 from pipelines.system.files import write_atomically
 from pipelines.tasks.pctr import embedding_dim
 from reports import frontiers

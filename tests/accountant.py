@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from dpfest import accounting
+from dpfest.accounting import accountant
 
 FOLDER = "DPFEST_TESTS_EPSILONS"
 """The environment variable that names the folder of the session."""
@@ -35,15 +35,15 @@ def remembered(compute: Callable[..., float], folder: Path) -> Callable[..., flo
     return lru_cache(maxsize=1024)(value)
 
 
-computed = accounting._epsilon
+computed = accountant._epsilon
 """The accountant's own, which computes."""
 
-accounting._epsilon = remembered(accounting._epsilon, Path(os.environ[FOLDER]))
+accountant._epsilon = remembered(accountant._epsilon, Path(os.environ[FOLDER]))
 
 
 def forgetful(config: Any) -> Callable[[int], float]:
     """A turn of :func:`pipelines.bench.accounting.calibration` that computes what no cache of its own holds."""
     from pipelines.bench.accounting import calibration
 
-    accounting._epsilon = computed
+    accountant._epsilon = computed
     return calibration(config)

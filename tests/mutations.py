@@ -42,8 +42,8 @@ class Mutation:
         return ended.returncode == 1
 
 
-ORDER, SUM, NOISE = "dpfest/step.py", "dpfest/clipped_sum.py", "dpfest/step_noise.py"
-TRAINING, RELEASE = "dpfest/training.py", "pipelines/runs/release.py"
+ORDER, SUM, NOISE = "dpfest/step/order.py", "dpfest/gradients/clipped_sum.py", "dpfest/step/step_noise.py"
+TRAINING, RELEASE = "dpfest/training/loop.py", "pipelines/runs/release.py"
 STEP = "tests/dpfest/test_engine.py"
 LAW = "tests/dpfest/test_step_law.py"
 MUTATIONS = [
@@ -72,31 +72,32 @@ MUTATIONS = [
     ),
     Mutation(
         "the filter of correlated noise rounds halves to the even side",
-        "dpfest/correlated.py", "2.0 ** (BITS - 1)\n    units *= 2.0**-BITS\n    part[slot] = np.floor(",
+        "dpfest/step/correlated.py", "2.0 ** (BITS - 1)\n    units *= 2.0**-BITS\n    part[slot] = np.floor(",
         "0\n    units *= 2.0**-BITS\n    part[slot] = np.rint(", "tests/dpfest/test_bands.py",
     ),
     Mutation(
         "noise is not filtered",
-        "dpfest/correlated.py", "units -= weight * noise", "pass", "tests/dpfest/test_bands.py",
+        "dpfest/step/correlated.py", "units -= weight * noise", "pass", "tests/dpfest/test_bands.py",
     ),
     Mutation(
         "the columns of a strategy are longer than is accounted for",
-        "dpfest/bands.py", "return math.sqrt(sum(a * a for a in self.coefficients)) * (1 + 2.0**-50) / (1 << BITS)",
+        "dpfest/accounting/bands.py",
+        "return math.sqrt(sum(a * a for a in self.coefficients)) * (1 + 2.0**-50) / (1 << BITS)",
         "return 1.0", "tests/dpfest/test_bands.py",
     ),
     Mutation(
         "examples take part in steps of all groups",
-        "dpfest/batches.py", "members = order[ends[group] : ends[group + 1]]", "members = order",
+        "dpfest/planning/batches.py", "members = order[ends[group] : ends[group + 1]]", "members = order",
         "tests/dpfest/test_sampling.py",
     ),
     Mutation(
         "rounds of groups are counted down",
-        "dpfest/accounting.py", "count=math.ceil(event.count / event.bands)",
+        "dpfest/accounting/accountant.py", "count=math.ceil(event.count / event.bands)",
         "count=max(event.count // event.bands, 1)", "tests/dpfest/test_sampling.py",
     ),
     Mutation(
         "a step out of turn goes on with the noise at hand",
-        "dpfest/correlated.py", "            drawn = 0\n", "            pass\n",
+        "dpfest/step/correlated.py", "            drawn = 0\n", "            pass\n",
         "tests/dpfest/test_bands.py",
     ),
     Mutation(
@@ -115,17 +116,18 @@ MUTATIONS = [
     ),
     Mutation(
         "over ranks, rows that no rank touched get no noise",
-        "dpfest/step.py", "noise.on_rows(shard, of_rows, step)",
+        "dpfest/step/order.py", "noise.on_rows(shard, of_rows, step)",
         "noise.on_rows(shard, of_rows, step) if of_rows.flat.any() else None", "tests/dpfest/ranks/test_law.py",
     ),
     Mutation(
         "a row that stands twice in a bag counts twice",
-        "dpfest/embeddings.py", "isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2", "call.output.dim() > 2",
+        "dpfest/gradients/embeddings.py",
+        "isinstance(layer, nn.EmbeddingBag) or call.output.dim() > 2", "call.output.dim() > 2",
         "tests/reports/test_combinations.py::test_a_step_is_that_of_the_reference_or_refused[adafest-bags]",
     ),
     Mutation(
         "over ranks, rows may move to bags of other examples than those they were counted for",
-        "dpfest/embeddings.py", "if not all(map(torch.equal, before, after)):", "if False:",
+        "dpfest/gradients/embeddings.py", "if not all(map(torch.equal, before, after)):", "if False:",
         "tests/dpfest/ranks/test_bags.py::test_bags_that_are_not_one_for_each_example_or_not_always_the_same_are_refused",
     ),
     Mutation(
@@ -137,107 +139,110 @@ MUTATIONS = [
         "sums are divided by the batch's own size",
         ORDER, "divisor = expected_batch_size or max(units, 1.0)", "divisor = max(units, 1.0)", STEP,
     ),
-    Mutation("padding rows move", "dpfest/local.py", "if table.padding_idx is not None:", "if False:", STEP),
+    Mutation("padding rows move", "dpfest/step/local.py", "if table.padding_idx is not None:", "if False:", STEP),
     Mutation(
         "a unit's examples are clipped one by one",
-        "dpfest/capture.py", "Groups(part.units, self.unit.combine, self.device)",
+        "dpfest/gradients/capture.py", "Groups(part.units, self.unit.combine, self.device)",
         "Groups(np.arange(len(part.units)), self.unit.combine, self.device)", "tests/dpfest/test_units.py",
     ),
     Mutation(
         "positions are an example's each, where there are as many as examples",
-        "dpfest/sites.py", "        if site in self._shared:\n            return False\n", "",
+        "dpfest/gradients/sites.py", "        if site in self._shared:\n            return False\n", "",
         "tests/dpfest/test_any_model.py",
     ),
     Mutation(
         "a step goes on with what its check showed to be wrong",
-        "dpfest/sites.py", "if site in self._counted:", "if False:", "tests/dpfest/test_any_model.py",
+        "dpfest/gradients/sites.py", "if site in self._counted:", "if False:", "tests/dpfest/test_any_model.py",
     ),
     Mutation(
         "a tied table is touched where it is looked up alone",
-        "dpfest/recording.py", 'if f"{name}.weight" in recorder.sites.open:', "if False:",
+        "dpfest/gradients/recording.py", 'if f"{name}.weight" in recorder.sites.open:', "if False:",
         "tests/dpfest/test_any_model.py",
     ),
     Mutation(
         "dropout is drawn anew where a call is made again",
-        "dpfest/module_gradients.py", "drawing.calls = self._first_draw", "drawing.calls = 0",
+        "dpfest/gradients/module_gradients.py", "drawing.calls = self._first_draw", "drawing.calls = 0",
         "tests/dpfest/test_any_model.py",
     ),
     # Noise, and the choice of rows.
     Mutation(
         "two purposes share a stream",
-        "dpfest/noise.py", "{kind}/{number}/{purpose}", "{kind}/{number}", "tests/dpfest/test_noise.py",
+        "dpfest/noise/key.py", "{kind}/{number}/{purpose}", "{kind}/{number}", "tests/dpfest/test_noise.py",
     ),
     Mutation(
         "all blocks of a row have the same noise",
-        "dpfest/places.py", "np.arange(per_row, dtype=np.uint64) << np.uint64(48)",
+        "dpfest/noise/places.py", "np.arange(per_row, dtype=np.uint64) << np.uint64(48)",
         "np.zeros(per_row, dtype=np.uint64)", "tests/dpfest/test_places.py",
     ),
     Mutation(
         "noise on rows and on the map is of the same words",
-        "dpfest/places.py", "DENSE, ROWS, MAP = 1, 2, 3", "DENSE, ROWS, MAP = 1, 3, 3",
+        "dpfest/noise/places.py", "DENSE, ROWS, MAP = 1, 2, 3", "DENSE, ROWS, MAP = 1, 3, 3",
         "tests/dpfest/test_places.py",
     ),
     Mutation(
         "ChaCha20 has half of its rounds",
-        "dpfest/chacha.py", "for _ in range(10):", "for _ in range(5):", "tests/dpfest/test_noise.py",
+        "dpfest/noise/chacha.py", "for _ in range(10):", "for _ in range(5):", "tests/dpfest/test_noise.py",
     ),
     Mutation(
         "a state's cipher is not compared",
-        "dpfest/training.py", "**correlated, **self._own_key.named, **parts", "**correlated, **parts",
+        "dpfest/training/loop.py", "**correlated, **self._own_key.named, **parts", "**correlated, **parts",
         "tests/dpfest/test_cipher.py",
     ),
     Mutation(
         "rounding to the grid is not charged",
-        "dpfest/gaussian.py", "(clipping_norm + grid * math.sqrt(coordinates))", "clipping_norm",
+        "dpfest/noise/gaussian.py", "(clipping_norm + grid * math.sqrt(coordinates))", "clipping_norm",
         "tests/dpfest/test_gaussian.py tests/dpfest/test_rounding.py",
     ),
     Mutation(
         "the paper's misprint: an untouched row's noise has deviation sigma_1^2 C1^2",
-        "dpfest/survivors.py", "mp.erfc(least * grid / deviation /", "mp.erfc(least * grid / deviation**2 /",
+        "dpfest/selection/survivors.py", "mp.erfc(least * grid / deviation /", "mp.erfc(least * grid / deviation**2 /",
         "tests/dpfest/test_survivors.py",
     ),
     Mutation(
         "rows that no example touched never survive",
-        "dpfest/survivors.py", "if len(extra) == 0:", "if True:", "tests/dpfest/test_survivors.py",
+        "dpfest/selection/survivors.py", "if len(extra) == 0:", "if True:", "tests/dpfest/test_survivors.py",
     ),
     Mutation(
         "an example's contribution map is not clipped",
-        "dpfest/algorithms.py", ".clipped(self.contribution_clipping_norm, grid,", ".clipped(math.inf, grid,", STEP,
+        "dpfest/algorithms/rules.py",
+        ".clipped(self.contribution_clipping_norm, grid,", ".clipped(math.inf, grid,", STEP,
     ),
     Mutation(
         "lazy noise is that of one step, however many are pending",
-        "dpfest/lazy.py", "self.pending[number] += (deviation * rate) ** 2",
+        "dpfest/step/lazy.py", "self.pending[number] += (deviation * rate) ** 2",
         "self.pending[number] = self.pending[number] or (deviation * rate) ** 2", "tests/dpfest/test_lazy.py",
     ),
     Mutation(
         "rows of noise alone are kept half as often",
-        "dpfest/thresholding.py", "universe, probability, stream)\n    return rows, long",
+        "dpfest/selection/thresholding.py", "universe, probability, stream)\n    return rows, long",
         "universe, probability / 2, stream)\n    return rows, long",
         "tests/dpfest/test_thresholding.py",
     ),
     Mutation(
         "exponential selection draws with half of the noise",
-        "dpfest/algorithms.py", "scale=2 * self.selection_clipping_norm", "scale=self.selection_clipping_norm", STEP,
+        "dpfest/algorithms/rules.py",
+        "scale=2 * self.selection_clipping_norm", "scale=self.selection_clipping_norm", STEP,
     ),
     # What it costs.
     Mutation(
         "map and gradient are accounted as if one were free",
-        "dpfest/accounting.py", "noise_multiplier * math.sqrt(1 + 1 / ratio**2)", "noise_multiplier",
+        "dpfest/accounting/accountant.py", "noise_multiplier * math.sqrt(1 + 1 / ratio**2)", "noise_multiplier",
         "tests/dpfest/test_accounting.py tests/dpfest/test_privacy_plan.py",
     ),
     Mutation(
         "one step of many is not composed",
-        "dpfest/accounting.py", "self_compose(event.count)", "self_compose(event.count - 1)",
+        "dpfest/accounting/accountant.py", "self_compose(event.count)", "self_compose(event.count - 1)",
         "tests/dpfest/test_accounting.py tests/dpfest/test_second_accountant.py",
     ),
     Mutation(
         "a period of a stream is accounted at the rate of the whole",
-        "dpfest/privacy_plan.py", "(settings.examples if FIDELITIES[self.fidelity].own_rates else self.examples)",
+        "dpfest/planning/privacy_plan.py",
+        "(settings.examples if FIDELITIES[self.fidelity].own_rates else self.examples)",
         "self.examples", "tests/dpfest/test_stream.py",
     ),
     Mutation(
         "a histogram of many features is noised as one feature's",
-        "dpfest/topk.py", "sigma * math.sqrt(sum(most))", "sigma * math.sqrt(max(most))",
+        "dpfest/selection/topk.py", "sigma * math.sqrt(sum(most))", "sigma * math.sqrt(max(most))",
         "tests/dpfest/test_topk.py",
     ),
     # What leaves.
@@ -272,7 +277,7 @@ MUTATIONS = [
     ),
     Mutation(
         "lazy noise forgets on resuming which rows were settled",
-        "dpfest/lazy.py", "            own.copy_(saved)\n", "            pass\n",
+        "dpfest/step/lazy.py", "            own.copy_(saved)\n", "            pass\n",
         "tests/dpfest/test_lazy.py",
     ),
 ]  # fmt: skip

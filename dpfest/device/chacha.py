@@ -1,4 +1,4 @@
-"""ChaCha20's block function on a GPU, a lane a block; :mod:`dpfest.chacha` is its reference."""
+"""ChaCha20's block function on a GPU, a lane a block; :mod:`dpfest.noise.chacha` is its reference."""
 
 import triton
 import triton.language as tl

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from dpfest.device.memory import blocks, launch, power_of_two, reals, table
 from dpfest.device.sums import FLOATS, MaskedLookups
-from dpfest.embeddings import OTHER_ROWS
 from dpfest.errors import UserError
-from dpfest.layers import Call
-from dpfest.tables import Survivors, TableLayout
-from dpfest.units import Groups
+from dpfest.gradients.embeddings import OTHER_ROWS
+from dpfest.gradients.layers import Call
+from dpfest.gradients.tables import Survivors, TableLayout
+from dpfest.gradients.units import Groups
 
 _BLOCK = 128  # look-ups of a program
 _COLUMNS = tl.constexpr(9)  # of a call: what Calls writes of it
@@ -136,7 +136,7 @@ def map_sums(example, row_of, counts, sums, pairs, reals, BLOCK: tl.constexpr):
 
 
 def clipped_map(example: Tensor, row_of: Tensor, examples: int, rows: int, clipping_norm: float, grid: float) -> Tensor:
-    """Do what :meth:`dpfest.survivors.Contributions.clipped` does, on a grid."""
+    """Do what :meth:`dpfest.selection.survivors.Contributions.clipped` does, on a grid."""
     counts = torch.zeros(examples, dtype=torch.int32, device=example.device)
     sums = torch.zeros(rows, dtype=torch.int64, device=example.device)
     pairs = len(example)
@@ -185,7 +185,7 @@ class Calls:
 
 
 class Lookups:
-    """What :class:`dpfest.embeddings.Lookups` is, of calls of ``nn.Embedding`` alone.
+    """What :class:`dpfest.gradients.embeddings.Lookups` is, of calls of ``nn.Embedding`` alone.
 
     Attributes:
         keys: sorted, ``[n]``: of each look-up its global row, and in the low ``place_bits`` its place.
@@ -237,7 +237,7 @@ class Lookups:
         return torch.sort(out).values
 
     def take_calls(self, calls: Sequence[Sequence[tuple[Any, Call]]]) -> None:
-        """See :meth:`dpfest.embeddings.Lookups.take_calls`."""
+        """See :meth:`dpfest.gradients.embeddings.Lookups.take_calls`."""
         now = Calls(self.layout, calls, self.examples)
         if now.shapes != self.calls.shapes or not torch.equal(self._sorted(now), self.keys):
             raise UserError(OTHER_ROWS)
@@ -254,7 +254,7 @@ class Lookups:
         self.gradient_rows = table(self.calls.device, rows)
 
     def masked(self, survivors: Survivors) -> MaskedLookups:
-        """See :meth:`dpfest.embeddings.Lookups.masked`."""
+        """See :meth:`dpfest.gradients.embeddings.Lookups.masked`."""
         return MaskedLookups(self, survivors)
 
     def drop(self, broken: Tensor) -> None:

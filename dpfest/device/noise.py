@@ -1,7 +1,7 @@
 """Noise on a GPU: which rows survive, from the noise of every row; noise on rows and on dense parameters.
 
-Every variate is the one of :mod:`dpfest.gaussian`, bit for bit. What float64 does not decide (one in ten million) is
-listed by number, and decided by the host as on a CPU.
+Every variate is the one of :mod:`dpfest.noise.gaussian`, bit for bit. What float64 does not decide (one in ten million)
+is listed by number, and decided by the host as on a CPU.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 from dpfest.device.chacha import words
 from dpfest.device.memory import blocks, key, launch, reals, table
 from dpfest.device.normal import append, nearest, pair, rint, unsure
-from dpfest.gaussian import Blocks, blocks_of, gaussian_grid
-from dpfest.noise import ChaCha, Keystream
-from dpfest.places import DENSE, LANES, MAP, ROWS, TILE, DensePlaces, MapPlaces, RowPlaces
-from dpfest.tables import locate
+from dpfest.gradients.tables import locate
+from dpfest.noise.gaussian import Blocks, blocks_of, gaussian_grid
+from dpfest.noise.key import ChaCha, Keystream
+from dpfest.noise.places import DENSE, LANES, MAP, ROWS, TILE, DensePlaces, MapPlaces, RowPlaces
 
 _BLOCK = 128  # lanes of a program, of one block of the cipher each
 _TILE, _LANES = tl.constexpr(TILE), tl.constexpr(LANES)
@@ -166,7 +166,7 @@ def touched_rows(alive, rows, sums, count, key, reals, found, places, rounded, r
 def surviving_rows(
     touched: Tensor, sums: Tensor, stream: Keystream, universe: int, threshold: float, deviation: float
 ) -> Tensor:
-    """Do what :func:`dpfest.survivors.surviving_rows` does by drawing the noise of every row."""
+    """Do what :func:`dpfest.selection.survivors.surviving_rows` does by drawing the noise of every row."""
     grid, device = gaussian_grid(deviation), touched.device
     noise, least = blocks_of(stream, universe, deviation, MapPlaces(None)), math.ceil(threshold / grid)
     in_units = reals(device, deviation / grid, float(least), 1 / grid)
@@ -189,7 +189,7 @@ def adds(noise: Blocks) -> bool:
 
 
 def add_noise(values: Tensor, noise: Blocks) -> None:
-    """Do what :func:`dpfest.gaussian.add_gaussian` does with the noise of these blocks."""
+    """Do what :func:`dpfest.noise.gaussian.add_gaussian` does with the noise of these blocks."""
     device, at = values.device, noise.at
     size, deviation = float(noise.grid.sizes(0, 1)), float(noise.grid.deviations(0, 1))
     listed = _Unsure(len(values), device)

@@ -1,4 +1,4 @@
-"""Words to normal variates on a GPU: what :mod:`dpfest.box_muller` computes in float64, and whether it is sure.
+"""Words to normal variates on a GPU: what :mod:`dpfest.noise.box_muller` computes in float64, and whether it is sure.
 
 Products and sums may be fused: the error bound covers it. What is unsure goes to a list, which the host decides.
 """

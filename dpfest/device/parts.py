@@ -1,4 +1,4 @@
-"""What the step's own parts call in their place on a GPU (:func:`dpfest.device.serving`), in the order of a step."""
+"""What the step's own parts call in their place on a GPU (:func:`dpfest.devices.serving`), in the order of a step."""
 
 from dpfest.device.lookups import clipped_map, look_up
 from dpfest.device.noise import add_noise, adds, surviving_rows

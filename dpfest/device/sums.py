@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from dpfest.device.memory import blocks, launch, power_of_two, table, wholes
-from dpfest.layers import Factors, LinearFactors
-from dpfest.tables import Survivors, locate
+from dpfest.gradients.layers import Factors, LinearFactors
+from dpfest.gradients.tables import Survivors, locate
 
 if TYPE_CHECKING:
     from dpfest.device.lookups import Lookups
@@ -183,7 +183,7 @@ FLOATS = {torch.float32: tl.float32, torch.float64: tl.float64}
 
 
 class MaskedLookups:
-    """What :class:`dpfest.embeddings.MaskedLookups` is."""
+    """What :class:`dpfest.gradients.embeddings.MaskedLookups` is."""
 
     def __init__(self, lookups: Lookups, survivors: Survivors) -> None:
         self._lookups, self._survivors = lookups, survivors
@@ -195,7 +195,7 @@ class MaskedLookups:
             self._position = torch.where(there, position, -1)
 
     def add_squared_norms(self, squared_norms: Tensor) -> None:
-        """See :meth:`dpfest.embeddings.MaskedLookups.add_squared_norms`."""
+        """See :meth:`dpfest.gradients.embeddings.MaskedLookups.add_squared_norms`."""
         self.add_all_squared_norms(squared_norms, [])
 
     def add_all_squared_norms(self, squared_norms: Tensor, factors: Sequence[LinearFactors]) -> None:
@@ -218,7 +218,7 @@ class MaskedLookups:
         )  # fmt: skip
 
     def add_weighted_sums(self, weight: Tensor | None, tables: Sequence[Tensor]) -> None:
-        """See :meth:`dpfest.embeddings.MaskedLookups.add_weighted_sums`; the sums of a row lie side by side."""
+        """See :class:`~dpfest.gradients.embeddings.MaskedLookups`; the sums of a row lie side by side."""
         own, device = self._lookups, self._position.device
         of_tables = zip(tables, self._survivors.bounds[:-1], strict=True)
         sums = table(device, [[one.data_ptr(), first] for one, first in of_tables])

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from dpfest.device.memory import blocks, launch, reals, table
 from dpfest.device.sums import FLOATS
-from dpfest.parts import RowGradient
-from dpfest.tables import Table
-from dpfest.validation import is_plain_adagrad, is_plain_sgd
+from dpfest.gradients.parts import RowGradient
+from dpfest.gradients.tables import Table
+from dpfest.gradients.validation import is_plain_adagrad, is_plain_sgd
 
 _ROWS, _WIDTH = 16, 32
 _COLUMNS = tl.constexpr(7)

@@ -8,6 +8,7 @@ more or fewer ranks with the same bits; otherwise a repeated step would be a sec
 ``group``: the collectives; ``layout``: rows to shards; ``table``: a rank's part of a table; ``exchange``: rows asked
 for and answered; ``engine``: the step; ``lazy``: its lazy noise; ``training``: the loop, and states by shard.
 
-Formal guarantee: that of :class:`dpfest.engine.PrivateEngine`, towards everyone who sees the release alone. Messages
+Formal guarantee: that of :class:`dpfest.step.engine.PrivateEngine`, towards everyone who sees the release alone.
+Messages
 between ranks hold raw data: ranks and the network between them are inside the trust boundary (docs/PRIVACY.md).
 """

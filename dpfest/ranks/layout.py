@@ -1,8 +1,8 @@
 """Rows to virtual shards, shards to ranks.
 
 Global row g is row ``g // V`` of shard ``g % V``. Within a shard the rows of a table are consecutive, so a shard is a
-small set of tables with a :class:`dpfest.tables.TableLayout` of its own, on which algorithms, noise and survivors work
-as on the whole. Each rank owns consecutive shards.
+small set of tables with a :class:`dpfest.gradients.tables.TableLayout` of its own, on which algorithms, noise and
+survivors work as on the whole. Each rank owns consecutive shards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from dpfest.tables import TableLayout
+from dpfest.gradients.tables import TableLayout
 
 Rows = NDArray[np.int64]
 

@@ -1,7 +1,7 @@
-"""Lazy noise over ranks: the law of :mod:`dpfest.lazy`, drawn by the owner of a row, under its shard's key.
+"""Lazy noise over ranks: the law of :mod:`dpfest.step.lazy`, drawn by the owner of a row, under its shard's key.
 
-Formal guarantee: as in :mod:`dpfest.lazy`. A row's pending noise is drawn when any rank asks for its value, before the
-answer leaves its owner; :meth:`ShardLazyNoise.flush` draws all that is pending on own rows, and so does
+Formal guarantee: as in :mod:`dpfest.step.lazy`. A row's pending noise is drawn when any rank asks for its value, before
+the answer leaves its owner; :meth:`ShardLazyNoise.flush` draws all that is pending on own rows, and so does
 ``state_dict()`` of the model outside of a step. Copies of the model, and reads of rows outside of a step, are refused
 while any is pending.
 """
@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.gaussian import add_gaussian
-from dpfest.noise import NoiseKey
-from dpfest.parts import Shard
-from dpfest.places import RowPlaces
+from dpfest.gradients.parts import Shard
+from dpfest.noise.gaussian import add_gaussian
+from dpfest.noise.key import NoiseKey
+from dpfest.noise.places import RowPlaces
 from dpfest.ranks.layout import ShardLayout
 from dpfest.ranks.table import ShardedLayer
 
@@ -146,7 +146,7 @@ class ShardLazyNoise:
     def apply(
         self, gradients: Sequence[tuple[Tensor | None, Tensor]], deviation: float, learning_rates: Sequence[float]
     ) -> None:
-        """See :meth:`dpfest.lazy.LazyNoise.apply`; rows are this rank's."""
+        """See :meth:`dpfest.step.lazy.LazyNoise.apply`; rows are this rank's."""
         for number, rate in enumerate(learning_rates):  # first: an interruption must not leave a sum without noise
             self.pending[number] += (deviation * rate) ** 2
         for table, (rows, values), rate in zip(self.tables, gradients, learning_rates, strict=True):

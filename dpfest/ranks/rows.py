@@ -1,4 +1,4 @@
-"""Rows that lie in several processes: the parts of a private step over ranks (:mod:`dpfest.step`).
+"""Rows that lie in several processes: the parts of a private step over ranks (:mod:`dpfest.step.order`).
 
 1. Each rank asks the owners for the rows that its examples touch, and for their values.
 2. Each rank sends its examples' clipped contributions; owners sum them, choose each own shard's survivors under the
@@ -23,23 +23,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfest.batch import LogicalBatch, contributions
-from dpfest.capture import Recorder, Recording
-from dpfest.clipped_sum import ClippedSum
-from dpfest.embeddings import Lookups
 from dpfest.errors import UserError
-from dpfest.gaussian import BLOCK
-from dpfest.local import named_dense
-from dpfest.noise import NoiseKey
-from dpfest.parts import DenseSums, RowGradient, RowSums, Shard, split
+from dpfest.gradients.batch import LogicalBatch, contributions
+from dpfest.gradients.capture import Recorder, Recording
+from dpfest.gradients.clipped_sum import ClippedSum
+from dpfest.gradients.contributions import Contributions
+from dpfest.gradients.embeddings import Lookups
+from dpfest.gradients.parts import DenseSums, RowGradient, RowSums, Shard, split
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.tables import Survivors, locate
+from dpfest.noise.gaussian import BLOCK
+from dpfest.noise.key import NoiseKey
 from dpfest.ranks.exchange import RowExchange
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import Rows, ShardLayout
 from dpfest.ranks.lazy import ShardLazyNoise
 from dpfest.ranks.table import SHARED_LOOK_UP, Enough, OnlyLookUps, ShardedLayer, asking, by_table, hiding, reading
-from dpfest.reading import MicroBatch
-from dpfest.survivors import Contributions
-from dpfest.tables import Survivors, locate
+from dpfest.step.local import named_dense
 
 QUANTUM_BITS = 8
 """A part's sum is rounded to 2^-8 of the noise's grid. Sums are then exact in any order while no coordinate exceeds
@@ -49,7 +49,7 @@ _QUANTUM_WITHOUT_NOISE = 2.0**-30
 
 
 class RankRows:
-    """The rows of one rank's shards; see :class:`dpfest.parts.Rows`.
+    """The rows of one rank's shards; see :class:`dpfest.gradients.parts.Rows`.
 
     Args:
         recorder: of a model whose trainable tables went through :func:`dpfest.ranks.table.shard_tables`, and the rest
@@ -117,7 +117,7 @@ class RankRows:
         return _RankBatch(self._recorder, microbatches, step, self)
 
     def ask(self, batch: LogicalBatch) -> list[Shard]:
-        """See :meth:`dpfest.parts.Rows.ask`; every rank calls it."""
+        """See :meth:`dpfest.gradients.parts.Rows.ask`; every rank calls it."""
         self._asked = asked = _Asked(self.group, self.places, batch.contributions())
         own = zip(self.places.own, self.places.layouts, self._selected, asked.by_shard, strict=True)
         return [
@@ -130,19 +130,19 @@ class RankRows:
 
     @contextmanager
     def readable(self) -> Iterator[None]:
-        """See :meth:`dpfest.parts.Rows.readable`; every rank enters it."""
+        """See :meth:`dpfest.gradients.parts.Rows.readable`; every rank enters it."""
         asked = self._asked
         values = asked.exchange.values([table.weight.detach() for table in self.tables])
         with reading(self.tables, by_table(self.places, asked.rows.numpy())[0], values):
             yield
 
     def total(self, values: Tensor) -> list[Tensor]:
-        """See :meth:`dpfest.parts.Rows.total`; values are multiples of one power of two, so sums are exact."""
+        """See :class:`~dpfest.gradients.parts.Rows`; values are multiples of one power of two, so sums are exact."""
         summed = torch.from_numpy(self._asked.exchange.summed(values.numpy()))
         return [summed[torch.from_numpy(at)] for at in self._asked.by_shard]
 
     def mask(self, chosen: Sequence[Survivors]) -> Survivors:
-        """See :meth:`dpfest.parts.Rows.mask`."""
+        """See :meth:`dpfest.gradients.parts.Rows.mask`."""
         asked = self._asked
         alive = np.ones(len(asked.exchange.touched), dtype=bool)
         for at, survivors in zip(asked.by_shard, chosen, strict=True):
@@ -153,11 +153,11 @@ class RankRows:
         return Survivors(self._recorder.layout, asked.rows[torch.from_numpy(asked.survived)])
 
     def quantum(self, grid: float) -> float:
-        """See :meth:`dpfest.parts.Rows.quantum`."""
+        """See :meth:`dpfest.gradients.parts.Rows.quantum`."""
         return grid * 2.0**-QUANTUM_BITS or _QUANTUM_WITHOUT_NOISE
 
     def reduce(self, sums: ClippedSum, chosen: Sequence[Survivors]) -> tuple[list[RowSums], DenseSums]:
-        """See :meth:`dpfest.parts.Rows.reduce`."""
+        """See :meth:`dpfest.gradients.parts.Rows.reduce`."""
         rows, values = self._asked.exchange.returned(sums.rows, self._asked.survived)
         return self._by_shard(chosen, rows, values), self._own_slice(sums.flat_dense)
 
@@ -188,11 +188,11 @@ class RankRows:
         return DenseSums(total, low)
 
     def totals(self, numbers: Sequence[float]) -> list[float]:
-        """See :meth:`dpfest.parts.Rows.totals`."""
+        """See :meth:`dpfest.gradients.parts.Rows.totals`."""
         return self.group.sum(torch.tensor(list(numbers), dtype=torch.float64)).tolist()
 
     def joined(self, shards: Sequence[RowSums], divisor: float) -> list[RowGradient]:
-        """See :meth:`dpfest.parts.Rows.joined`; rows are numbered as this rank's tables are. Padding rows get zeros."""
+        """See :class:`~dpfest.gradients.parts.Rows`; rows are numbered as this rank's tables, padding gets zeros."""
         released, dtype = [], self._recorder.dtype
         values = [split(sums.flat.div_(divisor).to(dtype), sums.survivors.shapes) for sums in shards]
         every = shards[0].survivors.rows is None
@@ -210,7 +210,7 @@ class RankRows:
         return released
 
     def joined_dense(self, sums: DenseSums, divisor: float) -> dict[str, Tensor]:
-        """See :meth:`dpfest.parts.Rows.joined_dense`."""
+        """See :meth:`dpfest.gradients.parts.Rows.joined_dense`."""
         own = sums.flat.div_(divisor).to(self._recorder.dtype)
         return named_dense(self._recorder, self.group.joined(own, np.diff(self._cuts).tolist()))
 

@@ -2,7 +2,7 @@
 
 Outside of a step the layer holds the rows of the rank's own shards, on which optimisers step. Within
 :func:`reading` it holds copies of the rows that this rank's examples look up, wherever they are owned, and can be
-called; so a model needs no change, and :mod:`dpfest.capture` records it like any other.
+called; so a model needs no change, and :mod:`dpfest.gradients.capture` records it like any other.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.nn.functional import embedding, embedding_bag
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dpfest.embeddings import takes_maximum
 from dpfest.errors import UserError
-from dpfest.layers import Call
+from dpfest.gradients.embeddings import takes_maximum
+from dpfest.gradients.layers import Call
+from dpfest.gradients.tables import PLAIN, Table, TableLayout
 from dpfest.ranks.layout import Rows, ShardLayout
-from dpfest.tables import Table, TableLayout
 
 SHARED_LOOK_UP = (
     "The table {} is looked up for all examples together, which one that lies in several processes cannot be. Expand "
@@ -95,6 +95,8 @@ class ShardedLayer(nn.Module):
 class ShardedTable(ShardedLayer, nn.Embedding):
     """An ``nn.Embedding`` whose rows lie in several processes."""
 
+    shared_look_up = SHARED_LOOK_UP  # its refusal
+
     def outputs(self, input: Tensor) -> Sequence[int]:
         """See :class:`ShardedLayer`."""
         return input.shape
@@ -138,6 +140,9 @@ class ShardedBag(ShardedLayer, nn.EmbeddingBag):
             place, weight, None if offsets is None else offsets.to(place.dtype), mode=self.mode, sparse=self.sparse,
             per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset, padding_idx=padding,
         )  # fmt: skip
+
+
+PLAIN.update((ShardedTable, ShardedBag))
 
 
 @contextmanager

@@ -16,17 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest import binding
-from dpfest.arguments import cipher_for
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import PrivacyPlan
+from dpfest.gradients.reading import Indices, MicroBatch, Read
+from dpfest.gradients.validation import is_plain_sgd
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.ranks.group import Group
 from dpfest.ranks.layout import ShardLayout
 from dpfest.ranks.rows import RankRows
-from dpfest.reading import Indices, MicroBatch, Read
-from dpfest.training import PrivateTraining, _copied
-from dpfest.validation import is_plain_sgd
+from dpfest.training import binding
+from dpfest.training.arguments import cipher_for
+from dpfest.training.loop import PrivateTraining, _copied
 
 
 class PartReader:
@@ -54,7 +54,7 @@ class PartReader:
 
 
 class RankTraining(PrivateTraining):
-    """Private training on one rank, as :class:`dpfest.training.PrivateTraining` is in one process.
+    """Private training on one rank, as :class:`dpfest.training.loop.PrivateTraining` is in one process.
 
     Every rank makes one with equal arguments, and calls the same methods in the same order.
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from dpfest.algorithms import AdaFEST, Threshold
-from dpfest.privacy_plan import PrivacyPlan
-from dpfest.topk import SelectionConfig
+from dpfest.algorithms.rules import AdaFEST, Threshold
+from dpfest.planning.privacy_plan import PrivacyPlan
+from dpfest.selection.topk import SelectionConfig
 from pipelines.audit.canaries import ORDINARY_ROWS, Observed
 from pipelines.audit.family import Family
 from pipelines.audit.guesses import CONFIDENCE, Guesses, epsilon_at_delta

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import PrivacyPlan, plan
-from dpfest.topk import SelectionConfig
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.selection.topk import SelectionConfig
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.guesses import CONFIDENCE
 from pipelines.audit.pair import ROWS, Pair

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import PrivacyPlan
-from dpfest.reading import MicroBatch
-from dpfest.topk import SelectionConfig, most_frequent, noisy_counts
-from dpfest.training import PrivateTraining
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.privacy_plan import PrivacyPlan
+from dpfest.selection.topk import SelectionConfig, most_frequent, noisy_counts
+from dpfest.training.loop import PrivateTraining
 
 ORDINARY = 256
 """Ordinary examples of a period."""

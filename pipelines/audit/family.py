@@ -15,8 +15,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfest import accounting
-from dpfest.accounting import COARSE_INTERVAL, Event
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import COARSE_INTERVAL, Event
 from pipelines.audit.guesses import Guesses, Points, refutes
 
 _A_DOUBLING = 24
@@ -64,12 +64,12 @@ class Family:
 
     def _curve(self, member: int) -> Points:
         if member not in self._curves:
-            deltas = accounting.deltas(self._scaled(member), self._epsilons, COARSE_INTERVAL)
+            deltas = accountant.deltas(self._scaled(member), self._epsilons, COARSE_INTERVAL)
             self._curves[member] = Points(self._epsilons, np.minimum(deltas, 1.0))
         return self._curves[member]
 
     def _epsilon(self, member: int) -> float:
-        return accounting.epsilon(self._scaled(member), self.delta, COARSE_INTERVAL)
+        return accountant.epsilon(self._scaled(member), self.delta, COARSE_INTERVAL)
 
     def _scaled(self, member: int) -> list[Event]:
         share = 2.0 ** (-member / _A_DOUBLING)

@@ -42,16 +42,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import AdaFEST
-from dpfest.bands import strategy
-from dpfest.engine import PrivateEngine
+from dpfest.accounting.accountant import Event
+from dpfest.accounting.bands import strategy
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import AdaFEST
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.parts import NoisedGradient
-from dpfest.reading import MicroBatch
-from dpfest.units import UnitConfig
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.units import UnitConfig
+from dpfest.noise.key import NoiseKey
+from dpfest.step.engine import PrivateEngine
 from pipelines.audit.bound import Draws
 
 REPLICAS = 512

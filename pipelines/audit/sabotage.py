@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.bands import Strategy
-from dpfest.correlated import Correlated
-from dpfest.engine import PrivateEngine
-from dpfest.parts import NoisedGradient
+from dpfest.accounting.accountant import Event
+from dpfest.accounting.bands import Strategy
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.step.correlated import Correlated
+from dpfest.step.engine import PrivateEngine
 from pipelines.audit.pair import After
 
 _NEXT_TO_NOTHING = 1e-9  # an engine may refuse noise of exactly zero

@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import AdaFEST
-from dpfest.batch import LogicalBatch
-from dpfest.noise import NoiseKey
-from dpfest.parts import Rows, Shard
-from dpfest.privacy_plan import PrivacyPlan, plan
-from dpfest.survivors import Contributions
-from dpfest.topk import SelectionConfig
-from dpfest.training import PrivateTraining
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import AdaFEST
+from dpfest.gradients.batch import LogicalBatch
+from dpfest.gradients.contributions import Contributions
+from dpfest.gradients.parts import Rows, Shard
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.selection.topk import SelectionConfig
+from dpfest.training.loop import PrivateTraining
 from pipelines.audit.attack import Law
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS, Examples, Observed, Run
 

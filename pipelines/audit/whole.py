@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, Threshold
-from dpfest.noise import NoiseKey
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST, Threshold
+from dpfest.noise.key import NoiseKey
 from pipelines.audit.attack import ideal_attack
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS
 from pipelines.audit.family import Family

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.rules import ALGORITHMS
 from pipelines.bench.measure import Turn, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import Worker

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import ALGORITHMS, DPSGD, AdaFEST
-from dpfest.engine import PrivateEngine
-from dpfest.local import LocalRows
-from dpfest.noise import NoiseKey
-from dpfest.reading import MicroBatch
-from dpfest.unproven import Nonprivate
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD, AdaFEST
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.unproven import Nonprivate
+from dpfest.step.engine import PrivateEngine
+from dpfest.step.local import LocalRows
 from pipelines.bench.embedding import step_cost, threshold
 from pipelines.tasks.optimizers import OptimizerConfig, optimizers
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import torch
 
-from dpfest.algorithms import DPSGD
-from dpfest.bands import strategy
-from dpfest.correlated import Correlated
-from dpfest.noise import NoiseKey
-from dpfest.parts import RowSums, Shard
-from dpfest.step_noise import Independent
-from dpfest.tables import Survivors, TableLayout
+from dpfest.accounting.bands import strategy
+from dpfest.algorithms.rules import DPSGD
+from dpfest.gradients.parts import RowSums, Shard
+from dpfest.gradients.tables import Survivors, TableLayout
+from dpfest.noise.key import NoiseKey
+from dpfest.step.correlated import Correlated
+from dpfest.step.step_noise import Independent
 from pipelines.bench.embedding import BATCH, DIMENSION, STEPS, private, table
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records

@@ -22,12 +22,12 @@ import torch
 from scipy import special
 from torch import Tensor, nn
 
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, AdaFESTPlus
-from dpfest.engine import PrivateEngine
-from dpfest.noise import NoiseKey
-from dpfest.reading import MicroBatch
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.key import NoiseKey
+from dpfest.step.engine import PrivateEngine
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records
 from pipelines.bench.worker import available_bytes, peak_of

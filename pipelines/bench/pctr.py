@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.reading import MicroBatch
+from dpfest.gradients.reading import MicroBatch
 from pipelines.bench.algorithms import private_step
 from pipelines.bench.measure import Turn, steps
 from pipelines.data.clicks.criteo import PUBLISHED_SIZES

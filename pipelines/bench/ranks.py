@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpfest.gradients.reading import MicroBatch
 from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
-from dpfest.reading import MicroBatch
 from pipelines.bench import pctr
 from pipelines.bench.algorithms import LAZY, private_step
 from pipelines.bench.embedding import table_sizes

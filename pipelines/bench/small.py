@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from dpfest.reading import MicroBatch
+from dpfest.gradients.reading import MicroBatch
 from pipelines.bench.algorithms import COMPETITORS, private_step
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records

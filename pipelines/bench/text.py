@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfest.reading import MicroBatch
+from dpfest.gradients.reading import MicroBatch
 from pipelines.bench.algorithms import COMPETITORS, private_step
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.records import Record, records

@@ -1,6 +1,7 @@
 """`dpfest budget`: the noise that a privacy budget requires, without training.
 
-The calculation is that of `dpfest.privacy_plan`, which `train` calls, too; that of a private search is `sweep`'s.
+The calculation is that of `dpfest.planning.privacy_plan`, which `train` calls, too; that of a private search is
+`sweep`'s.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from dpfest import accounting
-from dpfest.accounting import Event, cost_alone, to_record
-from dpfest.algorithms import AdaFEST
-from dpfest.bands import strategy
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event, cost_alone, to_record
+from dpfest.accounting.bands import strategy
+from dpfest.algorithms.rules import AdaFEST
 from dpfest.errors import UserError
-from dpfest.privacy_plan import PrivacyPlan, plan
-from dpfest.sampling import TruncatedPoisson
-from dpfest.search import SearchPlan, plan_search
-from dpfest.search_law import Search
-from dpfest.seen import seen_by_map, seen_by_selection
-from dpfest.unproven import epsilon_at_own_rates
+from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.sampling import TruncatedPoisson
+from dpfest.planning.search import SearchPlan, plan_search
+from dpfest.planning.search_law import Search
+from dpfest.planning.seen import seen_by_map, seen_by_selection
+from dpfest.planning.unproven import epsilon_at_own_rates
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config, SearchConfig
 from pipelines.data.stream import Stream
@@ -88,7 +89,7 @@ class Budget:
             if plan.selections:
                 selection = plan.selections[0]
                 claim = selection.claimed_epsilon
-                cost = f"{accounting.epsilon([selection], plan.delta):.6g}"
+                cost = f"{accountant.epsilon([selection], plan.delta):.6g}"
                 claimed = f" (the paper claims {claim:g})" if claim is not None else ""
                 lines["epsilon of selection alone"] = cost + claimed
             lines |= self._seen() | self._searched()
@@ -97,8 +98,8 @@ class Budget:
         return "\n".join([*table, *(self._periods() if stream else ())])
 
     def _seen(self) -> dict[str, str]:
-        """Return how often a row must occur to be told from the noise (:mod:`dpfest.seen`); of clicks alone, where an
-        example touches a row of each feature, or a bag of them."""
+        """Return how often a row must occur to be told from the noise (:mod:`dpfest.planning.seen`); of clicks alone,
+        where an example touches a row of each feature, or a bag of them."""
         plan, lines, whose = self.plan, {}, "examples" if self.plan.unit is None else f"{self.plan.unit.name}s"
         if self.rows_per_example is None:
             return {}
@@ -128,7 +129,7 @@ class Budget:
         lines = {
             "private search": self.search.search.law,
             "epsilon of the search": f"{self.search.epsilon:.6g} of {self.search.target_epsilon:g}",
-            f"epsilon of {runs} runs, all released": f"{accounting.epsilon(composed, self.plan.delta):.6g}",
+            f"epsilon of {runs} runs, all released": f"{accountant.epsilon(composed, self.plan.delta):.6g}",
         }
         if self.alone.noise_multiplier is not None:
             of = f"σ of a run alone at epsilon {self.search.target_epsilon:g}"
@@ -275,7 +276,7 @@ def law_of(search: SearchConfig) -> Search:
 
 
 def remembered_calibration(runs: Path) -> Callable[..., float]:
-    """Return `accounting.calibrate` with a cache in `runs`, which later runs and commands share, whatever algorithm
+    """Return `accountant.calibrate` with a cache in `runs`, which later runs and commands share, whatever algorithm
     they train: its noise follows from what is spent alone.
 
     A cached result is used only if it meets the target and spends most of it; otherwise, or if it cannot be read, it is
@@ -291,11 +292,11 @@ def remembered_calibration(runs: Path) -> Callable[..., float]:
         try:
             sigma = json.loads(entry.read_text(encoding="utf-8"))["noise_multiplier"]
             number = isinstance(sigma, float) and math.isfinite(sigma)
-            if number and _LEAST_SPENT * target <= accounting.epsilon(make_events(sigma), delta) <= target:
+            if number and _LEAST_SPENT * target <= accountant.epsilon(make_events(sigma), delta) <= target:
                 return sigma
         except (OSError, ValueError, KeyError, TypeError):
             pass
-        sigma = accounting.calibrate(make_events, target, delta)
+        sigma = accountant.calibrate(make_events, target, delta)
         with suppress(OSError):
             write_json(entry, {**question, "noise_multiplier": sigma})
         return sigma

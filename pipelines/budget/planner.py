@@ -23,10 +23,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 
-from dpfest import accounting
-from dpfest.bands import MOST_BANDS
+from dpfest.accounting import accountant
+from dpfest.accounting.bands import MOST_BANDS
 from dpfest.errors import UserError
-from dpfest.privacy_plan import PrivacyPlan, training_steps
+from dpfest.planning.privacy_plan import PrivacyPlan, training_steps
 from pipelines.budget import accumulated, data_sizes, planned
 from pipelines.config.settings import Config
 
@@ -161,7 +161,7 @@ def suggest(config: Config) -> Suggestion:
     """
     _refuse(config)
     examples, features = data_sizes(config)
-    train, rough = config.train, partial(accounting.calibrate, rough=True)
+    train, rough = config.train, partial(accountant.calibrate, rough=True)
     assert isinstance(examples, int), "a list of days is a stream's"
     epochs = train.epochs if train.steps is None else None
     seen = config.budget.examples_seen

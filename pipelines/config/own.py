@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from typing import Any, Literal
 
-from dpfest.algorithm import PrivateAlgorithm
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.algorithm import PrivateAlgorithm
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from pipelines.config.schema import MISSING, build
 from pipelines.system.code import CHOICE, code_of, load

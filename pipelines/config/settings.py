@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES
-from dpfest.ledger import EXAMPLE
-from dpfest.noise import NoiseKey, default_cipher
-from dpfest.units import UnitConfig
+from dpfest.gradients.units import UnitConfig
+from dpfest.noise.key import NoiseKey, default_cipher
+from dpfest.planning.fidelity import FIDELITIES
+from dpfest.planning.ledger import EXAMPLE
 from pipelines.config.commands import (
     AuditConfig,
     BenchConfig,
@@ -76,7 +76,7 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "roberta": "pipelines.tasks.roberta:RobertaConfig",
     },
     "algorithm": {
-        "nonprivate": "dpfest.unproven:Nonprivate",
+        "nonprivate": "dpfest.planning.unproven:Nonprivate",
         **{name: f"{algorithm.__module__}:{algorithm.__name__}" for name, algorithm in ALGORITHMS.items()},
         "lora_embedding": "pipelines.tasks.low_rank_table:LoraEmbedding",
         "smaller_tables": "pipelines.tasks.smaller_tables:SmallerTables",

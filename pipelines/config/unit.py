@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dpfest.ledger import EXAMPLE
+from dpfest.planning.ledger import EXAMPLE
 from pipelines.config.schema import nearest
 from pipelines.system.ranges import Count
 

@@ -16,16 +16,17 @@ from numpy.typing import NDArray
 
 from dpfest.compiled import load
 
-_POINTER, _WHOLE, _WORD = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64
+_POINTER, _WHOLE, _WORD, _REAL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_double
 _SIGNATURES = {
     "splitmix64": [_POINTER, _WHOLE, _POINTER],
     "add_field": [_POINTER, _WHOLE, _WORD, _POINTER],
     "add_numbers": [_POINTER, _WHOLE, _WORD, _POINTER],
+    "standardised": [_POINTER, _WHOLE, _REAL, _REAL, _REAL, _POINTER],
     "keys_of_texts": [_POINTER, _WORD, _WHOLE, _POINTER],
 }
 _library: Any = None
 if sys.byteorder == "little":
-    _library = load(Path(__file__).with_name("_hashing"), _SIGNATURES, 1, counts=("keys_of_texts",))
+    _library = load(Path(__file__).with_name("_hashing"), _SIGNATURES, 2, counts=("keys_of_texts", "standardised"))
 
 _stream_of = ctypes.pythonapi.PyCapsule_GetPointer
 _stream_of.restype, _stream_of.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
@@ -55,6 +56,20 @@ def add_field(field: NDArray[Any], weight: np.uint64, content: NDArray[np.uint64
     add = _library.dpfest_add_numbers if field.dtype == np.float64 else _library.dpfest_add_field
     add(field.ctypes.data, len(field), int(weight), content.ctypes.data)
     return True
+
+
+def standardised(
+    values: NDArray[np.float64], mean: float, deviation: float, largest: float, out: NDArray[np.float32]
+) -> bool:
+    """Write (x - mean) / deviation, at most ``largest`` in size, of each value to ``out`` [n], 0 for what is no number.
+
+    Returns:
+        False if no loop serves, or a number is infinite.
+    """
+    if not (_serves(values) and out.flags.c_contiguous):
+        return False
+    arguments = (values.ctypes.data, len(values), mean, deviation, largest, out.ctypes.data)
+    return bool(_library.dpfest_standardised(*arguments))
 
 
 def keys_of_texts(texts: pl.Series, blank: int, keys: NDArray[np.uint64]) -> bool:

@@ -12,7 +12,7 @@
 void *PyInit__hashing(void) { return 0; }
 
 /* compiled.py refuses a library of another version: one left from older sources. */
-int64_t dpfest_hashing_version(void) { return 1; }
+int64_t dpfest_hashing_version(void) { return 2; }
 
 /* Arrow's C data interface and C stream interface (Apache Arrow, columnar format, version 1). */
 struct ArrowSchema {
@@ -83,6 +83,25 @@ void dpfest_add_numbers(const double *restrict field, int64_t count, uint64_t we
     }
 }
 
+/* One numeric feature (table_columns.transformed): (x - mean) / deviation, at most `largest` in size, 0 where there is no
+ * number. Returns whether every number, and every value, is finite or missing. */
+FOR_EACH_PROCESSOR
+int64_t dpfest_standardised(const double *restrict field, int64_t count, double mean, double deviation, double largest,
+                            float *restrict out)
+{
+    int64_t infinite = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double value = (field[i] - mean) / deviation;
+        value = value > largest ? largest : value;
+        value = value < -largest ? -largest : value;
+        float rounded = (float)value;
+        infinite |= (field[i] - field[i] != 0) & (field[i] == field[i]);
+        infinite |= (rounded - rounded != 0) & (rounded == rounded);
+        out[i] = rounded == rounded ? rounded : 0;
+    }
+    return !infinite;
+}
+
 /* Whether a text is the decimal of a whole number of 64 bits, as that is written: no sign but -, no zeros in front. */
 static inline int whole_number(const uint8_t *text, uint32_t length, uint64_t *number)
 {
@@ -104,23 +123,34 @@ static inline int whole_number(const uint8_t *text, uint32_t length, uint64_t *n
     return 1;
 }
 
-/* The key of a text that is not empty (table_columns.TABLE_HASH). Words are little-endian, as hosts here are. */
-static inline uint64_t key_of(const uint8_t *text, uint32_t length)
+/* The first 1..8 bytes of a word. */
+static inline uint64_t first(uint64_t word, uint32_t bytes) { return word & (~UINT64_C(0) >> (64 - 8 * bytes)); }
+
+static inline uint64_t word_at(const uint8_t *text)
 {
-    uint64_t word, key;
-    if (whole_number(text, length, &word))
-        return splitmix64(word);
+    uint64_t word;
+    memcpy(&word, text, sizeof word);
+    return word;
+}
+
+/* The key of a text that is not empty (table_columns.TABLE_HASH). Words are little-endian, as hosts here are. Nothing is
+ * read beyond the view, or the text: the last bytes of a long one are those of the 8 bytes with which it ends. */
+static inline uint64_t key_of(const struct view *view, const uint8_t *const *texts)
+{
+    uint32_t length = view->length;
+    int in_place = length <= sizeof view->at.here;
+    const uint8_t *text = in_place ? view->at.here : texts[view->at.there.buffer] + view->at.there.offset;
+    uint64_t number, key;
+    if (whole_number(text, length, &number))
+        return splitmix64(number);
     key = splitmix64(length);
-    for (; length >= 8; text += 8, length -= 8) {
-        memcpy(&word, text, 8);
-        key = splitmix64(key ^ word);
+    if (in_place) {
+        key = splitmix64(key ^ first(word_at(text), length < 8 ? length : 8));
+        return length > 8 ? splitmix64(key ^ first(word_at(text + 4) >> 32, length - 8)) : key;
     }
-    if (length) {
-        word = 0;
-        memcpy(&word, text, length);
-        key = splitmix64(key ^ word);
-    }
-    return key;
+    for (; length >= 8; text += 8, length -= 8)
+        key = splitmix64(key ^ word_at(text));
+    return length ? splitmix64(key ^ word_at(text + length - 8) >> (64 - 8 * length)) : key;
 }
 
 /* Write the key of each text of a stream of Utf8View, `blank` for an empty or missing one. Returns how many there are;
@@ -149,10 +179,8 @@ int64_t dpfest_keys_of_texts(struct ArrowArrayStream *stream, uint64_t blank, in
         for (int64_t i = 0, bit = array.offset; i < array.length; i++, bit++, view++) {
             if (!view->length || (present && !(present[bit >> 3] >> (bit & 7) & 1)))
                 keys[count++] = blank;
-            else if (view->length <= sizeof view->at.here)
-                keys[count++] = key_of(view->at.here, view->length);
             else
-                keys[count++] = key_of(texts[view->at.there.buffer] + view->at.there.offset, view->length);
+                keys[count++] = key_of(view, texts);
         }
         array.release(&array);
     }

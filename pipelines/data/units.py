@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfest.errors import UserError
-from dpfest.selection import counted
+from dpfest.training.histogram import counted
 from pipelines.data.dataset import Dataset
 from pipelines.data.derived import read_derived, write_derived
 from pipelines.data.rows import NO_ROW

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpfest.errors import UserError
-from dpfest.noise import AES, CHACHA
+from dpfest.noise.key import AES, CHACHA
 from pipelines.runs.costs import refuse_other_costs
 
 _PRIVACY = ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")

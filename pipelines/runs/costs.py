@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpfest.errors import UserError
-from dpfest.ledger import EXAMPLE
+from dpfest.planning.ledger import EXAMPLE
 from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE
 
 Record = Mapping[str, Any]

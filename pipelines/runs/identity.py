@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES
-from dpfest.ledger import EXAMPLE
-from dpfest.sampling import CyclicPoisson
-from dpfest.topk import EQUAL, SelectionConfig
+from dpfest.planning.fidelity import FIDELITIES
+from dpfest.planning.ledger import EXAMPLE
+from dpfest.planning.sampling import CyclicPoisson
+from dpfest.selection.topk import EQUAL, SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash
 from pipelines.system.code import without_folder

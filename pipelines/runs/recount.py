@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
-from dpfest.search import recount, search_statement
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.search import recount, search_statement
 from pipelines.data.clicks.vocabulary import DATA_DEPENDENT_NOTE
 
 AGAIN = "Make the run again."

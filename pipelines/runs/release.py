@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from dpfest.errors import UserError
-from dpfest.ledger import EXAMPLE
+from dpfest.planning.ledger import EXAMPLE
 from pipelines.config.unit import UnitSettings
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.model_card import model_card

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfest.privacy_plan import PrivacyPlan
-from dpfest.units import Units
-from dpfest.unproven import epsilon_at_own_rates
+from dpfest.gradients.units import Units
+from dpfest.planning.privacy_plan import PrivacyPlan
+from dpfest.planning.unproven import epsilon_at_own_rates
 from pipelines.config.settings import Config
 from pipelines.data.clicks.split import record_uniforms
 from pipelines.data.dataset import Dataset

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dpfest.accounting import Event, to_record
-from dpfest.ledger import Ledger
-from dpfest.periods import Period
-from dpfest.privacy_plan import PrivacyPlan
-from dpfest.unproven import epsilon_at_own_rates
+from dpfest.accounting.accountant import Event, to_record
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.periods import Period
+from dpfest.planning.privacy_plan import PrivacyPlan
+from dpfest.planning.unproven import epsilon_at_own_rates
 from pipelines.config.settings import Config
 from pipelines.runs.identity import weights_digest
 from pipelines.runs.release import SUMMARY_SCHEMA

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.reading import MicroBatch
-from dpfest.tables import TableLayout
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.tables import TableLayout
 from pipelines.data.rows import ChunkedRows, RowReader, Rows
 from pipelines.tasks.auc import RocAuc
 from pipelines.tasks.calibration import FIT, Calibration, Platt

@@ -4,8 +4,8 @@ Whatever decides which run a search releases must be covered by epsilon, and so 
 goes on without it. Divergence is: it is a function of released weights, and of validation and test rows, which epsilon
 does not cover. No other failure is. An error that a training batch can cause, such as one where an example's loss
 overflows, would tell neighbouring data sets apart for sure: with that example every run would fail, without it none.
-So steps do not fail where gradients overflow (such an example counts as zero, :class:`dpfest.clipped_sum.ClippedSum`),
-and any other failure stops the search until the run is made.
+So steps do not fail where gradients overflow (such an example counts as zero,
+:class:`dpfest.gradients.clipped_sum.ClippedSum`), and any other failure stops the search until the run is made.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The table is frozen; row i learns the update ``a_i B``, where the factor A ``[rows, r]`` is an embedding table and B
 ``[r, dim]`` a linear layer, both trained by plain DP-SGD.  The algorithm is defined here and not in
-:mod:`dpfest.algorithms` because it changes which model is trained, not which rows survive.
+:mod:`dpfest.algorithms.rules` because it changes which model is trained, not which rows survive.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD
-from dpfest.tables import TableLayout
+from dpfest.algorithms.rules import DPSGD
+from dpfest.gradients.tables import TableLayout
 
 
 @dataclass(frozen=True)

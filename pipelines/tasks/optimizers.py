@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.optimizers import AdamBC
+from dpfest.training.optimizers import AdamBC
 from pipelines.system.ranges import Rate, Within
 
 

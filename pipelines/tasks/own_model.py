@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import dpfest
 from dpfest.errors import UserError
-from dpfest.validation import model_faults, refuse
+from dpfest.gradients.validation import model_faults, refuse
 from pipelines.config.schema import MISSING
 from pipelines.system.code import CHOICE, code_of, load, refuse_places, without_folder
 from pipelines.tasks.click_model import ClickModelConfig

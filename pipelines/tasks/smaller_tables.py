@@ -1,8 +1,8 @@
 """Smaller embedding tables: the baseline that needs no choice of rows.
 
 Values share rows, as under fewer hash buckets, or rows have fewer dimensions; plain DP-SGD trains what is left. The
-algorithm is defined here and not in :mod:`dpfest.algorithms` because it changes which model is trained, not which rows
-survive.
+algorithm is defined here and not in :mod:`dpfest.algorithms.rules` because it changes which model is trained, not which
+rows survive.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from dpfest.algorithm import positive
-from dpfest.algorithms import DPSGD
+from dpfest.algorithms.algorithm import positive
+from dpfest.algorithms.rules import DPSGD
 
 Shape = tuple[int, int]
 """Rows and dimension of an embedding table."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.reading import MicroBatch
-from dpfest.tables import TableLayout
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.tables import TableLayout
 from pipelines.config.settings import Config
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dpfest.reading import MicroBatch
-from dpfest.tables import TableLayout
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.tables import TableLayout
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import ChunkedRows, RowReader, TextRows
 from pipelines.tasks.auc import refuse_not_finite

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.reading import Batch
-from dpfest.training import PrivateTraining, Step
+from dpfest.gradients.reading import Batch
+from dpfest.noise.key import NoiseKey
+from dpfest.training.loop import PrivateTraining, Step
 from pipelines.budget import planned, population
 from pipelines.config.compose import override_text
 from pipelines.config.settings import Config

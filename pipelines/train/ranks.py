@@ -29,7 +29,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
+from dpfest.noise.key import NoiseKey
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import RankTraining, shared_key

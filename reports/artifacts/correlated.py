@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
-from dpfest.bands import strategy
+from dpfest.accounting.bands import strategy
 from reports.algorithms import algorithm
 from reports.claims.estimate import Difference, Sample
 from reports.claims.logic import between

@@ -16,7 +16,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from dpfest.seen import seen_in_batch
+from dpfest.planning.seen import seen_in_batch
 from reports.algorithms import algorithm, label
 from reports.claims.compared import Compared
 from reports.claims.curves import Reach

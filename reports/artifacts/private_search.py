@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dpfest import accounting
-from dpfest.accounting import Event, from_record
-from dpfest.search_law import MOST_RUNS, Search
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event, from_record
+from dpfest.planning.search_law import MOST_RUNS, Search
 from pipelines.runs.release import LEDGER
 from reports.comparison import Population
 from reports.costs import Costs
@@ -94,9 +94,9 @@ def cost(population: Population, runs: Sequence[Run], costs: Costs) -> tuple[flo
         counts[replace(event, count=1, part=event.part if alike else ())] += event.count
     everything = tuple(replace(event, count=count) for event, count in counts.items())
     distinct, mean = tuple(dict.fromkeys(paid)), float(len(runs))
-    interval = accounting.COARSE_INTERVAL
+    interval = accountant.COARSE_INTERVAL
     return (
-        costs.of("composed", [delta, *everything], lambda: accounting.epsilon(everything, delta, interval)),
+        costs.of("composed", [delta, *everything], lambda: accountant.epsilon(everything, delta, interval)),
         costs.of("searched", [delta, mean, *distinct], lambda: Search(mean).epsilon(distinct, delta, interval)),
     )
 
@@ -104,4 +104,4 @@ def cost(population: Population, runs: Sequence[Run], costs: Costs) -> tuple[flo
 def events(run: Run) -> tuple[Event, ...]:
     """Return what a run paid, without what does not change the cost; empty if its ledger does not say."""
     ledger = run.released(LEDGER) or {}
-    return tuple(accounting.cost_alone(from_record(record)) for record in ledger.get("planned", ()))
+    return tuple(accountant.cost_alone(from_record(record)) for record in ledger.get("planned", ()))

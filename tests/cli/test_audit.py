@@ -49,7 +49,7 @@ OWN = """
 import torch
 from dataclasses import dataclass
 from dpfest import PrivateAlgorithm
-from dpfest.algorithm import INDEPENDENT
+from dpfest.algorithms.algorithm import INDEPENDENT
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import pytest
 from tests.cli.conftest import Command
 
 
-@pytest.mark.long("measures memory in processes of their own, which import torch")
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_turns")
 def test_a_section_is_printed_as_a_table_and_kept(dpfest_here: Command, tmp_path: Path) -> None:
+    """Slow: memory is measured in processes of their own, which import torch."""
     ended = dpfest_here("bench", "embedding", "--repeats", "1", "profile=smoke")
     assert ended.returncode == 0, ended.stderr
     path = Path("report") / "bench" / "embedding.json"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dpfest.errors import UserError
-from dpfest.search import SearchPlan, recount
+from dpfest.planning.search import SearchPlan, recount
 from pipelines.runs.release import checked
 from tests.cli.conftest import Command
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import binom
 
-from dpfest.accounting import Event
+from dpfest.accounting.accountant import Event
 
 Complex = NDArray[np.complexfloating]
 

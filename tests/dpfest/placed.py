@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from dpfest.box_muller import _precisely
-from dpfest.gaussian import gaussian_grid
-from dpfest.noise import NoiseKey
+from dpfest.noise.box_muller import _precisely
+from dpfest.noise.gaussian import gaussian_grid
+from dpfest.noise.key import NoiseKey
 
 DENSE, ROWS, MAP = 1, 2, 3
 

@@ -15,14 +15,14 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import AdaFEST, Exponential, Frozen, Threshold
-from dpfest.bands import strategy
-from dpfest.gaussian import charged_deviation, gaussian, gaussian_grid
-from dpfest.noise import CHACHA, NoiseKey
-from dpfest.survivors import draw_rows, untouched_survivors
-from dpfest.thresholding import untouched_rows
-from dpfest.unproven import Nonprivate
+from dpfest.accounting.bands import strategy
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import AdaFEST, Exponential, Frozen, Threshold
+from dpfest.noise.gaussian import charged_deviation, gaussian, gaussian_grid
+from dpfest.noise.key import CHACHA, NoiseKey
+from dpfest.planning.unproven import Nonprivate
+from dpfest.selection.survivors import draw_rows, untouched_survivors
+from dpfest.selection.thresholding import untouched_rows
 from tests.dpfest import placed
 
 

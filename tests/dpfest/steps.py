@@ -10,13 +10,13 @@ import numpy as np
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.engine import PrivateEngine
-from dpfest.noise import NoiseKey
-from dpfest.parts import NoisedGradient
-from dpfest.reading import MicroBatch
-from dpfest.step_noise import Independent
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.key import NoiseKey
+from dpfest.step.engine import PrivateEngine
+from dpfest.step.step_noise import Independent
 
 
 def by_batch(losses: Callable[[Any], Any]) -> Callable[[nn.Module, Any], Any]:

@@ -11,10 +11,10 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 from scipy.special import ndtr
 
-from dpfest import accounting
-from dpfest.accounting import Event, calibrate, split_noise
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event, calibrate, split_noise
 from dpfest.errors import UserError
-from dpfest.unproven import claimed_epsilon, without_amplification
+from dpfest.planning.unproven import claimed_epsilon, without_amplification
 
 # One epoch of Criteo-Kaggle at the paper's batch size.
 KAGGLE, KAGGLE_BATCH = 45_840_617, 2_048
@@ -60,22 +60,22 @@ def test_epsilon_is_that_of_dp_accounting(selection, sigma, q, count):
         events.insert(0, Event(kind="laplace", what="selection", noise_multiplier=100.0, count=26))
     theirs = by_dp_accounting(events)
     for delta in (1e-4, 1e-6):
-        assert accounting.epsilon(events, delta) == pytest.approx(theirs.get_epsilon(delta), rel=1e-6)
+        assert accountant.epsilon(events, delta) == pytest.approx(theirs.get_epsilon(delta), rel=1e-6)
 
 
 def test_delta_and_epsilon_are_inverse_and_nothing_costs_nothing():
     events = [steps(0.9), Event(kind="gaussian", what="selection", noise_multiplier=8.0)]
-    assert accounting.delta(events, accounting.epsilon(events, 1e-5)) == pytest.approx(1e-5, rel=1e-3)
-    assert accounting.epsilon([], 1e-5) == accounting.delta([], 0.1) == 0.0
+    assert accountant.delta(events, accountant.epsilon(events, 1e-5)) == pytest.approx(1e-5, rel=1e-3)
+    assert accountant.epsilon([], 1e-5) == accountant.delta([], 0.1) == 0.0
 
 
 def test_pure_events_compose_as_randomised_responses():
     few = Event(kind="pure", what="draws", epsilon_per_draw=0.1, draws=3)
-    assert accounting.delta([few], 0.3) < 1e-15 and accounting.epsilon([few], 1e-12) == pytest.approx(0.3, abs=1e-4)
+    assert accountant.delta([few], 0.3) < 1e-15 and accountant.epsilon([few], 1e-12) == pytest.approx(0.3, abs=1e-4)
     many = Event(kind="pure", what="draws", epsilon_per_draw=0.01, draws=100, count=4)
     one_by_one = Event(kind="pure", what="draws", epsilon_per_draw=0.01, draws=1, count=400)
-    assert accounting.epsilon([many], 1e-6) == pytest.approx(accounting.epsilon([one_by_one], 1e-6), rel=1e-3)
-    assert accounting.epsilon([many], 1e-6) < 1.2  # advanced composition: not 4
+    assert accountant.epsilon([many], 1e-6) == pytest.approx(accountant.epsilon([one_by_one], 1e-6), rel=1e-3)
+    assert accountant.epsilon([many], 1e-6) < 1.2  # advanced composition: not 4
 
 
 @pytest.mark.parametrize("event", [
@@ -88,7 +88,7 @@ def test_pure_events_compose_as_randomised_responses():
     ),
 ])  # fmt: skip
 def test_events_survive_json(event):
-    assert accounting.from_record(json.loads(json.dumps(accounting.to_record(event)))) == event
+    assert accountant.from_record(json.loads(json.dumps(accountant.to_record(event)))) == event
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_events_survive_json(event):
 def test_impossible_events_are_refused(wrong):
     record = {"kind": "gaussian", "what": "step", "noise_multiplier": 1.0}
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        accounting.from_record(record | wrong)
+        accountant.from_record(record | wrong)
     with pytest.raises(ValueError, match="no privacy event is of kind 'gausian'"):
-        accounting.from_record({"kind": "gausian", "what": "step"})
+        accountant.from_record({"kind": "gausian", "what": "step"})
     with pytest.raises(ValueError, match=r"not a privacy event.*sigma"):
-        accounting.from_record({"kind": "gaussian", "what": "step", "sigma": 1.0})
+        accountant.from_record({"kind": "gaussian", "what": "step", "sigma": 1.0})
     for kind in ("gaussian", "laplace", "pure", "exponential_selection"):
         with pytest.raises(ValueError, match=f"a {kind} event needs"):
-            accounting.from_record({"kind": kind, "what": "step"} | ({"draws": 3} if kind != "pure" else {}))
+            accountant.from_record({"kind": kind, "what": "step"} | ({"draws": 3} if kind != "pure" else {}))
 
 
 @pytest.mark.parametrize("target", [1.0, *(pytest.param(one, marks=pytest.mark.slow) for one in (0.3, 3.0, 8.0))])
@@ -126,14 +126,14 @@ def test_round_trip_from_epsilon_to_noise_and_back(target):
         return [selection, steps(sigma)]
 
     sigma = calibrate(plan, target, 1e-5)
-    assert target * (1 - 1e-3) < accounting.epsilon(plan(sigma), 1e-5) <= target
-    assert accounting.epsilon(plan(sigma * (1 - 2e-4)), 1e-5) > target
+    assert target * (1 - 1e-3) < accountant.epsilon(plan(sigma), 1e-5) <= target
+    assert accountant.epsilon(plan(sigma * (1 - 2e-4)), 1e-5) > target
     assert sigma == float(f"{sigma:.6g}")
 
 
 def test_round_trip_from_noise_to_epsilon_and_back():
     for sigma in (1.5, 4.0):
-        target = accounting.epsilon([steps(sigma)], 1e-5)
+        target = accountant.epsilon([steps(sigma)], 1e-5)
         assert calibrate(lambda s: [steps(s)], target, 1e-5) == pytest.approx(sigma, rel=1e-4)
 
 
@@ -152,7 +152,7 @@ def test_exponential_selection_is_calibrated_with_its_rows():
         ]
 
     sigma = calibrate(plan, 1.0, 1e-5)
-    assert 0.999 < accounting.epsilon(plan(sigma), 1e-5) <= 1.0
+    assert 0.999 < accountant.epsilon(plan(sigma), 1e-5) <= 1.0
     # Its ratio of 2 buys about what AdaFEST's map of sigma1 = 2 sigma2 would.
     combined = calibrate(lambda s: [steps(s)], 1.0, 1e-5)
     assert sigma == pytest.approx(split_noise(combined, 2)[1], rel=0.02)
@@ -181,10 +181,10 @@ def test_a_delta_under_the_rounding_or_without_meaning_is_refused_by_name_with_t
 @pytest.mark.slow
 def test_the_least_target_is_met_and_one_out_of_reach_does_not_blame_a_selection_that_is_not_there():
     """Slow: noise so large has fine losses."""
-    sigma = calibrate(lambda s: [steps(s, count=100)], accounting.LEAST_EPSILON, 1e-8)
-    assert accounting.epsilon([steps(sigma, count=100)], 1e-8) <= accounting.LEAST_EPSILON
+    sigma = calibrate(lambda s: [steps(s, count=100)], accountant.LEAST_EPSILON, 1e-8)
+    assert accountant.epsilon([steps(sigma, count=100)], 1e-8) <= accountant.LEAST_EPSILON
     with pytest.raises(UserError, match=r"^epsilon=0\.01 at delta=1e-08 cannot be met.*where there"):
-        calibrate(lambda s: [steps(s, 1.0, 1_000_000)], accounting.LEAST_EPSILON, 1e-8)
+        calibrate(lambda s: [steps(s, 1.0, 1_000_000)], accountant.LEAST_EPSILON, 1e-8)
 
 
 @pytest.mark.parametrize("target, delta", [(1e3, 1e-5), (1.0, 0.1)])
@@ -198,7 +198,7 @@ def test_epsilon_is_an_upper_bound_though_composition_by_fft_rounds(delta):
     """A million Gaussians one by one: at delta 1e-9 dp_accounting's own epsilon is too low by 6% of delta."""
     sigma, count, half = 700.0, 1_000_000, math.sqrt(1_000_000) / 700.0 / 2
     # Just short of 1: sampled in name only, so that the composition is by FFT and not in closed form.
-    spent = accounting.epsilon([steps(sigma, 1 - 1e-12, count)], delta)
+    spent = accountant.epsilon([steps(sigma, 1 - 1e-12, count)], delta)
     true = ndtr(half - spent / half / 2) - math.exp(spent) * ndtr(-half - spent / half / 2)
     assert 0 < true <= delta
     spent *= 0.995
@@ -213,17 +213,17 @@ def test_disjoint_parts_cost_their_maximum_and_a_part_adds_to_what_holds_it():
         return replace(event, part=part)
 
     apart = [on(first, "period 1"), on(second, "period 2")]
-    costs = [accounting.epsilon([event], 1e-5) for event in (first, second)]
-    assert accounting.epsilon(apart, 1e-5) == max(costs) < accounting.epsilon([first, second], 1e-5)
+    costs = [accountant.epsilon([event], 1e-5) for event in (first, second)]
+    assert accountant.epsilon(apart, 1e-5) == max(costs) < accountant.epsilon([first, second], 1e-5)
     # A day's histogram composes with its own period's training alone, and with what was spent on all.
     day = [*apart, on(whole, "period 2", "day 7")]
-    assert accounting.epsilon(day, 1e-5) == accounting.epsilon([second, whole], 1e-5)
-    assert accounting.epsilon([*day, on(whole, "period 2", "day 8")], 1e-5) == accounting.epsilon(day, 1e-5)
-    assert accounting.epsilon([whole, *apart], 1e-5) == max(
-        accounting.epsilon([whole, event], 1e-5) for event in (first, second)
+    assert accountant.epsilon(day, 1e-5) == accountant.epsilon([second, whole], 1e-5)
+    assert accountant.epsilon([*day, on(whole, "period 2", "day 8")], 1e-5) == accountant.epsilon(day, 1e-5)
+    assert accountant.epsilon([whole, *apart], 1e-5) == max(
+        accountant.epsilon([whole, event], 1e-5) for event in (first, second)
     )
     level = 0.5
-    assert accounting.delta(apart, level) == max(accounting.delta([event], level) for event in (first, second))
+    assert accountant.delta(apart, level) == max(accountant.delta([event], level) for event in (first, second))
 
 
 def test_claims_add_up_within_a_part_and_not_over_parts():
@@ -254,17 +254,17 @@ def test_map_and_gradient_share_a_sample_and_are_combined_before_it_amplifies(ra
     sigma, delta = 0.5765, 1 / KAGGLE
     of_map, of_gradient = split_noise(sigma, ratio)
     apart = [steps(of_map, KAGGLE_Q, KAGGLE_STEPS), steps(of_gradient, KAGGLE_Q, KAGGLE_STEPS)]
-    assert accounting.epsilon(apart, delta) == pytest.approx(misreported, abs=0.006)
+    assert accountant.epsilon(apart, delta) == pytest.approx(misreported, abs=0.006)
     if ratio == 1:
-        assert accounting.epsilon(apart, delta, interval=1e-3) == pytest.approx(0.20, abs=0.006)
+        assert accountant.epsilon(apart, delta, interval=1e-3) == pytest.approx(0.20, abs=0.006)
     together = steps(sigma, KAGGLE_Q, KAGGLE_STEPS, map_noise_multiplier=of_map, gradient_noise_multiplier=of_gradient)
-    assert accounting.epsilon([together], delta) == pytest.approx(1.0, abs=1e-3)
+    assert accountant.epsilon([together], delta) == pytest.approx(1.0, abs=1e-3)
 
 
 def test_gaussian_selection_at_multiplier_20_is_almost_free_at_kaggle_size():
     train = steps(0.5765, KAGGLE_Q, KAGGLE_STEPS)
     selection = Event(kind="gaussian", what="row selection", noise_multiplier=20.0)
-    alone, both = (accounting.epsilon(events, 1 / KAGGLE) for events in ([train], [selection, train]))
+    alone, both = (accountant.epsilon(events, 1 / KAGGLE) for events in ([train], [selection, train]))
     assert alone == pytest.approx(1.000, abs=1e-3)
     assert both == pytest.approx(1.008, abs=1e-3)
 
@@ -274,22 +274,22 @@ def test_shuffled_batches_are_counted_without_amplification():
     sound = without_amplification([selection, steps(2.0, 0.01, 250, steps_per_epoch=100)])
     assert sound == [selection, steps(2.0, 1.0, 3, steps_per_epoch=100)]
     unsampled = Event(kind="gaussian", what="three visits", noise_multiplier=2.0 / math.sqrt(3))
-    assert accounting.epsilon(sound[1:], 1e-5) == pytest.approx(accounting.epsilon([unsampled], 1e-5))
+    assert accountant.epsilon(sound[1:], 1e-5) == pytest.approx(accountant.epsilon([unsampled], 1e-5))
 
 
 def test_the_papers_claim_is_added_and_not_composed():
     claimed = Event(kind="pure", what="selection", epsilon_per_draw=0.01, draws=400, claimed_epsilon=0.01)
     train = steps(1.0)
     claim = claimed_epsilon([claimed, train], 1e-5)
-    assert claim == pytest.approx(accounting.epsilon([train], 1e-5) + 0.01)
-    assert accounting.epsilon([claimed, train], 1e-5) > claim
+    assert claim == pytest.approx(accountant.epsilon([train], 1e-5) + 0.01)
+    assert accountant.epsilon([claimed, train], 1e-5) > claim
 
 
 def test_the_sampler_of_an_event_counts_in_its_epsilon() -> None:
     """Losses are remembered by what they follow from: a batch that is cut, or bins, are part of that."""
     poisson = Event(kind="gaussian", what="step", count=20, noise_multiplier=0.8, sampling_probability=1 / 20)
     cut = replace(poisson, dataset_size=200, max_batch_size=12)
-    costs = [accounting.epsilon([event], 1e-5) for event in (poisson, cut, replace(poisson, bins=20))]
+    costs = [accountant.epsilon([event], 1e-5) for event in (poisson, cut, replace(poisson, bins=20))]
     assert costs[2] < costs[0] < costs[1] and costs[1] > 1.05 * costs[0]
 
 

@@ -10,14 +10,15 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from dpfest import algorithms, survivors
-from dpfest.algorithm import INDEPENDENT, Algorithm, PrivateAlgorithm
-from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, Exponential
+from dpfest.algorithms import rules
+from dpfest.algorithms.algorithm import INDEPENDENT, Algorithm, PrivateAlgorithm
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD, FEST, AdaFEST, Exponential
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.parts import NoisedGradient, RowSums, Shard
-from dpfest.survivors import draw_rows
-from dpfest.tables import Survivors
+from dpfest.gradients.parts import NoisedGradient, RowSums, Shard
+from dpfest.gradients.tables import Survivors
+from dpfest.noise.key import NoiseKey
+from dpfest.selection.survivors import draw_rows
+from dpfest.training.histogram import survivors
 from tests.dpfest.steps import by_batch, engine_with, released
 
 
@@ -114,7 +115,7 @@ def test_wrong_settings_are_named(kind: type, key: str, value: float) -> None:
 
 
 def test_every_private_algorithm_is_registered_under_its_name() -> None:
-    classes = [value for value in vars(algorithms).values() if isinstance(value, type)]
+    classes = [value for value in vars(rules).values() if isinstance(value, type)]
     private = {kind for kind in classes if issubclass(kind, PrivateAlgorithm)} - {PrivateAlgorithm}
     assert set(ALGORITHMS.values()) == private
     assert all(kind().name == name for name, kind in ALGORITHMS.items())

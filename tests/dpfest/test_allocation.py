@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from dpfest import accounting, allocation
-from dpfest.accounting import Event
+from dpfest.accounting import accountant, allocation
+from dpfest.accounting.accountant import Event
 
 
 def step(sigma: float, bins: int, count: int) -> Event:
@@ -43,8 +43,8 @@ def divergences(sigma: float, bins: int, steps: int, epsilon: float, draws: int)
 def test_one_bin_is_the_gaussian_mechanism(sigma: float) -> None:
     plain = Event(kind="gaussian", what="step", noise_multiplier=sigma)
     for count in (1, 2):
-        exact = accounting.epsilon([Event(**{**vars(plain), "count": count})], 1e-6)
-        ours = accounting.epsilon([step(sigma, 1, count)], 1e-6)
+        exact = accountant.epsilon([Event(**{**vars(plain), "count": count})], 1e-6)
+        ours = accountant.epsilon([step(sigma, 1, count)], 1e-6)
         assert exact * (1 - 1e-6) <= ours <= exact * 1.003 + 1e-4
 
 
@@ -77,7 +77,7 @@ def test_two_bins_by_integration(sigma: float, steps: int) -> None:
             removed = expected(2 * a) / 2
             added = a / 2 * (expected(2 / a) - 2 + 2 / a)
         exact = max(removed, added)
-        ours = accounting.delta([step(sigma, 2, steps)], epsilon)
+        ours = accountant.delta([step(sigma, 2, steps)], epsilon)
         assert exact * (1 - 1e-6) <= ours <= exact * 1.004 + 1e-9
 
 
@@ -87,7 +87,7 @@ def test_two_bins_by_integration(sigma: float, steps: int) -> None:
 )
 def test_it_is_an_upper_bound_of_monte_carlo_and_near_it(sigma: float, bins: int, steps: int, epsilon: float) -> None:
     drawn = divergences(sigma, bins, steps, epsilon, draws=3_000_000 // steps)
-    ours = accounting.delta([step(sigma, bins, steps)], epsilon)
+    ours = accountant.delta([step(sigma, bins, steps)], epsilon)
     mean, error = max(drawn)
     z = stats.norm.isf(1e-4)
     assert ours >= mean - z * error
@@ -96,12 +96,12 @@ def test_it_is_an_upper_bound_of_monte_carlo_and_near_it(sigma: float, bins: int
 
 def test_less_noise_than_it_says_would_be_noticed() -> None:
     drawn = max(divergences(0.6, 10, 10, 1.0, draws=300_000))
-    assert accounting.delta([step(0.62, 10, 10)], 1.0) < drawn[0] - 4 * drawn[1]
+    assert accountant.delta([step(0.62, 10, 10)], 1.0) < drawn[0] - 4 * drawn[1]
 
 
 def test_more_points_lower_the_bound_and_hardly_move_it() -> None:
     coarse, fine = (
-        accounting.epsilon([step(0.8, 100, 100)], 1e-6, interval) for interval in (accounting.COARSE_INTERVAL, 1e-4)
+        accountant.epsilon([step(0.8, 100, 100)], 1e-6, interval) for interval in (accountant.COARSE_INTERVAL, 1e-4)
     )
     assert fine <= coarse <= 1.01 * fine
 
@@ -118,7 +118,7 @@ def test_the_law_of_a_sum_keeps_its_probability_and_mean() -> None:
 
 
 def test_epsilon_grows_with_every_step_and_epochs_compose() -> None:
-    spent = [accounting.epsilon([step(1.0, 20, count)], 1e-5, 1e-3) for count in (1, 5, 19, 20, 21, 40, 60)]
+    spent = [accountant.epsilon([step(1.0, 20, count)], 1e-5, 1e-3) for count in (1, 5, 19, 20, 21, 40, 60)]
     assert all(earlier < later for earlier, later in pairwise(spent))
     assert spent[-1] < 3 * spent[3]
 
@@ -128,6 +128,6 @@ def test_at_equal_noise_an_epoch_costs_less_than_poisson_batches_as_documented()
     text = " ".join(page.split())
     for bins in (200, 1_000):
         poisson = Event(kind="gaussian", what="step", count=bins, noise_multiplier=0.6, sampling_probability=1 / bins)
-        ours, theirs = (accounting.epsilon([event], 1e-6) for event in (step(0.6, bins, bins), poisson))
+        ours, theirs = (accountant.epsilon([event], 1e-6) for event in (step(0.6, bins, bins), poisson))
         told = re.findall(rf"([\d.]+) instead of ([\d.]+) for (?:one epoch of )?{bins:,} steps", text)
         assert ours < theirs and told == [(f"{ours:.2f}", f"{theirs:.2f}")]

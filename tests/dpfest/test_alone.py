@@ -18,9 +18,9 @@ from torch.utils.data import TensorDataset
 
 import dpfest
 from dpfest import DPSGD, AdaFEST, UserError, make_private
-from dpfest.accounting import Event
-from dpfest.noise import NoiseKey
-from dpfest.training import PrivateTraining
+from dpfest.accounting.accountant import Event
+from dpfest.noise.key import NoiseKey
+from dpfest.training.loop import PrivateTraining
 from tests.dpfest.steps import engine_with, step_cost
 
 
@@ -117,7 +117,7 @@ def test_trainings_in_two_threads_are_what_they_are_alone() -> None:
 
 def test_a_process_that_is_forked_within_a_step_reads_on() -> None:
     """Workers of a loader may be forked while another thread holds the lock."""
-    from dpfest.alone import PROCESS_STATE
+    from dpfest.noise.alone import PROCESS_STATE
 
     run = training()
     with PROCESS_STATE:

@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dpfest
-from dpfest import recording as recordings
-from dpfest.algorithms import DPSGD, AdaFEST
-from dpfest.capture import Recorder
-from dpfest.clipped_sum import ClippedSum
-from dpfest.engine import PrivateEngine
+from dpfest.algorithms.rules import DPSGD, AdaFEST
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.parts import NoisedGradient
-from dpfest.sites import Ambiguous
-from dpfest.tables import Survivors
-from dpfest.units import Groups, UnitConfig
+from dpfest.gradients import recording as recordings
+from dpfest.gradients.capture import Recorder
+from dpfest.gradients.clipped_sum import ClippedSum
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.gradients.sites import Ambiguous
+from dpfest.gradients.tables import Survivors
+from dpfest.gradients.units import Groups, UnitConfig
+from dpfest.noise.key import NoiseKey
+from dpfest.step.engine import PrivateEngine
 from tests.dpfest.steps import engine_with, released
 from tests.dpfest.users_models import DIM, LENGTH, Custom, Items, Scaled, causal, parts, slow_parts
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from dpfest import UserError, arithmetic
-from dpfest.arithmetic import full_precision, one_order
-from dpfest.gaussian import ROUNDING_ALLOWANCE
-from dpfest.layers import LinearFactors
+from dpfest import UserError
+from dpfest.gradients import arithmetic
+from dpfest.gradients.arithmetic import full_precision, one_order
+from dpfest.gradients.layers import LinearFactors
+from dpfest.noise.gaussian import ROUNDING_ALLOWANCE
 from tests.dpfest.test_rounding import clipped_sum
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import dpfest
 from dpfest import DPSGD, AdaFEST, NoiseKey, UserError, make_private, validate
-from dpfest.training import PrivateTraining
+from dpfest.training.loop import PrivateTraining
 
 EXAMPLES, STEPS = 300, 12
 BUDGET: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-4, "batch_size": 40, "noise_seed": 1}
@@ -132,7 +132,7 @@ def test_gradients_that_overflow_are_no_hook_and_hide_none(broken: str, monkeypa
         hooked = Scores()
         hooked.head.register_forward_hook(lambda layer, args, output: 3 * output)
         # Of the two examples whose gradients are compared, a drawn key may leave both out, in both steps.
-        monkeypatch.setattr("dpfest.trial.NoiseKey.fresh", lambda: NoiseKey.from_seed(1))
+        monkeypatch.setattr("dpfest.training.trial.NoiseKey.fresh", lambda: NoiseKey.from_seed(1))
         with pytest.raises(UserError, match=r"not the loss's.*forward hook"):
             validate(hooked, steep, data()[:64])
 

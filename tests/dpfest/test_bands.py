@@ -14,16 +14,17 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpfest
-from dpfest import bands, correlated
-from dpfest.algorithms import DPSGD, FEST, AdaFEST, Exponential, Threshold
-from dpfest.bands import Strategy, strategy
-from dpfest.box_muller import BLOCK
-from dpfest.correlated import Correlated
+from dpfest.accounting import bands
+from dpfest.accounting.bands import Strategy, strategy
+from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST, Exponential, Threshold
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.parts import RowSums, Shard
-from dpfest.tables import Survivors, TableLayout
-from dpfest.topk import SelectionConfig
+from dpfest.gradients.parts import RowSums, Shard
+from dpfest.gradients.tables import Survivors, TableLayout
+from dpfest.noise.box_muller import BLOCK
+from dpfest.noise.key import NoiseKey
+from dpfest.selection.topk import SelectionConfig
+from dpfest.step import correlated
+from dpfest.step.correlated import Correlated
 from tests.dpfest.reference import filtered
 
 KEY = NoiseKey.from_seed(41)
@@ -155,7 +156,7 @@ def test_noise_of_many_blocks_is_that_of_the_filter_step_by_step(monkeypatch: py
     past = np.zeros((one.bands - 1, rows), dtype=np.int64)  # the latest first
     whole = np.array(one.coefficients[1:])
     own, other = Correlated(1.0, one, steps), Correlated(1.0, one, steps)
-    monkeypatch.setattr(dpfest.gaussian, "_PER_THREAD", BLOCK)
+    monkeypatch.setattr(dpfest.noise.gaussian, "_PER_THREAD", BLOCK)
     for step in range(steps):
         fresh = noise_fresh(step, rows, one.norm).astype(np.int64)
         past = np.vstack([(fresh - whole @ past + 8) // 16, past[:-1]])
@@ -214,7 +215,7 @@ def test_what_is_released_follows_from_the_rounded_release_of_the_filtered_sums(
 
 
 def noise_fresh(step: int, rows: int, deviation: float) -> np.ndarray:
-    return dpfest.gaussian.draw_units(KEY.stream("row noise", step), rows, deviation)
+    return dpfest.noise.gaussian.draw_units(KEY.stream("row noise", step), rows, deviation)
 
 
 def test_a_repeated_step_or_one_out_of_turn_repeats_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfest.batches import PoissonBatches
-from dpfest.noise import NoiseKey
-from dpfest.unproven import ShuffledBatches
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.batches import PoissonBatches
+from dpfest.planning.unproven import ShuffledBatches
 
 KEY = NoiseKey.from_seed(11)
 FALSE_ALARM = 1e-4

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD
-from dpfest.engine import PrivateEngine
+from dpfest.algorithms.rules import DPSGD
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.tables import ascending
+from dpfest.gradients.tables import ascending
+from dpfest.noise.key import NoiseKey
+from dpfest.step.engine import PrivateEngine
 from tests.dpfest.steps import engine_with, released
 
 BATCH = (torch.arange(6) % 4,)

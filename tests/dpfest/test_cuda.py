@@ -26,14 +26,14 @@ from dpfest import (
     Nonprivate,
     PrivateTraining,
     Threshold,
-    gaussian,
 )
-from dpfest.algorithm import Algorithm
-from dpfest.arguments import cipher_for
-from dpfest.box_muller import BLOCK
-from dpfest.noise import AES, CHACHA
-from dpfest.parts import NoisedGradient
-from dpfest.places import RowPlaces
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.noise import gaussian
+from dpfest.noise.box_muller import BLOCK
+from dpfest.noise.key import AES, CHACHA
+from dpfest.noise.places import RowPlaces
+from dpfest.training.arguments import cipher_for
 from tests.dpfest.steps import engine_with, released
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

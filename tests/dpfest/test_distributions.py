@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpfest import distributions
-from dpfest.distributions import bernoulli, distinct, laplace
-from dpfest.gaussian import gaussian_grid
-from dpfest.noise import CIPHERS, Keystream, NoiseKey
+from dpfest.noise import distributions
+from dpfest.noise.distributions import bernoulli, distinct, laplace
+from dpfest.noise.gaussian import gaussian_grid
+from dpfest.noise.key import CIPHERS, Keystream, NoiseKey
 
 FALSE_ALARM = 1e-4
 

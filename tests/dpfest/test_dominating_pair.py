@@ -9,7 +9,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
-from dpfest.dominating_pair import hockey_stick, privacy_loss
+from dpfest.accounting.dominating_pair import hockey_stick, privacy_loss
 
 DELTAS = (1e-3, 1e-5, 1e-7)
 

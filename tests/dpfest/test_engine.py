@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen, Threshold
-from dpfest.engine import PrivateEngine
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen, Threshold
 from dpfest.errors import UserError
-from dpfest.layers import Call, LinearFactors
-from dpfest.noise import NoiseKey
-from dpfest.parts import NoisedGradient
-from dpfest.unproven import Nonprivate
+from dpfest.gradients.layers import Call, LinearFactors
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.unproven import Nonprivate
+from dpfest.step.engine import PrivateEngine
 from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch, engine_with, released
 

@@ -14,12 +14,14 @@ import torch
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
-from dpfest import box_muller, kernels, step_noise
-from dpfest import gaussian as module
-from dpfest.box_muller import BLOCK, Scratch, nearest_normals
-from dpfest.gaussian import add_gaussian, charged_deviation, gaussian, gaussian_grid
-from dpfest.noise import Keystream, NoiseKey
-from dpfest.step_noise import NoiseAhead
+from dpfest import kernels
+from dpfest.noise import box_muller
+from dpfest.noise import gaussian as module
+from dpfest.noise.box_muller import BLOCK, Scratch, nearest_normals
+from dpfest.noise.gaussian import add_gaussian, charged_deviation, gaussian, gaussian_grid
+from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.step import step_noise
+from dpfest.step.step_noise import NoiseAhead
 
 FALSE_ALARM = 1e-4
 GIVEN = NoiseKey.from_seed(1)

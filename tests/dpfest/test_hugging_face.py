@@ -13,8 +13,8 @@ import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
 
-from dpfest.capture import Recorder
-from dpfest.noise import NoiseKey
+from dpfest.gradients.capture import Recorder
+from dpfest.noise.key import NoiseKey
 from tests.dpfest.test_any_model import assert_clipped, one_at_a_time
 
 EXAMPLES, LENGTH, ROWS = 4, 6, 40

@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from dpfest import box_muller, kernels
-from dpfest.algorithms import DPSGD, FEST
-from dpfest.batch import LogicalBatch
-from dpfest.clipped_sum import ClippedSum
-from dpfest.embeddings import _grouped
-from dpfest.gaussian import add_gaussian, gaussian
-from dpfest.noise import NoiseKey
-from dpfest.reading import MicroBatch
-from dpfest.survivors import Contributions
-from dpfest.tables import Survivors, locate
+from dpfest import kernels
+from dpfest.algorithms.rules import DPSGD, FEST
+from dpfest.gradients.batch import LogicalBatch
+from dpfest.gradients.clipped_sum import ClippedSum
+from dpfest.gradients.contributions import Contributions
+from dpfest.gradients.embeddings import _grouped
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.tables import Survivors, locate
+from dpfest.noise import box_muller
+from dpfest.noise.gaussian import add_gaussian, gaussian
+from dpfest.noise.key import NoiseKey
 from tests.dpfest.steps import engine_with
 
 KEY = NoiseKey.from_seed(1)

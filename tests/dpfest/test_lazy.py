@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from dpfest import DPSGD, NoiseKey, PrivacyPlan, PrivateTraining, UserError, plan
-from dpfest.lazy import lacks_noise
-from dpfest.reading import DatasetReader
+from dpfest.gradients.reading import DatasetReader
+from dpfest.step.lazy import lacks_noise
 from tests.dpfest.steps import by_batch, engine_with, released
 
 ROWS, DIM, STEPS, EXAMPLES = 6, 12_000, 7, 40

@@ -9,13 +9,13 @@ import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
 
-from dpfest import accounting
-from dpfest.accounting import Event
-from dpfest.algorithms import AdaFESTPlus, Exponential
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.rules import AdaFESTPlus, Exponential
 from dpfest.errors import UserError
-from dpfest.ledger import BudgetExceeded, Ledger
-from dpfest.privacy_plan import plan
-from dpfest.unproven import Nonprivate
+from dpfest.planning.ledger import BudgetExceeded, Ledger
+from dpfest.planning.privacy_plan import plan
+from dpfest.planning.unproven import Nonprivate
 
 STEP = Event(kind="gaussian", what="step", noise_multiplier=1.0, sampling_probability=0.01)
 SELECTION = Event(kind="gaussian", what="selection", noise_multiplier=20.0)
@@ -32,7 +32,7 @@ def empty(target, *, fidelity="rigorous", fixed_noise_seed=False):
 
 def ledger(events):
     """A ledger whose target is what the events cost, and a hair."""
-    return empty(accounting.epsilon(events, 1e-5) + 1e-9)
+    return empty(accountant.epsilon(events, 1e-5) + 1e-9)
 
 
 def test_equal_events_are_merged_and_epsilon_is_theirs():
@@ -41,13 +41,13 @@ def test_equal_events_are_merged_and_epsilon_is_theirs():
     for event in (SELECTION, STEP, times(9), STEP):
         book.spend(event)
     assert book.events == [SELECTION, times(11)]
-    assert book.epsilon() == accounting.epsilon([SELECTION, times(11)], 1e-5)
+    assert book.epsilon() == accountant.epsilon([SELECTION, times(11)], 1e-5)
 
 
 def test_a_planned_run_is_verified_once_and_ends_at_its_plan(monkeypatch):
     book = ledger([SELECTION, times(50)])
     book.plan([SELECTION, times(50)])
-    monkeypatch.setattr(accounting, "epsilon", lambda *_: pytest.fail("accounted within the plan"))
+    monkeypatch.setattr(accountant, "epsilon", lambda *_: pytest.fail("accounted within the plan"))
     book.spend(SELECTION)
     for _ in range(50):
         book.spend(STEP)
@@ -100,7 +100,7 @@ def test_json_round_trip(fidelity):
     again = Ledger.from_json(json.loads(json.dumps(record)))
     assert again.to_json() == record
     again.spend(times(30, **shuffled))
-    assert again.epsilon() == accounting.epsilon([SELECTION, times(50)], 1e-5)
+    assert again.epsilon() == accountant.epsilon([SELECTION, times(50)], 1e-5)
 
 
 def test_a_forged_record_that_spends_past_its_target_is_refused():
@@ -131,9 +131,9 @@ def test_paper_fidelity_holds_the_claim_to_the_target_and_states_the_sound_cost(
     book = empty(2.0, fidelity="paper")
     book.spend(gumbel)
     book.spend(times(100, steps_per_epoch=100))
-    assert book.epsilon() == pytest.approx(accounting.epsilon([times(100)], 1e-5) + 0.01)
+    assert book.epsilon() == pytest.approx(accountant.epsilon([times(100)], 1e-5) + 0.01)
     one_visit = Event(kind="gaussian", what="step", noise_multiplier=1.0)
-    assert book.sound_epsilon() == pytest.approx(accounting.epsilon([gumbel, one_visit], 1e-5))
+    assert book.sound_epsilon() == pytest.approx(accountant.epsilon([gumbel, one_visit], 1e-5))
     assert book.sound_epsilon() > 4 * book.epsilon()
     said = " ".join(book.statements())
     assert "as if they were Poisson" in said and "the paper claims one draw's" in said
@@ -209,7 +209,7 @@ def test_words_are_a_quick_upper_bound_with_digits_that_say_something():
 def test_epsilon_is_answered_at_any_delta():
     book = empty(8.0)
     book.spend(times(300))
-    assert book.epsilon(1e-8) == accounting.epsilon([times(300)], 1e-8) > book.epsilon() > book.epsilon(1e-3)
+    assert book.epsilon(1e-8) == accountant.epsilon([times(300)], 1e-8) > book.epsilon() > book.epsilon(1e-3)
     assert book.sound_epsilon(1e-8) == book.epsilon(1e-8)
     assert book.epsilon(0.0) == float("inf")
 
@@ -225,7 +225,7 @@ def test_without_privacy_nothing_is_spent_or_claimed():
 
 
 def test_exponential_selection_is_recounted_by_the_published_pair():
-    from dpfest.dominating_pair import privacy_loss
+    from dpfest.accounting.dominating_pair import privacy_loss
 
     book = run(Exponential(rows_per_step=20), 50).ledger()
     book.spend_step(steps=50)
@@ -246,7 +246,7 @@ STREAM = [
 
 
 def stream(planned=STREAM):
-    target = max(accounting.epsilon([SELECTION, step], 1e-5) for step in (times(200), replace(SECOND, count=80)))
+    target = max(accountant.epsilon([SELECTION, step], 1e-5) for step in (times(200), replace(SECOND, count=80)))
     book = empty(target + 1e-9)
     book.plan(planned)
     return book
@@ -259,7 +259,7 @@ def on(event, *part):
 def test_a_stream_is_verified_once_and_spends_each_period_on_its_own(monkeypatch):
     book = stream()
     assert book.events == []
-    monkeypatch.setattr(accounting, "epsilon", lambda *_: pytest.fail("accounted within the plan"))
+    monkeypatch.setattr(accountant, "epsilon", lambda *_: pytest.fail("accounted within the plan"))
     book.spend(on(SELECTION, "period 1", "day 1"))
     book.spend(on(times(200), "period 1"))
     book.spend(on(SELECTION, "period 2", "day 7"))

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 
 import dpfest
 from dpfest import DPSGD, AdaFEST, PrivateTraining, UserError, make_private
-from dpfest.algorithm import Algorithm
+from dpfest.algorithms.algorithm import Algorithm
 
 PLAN: dict[str, Any] = {"epsilon": 4.0, "delta": 1e-4, "batch_size": 40, "steps": 4}
 

@@ -10,9 +10,9 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from dpfest import chacha
 from dpfest.errors import UserError
-from dpfest.noise import AES, CHACHA, CIPHERS, Keystream, NoiseKey, default_cipher
+from dpfest.noise import chacha
+from dpfest.noise.key import AES, CHACHA, CIPHERS, Keystream, NoiseKey, default_cipher
 from tests.dpfest import placed
 
 FALSE_ALARM = 1e-4

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD
-from dpfest.clipped_sum import ClippedSum
-from dpfest.noise import NoiseKey
-from dpfest.tables import Survivors
+from dpfest.algorithms.rules import DPSGD
+from dpfest.gradients.clipped_sum import ClippedSum
+from dpfest.gradients.tables import Survivors
+from dpfest.noise.key import NoiseKey
 from tests.dpfest.steps import engine_with
 
 

@@ -15,8 +15,8 @@ from torch.utils.data import TensorDataset
 
 import dpfest
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.validation import optimizer_faults, refuse
+from dpfest.gradients.validation import optimizer_faults, refuse
+from dpfest.noise.key import NoiseKey
 
 NOISE = 0.5
 

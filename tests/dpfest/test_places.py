@@ -11,17 +11,18 @@ import torch
 from scipy import stats
 from torch import nn
 
-from dpfest import gaussian as module
-from dpfest import places, survivors
-from dpfest.box_muller import BLOCK
-from dpfest.draws import ExampleDraws
-from dpfest.gaussian import add_gaussian, draw_units, gaussian_grid
-from dpfest.lazy import LazyNoise
-from dpfest.noise import CHACHA, CIPHERS, ChaCha, NoiseKey
-from dpfest.places import DensePlaces, MapPlaces, Places, RowPlaces
-from dpfest.survivors import surviving_rows
-from dpfest.tables import Survivors, TableLayout
-from dpfest.thresholding import keep_long_rows, radius_of, row_norms
+from dpfest.gradients.draws import ExampleDraws
+from dpfest.gradients.tables import Survivors, TableLayout
+from dpfest.noise import gaussian as module
+from dpfest.noise import places
+from dpfest.noise.box_muller import BLOCK
+from dpfest.noise.gaussian import add_gaussian, draw_units, gaussian_grid
+from dpfest.noise.key import CHACHA, CIPHERS, ChaCha, NoiseKey
+from dpfest.noise.places import DensePlaces, MapPlaces, Places, RowPlaces
+from dpfest.selection.survivors import surviving_rows
+from dpfest.selection.thresholding import keep_long_rows, radius_of, row_norms
+from dpfest.step.lazy import LazyNoise
+from dpfest.training.histogram import survivors
 from tests.dpfest import placed
 
 KEY = NoiseKey.from_seed(6, cipher=CHACHA)
@@ -78,8 +79,8 @@ def test_undecided_variates_are_decided_by_the_bits_of_their_own_word(monkeypatc
     given = rows_of(list(range(690, 720)))
     at, count = RowPlaces(given.rows, given.shapes), 10 * 3 + 20 * 16
     fast = noise(at, count)
-    monkeypatch.setattr("dpfest.box_muller._TOLERANCE", 2.0**-26)
-    monkeypatch.setattr("dpfest.box_muller._error", lambda logarithm: math.inf)
+    monkeypatch.setattr("dpfest.noise.box_muller._TOLERANCE", 2.0**-26)
+    monkeypatch.setattr("dpfest.noise.box_muller._error", lambda logarithm: math.inf)
     assert np.array_equal(fast, noise(at, count))
 
 
@@ -274,7 +275,7 @@ def test_forward_draws_are_by_example_and_uniform(cipher: str) -> None:
 
 def test_a_rows_noise_in_a_step_is_the_same_with_other_survivors() -> None:
     """The same step under thresholds that let other rows survive: sums are 0, and the noise of common rows equal."""
-    from dpfest.algorithms import AdaFEST
+    from dpfest.algorithms.rules import AdaFEST
     from tests.dpfest.steps import engine_with, released
 
     def step(threshold: float) -> dict[int, Any]:

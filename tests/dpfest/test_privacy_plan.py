@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from dpfest import accounting
-from dpfest.algorithms import ALGORITHMS, AdaFEST
+from dpfest.accounting import accountant
+from dpfest.algorithms.rules import ALGORITHMS, AdaFEST
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.periods import training_steps
-from dpfest.privacy_plan import plan, threshold_for
-from dpfest.survivors import surviving_rows
-from dpfest.topk import SelectionConfig
-from dpfest.unproven import Nonprivate
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.periods import training_steps
+from dpfest.planning.privacy_plan import plan, threshold_for
+from dpfest.planning.unproven import Nonprivate
+from dpfest.selection.survivors import surviving_rows
+from dpfest.selection.topk import SelectionConfig
 
 SIZES = [3, 50, 2_000, 10_000]
 
@@ -29,7 +29,7 @@ def remembered(make_events, target, delta):
     """`calibrate`, once for each question of this file."""
     question = (*make_events(1.0), *make_events(2.0), target, delta)
     if question not in _answers:
-        _answers[question] = accounting.calibrate(make_events, target, delta)
+        _answers[question] = accountant.calibrate(make_events, target, delta)
     return _answers[question]
 
 
@@ -69,7 +69,7 @@ def test_selection_is_composed_before_noise_is_split():
     assert plain.noise_multiplier < plus.noise_multiplier < 1.05 * plain.noise_multiplier
     fest = planned("fest")
     assert fest.noise_multiplier == plus.noise_multiplier
-    assert accounting.epsilon(plus.events, plus.delta) <= 1.0
+    assert accountant.epsilon(plus.events, plus.delta) <= 1.0
 
 
 def test_public_selection_is_free():
@@ -89,11 +89,11 @@ def test_exponential_selection_shares_the_noise_ratio():
 def test_gumbel_is_subtracted_under_paper_and_composed_at_its_true_cost_under_rigorous():
     selection = SelectionConfig(mechanism="gumbel", rows=400, epsilon=0.05)
     paper = planned("fest", privacy=PAPER, selection=selection)
-    trained = accounting.epsilon([paper.events[-1]], paper.delta)
+    trained = accountant.epsilon([paper.events[-1]], paper.delta)
     assert 0.949 < trained <= 0.95 and paper.epsilon == pytest.approx(trained + 0.05)
     rigorous = planned("fest", selection=selection)
     assert rigorous.noise_multiplier > paper.noise_multiplier
-    assert accounting.epsilon(rigorous.events, rigorous.delta) <= 1.0
+    assert accountant.epsilon(rigorous.events, rigorous.delta) <= 1.0
 
 
 def test_caps_make_gumbel_cheaper_than_where_only_the_number_of_features_is_known():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest import DPSGD, MicroBatch, NoiseKey
-from dpfest.gaussian import ROUNDING_ALLOWANCE
+from dpfest.noise.gaussian import ROUNDING_ALLOWANCE
 from tests.dpfest.steps import engine_with
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution, from_gaussian_mechanism
 
-from dpfest.sampled_gaussian import privacy_loss
+from dpfest.accounting.sampled_gaussian import privacy_loss
 
 RATES = (1e-17, 1e-12, 3.5e-6, 0.01, 0.1, 0.5, 0.9, 1 - 1e-9)
 

@@ -21,17 +21,17 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import dpfest
-from dpfest import accounting
-from dpfest.accounting import Event
-from dpfest.algorithms import DPSGD, AdaFEST, Exponential
-from dpfest.bands import strategy
-from dpfest.batches import AllocatedBatches, CyclicBatches, PoissonBatches, TruncatedBatches
-from dpfest.distributions import below
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
+from dpfest.accounting.bands import strategy
+from dpfest.algorithms.rules import DPSGD, AdaFEST, Exponential
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES, SAMPLERS
-from dpfest.ledger import Ledger
-from dpfest.noise import NoiseKey
-from dpfest.sampling import BallsInBins, TruncatedPoisson, default_max_batch_size
+from dpfest.noise.distributions import below
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.batches import AllocatedBatches, CyclicBatches, PoissonBatches, TruncatedBatches
+from dpfest.planning.fidelity import FIDELITIES, SAMPLERS
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.sampling import BallsInBins, TruncatedPoisson, default_max_batch_size
 
 KEY = NoiseKey.from_seed(19)
 FALSE_ALARM = 1e-4
@@ -144,22 +144,22 @@ def test_steps_on_groups_in_turn_cost_their_rounds() -> None:
     assert step is not None and step.bands == 3 and step.sampling_probability == pytest.approx(0.3)
     for count, rounds in ((1, 1), (3, 1), (4, 2), (15, 5), (16, 6)):
         plain = replace(step, bands=None, count=rounds)
-        for ask in (accounting.epsilon, accounting.delta):
+        for ask in (accountant.epsilon, accountant.delta):
             assert ask([replace(step, count=count)], 1e-3) == ask([plain], 1e-3)
         event = dp_event.SelfComposedDpEvent(
             dp_event.PoissonSampledDpEvent(0.3, dp_event.GaussianDpEvent(step.noise_multiplier)), rounds
         )
         theirs = PLDAccountant().compose(event).get_epsilon(1e-3)
-        assert accounting.epsilon([replace(step, count=count)], 1e-3) == pytest.approx(theirs, rel=1e-9)
+        assert accountant.epsilon([replace(step, count=count)], 1e-3) == pytest.approx(theirs, rel=1e-9)
         renyi = RdpAccountant().compose(event).get_epsilon(1e-3)
-        assert accounting.epsilon([replace(step, count=count)], 1e-3) <= renyi
+        assert accountant.epsilon([replace(step, count=count)], 1e-3) <= renyi
     whole = replace(step, sampling_probability=1.0, count=7)
-    assert whole.sampling == "cyclic_poisson" and accounting.epsilon([whole], 1e-3) == pytest.approx(
-        accounting.epsilon([replace(whole, bands=None, count=3)], 1e-3)
+    assert whole.sampling == "cyclic_poisson" and accountant.epsilon([whole], 1e-3) == pytest.approx(
+        accountant.epsilon([replace(whole, bands=None, count=3)], 1e-3)
     )
-    record = accounting.to_record(step)
-    assert record["bands"] == 3 and accounting.from_record(record) == step
-    assert "bands" not in accounting.to_record(planned("poisson").step())  # type: ignore[arg-type]
+    record = accountant.to_record(step)
+    assert record["bands"] == 3 and accountant.from_record(record) == step
+    assert "bands" not in accountant.to_record(planned("poisson").step())  # type: ignore[arg-type]
     for wrong in (
         {"bins": 10, "sampling_probability": 0.1},
         {"kind": "laplace"},
@@ -193,9 +193,9 @@ def test_a_round_of_a_banded_release_costs_what_is_accounted() -> None:
     shares = np.array(one.coefficients) / one.coefficients[0] / one.norm / 1.1  # noise of deviation sigma |a|
     for epsilon in (0.3, 0.8):
         drawn = drawn_delta(shares, 0.3, epsilon, 2_000_000)
-        assert drawn == pytest.approx(accounting.delta([event], epsilon), rel=0.01)
+        assert drawn == pytest.approx(accountant.delta([event], epsilon), rel=0.01)
     longer = drawn_delta(shares * one.norm, 0.3, 0.8, 200_000)  # of columns that are not normalised
-    assert longer > 1.3 * accounting.delta([event], 0.8)
+    assert longer > 1.3 * accountant.delta([event], 0.8)
 
 
 def test_numbers_below_a_bound_are_uniform_and_uneven_words_are_drawn_again() -> None:
@@ -358,8 +358,8 @@ def test_no_truncated_step_of_examples_that_oppose_the_canary_exceeds_the_bound(
     broken = False
     for epsilon in (0.2, 0.8, 1.5, 2.5):
         reached = max(worst_case_of_truncation(size, most, q, sigma, epsilon))
-        assert reached <= accounting.delta([event], epsilon, 1e-3) * (1 + 1e-6)
-        broken = broken or reached > accounting.delta([poisson], epsilon, 1e-3)
+        assert reached <= accountant.delta([event], epsilon, 1e-3) * (1 + 1e-6)
+        broken = broken or reached > accountant.delta([poisson], epsilon, 1e-3)
     if most == 3:
         assert broken, "an accountant that ignores the truncation is wrong"
 

@@ -23,11 +23,12 @@ from scipy import stats
 from scipy.optimize import brentq
 
 import dpfest
-from dpfest import DPSGD, AdaFEST, Search, SearchPlan, accounting, plan_search, select_best
-from dpfest.accounting import Event
-from dpfest.noise import NoiseKey
-from dpfest.search import recount
-from dpfest.search_cost import Profile, by_profile, by_renyi, of_profile
+from dpfest import DPSGD, AdaFEST, Search, SearchPlan, plan_search, select_best
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
+from dpfest.accounting.search_cost import Profile, by_profile, by_renyi, of_profile
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.search import recount
 
 Floats = NDArray[np.float64]
 
@@ -141,7 +142,7 @@ def test_no_search_by_a_gaussian_score_costs_more_than_either_bound(search: Sear
                 return float(np.trapezoid(np.maximum(one - math.exp(epsilon) * other, 0), y)) - delta
 
             worst = max(worst, brentq(excess, 0, 40))
-    assert accounting.epsilon(runs[0], delta) < worst <= min(bounds)
+    assert accountant.epsilon(runs[0], delta) < worst <= min(bounds)
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
@@ -149,15 +150,15 @@ def test_the_profile_bound_is_at_most_the_papers(search: Search) -> None:
     """Koskela, Redberg and Wang (2024): delta_Q(epsilon - ln C) E[K] with one constant C."""
     for runs in ([gaussian(3.0)], [gaussian(0.7, 8192 / 10**6, 123)]):
         delta, e1 = 1e-6, np.linspace(0, 6, 601)
-        profile = accounting.deltas(runs, e1)
+        profile = accountant.deltas(runs, e1)
         if search.distribution == "poisson":
             log_c = search.mean * profile[0]
         else:
             odds = (1 - search.gamma) / search.gamma
             log_c = float(((search.shape + 1) * np.log(np.exp(e1) + odds * profile)).min())
-        papers = log_c + accounting.epsilon(runs, delta / search.mean)
+        papers = log_c + accountant.epsilon(runs, delta / search.mean)
         found = by_profile(search.repeats, [runs], delta)
-        assert accounting.epsilon(runs, delta) < found <= papers * (1 + 1e-3)
+        assert accountant.epsilon(runs, delta) < found <= papers * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("search", SEARCHES, ids=str)
@@ -182,7 +183,7 @@ def test_purely_private_runs_cost_what_the_paper_proves(shape: float) -> None:
 
 def test_a_search_of_one_run_costs_a_run_and_more_runs_cost_more_but_less_than_all_of_them() -> None:
     training = [gaussian(0.7, 8192 / 10**6, 123)]
-    one, all_ten = (accounting.epsilon(training * runs, 1e-6) for runs in (1, 10))
+    one, all_ten = (accountant.epsilon(training * runs, 1e-6) for runs in (1, 10))
     assert Search(1).epsilon([training], 1e-6) == pytest.approx(one, rel=1e-3)
     assert Search(1, "poisson").epsilon([training], 1e-6) > one
     costs = [Search(mean).epsilon([training], 1e-6) for mean in (2, 10, 94)]
@@ -203,8 +204,8 @@ def test_a_grid_costs_as_much_as_its_worst_setting() -> None:
 
 def test_deltas_are_those_of_the_accountant() -> None:
     events, epsilons = [gaussian(1.0, 0.02, 200), gaussian(20.0)], np.linspace(0, 5, 11)
-    one_by_one = [accounting.delta(events, float(epsilon)) for epsilon in epsilons]
-    assert accounting.deltas(events, epsilons) == pytest.approx(one_by_one, rel=1e-6, abs=1e-15)
+    one_by_one = [accountant.delta(events, float(epsilon)) for epsilon in epsilons]
+    assert accountant.deltas(events, epsilons) == pytest.approx(one_by_one, rel=1e-6, abs=1e-15)
     # And below 0, by the divergence in the other direction.
     p, q = np.array([0.2, 0.5, 0.3]), np.array([0.4, 0.1, 0.5])
     for epsilon in (-0.3, -1.0):

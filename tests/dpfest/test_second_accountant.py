@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from dpfest import accounting
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import DPSGD, AdaFEST, Exponential, Threshold
-from dpfest.topk import SelectionConfig, selection_events
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import DPSGD, AdaFEST, Exponential, Threshold
+from dpfest.selection.topk import SelectionConfig, selection_events
 from tests.dpfest import contour
 
 KAGGLE, BATCH, EPOCH = 45_840_617, 2_048, 22_384
@@ -103,7 +103,7 @@ def opacus(events: list[Event], delta: float) -> float | None:
 
 def agreed(events: list[Event], delta: float) -> tuple[float, float, float | None]:
     """Epsilon by the library, by the contour and by Opacus, once they agree."""
-    ours = accounting.epsilon(events, delta)
+    ours = accountant.epsilon(events, delta)
     exact, bound = contour.epsilon(events, delta, near=ours), opacus(events, delta)
     assert exact == pytest.approx(ours, rel=0.01)
     assert exact <= ours * (1 + 1e-6), "ours is an upper bound, and this one is exact"
@@ -139,4 +139,4 @@ def test_the_second_accountant_is_right_where_there_is_a_closed_form() -> None:
 
 def test_every_kind_of_event_is_among_them() -> None:
     kinds = {event.kind for events, _ in LEDGERS.values() for event in events}
-    assert kinds == set(accounting._STATED)
+    assert kinds == set(accountant._STATED)

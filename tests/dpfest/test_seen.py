@@ -12,9 +12,9 @@ from torch.utils.data import TensorDataset
 
 import dpfest
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.seen import seen_by_map, seen_by_selection, survival
-from dpfest.topk import SelectionConfig, noisy_counts
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.seen import seen_by_map, seen_by_selection, survival
+from dpfest.selection.topk import SelectionConfig, noisy_counts
 
 EXAMPLES, BATCH, STEPS, FEATURES = 2_000, 200, 200, 4
 FREQUENCIES = (0, 10, 30, 60, 100, 700)

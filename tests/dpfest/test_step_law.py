@@ -13,9 +13,9 @@ import pytest
 import torch
 from scipy import stats
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import DPSGD, FEST, Threshold
-from dpfest.noise import NoiseKey
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import DPSGD, FEST, Threshold
+from dpfest.noise.key import NoiseKey
 from tests.dpfest.steps import by_batch, engine_with
 from tests.dpfest.test_engine import dense, losses_of, tabular
 

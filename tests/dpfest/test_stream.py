@@ -12,21 +12,12 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from torch import nn
 
-from dpfest import (
-    FEST,
-    BudgetExceeded,
-    NoiseKey,
-    PrivacyPlan,
-    PrivateTraining,
-    SelectionConfig,
-    UserError,
-    accounting,
-    plan,
-)
-from dpfest.algorithms import DPSGD, AdaFESTPlus
-from dpfest.ledger import Ledger
-from dpfest.reading import MicroBatch
-from dpfest.unproven import Nonprivate, epsilon_at_own_rates
+from dpfest import FEST, BudgetExceeded, NoiseKey, PrivacyPlan, PrivateTraining, SelectionConfig, UserError, plan
+from dpfest.accounting import accountant
+from dpfest.algorithms.rules import DPSGD, AdaFESTPlus
+from dpfest.gradients.reading import MicroBatch
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.unproven import Nonprivate, epsilon_at_own_rates
 
 DAYS, BATCH = (400, 400, 420, 400, 300), 50
 
@@ -90,9 +81,9 @@ def test_each_period_samples_and_is_calibrated_on_its_own_examples():
     assert sigmas[2] > 1.2 * sigmas[0]  # the common noise would overspend in the short period
     assert planned.noise_multiplier is None and planned.gradient_noise_multiplier is None
     for step in steps(planned):
-        assert 0.999 < accounting.epsilon([step], planned.delta) <= 1
+        assert 0.999 < accountant.epsilon([step], planned.delta) <= 1
     overspent = [replace(step, noise_multiplier=sigmas[0]) for step in steps(planned)]
-    assert accounting.epsilon(overspent, planned.delta) > 1.05
+    assert accountant.epsilon(overspent, planned.delta) > 1.05
 
 
 @pytest.mark.slow
@@ -219,8 +210,8 @@ def test_a_period_goes_on_after_the_one_before(monkeypatch):
     def check(recorder, clipping_norm, batch, whole_tables):
         checked.append((batch.step, len(batch.parts[0][0].examples), whole_tables))
 
-    monkeypatch.setattr("dpfest.training.check_batch", check)
-    monkeypatch.setattr("dpfest.training.CHECK_EVERY", 10**9)
+    monkeypatch.setattr("dpfest.training.loop.check_batch", check)
+    monkeypatch.setattr("dpfest.training.loop.CHECK_EVERY", 10**9)
 
     def begin(after=None, period=0, loss=losses):
         read, key = (lambda indices, seed: [MicroBatch(indices, torch.from_numpy(indices % 6))]), NoiseKey.from_seed(1)

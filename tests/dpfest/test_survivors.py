@@ -12,9 +12,10 @@ import pytest
 import torch
 from scipy import special, stats
 
-from dpfest.gaussian import gaussian, gaussian_grid
-from dpfest.noise import Keystream, NoiseKey
-from dpfest.survivors import Contributions, survival_probability, surviving_rows, untouched_survivors
+from dpfest.gradients.contributions import Contributions
+from dpfest.noise.gaussian import gaussian, gaussian_grid
+from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.selection.survivors import survival_probability, surviving_rows, untouched_survivors
 
 FALSE_ALARM = 1e-4
 

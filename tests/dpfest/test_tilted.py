@@ -14,9 +14,9 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 import dpfest
-from dpfest import accounting, tilted
-from dpfest.accounting import Event
-from dpfest.tilted import Steps
+from dpfest.accounting import accountant, tilted
+from dpfest.accounting.accountant import Event
+from dpfest.accounting.tilted import Steps
 from tests.dpfest import contour
 
 
@@ -54,9 +54,9 @@ def test_it_composes_steps_of_several_kinds_as_dp_accounting_does(chance: float)
         kind="gaussian", what="step", count=2_000, noise_multiplier=1.1, sampling_probability=2e-4, **cut
     )  # fmt: skip
     events = [gaussian(1, 8.0, 1.0), steps]
-    exact = accounting.epsilon(events, 1e-6)
-    assert tilted.epsilon(accounting._tilted_steps(events), 1e-6) == pytest.approx(exact, rel=3e-4)
-    plain = accounting.epsilon([events[0], gaussian(2_000, 1.1, 2e-4)], 1e-6)
+    exact = accountant.epsilon(events, 1e-6)
+    assert tilted.epsilon(accountant._tilted_steps(events), 1e-6) == pytest.approx(exact, rel=3e-4)
+    plain = accountant.epsilon([events[0], gaussian(2_000, 1.1, 2e-4)], 1e-6)
     assert (exact > plain * (1 + 1e-4)) == bool(chance)
 
 
@@ -107,4 +107,4 @@ def test_the_papers_longest_stream_is_planned(examples: int, batch_size: int) ->
         steps=examples // batch_size,
     )  # fmt: skip
     assert time.monotonic() - started < 60
-    assert 0.998 < accounting.epsilon(made.events, made.delta) <= 1.0
+    assert 0.998 < accountant.epsilon(made.events, made.delta) <= 1.0

@@ -10,17 +10,17 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
-from dpfest import accounting, topk
-from dpfest.accounting import Event
-from dpfest.algorithms import FEST
-from dpfest.arguments import rows_of
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.rules import FEST
 from dpfest.errors import UserError
-from dpfest.fidelity import FIDELITIES
-from dpfest.gaussian import BLOCK, gaussian_grid
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import plan
-from dpfest.selection import counted
-from dpfest.topk import SelectionConfig, noise_scales, rows_selected, selection_events
+from dpfest.noise.gaussian import BLOCK, gaussian_grid
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.fidelity import FIDELITIES
+from dpfest.planning.privacy_plan import plan
+from dpfest.selection.topk import SelectionConfig, noise_scales, rows_selected, selection_events
+from dpfest.training.arguments import rows_of
+from dpfest.training.histogram import counted, topk
 
 HISTOGRAMS = [np.array([5, 900, 7, 800, 3]), np.array([1, 2, 3]), np.array([0, 0, 0, 10_000])]
 
@@ -299,7 +299,7 @@ def test_one_shot_gumbel_with_k_above_1_is_not_epsilon_dp_and_our_event_covers_i
         q = np.array([_probability_of_set(more, s, epsilon) for s in sets])
         for level in (0.0, 0.5, 1.0, 1.4):
             spent = max(np.maximum(a - math.exp(level) * b, 0).sum() for a, b in ((p, q), (q, p)))
-            assert spent <= accounting.delta([event], level) + 1e-12
+            assert spent <= accountant.delta([event], level) + 1e-12
     # The claim does not: delta = 0 at the claimed epsilon is broken.
     p, q = (
         _probability_of_set([2, 0, 0, 0, 0], outcome, epsilon),
@@ -323,7 +323,7 @@ def test_joint_gumbel_draws_cost_what_is_accounted_though_an_example_moves_a_cou
             worst = max(worst, np.abs(np.log(p / q)).max())
             for level in (0.0, 0.3, 0.7, 0.95):
                 spent = max(np.maximum(a - math.exp(level) * b, 0).sum() for a, b in ((p, q), (q, p)))
-                assert spent <= accounting.delta([event], level) + 1e-12
+                assert spent <= accountant.delta([event], level) + 1e-12
     assert share < worst <= k * share
 
 

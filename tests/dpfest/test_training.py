@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import dpfest
 from dpfest import DPSGD, AdaFEST, BudgetExceeded, UserError, make_private
-from dpfest.training import PrivateTraining
+from dpfest.training.loop import PrivateTraining
 
 EXAMPLES, STEPS = 400, 8
 
@@ -162,7 +162,7 @@ def test_dropout_follows_the_key_and_the_example_alone() -> None:
 
 def test_dropout_masks_have_their_rate() -> None:
     """Binomial of 20,000 draws at 0.3: off by 4 deviations once in 16,000 seeds."""
-    from dpfest.draws import ExampleDraws
+    from dpfest.gradients.draws import ExampleDraws
 
     with ExampleDraws(dpfest.NoiseKey.from_seed(0), 0, np.arange(200)):
         kept = (F.dropout(torch.ones(200, 100), 0.3) > 0).float().mean()

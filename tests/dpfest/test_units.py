@@ -31,19 +31,19 @@ from dpfest import (
     UnitConfig,
     Units,
     UserError,
-    accounting,
     make_private,
     select,
 )
-from dpfest.batch import LogicalBatch
-from dpfest.clipped_sum import ClippedSum
-from dpfest.engine import PrivateEngine
-from dpfest.ledger import Ledger
-from dpfest.reading import DatasetReader, MicroBatch, UnitReader
-from dpfest.selection import counted
-from dpfest.tables import Survivors
-from dpfest.training import PrivateTraining
-from dpfest.unproven import Nonprivate
+from dpfest.accounting import accountant
+from dpfest.gradients.batch import LogicalBatch
+from dpfest.gradients.clipped_sum import ClippedSum
+from dpfest.gradients.reading import DatasetReader, MicroBatch, UnitReader
+from dpfest.gradients.tables import Survivors
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.unproven import Nonprivate
+from dpfest.step.engine import PrivateEngine
+from dpfest.training.histogram import counted
+from dpfest.training.loop import PrivateTraining
 from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch, engine_with
 from tests.dpfest.test_engine import CASES, dense_release, losses_of, mixed, tabular, text
@@ -549,7 +549,7 @@ def test_noise_is_calibrated_to_what_a_unit_in_all_periods_pays(algorithm: Any, 
 def test_noise_that_would_do_for_each_period_does_not_for_a_unit_in_all() -> None:
     """No parallel composition: each of four periods costs less than the target, all of them more."""
     planned = stream(DPSGD(), calibrate=noise(3.0))
-    each = [accounting.epsilon([event], planned.delta) for event in planned.events]
+    each = [accountant.epsilon([event], planned.delta) for event in planned.events]
     assert max(each) < 0.7 * planned.epsilon and all(event.part == () for event in planned.events)
     with pytest.raises(dpfest.BudgetExceeded):
         stream(DPSGD(), epsilon=0.9 * planned.epsilon, calibrate=noise(3.0)).ledger()
@@ -583,6 +583,6 @@ def test_units_of_a_stream_are_not_allocated_to_bins_and_truncation_counts_in_ev
     truncated = {"sampling": "truncated_poisson", "max_batch_size": 12}
     planned = stream(DPSGD(), period=2, calibrate=noise(6.0), **truncated)
     assert {(event.max_batch_size, event.dataset_size) for event in planned.events} == {(12, 80), (12, 70)}
-    each = [accounting.epsilon([event], planned.delta) for event in planned.events]
+    each = [accountant.epsilon([event], planned.delta) for event in planned.events]
     assert max(each) < planned.epsilon <= 2 and all(event.part == () for event in planned.events)
     assert planned.epsilon > stream(DPSGD(), period=2, calibrate=noise(6.0)).epsilon, "what is cut off costs too"

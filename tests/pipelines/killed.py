@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dpfest.training import PrivateTraining
+from dpfest.training.loop import PrivateTraining
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
 from pipelines.sweep import _PRELOADED

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.reading import MicroBatch
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.key import NoiseKey
 from pipelines.budget import budget
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dpfest import accounting
-from dpfest.accounting import Event
-from dpfest.algorithms import ALGORITHMS
-from dpfest.bands import strategy
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
+from dpfest.accounting.bands import strategy
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
-from dpfest.topk import SelectionConfig
-from dpfest.unproven import Nonprivate
+from dpfest.planning.unproven import Nonprivate
+from dpfest.selection.topk import SelectionConfig
 from pipelines import budget as stage
 from pipelines.config.compose import Composer
 from pipelines.config.settings import (
@@ -133,7 +133,7 @@ def test_calibrations_are_kept_and_believed_only_if_they_meet_the_target(config,
     sigma = calibrate(steps(1000), 1.0, 1e-5)
     (entry,) = folder.iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(accounting, "calibrate", lambda *_: pytest.fail("calibrated again"))
+        patch.setattr(accountant, "calibrate", lambda *_: pytest.fail("calibrated again"))
         assert calibrate(steps(1000), 1.0, 1e-5) == sigma
     for text in ("", "{", "[]", *(json.dumps({"noise_multiplier": value}) for value in (-1, "2", None, 0.99 * sigma))):
         entry.write_text(text)
@@ -151,7 +151,7 @@ def test_algorithms_that_spend_alike_share_a_calibration(config, tmp_path):
 
 
 def test_another_question_has_another_entry(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(accounting, "calibrate", lambda *_: 1.0)  # its answer does not matter here
+    monkeypatch.setattr(accountant, "calibrate", lambda *_: 1.0)  # its answer does not matter here
     calibrate = stage.remembered_calibration(tmp_path / "runs")
     for epsilon, delta, count in [(1.0, 1e-5, 900), (2.0, 1e-5, 900), (1.0, 1e-6, 900), (1.0, 1e-5, 800)]:
         calibrate(steps(count), epsilon, delta)

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import dpfest
-from dpfest.accounting import Event
-from dpfest.algorithms import ALGORITHMS
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from pipelines.budget import planner
 from pipelines.budget.planner import LEAST_STEPS, MOST_GROWTH, Setting, largest_paying, suggest

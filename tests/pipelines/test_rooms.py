@@ -65,6 +65,21 @@ def test_the_drawing_says_which_room_imports_which_and_runs_one_way() -> None:
     assert found == drawn
 
 
+def test_a_folder_of_the_library_imports_those_above_it_in_the_drawing() -> None:
+    text = (HOME / "ARCHITECTURE.md").read_text(encoding="utf-8").split("## dpfest/")[1].split("\n## ")[0]
+    drawn = re.findall(r"^\| `(\w+)/` \|", text, flags=re.M)
+    folders = {path.name for path in (HOME / "dpfest").iterdir() if (path / "__init__.py").exists()}
+    assert set(drawn) == folders
+    for row in re.findall(r"^\| `(\w+)/` \| (.*) \|$", text, flags=re.M):
+        for module in {path.stem for path in (HOME / "dpfest" / row[0]).glob("[!_]*.py")}:
+            assert f"`{module}`" in row[1], f"{row[0]}/{module} is not in the drawing"
+    for name in MODULES:
+        if name.startswith("dpfest."):
+            above = set(drawn[: drawn.index(room(name))]) if room(name) in drawn else set()
+            used = {room(each) for each in imports(name) if each.startswith("dpfest.")} & folders
+            assert used <= above | {room(name)}, name
+
+
 def test_no_folder_imports_what_is_above_it() -> None:
     for name in MODULES:
         own = name.split(".")[0]

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from dpfest.errors import UserError
-from dpfest.training import PrivateTraining
+from dpfest.training.loop import PrivateTraining
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.data.dataset import Dataset
@@ -451,7 +451,7 @@ def test_epsilon_from_the_summary_and_dp_accounting_alone(tmp_path: Path, algori
 
     privacy, q, steps = summary["privacy"], summary["batch_size"] / summary["examples"], summary["steps"]
     if per_row := privacy["step"].get("epsilon_per_draw"):
-        from dpfest.dominating_pair import privacy_loss
+        from dpfest.accounting.dominating_pair import privacy_loss
 
         rows = privacy["step"]["draws"]
         step = privacy_loss(per_row, rows, privacy["noise_multiplier"], q, 1e-4)

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from dpfest.errors import UserError
-from dpfest.topk import most_frequent
-from dpfest.training import PrivateTraining
+from dpfest.selection.topk import most_frequent
+from dpfest.training.loop import PrivateTraining
 from pipelines.budget import budget
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed

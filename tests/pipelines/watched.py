@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import pipelines.train
-from dpfest.noise import NoiseKey
-from dpfest.training import PrivateTraining
+from dpfest.noise.key import NoiseKey
+from dpfest.training.loop import PrivateTraining
 from pipelines.config.settings import Config
 from pipelines.runs.identity import run_folder
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dpfest.algorithm import PrivateAlgorithm
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.algorithm import PrivateAlgorithm
+from dpfest.algorithms.rules import ALGORITHMS
 from reports import algorithms
 from reports.algorithms import algorithm, label, ordered
 from reports.artifacts import audit, fig8

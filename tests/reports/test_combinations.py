@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from dpfest.errors import UserError
-from dpfest.parts import RowGradient
-from dpfest.training import PrivateTraining
+from dpfest.gradients.parts import RowGradient
+from dpfest.training.loop import PrivateTraining
 from reports import combinations as paths
 from reports.combinations import PATHS, ROWS, SHARDS
 from tests.dpfest.reference import reference_gradient

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dpfest.bands import strategy
+from dpfest.accounting.bands import strategy
 from reports.artifacts import correlated
 from reports.comparison import populations
 from reports.entry import Content, Inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dpfest.accounting import Event
+from dpfest.accounting.accountant import Event
 from reports.costs import FILE, Costs
 
 ONE = Event(kind="gaussian", what="training step", noise_multiplier=3.0, gradient_noise_multiplier=3.0)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from dpfest import accounting
-from dpfest.accounting import Event, to_record
-from dpfest.search_law import Search
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event, to_record
+from dpfest.planning.search_law import Search
 from reports.artifacts.private_search import content
 from reports.build import build
 from reports.comparison import populations
@@ -60,7 +60,7 @@ def test_the_price_is_that_of_all_runs_and_of_a_search_among_them(tmp_path: Path
     (one, three), seen = rows(tmp_path, dpsgd=PAID, frozen=PAID, fest=PAID)
     assert seen == 6, "what a search released is not compared with runs of settings"
     assert (one["epsilon"], one["runs"], one["test"]) == (1.0, 5, 0.75)
-    assert one["composed"] == pytest.approx(accounting.epsilon([PAID] * 5, 1 / EXAMPLES), rel=0.01)
+    assert one["composed"] == pytest.approx(accountant.epsilon([PAID] * 5, 1 / EXAMPLES), rel=0.01)
     assert one["searched"] == pytest.approx(Search(5).epsilon([[PAID]], 1 / EXAMPLES), rel=0.01)
     assert one["search_test"] == pytest.approx(0.72) and one["search_spread"] == pytest.approx(0.02 / 2**0.5)
     assert (one["searches"], one["run_epsilon"]) == (2, 0.7)
@@ -106,5 +106,5 @@ def test_in_a_stream_runs_of_one_period_length_are_composed_part_by_part(tmp_pat
     assert table is not None
     half, whole = (dict(zip((c.name for c in table.columns), row, strict=True)) for row in table.rows)
     assert [(row["period"], row["runs"]) for row in (half, whole)] == [(9, 2), (18, 1)]
-    assert half["composed"] == pytest.approx(accounting.epsilon([PAID] * 2, 1 / EXAMPLES), rel=0.01)
-    assert whole["composed"] == pytest.approx(accounting.epsilon([PAID], 1 / EXAMPLES), rel=0.01)
+    assert half["composed"] == pytest.approx(accountant.epsilon([PAID] * 2, 1 / EXAMPLES), rel=0.01)
+    assert whole["composed"] == pytest.approx(accountant.epsilon([PAID], 1 / EXAMPLES), rel=0.01)

@@ -95,13 +95,23 @@ def frames(path: Path, columns: Sequence[str]) -> Iterator[tuple[pl.DataFrame, f
         table = _scan(path)
         rows = table.select(pl.len()).collect().item()
         for batch in _batches(table.select(columns), rows, path):
-            for frame in batch.iter_slices(FRAME_ROWS):
+            for frame in _slices(batch):
                 done += frame.height
                 yield frame, done / rows
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(path, error, done) from error
     if not done:
         raise UserError(f"{path} holds no row: remove it, or write it again.")
+
+
+def _slices(batch: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield the rows of a batch; where its chunks of memory are large, none from two, of which columns are copied."""
+    chunks = {tuple(column.chunk_lengths()) for column in batch.get_columns()}
+    lengths = chunks.pop() if len(chunks) == 1 else ()
+    start = 0
+    for length in lengths if len(lengths) * FRAME_ROWS <= batch.height else (batch.height,):
+        yield from batch.slice(start, length).iter_slices(FRAME_ROWS)
+        start += length
 
 
 def _batches(table: pl.LazyFrame, rows: int, path: Path) -> Iterator[pl.DataFrame]:

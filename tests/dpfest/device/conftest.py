@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from dpfest import device
+from dpfest import devices
 
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _SIZES = {
@@ -50,4 +50,4 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels serve tensors on the CPU, too."""
-    monkeypatch.setattr(device, "PRETENDED", True)
+    monkeypatch.setattr(devices, "PRETENDED", True)

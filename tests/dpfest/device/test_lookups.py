@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest import device, embeddings
+from dpfest import devices
 from dpfest.errors import UserError
-from dpfest.layers import Call
-from dpfest.parts import RowGradient
-from dpfest.survivors import Contributions
-from dpfest.tables import Survivors, TableLayout
-from dpfest.units import Groups
+from dpfest.gradients import embeddings
+from dpfest.gradients.contributions import Contributions
+from dpfest.gradients.layers import Call
+from dpfest.gradients.parts import RowGradient
+from dpfest.gradients.tables import Survivors, TableLayout
+from dpfest.gradients.units import Groups
 from tests.dpfest.device.conftest import HERE
 
 parts = pytest.importorskip("dpfest.device.parts", reason="the kernels need Triton: pip install triton")
@@ -173,7 +174,7 @@ def test_a_map_has_the_cpus_bits(monkeypatch: pytest.MonkeyPatch, clipping_norm:
     for grid in (2.0**-22, 2.0**-40):
         with monkeypatch.context() as patch:
             ours = made.clipped(clipping_norm, grid).cpu()
-            patch.setattr(device, "PRETENDED", False)
+            patch.setattr(devices, "PRETENDED", False)
             assert torch.equal(ours, on_cpu.clipped(clipping_norm, grid)) and ours.min() > 0
 
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfest import chacha, device
-from dpfest.box_muller import Scratch, nearest_normals
-from dpfest.gaussian import add_gaussian, draw_units, gaussian_grid
-from dpfest.noise import AES, CHACHA, NoiseKey
-from dpfest.places import DensePlaces, MapPlaces, Places, RowPlaces
-from dpfest.survivors import surviving_rows
+from dpfest import devices
+from dpfest.noise import chacha
+from dpfest.noise.box_muller import Scratch, nearest_normals
+from dpfest.noise.gaussian import add_gaussian, draw_units, gaussian_grid
+from dpfest.noise.key import AES, CHACHA, NoiseKey
+from dpfest.noise.places import DensePlaces, MapPlaces, Places, RowPlaces
+from dpfest.selection.survivors import surviving_rows
 from tests.dpfest import placed
 from tests.dpfest.device.conftest import HERE
 
@@ -34,7 +35,7 @@ def added(before: Tensor, at: Places | None, purpose: str, deviation: Any = 0.7,
 def both(monkeypatch: pytest.MonkeyPatch, call: Any) -> tuple[Any, Any]:
     """What kernels make, and the CPU."""
     here = call(HERE)
-    monkeypatch.setattr(device, "PRETENDED", False)
+    monkeypatch.setattr(devices, "PRETENDED", False)
     return here, call(torch.device("cpu"))
 
 
@@ -111,7 +112,7 @@ def test_noise_that_kernels_do_not_draw_is_the_cpus(monkeypatch: pytest.MonkeyPa
         at = RowPlaces(None, [(rows, 3)])
         with monkeypatch.context() as patch:
             here = added(before.to(HERE), at, "row noise", deviation, own)
-            patch.setattr(device, "PRETENDED", False)
+            patch.setattr(devices, "PRETENDED", False)
             assert torch.equal(here, added(before, at, "row noise", deviation, own))
 
 

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 import dpfest
-from dpfest import device, gaussian
-from dpfest.algorithms import FEST, AdaFEST
-from dpfest.noise import CHACHA, NoiseKey
-from dpfest.parts import NoisedGradient
-from dpfest.reading import MicroBatch
-from dpfest.training import PrivateTraining
-from dpfest.trial import check_batch
-from dpfest.units import UnitConfig
+from dpfest import devices
+from dpfest.algorithms.rules import FEST, AdaFEST
+from dpfest.gradients.parts import NoisedGradient
+from dpfest.gradients.reading import MicroBatch
+from dpfest.gradients.units import UnitConfig
+from dpfest.noise import gaussian
+from dpfest.noise.key import CHACHA, NoiseKey
+from dpfest.training.loop import PrivateTraining
+from dpfest.training.trial import check_batch
 from tests.dpfest.device.conftest import HERE
 from tests.dpfest.reference import reference_gradient
 from tests.dpfest.steps import by_batch, engine_with, released
@@ -84,7 +85,7 @@ def test_a_step_on_units_in_micro_batches_is_that_of_the_dense_reference() -> No
 def of_both(monkeypatch: pytest.MonkeyPatch, make: Any) -> Iterator[Any]:
     """What a step is on a device with kernels, and on a CPU."""
     yield make(HERE)
-    monkeypatch.setattr(device, "PRETENDED", False)
+    monkeypatch.setattr(devices, "PRETENDED", False)
     yield make(CPU)
 
 
@@ -165,10 +166,10 @@ def test_a_training_is_the_cpus_and_resumes_to_the_same_bits(monkeypatch: pytest
     def check(*args: Any, **options: Any) -> None:
         checked.append(None if checked else check_batch(*args, **options))
 
-    monkeypatch.setattr("dpfest.training.check_batch", check)
+    monkeypatch.setattr("dpfest.training.loop.check_batch", check)
     run, state = trained(HERE, after=1)
     resumed, _ = trained(HERE, state)
-    monkeypatch.setattr(device, "PRETENDED", False)
+    monkeypatch.setattr(devices, "PRETENDED", False)
     on_cpu, _ = trained(CPU)
     assert checked
     for ours, again, theirs, start in zip(*(own.parameters() for own in (run, resumed, on_cpu, Shop())), strict=True):
@@ -178,18 +179,18 @@ def test_a_training_is_the_cpus_and_resumes_to_the_same_bits(monkeypatch: pytest
 
 def test_kernels_serve_a_gpu_alone_and_where_triton_is(monkeypatch: pytest.MonkeyPatch) -> None:
     values = torch.zeros(1)
-    assert device.serving(values) is None and device.serving() is None and device.build(CPU) == []
-    monkeypatch.setattr(device, "PRETENDED", True)
-    assert device.serving(values) is parts
-    (with_triton,) = device.build(torch.device("cuda"))
+    assert devices.serving(values) is None and devices.serving() is None and devices.build(CPU) == []
+    monkeypatch.setattr(devices, "PRETENDED", True)
+    assert devices.serving(values) is parts
+    (with_triton,) = devices.build(torch.device("cuda"))
     for how in ("none", "unwanted"):
         with monkeypatch.context() as patch:
-            patch.setattr(device, "_parts", device._parts.__wrapped__)
+            patch.setattr(devices, "_parts", devices._parts.__wrapped__)
             if how == "none":
                 patch.setattr(importlib.util, "find_spec", lambda name: None)
             else:
                 patch.setenv("DPFEST_DEVICE_KERNELS", "0")
-            assert device.serving(values) is None and device.build(torch.device("cuda")) != [with_triton]
+            assert devices.serving(values) is None and devices.build(torch.device("cuda")) != [with_triton]
             gaussian.add_gaussian(values, KEY.stream("noise"), 1.0)
     assert values.any()
 
@@ -198,8 +199,8 @@ def test_a_triton_that_cannot_be_imported_is_said_and_not_used(monkeypatch: pyte
     def broken(name: str) -> Any:
         raise ImportError("no driver")
 
-    monkeypatch.setattr(device, "PRETENDED", True)
-    monkeypatch.setattr(device, "_parts", device._parts.__wrapped__)
+    monkeypatch.setattr(devices, "PRETENDED", True)
+    monkeypatch.setattr(devices, "_parts", devices._parts.__wrapped__)
     monkeypatch.setattr(importlib, "import_module", broken)
     with pytest.warns(UserWarning, match=r"cannot be used \(no driver\)"):
-        assert device.serving(torch.zeros(1)) is None
+        assert devices.serving(torch.zeros(1)) is None

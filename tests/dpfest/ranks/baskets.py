@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.reading import MicroBatch
+from dpfest.gradients.reading import MicroBatch
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.small import EXAMPLES, ROWS
 

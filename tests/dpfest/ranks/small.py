@@ -11,18 +11,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import ALGORITHMS, DPSGD
-from dpfest.ledger import Ledger
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD
+from dpfest.gradients.reading import Batch, MicroBatch
+from dpfest.gradients.tables import parameter_groups
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.privacy_plan import PrivacyPlan, plan
+from dpfest.planning.unproven import Nonprivate
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import RankTraining
-from dpfest.reading import Batch, MicroBatch
-from dpfest.tables import parameter_groups
-from dpfest.topk import SelectionConfig
-from dpfest.unproven import Nonprivate
+from dpfest.selection.topk import SelectionConfig
 
 ROWS = (7, 40, 4, 1)
 EXAMPLES, BATCH = 300, 60

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.engine import PrivateEngine
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.key import NoiseKey
 from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import PartReader
-from dpfest.reading import MicroBatch
+from dpfest.step.engine import PrivateEngine
 from tests.dpfest.ranks import baskets, small, test_states
 from tests.dpfest.ranks.baskets import Baskets
 from tests.dpfest.ranks.test_steps import assert_a_step_of_one_process, plans, trained

@@ -17,19 +17,19 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from dpfest.algorithms import DPSGD, AdaFEST
-from dpfest.engine import PrivateEngine
-from dpfest.gaussian import ROUNDING_ALLOWANCE, add_gaussian
-from dpfest.noise import NoiseKey
-from dpfest.parts import DenseSums, Shard
+from dpfest.algorithms.rules import DPSGD, AdaFEST
+from dpfest.gradients.parts import DenseSums, Shard
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.gaussian import ROUNDING_ALLOWANCE, add_gaussian
+from dpfest.noise.key import NoiseKey
 from dpfest.ranks.group import Group
 from dpfest.ranks.lazy import ShardLazyNoise
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import PartReader
-from dpfest.reading import MicroBatch
-from dpfest.step_noise import Independent
-from dpfest.survivors import survival_probability
+from dpfest.selection.survivors import survival_probability
+from dpfest.step.engine import PrivateEngine
+from dpfest.step.step_noise import Independent
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
 from tests.dpfest.steps import engine_with

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from dpfest.algorithms import AdaFEST
+from dpfest.algorithms.rules import AdaFEST
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import PrivacyPlan
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.ranks.group import Group
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import RankTraining

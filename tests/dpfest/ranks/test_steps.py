@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms import Exponential
-from dpfest.engine import PrivateEngine
+from dpfest.algorithms.rules import Exponential
 from dpfest.errors import UserError
-from dpfest.ledger import Ledger
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import PrivacyPlan
+from dpfest.gradients.reading import MicroBatch, Read, request_of
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.ledger import Ledger
+from dpfest.planning.privacy_plan import PrivacyPlan
+from dpfest.planning.unproven import Nonprivate
 from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from dpfest.ranks.training import PartReader, RankTraining
-from dpfest.reading import MicroBatch, Read, request_of
-from dpfest.unproven import Nonprivate
+from dpfest.step.engine import PrivateEngine
 from tests.dpfest.ranks import small
 from tests.dpfest.ranks.together import together
 from tests.dpfest.steps import engine_with

@@ -14,14 +14,14 @@ import torch
 from scipy.stats import binomtest
 
 from cli.audit import SETTINGS
-from dpfest import accounting
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import ALGORITHMS
-from dpfest.bands import strategy
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
+from dpfest.accounting.bands import strategy
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.parts import RowGradient
+from dpfest.gradients.parts import RowGradient
+from dpfest.noise.key import NoiseKey
 from pipelines.audit.audit import PRIVATE_ALGORITHMS, audit, read, write
 from pipelines.audit.bound import Draws, lower_bound, refuted
 from pipelines.audit.pair import DROPPED, NOISED, REPLICAS, Pair
@@ -73,7 +73,7 @@ def test_the_bound_nears_the_truth_of_randomised_response() -> None:
 def test_the_bound_exceeds_the_truth_no_more_often_than_it_says() -> None:
     """A mechanism at exactly its claim is called broken in at most 5% of audits (about 0.3%: both rates must err)."""
     generator, deviation, delta = np.random.default_rng(1), 1.0, 0.05
-    truth = accounting.epsilon([accounting.Event(kind="gaussian", what="audited", noise_multiplier=deviation)], delta)
+    truth = accountant.epsilon([accountant.Event(kind="gaussian", what="audited", noise_multiplier=deviation)], delta)
     bounds = [lower_bound(gaussian_draws(generator, 10_000, deviation), delta, 0.95) for _ in range(200)]
     assert np.mean(np.array(bounds) > truth) <= 0.05
     assert np.mean(bounds) > 0.7 * truth

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import DPSGD, AdaFEST
-from dpfest.noise import NoiseKey
-from dpfest.privacy_plan import plan
-from dpfest.units import UnitConfig
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import DPSGD, AdaFEST
+from dpfest.gradients.units import UnitConfig
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.privacy_plan import plan
 from pipelines.audit.audit import audit
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import REPLICAS, Pair

@@ -10,8 +10,8 @@ import pytest
 from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
-from dpfest import accounting
-from dpfest.accounting import Event
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
 from pipelines.audit.attack import Attack
 from pipelines.audit.family import Family
 from pipelines.audit.guesses import Guesses, Points, epsilon_at_delta, p_value, refutes
@@ -103,7 +103,7 @@ def test_what_all_points_allow_is_the_inverse_of_the_gaussians_trade_off_curve()
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_bounds_of_a_gaussian_on_independent_coordinates_are_honest_and_near(attack: Attack, epsilon: float) -> None:
     """Of 30 runs each, a bound above the truth would be allowed in 5%, and occurs in none; the seed is fixed."""
-    sigma = accounting.calibrate(lambda sigma: [gaussian(sigma)], epsilon, DELTA)
+    sigma = accountant.calibrate(lambda sigma: [gaussian(sigma)], epsilon, DELTA)
     generator, canaries, family = np.random.default_rng(7), 20_000, Family([gaussian(sigma)], DELTA)
     runs = []
     for _ in range(30):
@@ -117,7 +117,7 @@ def test_bounds_of_a_gaussian_on_independent_coordinates_are_honest_and_near(att
 
 
 def test_half_the_noise_is_refuted() -> None:
-    sigma = accounting.calibrate(lambda sigma: [gaussian(sigma)], 2.0, DELTA)
+    sigma = accountant.calibrate(lambda sigma: [gaussian(sigma)], 2.0, DELTA)
     generator, family = np.random.default_rng(8), Family([gaussian(sigma)], DELTA)
     present = generator.random(20_000) < 0.5
     guesses = Attack(100, 100).guess(present + sigma / 2 * generator.normal(size=20_000), present)
@@ -127,6 +127,6 @@ def test_half_the_noise_is_refuted() -> None:
 def test_the_claim_is_a_member_of_its_family_and_noise_orders_it() -> None:
     step = Event(kind="gaussian", what="step", count=64, sampling_probability=0.125, noise_multiplier=2.0)
     family = Family([step, gaussian(8.0)], DELTA)
-    assert family.claim == pytest.approx(accounting.epsilon([step, gaussian(8.0)], DELTA), rel=2e-3)
+    assert family.claim == pytest.approx(accountant.epsilon([step, gaussian(8.0)], DELTA), rel=2e-3)
     found = [family.refuted(Guesses(20_000, 400, right, False), 0.95) for right in range(200, 401, 50)]
     assert found == sorted(found) and found[0] == 0 and found[-1] > family.claim

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from dpfest.accounting import Event
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import ALGORITHMS, DPSGD
-from dpfest.engine import PrivateEngine
-from dpfest.noise import NoiseKey
-from dpfest.parts import NoisedGradient, RowGradient
-from dpfest.privacy_plan import PrivacyPlan, plan
+from dpfest.accounting.accountant import Event
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD
+from dpfest.gradients.parts import NoisedGradient, RowGradient
+from dpfest.gradients.reading import MicroBatch
+from dpfest.noise.key import NoiseKey
+from dpfest.planning.privacy_plan import PrivacyPlan, plan
 from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
-from dpfest.reading import MicroBatch
-from dpfest.topk import SelectionConfig
+from dpfest.selection.topk import SelectionConfig
+from dpfest.step.engine import PrivateEngine
 from pipelines.audit.bound import Draws, lower_bound
 from pipelines.audit.pair import ROWS, Model, Pair
 from tests.dpfest.ranks import small

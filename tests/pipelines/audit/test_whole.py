@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cli.audit import SETTINGS
-from dpfest.algorithms import DPSGD, AdaFEST, Threshold
-from dpfest.noise import NoiseKey
-from dpfest.topk import SelectionConfig
+from dpfest.algorithms.rules import DPSGD, AdaFEST, Threshold
+from dpfest.noise.key import NoiseKey
+from dpfest.selection.topk import SelectionConfig
 from pipelines.audit.attack import Law
 from pipelines.audit.audit import read_whole, write
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS, Examples, Run

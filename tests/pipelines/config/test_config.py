@@ -13,7 +13,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from dpfest.algorithms import ALGORITHMS
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from pipelines.config.compose import Composer, override_text
 from pipelines.config.schema import build, in_keys, nearest, unknown_key

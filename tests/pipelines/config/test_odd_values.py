@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from dpfest import accounting
-from dpfest.accounting import Event
+from dpfest.accounting import accountant
+from dpfest.accounting.accountant import Event
 from dpfest.errors import UserError
-from dpfest.privacy_plan import PrivacyPlan
+from dpfest.planning.privacy_plan import PrivacyPlan
 from pipelines import budget
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
@@ -62,7 +62,7 @@ def test_odd_values_are_refused_by_name_or_can_be_planned(base: list[str], monke
     """Slow but for three, a stream, a file and texts: each key of each base takes 21 values."""
     monkeypatch.setattr(budget, "remembered_calibration", lambda config: quick_calibration)
     monkeypatch.setattr(PrivacyPlan, "epsilon", property(lambda plan: plan.events and 1.0))
-    monkeypatch.setattr(accounting, "epsilon", lambda events, delta, interval=0.0: 1.0)
+    monkeypatch.setattr(accountant, "epsilon", lambda events, delta, interval=0.0: 1.0)
     overrides = [*base, "budget.examples=100000", "paths.data=no/data", "paths.runs=no/runs"]
     values = OmegaConf.to_container(Composer().compose(overrides), resolve=True)
     assert isinstance(values, dict)

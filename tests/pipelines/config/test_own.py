@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpfest.algorithms import AdaFEST
+from dpfest.algorithms.rules import AdaFEST
 from dpfest.errors import UserError
 from pipelines.config.code import named_code
 from pipelines.config.compose import Composer
@@ -30,7 +30,7 @@ import dpfest
 @dataclass(frozen=True)
 class Every(dpfest.PrivateAlgorithm):
     nth: int = 2
-    choice = dpfest.algorithm.INDEPENDENT
+    choice = dpfest.algorithms.algorithm.INDEPENDENT
 
     def survivors(self, shard, measured, cost, step):
         return torch.arange(step % self.nth, shard.layout.total_rows, self.nth)

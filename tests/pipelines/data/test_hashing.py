@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from pipelines.data import compiled
-from pipelines.data.clicks.table_columns import keys
+from pipelines.data.clicks.table_columns import BadValueError, Transform, keys, transform, transformed
 from pipelines.data.hashing import BLANK_KEY, bucket, content_uniforms, line_content, splitmix64, text_key, text_keys
 
 
@@ -94,6 +94,7 @@ def test_the_numbers_of_lines_are_uniform() -> None:
 
 TEXTS = ["", None, "0", "-0", "-1", "007", "7.0", "+5", "-", " 5", "5 ", "1e3", "a" * 12, "b" * 13, "c" * 8, "é" * 9]
 TEXTS += [str(value) for value in (2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 2**64 - 1, 10**20)]
+TEXTS += ["abcdefghijklmnopqrstuvwxyz0123456789"[:length] for length in range(1, 36)]
 COLUMNS = {
     "texts": pl.Series(TEXTS),
     "a slice": pl.Series(TEXTS * 3)[5:-7],
@@ -127,3 +128,19 @@ def test_compiled_contents_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -
         line_content([np.zeros(100, np.int32)])
     bits = [int(word) for word in np.where(np.isnan(real) | (real == 0), 0, real).view(np.uint64)]
     assert loops[5] == _content(int(whole[5]), bits[5], int(whole[5]), int(whole[5]))
+
+
+@pytest.mark.skipif(compiled._library is None, reason="nothing was compiled")
+@pytest.mark.parametrize("change", [transform("x", text) for text in ("log1p", "none", "standard(40, 15)")])
+def test_compiled_numbers_have_the_same_bits(change: Transform, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    real = np.array([0.0, -0.0, np.nan, -np.nan, 5e-324, 3e38, -3e38, 40.0, *random.normal(0, 100, size=993)])
+    column = pl.Series("x", real)
+    loops = transformed(real, change, column, np.empty(len(real), np.float32))
+    for wrong in (np.inf, -np.inf, 1e300) if change == Transform() else (np.inf, -np.inf):
+        with pytest.raises(BadValueError, match=r"^x is .*, too large a number"):
+            transformed(np.append(real, wrong), change, column.append(pl.Series([wrong])), np.empty(1002, np.float32))
+        column = pl.Series("x", real)
+    monkeypatch.setattr(compiled, "_library", None)
+    assert loops.tobytes() == transformed(real, change, column, np.empty(len(real), np.float32)).tobytes()
+    assert np.isfinite(loops).all()

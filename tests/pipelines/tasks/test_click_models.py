@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithm import Algorithm
-from dpfest.algorithms import DPSGD, FEST, AdaFEST
+from dpfest.algorithms.algorithm import Algorithm
+from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
+from dpfest.noise.key import NoiseKey
 from pipelines.bench.sections import bench
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, schema, typed

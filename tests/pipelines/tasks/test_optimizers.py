@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpfest.errors import UserError
-from dpfest.optimizers import AdamBC
+from dpfest.training.optimizers import AdamBC
 from pipelines.tasks.optimizers import (
     DenseOptimizerConfig,
     OptimizerConfig,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dpfest.errors import UserError
-from dpfest.training import PrivateTraining
+from dpfest.training.loop import PrivateTraining
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.data.dataset import Dataset

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfest.algorithms import DPSGD, AdaFEST
-from dpfest.binding import describe
-from dpfest.clipped_sum import ClippedSum
-from dpfest.engine import PrivateEngine
+from dpfest.algorithms.rules import DPSGD, AdaFEST
 from dpfest.errors import UserError
-from dpfest.noise import NoiseKey
-from dpfest.tables import Survivors
-from dpfest.training import PrivateTraining
+from dpfest.gradients.clipped_sum import ClippedSum
+from dpfest.gradients.tables import Survivors
+from dpfest.noise.key import NoiseKey
+from dpfest.step.engine import PrivateEngine
+from dpfest.training.binding import describe
+from dpfest.training.loop import PrivateTraining
 from pipelines.bench.sections import bench
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed

@@ -213,8 +213,9 @@ def test_days_without_meaning_are_refused(tmp_path: Path, days: int | list[int])
         run(Criteo1TBConfig(path=str(tmp_path / "source"), days=days), tmp_path / "data")
 
 
-@pytest.mark.long("starts processes that import torch, and makes two days twice")
+@pytest.mark.slow
 def test_days_made_in_processes_are_the_same(tmp_path: Path) -> None:
+    """Slow: starts processes that import torch, and makes two days twice."""
     config = _source(tmp_path / "source")
     assert _rows(run(config, tmp_path / "one")) == _rows(run(config, tmp_path / "two", jobs=2))
 

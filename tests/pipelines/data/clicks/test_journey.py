@@ -24,6 +24,7 @@ def journey(prepared: Path) -> Dataset:
     return Dataset.open(run(JourneyConfig(), prepared))
 
 
+@pytest.mark.slow
 def test_every_line_is_there_and_half_were_bought_at_a_discount(journey: Dataset) -> None:
     assert sum(journey.rows.values()) == LINES == 1_469_307
     positives = sum(split["positives"] for split in journey.description["splits"].values())
@@ -34,6 +35,7 @@ def test_every_line_is_there_and_half_were_bought_at_a_discount(journey: Dataset
     assert len(dates) >= 363 and dates == sorted(set(dates) & set(range(366)))
 
 
+@pytest.mark.slow
 def test_numbers_are_finite_and_of_unit_size(journey: Dataset) -> None:
     numeric = np.concatenate([rows.numeric for rows in journey.split("validation").chunks(50_000)])
     assert np.isfinite(numeric).all() and np.abs(numeric).max() <= 5

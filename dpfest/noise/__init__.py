@@ -1,0 +1,1 @@
+"""Random bits and exact draws: the key, its keystreams, and distributions whose law holds for the floats themselves."""

@@ -1,0 +1,1 @@
+"""Plans and ledgers: from a target epsilon to noise, samplers of batches, and what was spent."""

@@ -1,0 +1,1 @@
+"""The private step: its order, its noise, and where rows lie in one process."""

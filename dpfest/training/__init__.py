@@ -1,0 +1,1 @@
+"""Training: the loop, its checks and saved states, and rows counted beforehand."""

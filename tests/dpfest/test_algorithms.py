@@ -17,8 +17,8 @@ from dpfest.errors import UserError
 from dpfest.gradients.parts import NoisedGradient, RowSums, Shard
 from dpfest.gradients.tables import Survivors
 from dpfest.noise.key import NoiseKey
+from dpfest.selection import survivors
 from dpfest.selection.survivors import draw_rows
-from dpfest.training.histogram import survivors
 from tests.dpfest.steps import by_batch, engine_with, released
 
 

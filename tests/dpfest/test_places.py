@@ -19,10 +19,10 @@ from dpfest.noise.box_muller import BLOCK
 from dpfest.noise.gaussian import add_gaussian, draw_units, gaussian_grid
 from dpfest.noise.key import CHACHA, CIPHERS, ChaCha, NoiseKey
 from dpfest.noise.places import DensePlaces, MapPlaces, Places, RowPlaces
+from dpfest.selection import survivors
 from dpfest.selection.survivors import surviving_rows
 from dpfest.selection.thresholding import keep_long_rows, radius_of, row_norms
 from dpfest.step.lazy import LazyNoise
-from dpfest.training.histogram import survivors
 from tests.dpfest import placed
 
 KEY = NoiseKey.from_seed(6, cipher=CHACHA)

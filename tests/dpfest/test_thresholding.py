@@ -20,8 +20,8 @@ from dpfest.gradients.tables import Survivors, TableLayout
 from dpfest.noise.gaussian import NormalRows, add_gaussian
 from dpfest.noise.key import Keystream, NoiseKey
 from dpfest.noise.precise import precise
+from dpfest.selection import thresholding
 from dpfest.selection.thresholding import keep_long_rows, long_rows, radius_of, row_norms, tail, untouched_rows
-from dpfest.training.histogram import thresholding
 from tests.dpfest.steps import by_batch, engine_with, released
 from tests.dpfest.test_engine import losses_of, tabular
 from tests.dpfest.test_training import STEPS, take, training, weights

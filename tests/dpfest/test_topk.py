@@ -18,9 +18,10 @@ from dpfest.noise.gaussian import BLOCK, gaussian_grid
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.fidelity import FIDELITIES
 from dpfest.planning.privacy_plan import plan
+from dpfest.selection import topk
 from dpfest.selection.topk import SelectionConfig, noise_scales, rows_selected, selection_events
 from dpfest.training.arguments import rows_of
-from dpfest.training.histogram import counted, topk
+from dpfest.training.histogram import counted
 
 HISTOGRAMS = [np.array([5, 900, 7, 800, 3]), np.array([1, 2, 3]), np.array([0, 0, 0, 10_000])]
 

@@ -21,7 +21,10 @@ def run_init(path: str, label: str | None, name: str | None, force: bool) -> Non
         if proposal.of(role):
             console.print(f"[bold]{role}[/bold]: {MEANS[role]}")
     units = " or ".join(f"privacy.unit={unit}" for unit in proposal.units)
-    console.print("[bold]epsilon[/bold] covers one row" + (f"; with {units}, all rows of one" if units else ""))
+    console.print(
+        "[bold]epsilon[/bold] covers one row"
+        + (f"; with {units}, all rows of one, and train.batch_size counts these" if units else "")
+    )
     console.print(
         f"\nWrote {target}, a guess from {proposal.sampled:,} of {proposal.rows:,} rows. Read and correct it, then:\n",
         highlight=False,

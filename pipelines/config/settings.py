@@ -174,7 +174,7 @@ class TrainConfig:
             draws the pending noise, so this can change the result.
         checkpoint_every: steps between checkpoints, from which a killed run resumes.
         log_every: steps between entries of metrics.jsonl, and between updates of terminal or log (loss, reduction,
-            epsilon so far). The last step is always logged.
+            epsilon so far); at most a twentieth of all steps. The last step is always logged.
         save_model: whether a finished run keeps its weights.
         calibrate: ``platt`` to fit, on validation rows, the two numbers that make scores of clicks probabilities; they
             are released, and validation rows are outside of the guarantee. ``none`` leaves them out.

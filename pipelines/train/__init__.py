@@ -255,7 +255,8 @@ class Run:
     def _log(self, taken: Step, report: Reporter) -> None:
         """Log progress to ``private/`` and the terminal (in a sweep, to a log that its owner alone can read), since the
         loss of the raw batch is private."""
-        if self.step % self.config.train.log_every and self.step != self.steps:
+        every = min(self.config.train.log_every, max(1, self.steps // 20))  # of a short run, too, a curve
+        if self.step % every and self.step != self.steps:
             return
         rows, private = taken.release.rows_per_table, taken.private
         self._metrics(

@@ -45,7 +45,9 @@ def data() -> TensorDataset:
     return TensorDataset(torch.from_numpy(ids), torch.ones(EXAMPLES))
 
 
-@pytest.mark.parametrize("norm", [1.0, 3.0])  # below and above the norm of a map, sqrt(4)
+@pytest.mark.parametrize(
+    "norm", [pytest.param(1.0, marks=pytest.mark.slow), 3.0]
+)  # below and above the norm of a map, sqrt(4)
 def test_rows_survive_as_often_as_their_frequency_says(norm: float) -> None:
     """Normal approximation of 200 steps and six rows: false alarm below 1e-3 at the right law; twice the noise is
     rejected."""

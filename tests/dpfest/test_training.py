@@ -509,7 +509,7 @@ def test_batches_are_the_poisson_sample_of_the_key_and_empty_ones_are_not_collat
     assert 0 not in collated
 
 
-@pytest.mark.parametrize("kind", [dpfest.FEST, dpfest.AdaFESTPlus])
+@pytest.mark.parametrize("kind", [dpfest.FEST, pytest.param(dpfest.AdaFESTPlus, marks=pytest.mark.slow)])
 def test_rows_chosen_beforehand_are_the_only_ones_that_move(kind: Any) -> None:
     threshold = {"threshold": 0.5} if kind is dpfest.AdaFESTPlus else {}
     algorithm = kind(selection=dpfest.SelectionConfig(rows=8, noise_multiplier=5.0), **threshold)

@@ -74,7 +74,7 @@ def opened(settings: Config) -> Stream:
     ("algorithm", "every"),
     [
         ("adafest_plus", 100),
-        ("nonprivate", 3),
+        pytest.param("nonprivate", 3, marks=pytest.mark.slow),
         pytest.param("adafest_plus", 3, marks=pytest.mark.slow),
         pytest.param("adafest_plus optimizer.average=0.5", 1, marks=pytest.mark.slow),
     ],

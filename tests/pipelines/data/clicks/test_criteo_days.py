@@ -290,7 +290,7 @@ def test_two_at_once_make_each_day_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert Stream.open(folder).rows_of_day == [200] * 3
 
 
-@pytest.mark.parametrize("kind", ["tsv", "parquet"])
+@pytest.mark.parametrize("kind", ["tsv", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_neither_rows_nor_text_of_a_day_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Of what Python and NumPy allocate: 6,000 more rows of 164 bytes would be 1 MB, and their text more."""
     monkeypatch.setattr(blocks.LineBlocks.__init__, "__defaults__", (50_000,))

@@ -83,7 +83,7 @@ def test_a_dataset_of_people(tmp_path: Path) -> None:
     assert np.abs(numeric.mean(0)).max() < 0.2 and 0.8 < numeric.std(0).min() < numeric.std(0).max() < 1.2
 
 
-@pytest.mark.parametrize(("first_year", "days"), [(1940, 1), (1940, 7), (2010, 8)])
+@pytest.mark.parametrize(("first_year", "days"), [(1940, 1), (2010, 8), pytest.param(1940, 7, marks=pytest.mark.slow)])
 def test_slices_are_years_that_rise_and_hold_every_person_once(tmp_path: Path, first_year: int, days: int) -> None:
     config = NamesStreamConfig(rows=5_000, first_year=first_year, days=days)
     stream = Stream.open(run(config, tmp_path))

@@ -33,6 +33,7 @@ def test_every_flight_with_a_known_delay_is_there_and_the_others_are_counted(fli
     assert positives / 327_346 == pytest.approx(0.2371, abs=5e-5)
 
 
+@pytest.mark.slow
 def test_it_has_the_layout_of_criteo(flights: Dataset) -> None:
     assert len(flights.numeric_names) == 13 and len(flights.vocabulary_sizes) == 26
     assert 207_000 <= sum(flights.vocabulary_sizes) <= 253_000

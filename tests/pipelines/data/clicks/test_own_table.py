@@ -278,6 +278,7 @@ def _killed_within(parent: Connection, overrides: list[str]) -> None:
     preprocess(typed(Composer().compose(overrides)))
 
 
+@pytest.mark.slow
 def test_killed_half_way_it_leaves_no_data_and_the_same_command_makes_them(here: Path) -> None:
     change("yield", "if start and Path('armed').exists():\n                os.kill(os.getpid(), 9)\n            yield")
     change("import polars", "import os\nimport polars")

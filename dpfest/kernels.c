@@ -332,7 +332,7 @@ int64_t dpfest_group_lookups(const int64_t *row, const int64_t *example, int64_t
     return distinct;
 }
 
-/* Reference: survivors.py, Contributions.clipped. weight [examples] is room; sums [rows] receives the map. */
+/* Reference: contributions.py, Contributions.clipped. weight [examples] is room; sums [rows] receives the map. */
 FOR_EACH_PROCESSOR
 void dpfest_clipped_map(const int64_t *example, const int64_t *row_of, int64_t pairs, int64_t examples, int64_t rows,
                         double clipping_norm, double grid, double *weight, double *sums)

@@ -160,7 +160,7 @@ def group_lookups(row: Tensor, example: Tensor, sizes: Sequence[int], merged: bo
 
 
 def clipped_map(example: Tensor, row_of: Tensor, examples: int, rows: int, clipping_norm: float, grid: float) -> Tensor:
-    """See :meth:`dpfest.selection.survivors.Contributions.clipped`."""
+    """See :meth:`dpfest.gradients.contributions.Contributions.clipped`."""
     example, row_of = example.contiguous(), row_of.contiguous()
     weight, sums = torch.empty(examples, dtype=torch.float64), torch.empty(rows, dtype=torch.float64)
     library.dpfest_clipped_map(

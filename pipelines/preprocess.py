@@ -28,7 +28,8 @@ def preprocess(config: Config) -> Path:
     summary.
 
     Returns:
-        Its folder, for :meth:`Stream.open`, or for :meth:`Dataset.open` if it is no stream of several days.
+        Its folder, for :meth:`Stream.open`, or for :meth:`~pipelines.data.dataset.Dataset.open` if it is no stream of
+        several days.
 
     Raises:
         UserError: A setting is invalid, or the source is missing or malformed. Nothing is kept then except completed

@@ -136,7 +136,7 @@ def map_sums(example, row_of, counts, sums, pairs, reals, BLOCK: tl.constexpr):
 
 
 def clipped_map(example: Tensor, row_of: Tensor, examples: int, rows: int, clipping_norm: float, grid: float) -> Tensor:
-    """Do what :meth:`dpfest.selection.survivors.Contributions.clipped` does, on a grid."""
+    """Do what :meth:`dpfest.gradients.contributions.Contributions.clipped` does, on a grid."""
     counts = torch.zeros(examples, dtype=torch.int32, device=example.device)
     sums = torch.zeros(rows, dtype=torch.int64, device=example.device)
     pairs = len(example)

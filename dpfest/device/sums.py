@@ -236,6 +236,7 @@ def add_squared_norms(pairs: Any, factors: Sequence[Factors], squared_norms: Ten
     plain = [
         one for one in factors
         if own and isinstance(one, LinearFactors) and one.groups is None and one.inputs.dim() == 2
+        and type(one).squared_norms is LinearFactors.squared_norms
     ]  # fmt: skip
     for layer in factors:
         if not any(layer is one for one in plain):

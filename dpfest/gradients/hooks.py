@@ -38,8 +38,8 @@ class LayerHooks:
     def place(self) -> None:
         """Put the hooks behind those that the layer has.
 
-        A table's subclass may do more than look up, within which functions do so: it gets none.
-        As ``register_forward_hook`` does, without its handle, which takes ten times as long.
+        As ``register_forward_hook`` does, without its handle, which takes ten times as long. A table's subclass may do
+        more than look up, within which functions do so: it gets none.
         """
         layer = self.layer
         layer._forward_pre_hooks[_PLACE] = self.before
@@ -57,12 +57,12 @@ class LayerHooks:
             hooks.pop(_PLACE, None)
 
     def before(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """See :meth:`dpfest.gradients.capture.Recording.before_layer`."""
+        """See :meth:`dpfest.gradients.recording.Recording.before_layer`."""
         assert self._recorder.recording is not None
         self._recorder.recording.before_layer(self, args, kwargs)
 
     def after(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """See :meth:`dpfest.gradients.capture.Recording.after_layer`."""
+        """See :meth:`dpfest.gradients.recording.Recording.after_layer`."""
         assert self._recorder.recording is not None
         return self._recorder.recording.after_layer(self, args, kwargs, output)
 

@@ -4,8 +4,7 @@ Such a tensor is *shared*: all examples use it, and so is what is computed from 
 takes shared tensors together with tensors that count the examples (``x + bias``, ``hidden @ table.T``), the function is
 a call like that of a layer: cut from autograd, differentiated by example (:mod:`dpfest.gradients.module_gradients`),
 and pulled back to what the shared tensor was computed from. Whatever reaches a shared tensor in another way is exact,
-too, and
-slow: one backward pass for each example, from its loss.
+too, and slow: one backward pass for each example, from its loss.
 """
 
 from __future__ import annotations

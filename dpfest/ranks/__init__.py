@@ -6,9 +6,9 @@ a step is a function of key, weights, batch, V and M, and does not depend on the
 more or fewer ranks with the same bits; otherwise a repeated step would be a second release under other noise.
 
 ``group``: the collectives; ``layout``: rows to shards; ``table``: a rank's part of a table; ``exchange``: rows asked
-for and answered; ``engine``: the step; ``lazy``: its lazy noise; ``training``: the loop, and states by shard.
+for and answered; ``rows``: the parts of a step; ``lazy``: its lazy noise; ``training``: the loop, and states by shard.
 
 Formal guarantee: that of :class:`dpfest.step.engine.PrivateEngine`, towards everyone who sees the release alone.
-Messages
-between ranks hold raw data: ranks and the network between them are inside the trust boundary (docs/PRIVACY.md).
+Messages between ranks hold raw data: ranks and the network between them are inside the trust boundary
+(docs/PRIVACY.md).
 """

@@ -13,9 +13,8 @@ laplace, top-k is post-processing of noisy counts):
 - gumbel: the paper's Algorithm 2, Gumbel noise of scale 1 / (epsilon/p), the k largest at once: the law of drawing k
   rows one after another, each by the exponential mechanism at epsilon/p on counts that one example moves by at most 1
   in one direction, however many of them (Durfee and Rogers 2019, Lemma 4.2), so it costs k such draws, from one
-  feature or from all. The
-  paper claims one: true for k = 1 only. For larger k, the event that a row far ahead is left out has a probability
-  ratio near exp(k * epsilon/p).
+  feature or from all. The paper claims one: true for k = 1 only. For larger k, the event that a row far ahead is left
+  out has a probability ratio near exp(k * epsilon/p).
 - public: the counts come from public data; nothing is spent.
 
 Noise and counts are multiples of one power of two, so noisy counts are the rounded output of a mechanism with real

@@ -44,9 +44,8 @@ def select(
     is what the mechanism assumes.
 
     Formal guarantee: see :func:`dpfest.selection.topk.select_rows`; one example moves each table's histogram by at most
-        1 in at
-    most ``rows_per_example`` rows, whatever the model looks up. With ``units``, so does one unit with all its examples:
-    it counts once in each row that any of them looks up, in at most so many rows of a table.
+    1 in at most ``rows_per_example`` rows, whatever the model looks up. With ``units``, so does one unit with all its
+    examples: it counts once in each row that any of them looks up, in at most so many rows of a table.
 
     Args:
         model: as for :func:`dpfest.make_private`, like ``dataset``, ``loss_fn`` and ``collate_fn``.

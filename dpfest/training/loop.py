@@ -308,10 +308,9 @@ class PrivateTraining(OneProcess):
         A repeated step must be the same step: the same noise on another gradient would be a second release that nothing
         hides. So a state resumes only if everything it is bound to is unchanged (plan, selection, model, loss function,
         optimisers, reader, cipher, device, threads, versions: :mod:`dpfest.training.binding`). A rollback restores
-            weights but
-        not the step count: a training that has gone past the state keeps its count, so that what follows draws fresh
-        noise and is accounted for; the plan's steps cover both. (Learning rates set by a scheduler are part of the
-        optimisers' state; restore the scheduler as well.)
+        weights but not the step count: a training that has gone past the state keeps its count, so that what follows
+        draws fresh noise and is accounted for; the plan's steps cover both. (Learning rates set by a scheduler are part
+        of the optimisers' state; restore the scheduler as well.)
 
         A state does not know what its training did after it was saved. So resume from the last one saved, and save one
         after each :meth:`fork`; steps taken since, and forks made since, are otherwise released and not counted.

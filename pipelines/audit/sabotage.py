@@ -85,7 +85,7 @@ SABOTAGES = (
     Sabotage("gradient noise halved", lambda algorithm: True, lambda event: _scaled(event, 0.5, 1)),
     Sabotage(
         "no noise on the choice of rows",
-        lambda algorithm: algorithm.name in ("adafest", "adafest_plus", "exponential"),
+        lambda algorithm: type(algorithm).measure is not Algorithm.measure,  # a batch decides on rows
         lambda event: _scaled(event, 1, _NEXT_TO_NOTHING),
     ),
     Sabotage("no noise on untouched rows", lambda algorithm: algorithm.name != "frozen", after=_silence_untouched),

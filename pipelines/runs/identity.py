@@ -28,11 +28,10 @@ def run_hash(config: Config) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
     Excluded are paths, hub, device, log, profile, experiment, budget, audit, check, bench, sweep and preprocess;
-    `search` without one, `ranks` for training in one process, and `unit` where it is as by default and without
-    effect; of `train`, the settings that only determine when something is written, and micro_batch_size, which affects
-    rounding only (under lazy noise evaluate_every is included: an evaluation draws the pending noise); and `stream`
-    for other data.
-    Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
+    `search` without one, `ranks` for training in one process, and `unit` where it is as by default and without effect;
+    of `train`, the settings that only determine when something is written, and micro_batch_size, which affects rounding
+    only (under lazy noise evaluate_every is included: an evaluation draws the pending noise); and `stream` for other
+    data. Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
     weights may be moved. Code of the user's own is represented by its checksum.
     """
     sections = ("algorithm", "privacy", "optimizer", "train")

@@ -1,11 +1,10 @@
 """The allow-list of a run's release, its check before packing, and the archive.
 
 May be published: ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/``,
-with exactly the keys listed here, ``MODEL_CARD.md``, which repeats them in words, and ``SHA256SUMS``.  Each is a
-function of the settings, of the
-number of examples, of releases that the ledger counts, and of rows that are never trained on;
-``tests/pipelines/runs/test_release.py`` verifies this byte by byte.  Excluded: the noise seed, paths on this machine,
-times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
+with exactly the keys listed here, ``MODEL_CARD.md``, which repeats them in words, and ``SHA256SUMS``. Each is a
+function of the settings, of the number of examples, of releases that the ledger counts, and of rows that are never
+trained on; ``tests/pipelines/runs/test_release.py`` verifies this byte by byte. Excluded: the noise seed, paths on this
+machine, times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
 """
 
 from __future__ import annotations

@@ -145,7 +145,8 @@ class ClickTask:
         Args:
             rows: the rows.
             calibration: to fit a Platt scaling on them (``scale`` and ``shift`` of the result), or one that was fitted
-                on others, for ``calibrated_loss`` and ``reliability`` (:meth:`Scores.reliability`).
+                on others, for ``calibrated_loss`` and ``reliability``
+                (:meth:`~pipelines.tasks.calibration.Scores.reliability`).
         """
         modes = [(module, module.training) for module in self.model.modules()]
         self.model.eval()

@@ -182,7 +182,7 @@ class ColumnsConfig(FramesConfig):
         return super().more_rows(part) if self.split_by is None else f"name {part} in more rows of {self.split_by}"
 
     def features(self) -> list[int] | int:
-        """See :class:`DataConfig`."""
+        """See :class:`~pipelines.data.source.DataConfig`."""
         sizes = list(sizes_of(self.categorical).values())
         return sizes if self.vocabulary.policy == "hash" else len(sizes)
 

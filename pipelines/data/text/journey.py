@@ -69,7 +69,7 @@ class JourneyTextConfig(PretrainedTextConfig):
         return LINES * (1 - self.validation - self.test)
 
     def files(self, scratch: Path) -> Mapping[str, TextFile[Any]]:
-        """See :meth:`TextConfig.files`; written into ``scratch``."""
+        """See :meth:`~pipelines.data.text.config.TextConfig.files`; written into ``scratch``."""
         scratch.mkdir(exist_ok=True)
         lines = receipts.lines(JOURNEY.package)
         uniforms = content_uniforms(line_content(content_fields(lines, ("label", *JOURNEY.fields))), self.split_seed)

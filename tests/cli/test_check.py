@@ -86,6 +86,7 @@ def test_malformed_lines_and_another_share_of_positives_lie_outside(
     assert "measurements lie OUTSIDE their ranges" in ended.stderr
 
 
+@pytest.mark.slow
 def test_labels_of_other_lines_lie_outside_and_the_head_alone_is_read(
     dpfest_here: Command, tmp_path: Path, lines: list[bytes]
 ) -> None:

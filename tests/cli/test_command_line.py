@@ -212,6 +212,7 @@ def test_a_report_without_a_folder_of_runs_says_so(dpfest_here: Command, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_reference")
 def test_a_report_takes_several_artifacts_and_its_commands_name_the_runs(dpfest_here: Command, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()

@@ -61,6 +61,7 @@ def test_a_full_disk_ends_a_command_with_a_sentence_and_a_closed_output_with_non
     assert (ended.returncode, ended.stderr) == (status, said)
 
 
+@pytest.mark.slow
 def test_memory_that_runs_out_ends_a_command_with_a_sentence(tmp_path: Path) -> None:
     """A model of 4 GB where a process may have 3."""
     words = ["train", "data=criteo_synthetic", "profile=smoke", "model.hidden=[32000,32000]"]

@@ -290,6 +290,7 @@ def test_killed_half_way_leaves_nothing_that_looks_whole(tmp_path: Path) -> None
     assert sum(Dataset.open(folder).rows.values()) == 400
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_dataset(tmp_path: Path) -> None:
     path = _write(tmp_path / "train.txt", some_lines(3_000))
     command = _script(tmp_path / "data", path)

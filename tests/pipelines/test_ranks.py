@@ -64,7 +64,7 @@ def release(runs: Path) -> dict[str, str]:
 LAZY = ("algorithm=dpsgd", "algorithm.noise=lazy", "train.evaluate_every=3")
 
 
-@pytest.mark.long("starts ranks three times, each a process that imports torch")
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), pytest.param(LAZY, marks=pytest.mark.slow)], ids=["adafest", "lazy"])
 def test_ranks_killed_and_resumed_on_others_release_the_same_bytes(
     more: tuple[str, ...], data: Path, tmp_path: Path, runs_in: RunsIn

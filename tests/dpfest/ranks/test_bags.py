@@ -28,7 +28,7 @@ from tests.dpfest.reference import reference_gradient
 SHARDS, PARTS, STEP = 8, 4, 2
 
 
-@pytest.mark.long("four processes, each with all algorithms")
+@pytest.mark.slow
 def test_three_ranks_give_the_bits_of_one_under_every_rule() -> None:
     """The first rank has two of eight shards, and two of four parts."""
     asked = {name: plan for name, plan in plans().items() if name not in ("frozen", "soft")}

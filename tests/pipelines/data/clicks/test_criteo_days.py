@@ -258,6 +258,7 @@ writer._write_block = half
 """
 
 
+@pytest.mark.slow
 def test_a_kill_loses_the_day_in_the_making_and_no_other(tmp_path: Path) -> None:
     config = _source(tmp_path / "source")
     command = _script(tmp_path / "data", config, _STOP_ON_DAY_1)

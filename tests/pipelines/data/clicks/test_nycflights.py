@@ -59,6 +59,7 @@ def test_no_column_that_is_read_is_known_only_after_departure() -> None:
     assert not AFTER_DEPARTURE & used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [20, pytest.param(1, marks=pytest.mark.slow)])
 def test_features_do_not_move_when_the_outcome_does(
     monkeypatch: pytest.MonkeyPatch, read_flights: ReadFlights, every: int

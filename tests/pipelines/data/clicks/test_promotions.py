@@ -70,6 +70,7 @@ def test_no_feature_tells_what_was_bought(monkeypatch: pytest.MonkeyPatch) -> No
     assert plain.label.sum() > 10 and other.label.sum() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "products"), [(None, 100), pytest.param(20_000, None, marks=pytest.mark.slow)])
 def test_slices_are_weeks_that_rise_and_hold_every_line_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int | None, products: int | None

@@ -53,7 +53,7 @@ class Algorithm:
         bands: number of consecutive steps over which the noise of rows is correlated (:mod:`dpfest.accounting.bands`),
             of an algorithm with a fixed set of rows; None for independent noise.
         joint: whether rows are chosen from all tables at once, and not shard by shard.
-        choice: :data:`INDEPENDENT` or :data:`BY_EVENT`.
+        choice: :data:`INDEPENDENT` or :data:`BY_EVENT`, which are attributes, too.
         draws_untouched: whether ``kept`` draws the rows that no example touched, of an algorithm that chooses every
             row: then it is given the touched ones alone.
     """
@@ -64,6 +64,8 @@ class Algorithm:
     sparse: ClassVar[bool] = True
     bands: ClassVar[int | None] = None
     joint: ClassVar[bool] = False
+    INDEPENDENT: ClassVar[str] = INDEPENDENT
+    BY_EVENT: ClassVar[str] = BY_EVENT
     choice: ClassVar[str] = BY_EVENT
     draws_untouched: ClassVar[bool] = False
     clipping_norm: ClassVar[float] = math.inf
@@ -150,7 +152,7 @@ class PrivateAlgorithm(Algorithm):
                 raise UserError(
                     f"{cls.__name__} redefines {part}, and inherits the step_event of another choice of rows, which "
                     "would be charged for its own. Define step_event as well, to state what the choice costs, or "
-                    "declare choice = dpfest.algorithms.algorithm.INDEPENDENT, for one that does not look at the batch."
+                    "declare choice = dpfest.Algorithm.INDEPENDENT, for one that does not look at the batch."
                 )
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from dpfest.gradients.draws import ExampleDraws
 from dpfest.gradients.embeddings import Lookups
 from dpfest.gradients.hooks import LayerHooks, drawing, own_parameters
 from dpfest.gradients.reading import MicroBatch
-from dpfest.gradients.recording import PendingNoise, Recording, weighted
+from dpfest.gradients.recording import DueAtLookUps, Recording, weighted
 from dpfest.gradients.sites import Again, Sites
 from dpfest.gradients.tables import Table, TableLayout
 from dpfest.gradients.units import Groups, UnitConfig
@@ -78,7 +78,7 @@ class Recorder:
         self.dense_parameters = {name: p for name, p in self.trainable.items() if id(p) not in self.table_of}
         first = next(iter(self.trainable.values()))
         self.dtype, self.device = first.dtype, first.device
-        self.lazy: PendingNoise | None = None  # applies pending noise to rows before they are looked up
+        self.lazy: DueAtLookUps | None = None  # applies pending noise to rows before they are looked up
         self.draws: bool | None = None  # whether the forward pass draws random numbers; None until one was run
         self.recording: Recording | None = None  # the one in whose passes the layers' hooks are in place
         self.sites = Sites()

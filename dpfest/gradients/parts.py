@@ -112,6 +112,16 @@ class Diagnostics(NamedTuple):
     without_gradient: int = 0
 
 
+class Due(Protocol):
+    """The tables' noise that is still to be drawn: :class:`dpfest.step.lazy.LazyNoise`, or that of a rank."""
+
+    def use(self, key: NoiseKey) -> None:
+        """Draw from this key from now on."""
+
+    def settle(self, shards: Sequence[Shard]) -> None:
+        """Draw what is due on the rows that shards are asked for."""
+
+
 class Rows(Protocol):
     """Where the tables' rows lie, and how values and sums travel between them and the examples.
 

@@ -18,11 +18,11 @@ from dpfest.gradients.hooks import LayerHooks, hold, hooked
 from dpfest.gradients.layers import Call, Factors, FormedGradients, by_unit
 from dpfest.gradients.module_gradients import Rerun, floats, module_call, output_dims, replace_floats
 from dpfest.gradients.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables, warn_of_passes
+from dpfest.gradients.parts import Due
 from dpfest.gradients.sites import Again
 from dpfest.gradients.tables import Table
 from dpfest.gradients.units import Groups
 from dpfest.gradients.validation import StateWatch, check_losses
-from dpfest.noise.key import NoiseKey
 
 if TYPE_CHECKING:
     from dpfest.gradients.capture import Recorder
@@ -33,17 +33,14 @@ _IN_PLACE = (
 )
 
 
-class PendingNoise(Protocol):
-    """What draws the noise that rows are owed before a look-up reads them (:class:`dpfest.step.lazy.LazyNoise`)."""
+class DueAtLookUps(Due, Protocol):
+    """Noise that is drawn as look-ups read rows, in one process (:class:`dpfest.step.lazy.LazyNoise`)."""
 
     names: list[str]
     tables: list[Table]
     settling: bool
     looking_up: bool
     read: Callable[[int, Tensor], None]
-
-    def use(self, key: NoiseKey) -> None:
-        """Draw from this key from now on."""
 
 
 class Recording:

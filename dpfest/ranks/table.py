@@ -95,7 +95,7 @@ class ShardedLayer(nn.Module):
 class ShardedTable(ShardedLayer, nn.Embedding):
     """An ``nn.Embedding`` whose rows lie in several processes."""
 
-    shared_look_up = SHARED_LOOK_UP  # its refusal
+    shared_look_up = SHARED_LOOK_UP  # with which recordings refuse one for all examples
 
     def outputs(self, input: Tensor) -> Sequence[int]:
         """See :class:`ShardedLayer`."""

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from dpfest.errors import UserError
-from dpfest.gradients.recording import PendingNoise
+from dpfest.gradients.recording import DueAtLookUps
 from dpfest.gradients.tables import Table, ascending
 from dpfest.noise.gaussian import add_gaussian
 from dpfest.noise.key import NoiseKey
@@ -185,7 +185,7 @@ class ReadsOfTables(TorchDispatchMode):
         lazy: the tables' pending noise.
     """
 
-    def __init__(self, lazy: PendingNoise) -> None:
+    def __init__(self, lazy: DueAtLookUps) -> None:
         super().__init__()
         self._lazy = lazy
         self._names = {t.weight.untyped_storage()._cdata: n for n, t in zip(lazy.names, lazy.tables, strict=True)}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 from torch import Tensor
 
-from dpfest.gradients.parts import DenseSums, RowSums, Shard
+from dpfest.gradients.parts import DenseSums, Due, RowSums, Shard
 from dpfest.noise.gaussian import Floats, add_gaussian, add_units, draw_units, gaussian_grid
 from dpfest.noise.key import Keystream, NoiseKey
 from dpfest.noise.places import DensePlaces
@@ -46,16 +45,6 @@ class Independent:
         """See :meth:`dpfest.gradients.parts.Noise.on_dense`: one draw of the run's key, by coordinate."""
         if self.deviation > 0:
             self._ahead.add(sums.flat, key, step, self.deviation, sums.first)
-
-
-class Due(Protocol):
-    """The tables' noise that is still to be drawn: :class:`dpfest.step.lazy.LazyNoise`, or that of a rank."""
-
-    def use(self, key: NoiseKey) -> None:
-        """Draw from this key from now on."""
-
-    def settle(self, shards: Sequence[Shard]) -> None:
-        """Draw what is due on the rows that shards are asked for."""
 
 
 class Deferred(Independent):

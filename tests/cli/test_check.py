@@ -76,9 +76,9 @@ def test_of_a_folder_of_days_the_first_is_read(dpfest_here: Command, tmp_path: P
 def test_malformed_lines_and_another_share_of_positives_lie_outside(
     dpfest_here: Command, tmp_path: Path, lines: list[bytes]
 ) -> None:
-    few = [line for number, line in enumerate(lines) if line[:1] == b"1" or number % 4 == 0]
+    few = [line for number, line in enumerate(lines) if line[:1] == b"1" or number % 4]
     file = tmp_path / "train.txt"
-    file.write_bytes(b"".join([*few[:2000], few[2000].replace(b"\n", b"\t\n"), *few[2001:], *few[:3000]]))
+    file.write_bytes(b"".join([*few[:2000], few[2000].replace(b"\n", b"\t\n"), *few[2001:]]))
     ended = check(dpfest_here, file)
     assert ended.returncode == 1
     assert "OUTSIDE" in row(ended.stdout, "malformed lines") and "OUTSIDE" in row(ended.stdout, "label 1")

@@ -116,7 +116,7 @@ NAMES = PackagedTable(
     dates=LAST_YEAR + 1 - FIRST_YEAR,
     dates_in_words="the years of birth from data.first_year to 2017",
     provenance=PROVENANCE,
-    identity=lambda table: {
+    identified_by=lambda table: {
         **standard_identity(table),
         "draw": "content_uniforms(person, seed) on the cumulative counts by year",
     },
@@ -142,10 +142,6 @@ class NamesConfig(PackagedConfig):
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
 
-    @property
-    def lines(self) -> int:
-        return self.rows
-
 
 @dataclass
 class NamesStreamConfig(PackagedStreamConfig):
@@ -167,7 +163,3 @@ class NamesStreamConfig(PackagedStreamConfig):
     @property
     def dates(self) -> int:
         return LAST_YEAR + 1 - self.first_year
-
-    @property
-    def lines(self) -> int:
-        return self.rows

@@ -91,7 +91,7 @@ NYCFLIGHTS = PackagedTable(
     provenance=PROVENANCE,
     outcome="arr_delay",
     unlabelled="no arrival delay: cancelled or diverted",
-    identity=identity,
+    identified_by=identity,
 )
 
 

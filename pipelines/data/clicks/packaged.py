@@ -149,14 +149,14 @@ class PackagedTable:
         fields: columns of the main table that, with ``outcome`` in front, make up a line's content.
         numbers: numeric features by their column.
         categories: categorical features by name.
-        lines: number of lines.
+        lines: number of lines; the most that can be drawn, where they are.
         dates: number of dates, of which a stream's days are slices.
         dates_in_words: what these are.
         provenance: origin and licence.
         outcome: column of what the label is made of.
         units: columns that may be the unit of privacy, whole numbers.
         unlabelled: why lines have no label, where there are such.
-        identity: returns, as JSON, all that determines the rows.
+        identified_by: returns, as JSON, all that determines the rows; raises as :meth:`Package.path`.
     """
 
     package: Package
@@ -171,7 +171,11 @@ class PackagedTable:
     outcome: str = "label"
     units: tuple[str, ...] = ()
     unlabelled: str = ""
-    identity: Callable[[PackagedTable], dict[str, Any]] = field(default=standard_identity)
+    identified_by: Callable[[PackagedTable], dict[str, Any]] = standard_identity
+
+    def identity(self) -> dict[str, Any]:
+        """Return, as JSON, all that determines the rows, but for settings; raises as :meth:`Package.path`."""
+        return self.identified_by(self)
 
 
 class PackagedRows:

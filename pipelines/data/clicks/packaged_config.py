@@ -20,9 +20,11 @@ class PackagedConfig(ClickConfig):
 
     Attributes:
         table: what makes it.
+        rows: number of lines that are kept or drawn, of data that have this setting; None for all.
     """
 
     table: ClassVar[PackagedTable]
+    rows: int | None = None
 
     def __init_subclass__(cls) -> None:
         if "table" in cls.__dict__:
@@ -35,7 +37,7 @@ class PackagedConfig(ClickConfig):
     @property
     def lines(self) -> int:
         """Approximate number of lines."""
-        return self.table.lines
+        return self.rows or self.table.lines
 
     @property
     def dates(self) -> int:
@@ -47,7 +49,7 @@ class PackagedConfig(ClickConfig):
         return PackagedRows(self.table, self, Slices(self.dates))
 
     def identity(self, day: int) -> dict[str, Any]:
-        return self.table.identity(self.table)
+        return self.table.identity()
 
     def source(self, day: int, scratch: Path) -> RowSource:
         return self.reader(day)

@@ -126,10 +126,6 @@ class PromotionsConfig(PackagedConfig):
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
 
-    @property
-    def lines(self) -> int:
-        return self.rows or LINES
-
 
 @dataclass
 class PromotionsStreamConfig(PackagedStreamConfig):
@@ -143,7 +139,3 @@ class PromotionsStreamConfig(PackagedStreamConfig):
 
     name: str = "promotions_stream"
     rows: Lines | None = 2_000_000
-
-    @property
-    def lines(self) -> int:
-        return self.rows or LINES

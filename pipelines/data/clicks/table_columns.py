@@ -94,7 +94,7 @@ class Label:
         """
         if self.comparison is None and column.dtype == pl.Int64 and not column.null_count():
             whole = column.to_numpy()
-            if not (whole & ~1).any():  # neither 0 nor 1
+            if not (whole & ~1).any():  # nothing but 0 and 1
                 return whole
         values = numbers(column)
         refuse_first(np.isnan(values), column, "has no value, and every row needs a label: leave such rows out")

@@ -62,7 +62,7 @@ class JourneyTextConfig(PretrainedTextConfig):
 
     def identity(self, day: int) -> dict[str, Any]:
         """Return everything that determines the rows."""
-        recipe = {"files": JOURNEY.identity(JOURNEY)["files"], "description": list(DESCRIPTION), "split": SPLIT}
+        recipe = {"files": JOURNEY.identity()["files"], "description": list(DESCRIPTION), "split": SPLIT}
         return {**recipe, **super().identity(day)}
 
     def expected_examples(self, train_days: int) -> float:

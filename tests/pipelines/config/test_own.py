@@ -30,7 +30,7 @@ import dpfest
 @dataclass(frozen=True)
 class Every(dpfest.PrivateAlgorithm):
     nth: int = 2
-    choice = dpfest.algorithms.algorithm.INDEPENDENT
+    choice = dpfest.Algorithm.INDEPENDENT
 
     def survivors(self, shard, measured, cost, step):
         return torch.arange(step % self.nth, shard.layout.total_rows, self.nth)

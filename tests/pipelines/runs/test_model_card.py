@@ -17,9 +17,6 @@ from pipelines.runs.release import CARD, checked, released_settings
 from pipelines.system.checksum import write_sums
 from pipelines.train import make_run
 
-HOME = Path(__file__).resolve().parents[3]
-
-
 ASKED = {
     "journey": ["algorithm=fest", "algorithm.selection.rows=3000", "privacy.epsilon=3"],
     "units": ["algorithm=adafest", "privacy.unit=household", "unit.max_examples=8", "privacy.sampling=balls_in_bins"],

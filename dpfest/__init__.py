@@ -10,8 +10,10 @@ from typing import Any
 _HOME = {
     "accounting.accountant": ("Event",),
     "algorithms.algorithm": ("Algorithm", "PrivateAlgorithm"),
-    "algorithms.rules": ("DPSGD", "FEST", "AdaFEST", "AdaFESTPlus", "Exponential", "Frozen", "Threshold"),
-    "planning.batches": ("PoissonBatches",),
+    "algorithms.rules": ("DPSGD", "FEST", "Frozen", "Threshold"),
+    "algorithms.adafest": ("AdaFEST", "AdaFESTPlus"),
+    "algorithms.exponential": ("Exponential",),
+    "planning.sampling": ("PoissonBatches",),
     "step.engine": ("PrivateEngine",),
     "errors": ("UserError",),
     "planning.ledger": ("BudgetExceeded", "Ledger"),

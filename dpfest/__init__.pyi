@@ -1,11 +1,11 @@
 from dpfest.accounting.accountant import Event as Event
+from dpfest.algorithms.adafest import AdaFEST as AdaFEST
+from dpfest.algorithms.adafest import AdaFESTPlus as AdaFESTPlus
 from dpfest.algorithms.algorithm import Algorithm as Algorithm
 from dpfest.algorithms.algorithm import PrivateAlgorithm as PrivateAlgorithm
+from dpfest.algorithms.exponential import Exponential as Exponential
 from dpfest.algorithms.rules import DPSGD as DPSGD
 from dpfest.algorithms.rules import FEST as FEST
-from dpfest.algorithms.rules import AdaFEST as AdaFEST
-from dpfest.algorithms.rules import AdaFESTPlus as AdaFESTPlus
-from dpfest.algorithms.rules import Exponential as Exponential
 from dpfest.algorithms.rules import Frozen as Frozen
 from dpfest.algorithms.rules import Threshold as Threshold
 from dpfest.errors import UserError as UserError
@@ -22,7 +22,6 @@ from dpfest.gradients.tables import parameter_groups as parameter_groups
 from dpfest.gradients.units import UnitConfig as UnitConfig
 from dpfest.gradients.units import Units as Units
 from dpfest.noise.key import NoiseKey as NoiseKey
-from dpfest.planning.batches import PoissonBatches as PoissonBatches
 from dpfest.planning.ledger import BudgetExceeded as BudgetExceeded
 from dpfest.planning.ledger import Ledger as Ledger
 from dpfest.planning.periods import Period as Period
@@ -30,6 +29,7 @@ from dpfest.planning.periods import training_steps as training_steps
 from dpfest.planning.privacy_plan import PrivacyPlan as PrivacyPlan
 from dpfest.planning.privacy_plan import plan as plan
 from dpfest.planning.privacy_plan import threshold_for as threshold_for
+from dpfest.planning.sampling import PoissonBatches as PoissonBatches
 from dpfest.planning.search import Best as Best
 from dpfest.planning.search import SearchPlan as SearchPlan
 from dpfest.planning.search import plan_search as plan_search

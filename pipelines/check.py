@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dpfest.algorithms.rules import AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.errors import UserError
 from pipelines.config.settings import Config, PathsConfig, schema
 from pipelines.data.clicks.blocks import count_bytes

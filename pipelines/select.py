@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 
 from dpfest.accounting import accountant
 from dpfest.errors import UserError
-from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.noise.key import NoiseKey
+from dpfest.noise.keystream import Keystream
 from dpfest.selection.topk import (
     SelectionConfig,
     most_frequent,

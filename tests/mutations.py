@@ -87,7 +87,7 @@ MUTATIONS = [
     ),
     Mutation(
         "examples take part in steps of all groups",
-        "dpfest/planning/batches.py", "members = order[ends[group] : ends[group + 1]]", "members = order",
+        "dpfest/planning/other_samplers.py", "members = order[ends[group] : ends[group + 1]]", "members = order",
         "tests/dpfest/test_sampling.py",
     ),
     Mutation(
@@ -204,7 +204,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an example's contribution map is not clipped",
-        "dpfest/algorithms/rules.py",
+        "dpfest/algorithms/adafest.py",
         ".clipped(self.contribution_clipping_norm, grid,", ".clipped(math.inf, grid,", STEP,
     ),
     Mutation(
@@ -220,7 +220,7 @@ MUTATIONS = [
     ),
     Mutation(
         "exponential selection draws with half of the noise",
-        "dpfest/algorithms/rules.py",
+        "dpfest/algorithms/exponential.py",
         "scale=2 * self.selection_clipping_norm", "scale=self.selection_clipping_norm", STEP,
     ),
     # What it costs.

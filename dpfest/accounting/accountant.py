@@ -72,13 +72,13 @@ class Event:
         claimed_epsilon: what a source claims for all ``draws``, if that is less than they cost.
         steps_per_epoch: steps between two visits to an example, if batches are really shuffled and of fixed size.
         max_batch_size, dataset_size: the size to which larger samples are cut, and the number of examples they are
-            drawn from, if the Poisson sample is truncated (``dpfest.planning.sampling.TruncatedPoisson``).
+            drawn from, if the Poisson sample is truncated (``dpfest.planning.other_samplers.TruncatedPoisson``).
         bins: steps in an epoch, of which each example takes part in one, if examples are allocated to batches
-            (``dpfest.planning.sampling.BallsInBins``); the ``count`` steps are consecutive, from the start of an epoch
-            on.
+            (``dpfest.planning.other_samplers.BallsInBins``); the ``count`` steps are consecutive, from the start of
+            an epoch on.
         bands: number of groups of examples, of which each step samples the next one, if noise is correlated over as
-            many steps (``dpfest.planning.sampling.CyclicPoisson``); the ``count`` steps are consecutive, from the first
-            on.
+            many steps (``dpfest.planning.other_samplers.CyclicPoisson``); the ``count`` steps are consecutive, from the
+            first on.
 
     Raises:
         ValueError: an unknown kind; a value that is missing, superfluous or out of range.

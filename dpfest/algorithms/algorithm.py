@@ -177,3 +177,10 @@ def positive(name: str, value: object, whole: bool = False) -> None:
         raise ValueError(
             f"{name}={value} must be a {'whole' if whole else 'finite'} number greater than 0 (1e-30 to 1e30)"
         )
+
+
+def stated(algorithm: Algorithm, cost: Event | None, name: str) -> float:
+    """Return what the event of a step must state for the algorithm's choice of rows."""
+    if (value := getattr(cost, name, None)) is None:
+        raise UserError(f"{algorithm.name} chooses rows with {name}=, which its step's event must state.")
+    return float(value)

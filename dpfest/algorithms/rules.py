@@ -1,30 +1,26 @@
-"""The private algorithms, one small class each; :mod:`dpfest.algorithms.algorithm` says what an algorithm is."""
+"""The private algorithms by name, and those whose choice of rows needs no mechanism of its own.
+
+:mod:`dpfest.algorithms.algorithm` says what an algorithm is.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from dpfest.accounting.accountant import Event, split_noise
+from dpfest.accounting.accountant import Event
 from dpfest.accounting.bands import refuse_bands
-from dpfest.algorithms.algorithm import INDEPENDENT, Algorithm, PrivateAlgorithm
+from dpfest.algorithms.adafest import AdaFEST, AdaFESTPlus
+from dpfest.algorithms.algorithm import INDEPENDENT, PrivateAlgorithm
+from dpfest.algorithms.exponential import Exponential
 from dpfest.errors import UserError
-from dpfest.gradients.clipped_sum import clipped_sum
-from dpfest.gradients.parts import Rows, RowSums, Shard
-from dpfest.gradients.tables import Survivors
-from dpfest.noise.gaussian import ROUNDING_ALLOWANCE, gaussian_grid
-from dpfest.selection.survivors import draw_rows, surviving_rows
+from dpfest.gradients.parts import RowSums, Shard
 from dpfest.selection.thresholding import keep_long_rows
 from dpfest.selection.topk import SelectionConfig
-
-if TYPE_CHECKING:
-    from dpfest.gradients.batch import LogicalBatch
 
 
 @dataclass(frozen=True)
@@ -150,134 +146,6 @@ class FEST(PrivateAlgorithm):
         if shard.selected is None:
             raise UserError(f"{self.name} trains selected rows alone: give selected=, from dpfest.select(...).")
         return shard.selected
-
-
-@dataclass(frozen=True)
-class AdaFEST(PrivateAlgorithm):
-    """DP-AdaFEST (Ghazi et al., 2023, Algorithm 1): in each batch, rows whose noisy contribution reaches a threshold.
-
-    Attributes:
-        contribution_clipping_norm: ``C1``, the l2 norm to which an example's contribution map is clipped.
-        threshold: ``tau``, in units of the clipped map; minus infinity keeps every row.
-        noise_ratio: ``sigma_1 / sigma_2``.
-    """
-
-    name: str = "adafest"
-    contribution_clipping_norm: float = 1.0
-    threshold: float = 20.0
-    noise_ratio: float = 5.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.threshold, Real) or math.isnan(self.threshold):
-            raise ValueError(f"threshold={self.threshold} must be a number")
-
-    def measure(
-        self, batch: LogicalBatch, rows: Rows, shards: Sequence[Shard], cost: Event | None
-    ) -> Sequence[Tensor | None]:
-        """Return the sums of the examples' clipped contribution maps at touched rows; 0 outside of a selected set."""
-        grid = gaussian_grid(self._map_deviation(cost))
-        return rows.total(batch.contributions().clipped(self.contribution_clipping_norm, grid, rows.selected))
-
-    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
-        """Return the rows that reach the noisy threshold, within the selected set if there is one."""
-        assert measured is not None
-        return surviving_rows(
-            shard.touched(),
-            measured,
-            shard.key.stream("map", step),
-            universe=shard.layout.total_rows,
-            selected=shard.selected,
-            threshold=self.threshold,
-            deviation=self._map_deviation(cost),
-        )
-
-    def _map_deviation(self, cost: Event | None) -> float:
-        sigma = _stated(self, cost, "map_noise_multiplier")
-        return sigma * self.contribution_clipping_norm
-
-    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
-        """Return one Gaussian release: map and gradient share a sample, combined before subsampling."""
-        sigma_1, sigma_2 = split_noise(noise_multiplier, self.noise_ratio)
-        combined = super().step_event(noise_multiplier, sampling_probability)
-        return replace(combined, map_noise_multiplier=sigma_1, gradient_noise_multiplier=sigma_2)
-
-
-@dataclass(frozen=True)
-class AdaFESTPlus(AdaFEST):
-    """DP-AdaFEST+ (Ghazi et al., 2023, section 4.2): DP-AdaFEST within the row set selected by DP-FEST."""
-
-    name: str = "adafest_plus"
-    selection: SelectionConfig = field(default_factory=SelectionConfig)  # type: ignore[misc]
-
-
-@dataclass(frozen=True)
-class Exponential(PrivateAlgorithm):
-    """DP-SGD with exponential selection (Zhang et al., 2021): rows drawn by the norm of their gradient.
-
-    Attributes:
-        selection_clipping_norm: ``S1``, to which an example's embedding gradient is clipped before rows are scored.
-        rows_per_step: ``m``, number of rows drawn in each step.
-        noise_ratio: ``r``, which splits the budget as in DP-AdaFEST: m draws at a small epsilon cost as much as a
-            Gaussian of noise multiplier ``1 / (sqrt(m) epsilon)``, so a row costs ``1 / (r * sigma_2 * sqrt(m))``.
-
-    Formal guarantee: a row's utility, the norm of the clipped sum, has sensitivity ``S1`` under add-or-remove-one
-    adjacency, so the m largest utilities under Gumbel noise of scale ``2 * S1 / epsilon_0`` are m draws of the
-    exponential mechanism without replacement, each ``epsilon_0``-DP given those before it (Durfee and Rogers, 2019).
-    The scale is larger by ``ROUNDING_ALLOWANCE``, far more than what rounding adds to the sensitivity.
-    """
-
-    joint: ClassVar[bool] = True
-    name: str = "exponential"
-    selection_clipping_norm: float = 1.0
-    rows_per_step: int = 100
-    noise_ratio: float = 5.0
-
-    def measure(
-        self, batch: LogicalBatch, rows: Rows, shards: Sequence[Shard], cost: Event | None
-    ) -> Sequence[Tensor | None]:
-        """Return the norm of each touched row's summed gradient, of examples clipped to ``S1``.
-
-        Sums are float64: what the rounding of the others' sum moves when one example is added or removed is below
-        2^-52 of it.
-        """
-        touched = [Survivors(shard.layout, shard.touched()) for shard in shards]
-        norm, quantum = self.selection_clipping_norm, rows.quantum(0.0)
-        sums = clipped_sum(batch, rows.mask(touched), norm, dtype=torch.float64, quantum=quantum, with_dense=False)
-        of_shards, _ = rows.reduce(sums, touched)
-        return [torch.cat([torch.linalg.vector_norm(table, dim=1) for table in own.tables]) for own in of_shards]
-
-    def survivors(self, shard: Shard, measured: Tensor | None, cost: Event | None, step: int) -> Tensor | None:
-        """Return the drawn rows."""
-        assert measured is not None
-        epsilon = _stated(self, cost, "epsilon_per_draw")
-        chosen = draw_rows(
-            shard.touched().cpu().numpy(),
-            measured.cpu().numpy(),
-            universe=shard.layout.total_rows,
-            count=self.rows_per_step,
-            scale=2 * self.selection_clipping_norm * (1 + ROUNDING_ALLOWANCE) / epsilon,
-            stream=shard.key.stream("exponential selection", step),
-        )
-        return torch.from_numpy(chosen).to(shard.device)
-
-    def step_event(self, noise_multiplier: float, sampling_probability: float) -> Event:
-        """Return the m draws together with a Gaussian release of the gradient on the drawn rows."""
-        cost = 1 / (self.noise_ratio * noise_multiplier * math.sqrt(self.rows_per_step))
-        gradient = super().step_event(noise_multiplier, sampling_probability)
-        return replace(gradient, kind="exponential_selection", draws=self.rows_per_step, epsilon_per_draw=cost)
-
-    def refuse_tables(self, rows: int) -> None:
-        """Refuse to draw more rows than there are."""
-        if self.rows_per_step > rows:
-            raise UserError(f"rows_per_step={self.rows_per_step} is more than the {rows} rows of all tables.")
-
-
-def _stated(algorithm: Algorithm, cost: Event | None, name: str) -> float:
-    """Return what the event of a step must state for the algorithm's choice of rows."""
-    if (value := getattr(cost, name, None)) is None:
-        raise UserError(f"{algorithm.name} chooses rows with {name}=, which its step's event must state.")
-    return float(value)
 
 
 ALGORITHMS: dict[str, type[PrivateAlgorithm]] = {

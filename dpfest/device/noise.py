@@ -21,7 +21,8 @@ from dpfest.device.memory import blocks, key, launch, reals, table
 from dpfest.device.normal import append, nearest, pair, rint, unsure
 from dpfest.gradients.tables import locate
 from dpfest.noise.gaussian import Blocks, blocks_of, gaussian_grid
-from dpfest.noise.key import ChaCha, Keystream
+from dpfest.noise.keystream import Keystream
+from dpfest.noise.placed_keystream import ChaCha
 from dpfest.noise.places import DENSE, LANES, MAP, ROWS, TILE, DensePlaces, MapPlaces, RowPlaces
 
 _BLOCK = 128  # lanes of a program, of one block of the cipher each

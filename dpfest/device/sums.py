@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from dpfest.device.memory import blocks, launch, power_of_two, table, wholes
-from dpfest.gradients.layers import Factors, LinearFactors
+from dpfest.gradients.factors import Factors
+from dpfest.gradients.layers import LinearFactors
 from dpfest.gradients.tables import Survivors, locate
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 Within the call of a recorded layer its parameters are excluded from autograd, so the backward pass computes output
 gradients only: the weight gradients of the ordinary backward pass are never formed; clipped ones replace them. A layer
-with factors of its own (:mod:`dpfest.gradients.layers`) keeps its inputs for them; any other layer is run again by
+with factors of its own (:mod:`dpfest.gradients.factors`) keeps its inputs for them; any other layer is run again by
 example (:mod:`dpfest.gradients.module_gradients`). What autograd reaches in another way (bare parameters, tied tables,
 look-ups that all examples share) is followed by :mod:`dpfest.gradients.outside`: the first pass shows whether there is
 any.
@@ -39,9 +39,9 @@ class Recorder:
     Args:
         model: any module that treats examples separately. Its trainable parameters may lie anywhere. Tables are those
             of ``nn.Embedding`` and ``nn.EmbeddingBag``, and several layers may share one. Layers of
-            :data:`dpfest.gradients.layers.FACTORS` need no memory for single examples' gradients; of all else these are
-            formed, ``[examples of a micro-batch, *shape]``, and where examples are not in the first dimension of what a
-            function takes, one after another.
+            :data:`dpfest.gradients.factors.FACTORS` need no memory for single examples' gradients; of all else these
+            are formed, ``[examples of a micro-batch, *shape]``, and where examples are not in the first dimension of
+            what a function takes, one after another.
         loss_fn: ``loss_fn(model, batch)`` runs the model and returns per-example losses ``[b]``.
         key: source of the forward pass's random numbers.
         unit: what is clipped and counted as one; None for each example. With it, a batch holds whole units.

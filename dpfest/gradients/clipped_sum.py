@@ -13,7 +13,7 @@ from dpfest import devices
 from dpfest.gradients.arithmetic import full_precision
 from dpfest.gradients.batch import LogicalBatch
 from dpfest.gradients.capture import Recorder, Recording
-from dpfest.gradients.layers import Factors
+from dpfest.gradients.factors import Factors
 from dpfest.gradients.parts import split
 from dpfest.gradients.tables import Survivors
 from dpfest.noise.gaussian import BLOCK

@@ -10,7 +10,7 @@ from torch import nn
 
 from dpfest.gradients.draws import ExampleDraws
 from dpfest.gradients.embeddings import takes_maximum
-from dpfest.gradients.layers import factors_of
+from dpfest.gradients.factors import factors_of
 from dpfest.gradients.tables import PLAIN, Table
 
 if TYPE_CHECKING:

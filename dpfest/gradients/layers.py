@@ -1,4 +1,4 @@
-"""Per-example gradient norms and clipped sums of dense layers.
+"""Per-example gradient norms and clipped sums of linear layers.
 
 For a linear layer with input ``a_i`` and output gradient ``g_i``, example ``i``'s weight gradient is the outer product
 ``g_i a_i^T``: its norm is ``|g_i| |a_i|`` and a weighted sum over examples is one matrix product (Goodfellow, 2015), so
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vjp, vmap
 
 from dpfest.gradients.units import Groups
 
@@ -150,7 +149,7 @@ class LinearFactors:
     def drop(self, broken: Tensor) -> None:
         """Set the gradients of the broken examples, bool ``[b]``, to zero, whatever they contain."""
         broken = broken if self.groups is None else broken.index_select(0, self.groups.of)
-        self.inputs, self.gradients = _without(self.inputs, broken), _without(self.gradients, broken)
+        self.inputs, self.gradients = without(self.inputs, broken), without(self.gradients, broken)
         self._formed = None
 
 
@@ -164,80 +163,11 @@ def _by_gram_matrices(length: int, outputs: int, inputs: int) -> bool:
     return grams <= gradient and (gradient > _SMALL or 2 * length * (outputs + inputs) <= gradient)
 
 
-class FormedGradients:
-    """Gradients of each example, or unit, that are formed: ``[u, *shape]`` for every parameter."""
-
-    def __init__(self, gradients: dict[Tensor, Tensor]) -> None:
-        self.gradients = gradients
-
-    def squared_norms(self) -> Tensor:
-        """See :class:`LinearFactors`."""
-        return torch.stack([value.reshape(len(value), -1).square().sum(1) for value in self.gradients.values()]).sum(0)
-
-    def add_weighted_sums(self, weight: Tensor | None, sums: dict[Tensor, Tensor]) -> None:
-        """See :class:`LinearFactors`."""
-        for parameter, formed in self.gradients.items():
-            gradients = formed.to(sums[parameter].dtype)
-            weights = gradients.new_ones(len(gradients)) if weight is None else weight.to(gradients.dtype)
-            sums[parameter].add_(torch.tensordot(weights, gradients, 1))
-
-    def drop(self, broken: Tensor) -> None:
-        """See :class:`LinearFactors`."""
-        self.gradients = {parameter: _without(value, broken) for parameter, value in self.gradients.items()}
-
-
-class PerExampleGradients(FormedGradients):
-    """Those of a layer with one input that treats every example separately, by ``torch.func``."""
-
-    def __init__(self, layer: nn.Module, calls: list[Call], groups: Groups | None = None) -> None:
-        parameters = {n: p for n, p in layer.named_parameters(recurse=False) if p.requires_grad}
-        values = {name: parameter.detach() for name, parameter in parameters.items()}
-
-        def gradient(inputs: Tensor, slope: Tensor) -> dict[str, Tensor]:
-            _, pull, *_ = vjp(lambda own: functional_call(layer, own, (inputs.unsqueeze(0),)), values)
-            return pull(slope.unsqueeze(0))[0]
-
-        formed = {n: p.new_zeros(len(calls[0].gradient), *p.shape) for n, p in values.items()}
-        dtype = next(iter(values.values())).dtype  # under autocast inputs and gradients are in half precision
-        for call in calls:
-            if len(call.output):
-                for name, value in vmap(gradient)(call.input.to(dtype), call.gradient.to(dtype)).items():
-                    formed[name] += value
-        super().__init__({parameters[name]: by_unit(value, groups) for name, value in formed.items()})
-
-
-def by_unit(gradients: Tensor, groups: Groups | None) -> Tensor:
-    """Return the gradients ``[u, ...]`` of units from those of examples, ``[b, ...]``."""
-    if groups is None:
-        return gradients
-    return gradients.new_zeros(len(groups), *gradients.shape[1:]).index_add_(0, groups.of, gradients)
-
-
-class TransposedLinearFactors(LinearFactors):
-    """Those of transformers' ``Conv1D``: a linear layer whose weight is ``[in, out]``."""
-
-    def _total(self, sums: dict[Tensor, Tensor]) -> Tensor:
-        return sums[self.layer.weight].t()
-
-
-Factors = LinearFactors | FormedGradients
-# Looked up by exact type: a subclass may do more than its parent.
-FACTORS: dict[type[nn.Module], Any] = {nn.Linear: LinearFactors} | dict.fromkeys(
-    (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.PReLU), PerExampleGradients
-)
-_BY_NAME = {"transformers.pytorch_utils.Conv1D": TransposedLinearFactors}
-
-
-def factors_of(layer: nn.Module) -> Any:
-    """Return what makes the factors of a layer; None for one that has none of its own."""
-    kind = type(layer)
-    return FACTORS.get(kind) or _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
-
-
 def _sequence(tensor: Tensor) -> Tensor:
     """Reshape ``[b, ..., n]`` to ``[b, length, n]``."""
     return tensor.reshape(len(tensor), math.prod(tensor.shape[1:-1]), tensor.shape[-1])
 
 
-def _without(tensor: Tensor, broken: Tensor) -> Tensor:
+def without(tensor: Tensor, broken: Tensor) -> Tensor:
+    """Return a tensor of examples ``[b, ...]`` with those that are broken, bool ``[b]``, set to zero."""
     return tensor.masked_fill(broken.view(-1, *[1] * (tensor.dim() - 1)), 0)

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 from dpfest.errors import UserError
 from dpfest.gradients.draws import ExampleDraws, NoDraws
 from dpfest.gradients.embeddings import EveryRow, Lookups, chosen_rows, look_up
+from dpfest.gradients.factors import Factors
+from dpfest.gradients.formed import FormedGradients, by_unit
 from dpfest.gradients.hooks import LayerHooks, hold, hooked
-from dpfest.gradients.layers import Call, Factors, FormedGradients, by_unit
+from dpfest.gradients.layers import Call
 from dpfest.gradients.module_gradients import Rerun, floats, module_call, output_dims, replace_floats
 from dpfest.gradients.outside import OutsideUses, by_losses, refuse_overflow, refuse_whole_tables, warn_of_passes
 from dpfest.gradients.parts import Due

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest.errors import UserError
-from dpfest.noise.key import Keystream
+from dpfest.noise.keystream import Keystream
 
 Indices = NDArray[np.int64]
 

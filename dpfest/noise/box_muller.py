@@ -61,7 +61,7 @@ class Extends(Protocol):
     """A source of words that has more bits of each."""
 
     def extended(self, word: int, position: int) -> int:
-        """See :meth:`dpfest.noise.key.Keystream.extended`."""
+        """See :meth:`dpfest.noise.keystream.Keystream.extended`."""
 
 
 class Scratch:

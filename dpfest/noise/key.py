@@ -20,8 +20,8 @@ numbered within their shard, and a shard keeps its own key, derived from the run
 trust each other with it, as before; one process is one shard, under the run's key itself.
 Draws that are for no coordinate (batches, gaps, subsets, exponential variates) read the stream in order, as with AES.
 
-:mod:`dpfest.noise.gaussian` and :mod:`dpfest.noise.distributions` turn the words into Gaussian noise, batches and
-survivors.
+:mod:`dpfest.noise.gaussian`, :mod:`dpfest.noise.bernoulli` and :mod:`dpfest.noise.distributions` turn the words into
+Gaussian noise, batches and survivors.
 
 Formal guarantee: the words are independent and uniform to every adversary who cannot distinguish the cipher under an
 unknown key from what it stands for. For AES-256 that is a random permutation; the distance of n blocks of one from
@@ -44,17 +44,15 @@ from typing import Any
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import NDArray
 
 from dpfest.errors import UserError
 from dpfest.noise import chacha
 from dpfest.noise.alone import OneProcess
+from dpfest.noise.keystream import Keystream, Words
+from dpfest.noise.placed_keystream import ChaCha
 
 AES, CHACHA = "aes256-ctr", "chacha20/1"
 CIPHERS = (AES, CHACHA)
-Words = NDArray[np.uint64]
-_ZEROS = bytes(1 << 18)  # their encryption in counter mode is the keystream itself
-_EXTENSIONS = 1 << 127  # counter of the cipher block that extends word 0
 
 
 @dataclass(frozen=True)
@@ -162,105 +160,3 @@ class NoiseKey(OneProcess):
 def default_cipher(device: torch.device) -> str:
     """Return the cipher of a key for a model on this device, unless one is named."""
     return CHACHA if device.type == "cuda" else AES
-
-
-class Keystream:
-    """AES-256 in counter mode, read as 64-bit words, in order or from any position.
-
-    Args:
-        key: 32 bytes, used for no other keystream.
-
-    Attributes:
-        secret: the key.
-        position: position of the next draw's first word: that of a block of the cipher.
-        placed: whether the noise of a coordinate has a place of its own (:class:`ChaCha`).
-    """
-
-    placed = False
-    _block = 2  # words of a block of the cipher
-
-    def __init__(self, key: bytes) -> None:
-        self.secret, self.position = key, 0
-
-    def words(self, count: int) -> Words:
-        """Return the next words, uniform in 0 .. 2^64 - 1, ``[count]``."""
-        return self.at(self.reserve(count), count)
-
-    def at(self, position: int, count: int) -> Words:
-        """Return the words from ``position`` (of a block) on, ``[count]``."""
-        out = np.empty(count, dtype=np.uint64)
-        self.reader(position)(out)
-        return out
-
-    def reserve(self, count: int) -> int:
-        """Reserve this many words for a draw that reads them itself; return the position of the first."""
-        first = self.position
-        self.position += -(-count // self._block) * self._block
-        return first
-
-    def reader(self, position: int) -> Callable[[NDArray[np.generic]], None]:
-        """Return a function that fills one array of 64-bit items after another, from word ``position`` on.
-
-        Position and length of all arrays but the last must be whole blocks of the cipher. Threads that fill parts of a
-        draw use a reader each.
-        """
-        counter = modes.CTR((position // 2).to_bytes(16, "big"))
-        encryptor = Cipher(algorithms.AES256(self.secret), counter).encryptor()
-        zeros = memoryview(_ZEROS)
-
-        def fill(out: NDArray[np.generic]) -> None:
-            data = out.view(np.uint8).data
-            for start in range(0, len(data), len(zeros)):
-                part = data[start : start + len(zeros)]
-                encryptor.update_into(zeros[: len(part)], part)
-            if not np.little_endian:
-                out.byteswap(inplace=True)
-
-        return fill
-
-    def extended(self, word: int, position: int) -> int:
-        """Extend ``word``, at ``position``, to an integer of 192 bits with 128 lower bits of its own."""
-        cipher = Cipher(algorithms.AES256(self.secret), modes.CTR((_EXTENSIONS + position).to_bytes(16, "big")))
-        return word << 128 | int.from_bytes(cipher.encryptor().update(bytes(16)), "big")
-
-
-class ChaCha(Keystream):
-    """The same of ChaCha20, whose blocks of eight words are also found by layout and counter.
-
-    Words 12 and 13 of a block's input are the counter, 64 bits; word 14 is the number of the layout, 0 for words in
-    order, of which block n has those from position ``8 n`` on; word 15 is 0, or 1 + w in the block that extends word w.
-    """
-
-    placed = True
-    _block = 8
-
-    def blocks(self, layout: int, counters: Words, out: Words) -> None:
-        """Write the words of blocks, by pair, to ``out [8 n]``: see :func:`dpfest.noise.chacha.blocks`."""
-        chacha.blocks(self.secret, counters, layout, by_pair=True, out=out)
-
-    def reader(self, position: int) -> Callable[[NDArray[np.generic]], None]:
-        """See :meth:`Keystream.reader`."""
-        block = position // 8
-
-        def fill(out: NDArray[np.generic]) -> None:
-            nonlocal block
-            words = out.view(np.uint64)
-            whole = len(words) // 8 * 8
-            for part in (words[:whole], words[whole:]):
-                counters = np.arange(block, block + -(-len(part) // 8), dtype=np.uint64)
-                if len(part) % 8:
-                    part[:] = chacha.blocks(self.secret, counters, 0)[: len(part)]
-                else:
-                    chacha.blocks(self.secret, counters, 0, out=part)
-                block += len(counters)
-
-        return fill
-
-    def extended(self, word: int, position: int) -> int:
-        """See :meth:`Keystream.extended`."""
-        return self.extended_at(word, 0, position // 8, position % 8)
-
-    def extended_at(self, word: int, layout: int, counter: int, place: int) -> int:
-        """Extend the word at ``place``, 0 .. 7, of a block, as :meth:`extended` does: by words 0 and 1 of another."""
-        found = chacha.blocks(self.secret, np.array([counter], dtype=np.uint64), layout | (1 + place) << 32)
-        return word << 128 | int(found[0]) << 64 | int(found[1])

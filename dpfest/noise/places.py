@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest.errors import UserError
-from dpfest.noise.key import Words
+from dpfest.noise.keystream import Words
 
 Whole = NDArray[np.int64]
 

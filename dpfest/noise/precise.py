@@ -9,7 +9,7 @@ from typing import Any
 
 import mpmath
 
-from dpfest.noise.key import Keystream
+from dpfest.noise.keystream import Keystream
 
 _CONTEXT = mpmath.MPContext()
 _CONTEXT.prec = 320

@@ -31,13 +31,14 @@ from scipy.special import ndtri
 
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import AdaFEST
 from dpfest.errors import UserError
 from dpfest.gradients.units import UnitConfig
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.fidelity import FIDELITIES, sampler_for, sampling_for, sampling_of
 from dpfest.planning.ledger import EXAMPLE, Ledger
+from dpfest.planning.other_samplers import BallsInBins, CyclicPoisson
 from dpfest.planning.periods import (
     Period,
     distinct_units,
@@ -47,7 +48,7 @@ from dpfest.planning.periods import (
     training_steps,
     whole_number,
 )
-from dpfest.planning.sampling import BallsInBins, Batches, CyclicPoisson, Poisson, Sampler
+from dpfest.planning.sampling import Batches, Poisson, Sampler
 from dpfest.planning.unproven import Shuffled
 from dpfest.selection.topk import selection_events
 

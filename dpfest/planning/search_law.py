@@ -15,7 +15,7 @@ from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
 from dpfest.accounting.search_cost import Floats, Repeats, by_profile, by_renyi
 from dpfest.errors import UserError
-from dpfest.noise.key import Keystream
+from dpfest.noise.keystream import Keystream
 from dpfest.noise.precise import precise
 
 DISTRIBUTIONS = ("negative_binomial", "poisson")

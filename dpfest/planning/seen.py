@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from dpfest.algorithms.rules import AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.errors import UserError
 from dpfest.planning.privacy_plan import PrivacyPlan
 

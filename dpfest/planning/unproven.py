@@ -22,7 +22,7 @@ from dpfest.algorithms.algorithm import Algorithm
 from dpfest.errors import UserError
 from dpfest.gradients.parts import Shard
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.batches import refuse_batch_size
+from dpfest.planning.sampling import refuse_batch_size
 
 if TYPE_CHECKING:
     from dpfest.planning.privacy_plan import PrivacyPlan
@@ -52,7 +52,7 @@ class ShuffledBatches:
         self._half_bits = np.uint64(max((examples - 1).bit_length() + 1, 2) // 2)
 
     def indices(self, step: int) -> np.ndarray:
-        """See :meth:`dpfest.planning.batches.PoissonBatches.indices`."""
+        """See :meth:`dpfest.planning.sampling.PoissonBatches.indices`."""
         epoch, position = divmod(step, self.examples // self.batch_size)
         keys = self.key.stream("epoch order", epoch).words(8)
         indices = np.arange(position * self.batch_size, (position + 1) * self.batch_size, dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Random choice of rows: DP-AdaFEST's noisy, thresholded contribution map, and the exponential mechanism.
+"""DP-AdaFEST's choice of rows: a noisy, thresholded contribution map.
 
 Under AES time and memory do not grow with the tables. Law of the map (Ghazi et al., 2023, Algorithm 1, lines 5-6): with
 ``v_i`` the 0/1 contribution map of example ``i`` over all rows and ``[v]_C1 = v / max(1, |v| / C1)``, row ``j``
@@ -21,9 +21,7 @@ untouched rows are drawn by gaps.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -32,12 +30,12 @@ from torch import Tensor
 
 from dpfest import devices
 from dpfest.gradients.tables import ascending, locate
+from dpfest.noise.bernoulli import bernoulli
 from dpfest.noise.box_muller import BLOCK, Scratch
-from dpfest.noise.distributions import bernoulli, distinct, exponentials
 from dpfest.noise.gaussian import add_gaussian, blocks_of, gaussian_grid, on_threads
-from dpfest.noise.key import Keystream
+from dpfest.noise.keystream import Keystream
 from dpfest.noise.places import MOST_VALUES, MapPlaces
-from dpfest.noise.precise import exponential, precise
+from dpfest.noise.precise import precise
 
 
 def surviving_rows(
@@ -123,83 +121,10 @@ def untouched_survivors(
     touched: NDArray[np.int64], universe: int, probability: float, stream: Keystream
 ) -> NDArray[np.int64]:
     """Draw each row outside ``touched`` (sorted distinct int64 ``[u]``) with ``probability``; return them sorted."""
-    return _outside(touched, bernoulli(stream, universe - len(touched), probability))
+    return outside(touched, bernoulli(stream, universe - len(touched), probability))
 
 
-def draw_rows(
-    rows: NDArray[np.int64],
-    utilities: NDArray[np.float64],
-    *,
-    universe: int,
-    count: int,
-    scale: float,
-    stream: Keystream,
-) -> NDArray[np.int64]:
-    """Return the ``count`` rows of largest utility + Gumbel(scale), where unnamed rows have utility 0.
-
-    The largest Gumbel variates of the unnamed rows come from the order statistics of exponential spacings (Rényi, 1953)
-    and are assigned to a uniform draw of those rows, so the cost is O(named + count), not O(universe).
-
-    Args:
-        rows: the named rows, sorted distinct int64 ``[u]``.
-        utilities: utility of each named row, float64 ``[u]``.
-        universe: number of rows in all.
-        count: number of rows to draw.
-        scale: scale of the Gumbel noise.
-        stream: source of the draw.
-
-    Returns:
-        Sorted global rows, int64 ``[min(count, universe)]``.
-
-    Formal guarantee: the law of ``count`` successive draws of the exponential mechanism without replacement (Durfee and
-    Rogers, 2019, Lemma 4.2), within 2^-100 per row: scores that float64 cannot order are compared in 320 bits.
-    """
-    unnamed = universe - len(rows)
-    others = min(count, unnamed)
-    first = stream.reserve(len(rows) + others)
-    words = stream.at(first, len(rows) + others)
-    # The order of this subset must be random: it pairs rows with order statistics.
-    candidates = np.concatenate([rows, _outside(rows, distinct(stream, unnamed, others))])
-    if len(candidates) <= count:
-        return np.sort(candidates)
-
-    waits, error = exponentials(words)
-    spacings = unnamed - np.arange(others)
-    for terms in (waits, error):
-        terms[len(rows) :] = np.cumsum(terms[len(rows) :] / spacings)
-    error += waits * ((others + 4) * 2.0**-52)  # rounding of the sums
-    utility = np.concatenate([utilities, np.zeros(others)])
-    with np.errstate(divide="ignore", invalid="ignore"):
-        scores = utility - scale * np.log(waits)
-        relative = np.where(error < 0.5 * waits, 2 * error / waits, np.inf)
-        error = scale * (relative + 2.0**-50 * np.abs(np.log(waits))) + 2.0**-51 * (np.abs(scores) + np.abs(utility))
-
-    def exactly(place: int) -> Any:
-        with precise() as mp:
-            start = place if place < len(rows) else len(rows)
-            wait = mp.mpf(0)
-            for one in range(start, place + 1):
-                divisor = 1 if place < len(rows) else int(spacings[one - len(rows)])
-                wait += exponential(stream, int(words[one]), first + one) / divisor
-            return float(utility[place]) - scale * mp.log(wait)
-
-    return np.sort(candidates[_largest(scores, error, count, exactly)])
-
-
-def _largest(
-    scores: NDArray[np.float64], error: NDArray[np.float64], count: int, exactly: Callable[[int], Any]
-) -> NDArray[np.int64]:
-    """Return the positions of the ``count`` largest scores, each within ``error``, computed ``exactly`` at need."""
-    least, most = np.nan_to_num(scores - error, nan=-np.inf), np.nan_to_num(scores + error, nan=np.inf)
-    inside = least > np.partition(most, -count - 1)[-count - 1]  # fewer than count others can be larger
-    unsure = np.flatnonzero(~inside & (most >= np.partition(least, -count)[-count]))
-    missing = count - int(inside.sum())
-    if missing < len(unsure):
-        unsure = np.array(sorted(unsure.tolist(), key=exactly, reverse=True), dtype=np.int64)
-    return np.concatenate([np.flatnonzero(inside), unsure[:missing]])
-
-
-def _outside(taken: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
+def outside(taken: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers with the given ranks among those not in sorted distinct ``taken``."""
     # The free number of rank k lies above every taken t_i (i from 0) with t_i - i <= k.
     return ranks + np.searchsorted(taken - np.arange(len(taken)), ranks, side="right")

@@ -37,9 +37,10 @@ from scipy.special import chdtri
 from torch import Tensor
 
 from dpfest.gradients.tables import Survivors, TableLayout
-from dpfest.noise.distributions import exponentials
-from dpfest.noise.gaussian import BLOCK, NormalRows, draw_units, gaussian, gaussian_grid
-from dpfest.noise.key import Keystream
+from dpfest.noise.bernoulli import exponentials
+from dpfest.noise.gaussian import BLOCK, draw_units, gaussian, gaussian_grid
+from dpfest.noise.keystream import Keystream
+from dpfest.noise.normal_rows import NormalRows
 from dpfest.noise.places import MOST_VALUES, RowPlaces
 from dpfest.noise.precise import exponential, precise
 from dpfest.selection.survivors import untouched_survivors

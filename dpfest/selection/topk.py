@@ -37,8 +37,8 @@ from dpfest.errors import UserError
 from dpfest.gradients.units import UnitConfig
 from dpfest.noise.distributions import laplace
 from dpfest.noise.gaussian import BLOCK, gaussian, gaussian_grid
-from dpfest.noise.key import Keystream
-from dpfest.selection.survivors import draw_rows
+from dpfest.noise.keystream import Keystream
+from dpfest.selection.exponential import draw_rows
 
 Counts = tuple[int, NDArray[np.float64]]
 """A feature, and its counts or the next block of them."""

@@ -51,7 +51,7 @@ class Correlated(Independent):
 
     Formal guarantee: statement 2.8 of docs/PRIVACY.md. The rows must be the same in every step, which is enforced; an
     example may take part in one of any b consecutive steps, which is for
-    :class:`dpfest.planning.sampling.CyclicPoisson`.
+    :class:`dpfest.planning.other_samplers.CyclicPoisson`.
 
     Raises:
         ValueError: the filter could leave the range of its whole numbers.

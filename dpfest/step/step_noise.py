@@ -9,7 +9,8 @@ from torch import Tensor
 
 from dpfest.gradients.parts import DenseSums, Due, RowSums, Shard
 from dpfest.noise.gaussian import Floats, add_gaussian, add_units, draw_units, gaussian_grid
-from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.noise.key import NoiseKey
+from dpfest.noise.keystream import Keystream
 from dpfest.noise.places import DensePlaces
 
 _LEAST = 1 << 18  # values, below which a thread is not worth its messages

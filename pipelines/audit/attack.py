@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from dpfest.algorithms.rules import AdaFEST, Threshold
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.rules import Threshold
 from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.selection.topk import SelectionConfig
 from pipelines.audit.canaries import ORDINARY_ROWS, Observed

@@ -44,8 +44,8 @@ from torch import Tensor, nn
 
 from dpfest.accounting.accountant import Event
 from dpfest.accounting.bands import strategy
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import AdaFEST
 from dpfest.errors import UserError
 from dpfest.gradients.parts import NoisedGradient
 from dpfest.gradients.reading import MicroBatch

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpfest.accounting.accountant import Event
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import AdaFEST
 from dpfest.gradients.batch import LogicalBatch
 from dpfest.gradients.contributions import Contributions
 from dpfest.gradients.parts import Rows, Shard

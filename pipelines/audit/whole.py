@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST, Threshold
+from dpfest.algorithms.rules import DPSGD, FEST, Threshold
 from dpfest.noise.key import NoiseKey
 from pipelines.audit.attack import ideal_attack
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS

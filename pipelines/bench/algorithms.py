@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import ALGORITHMS, DPSGD, AdaFEST
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD
 from dpfest.gradients.reading import MicroBatch
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.unproven import Nonprivate

@@ -23,8 +23,9 @@ from scipy import special
 from torch import Tensor, nn
 
 from dpfest.accounting.accountant import Event
+from dpfest.algorithms.adafest import AdaFEST, AdaFESTPlus
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST, AdaFESTPlus
+from dpfest.algorithms.rules import DPSGD, FEST
 from dpfest.gradients.reading import MicroBatch
 from dpfest.noise.key import NoiseKey
 from dpfest.step.engine import PrivateEngine

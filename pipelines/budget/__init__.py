@@ -21,10 +21,10 @@ import numpy as np
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event, cost_alone, to_record
 from dpfest.accounting.bands import strategy
-from dpfest.algorithms.rules import AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.errors import UserError
+from dpfest.planning.other_samplers import TruncatedPoisson
 from dpfest.planning.privacy_plan import PrivacyPlan, plan
-from dpfest.planning.sampling import TruncatedPoisson
 from dpfest.planning.search import SearchPlan, plan_search
 from dpfest.planning.search_law import Search
 from dpfest.planning.seen import seen_by_map, seen_by_selection

@@ -12,7 +12,7 @@ from typing import Any
 from dpfest.errors import UserError
 from dpfest.planning.fidelity import FIDELITIES
 from dpfest.planning.ledger import EXAMPLE
-from dpfest.planning.sampling import CyclicPoisson
+from dpfest.planning.other_samplers import CyclicPoisson
 from dpfest.selection.topk import EQUAL, SelectionConfig
 from pipelines.config.settings import TOKENIZER_PRIOR, Config
 from pipelines.data.identity import data_hash

@@ -16,12 +16,15 @@ from scipy import stats
 from torch import Tensor, nn
 
 from dpfest.accounting.bands import strategy
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import AdaFEST, Exponential, Frozen, Threshold
+from dpfest.algorithms.exponential import Exponential
+from dpfest.algorithms.rules import Frozen, Threshold
 from dpfest.noise.gaussian import charged_deviation, gaussian, gaussian_grid
 from dpfest.noise.key import CHACHA, NoiseKey
 from dpfest.planning.unproven import Nonprivate
-from dpfest.selection.survivors import draw_rows, untouched_survivors
+from dpfest.selection.exponential import draw_rows
+from dpfest.selection.survivors import untouched_survivors
 from dpfest.selection.thresholding import untouched_rows
 from tests.dpfest import placed
 

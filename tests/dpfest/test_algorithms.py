@@ -11,14 +11,16 @@ from scipy import stats
 from torch import Tensor, nn
 
 from dpfest.algorithms import rules
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import INDEPENDENT, Algorithm, PrivateAlgorithm
-from dpfest.algorithms.rules import ALGORITHMS, DPSGD, FEST, AdaFEST, Exponential
+from dpfest.algorithms.exponential import Exponential
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD, FEST
 from dpfest.errors import UserError
 from dpfest.gradients.parts import NoisedGradient, RowSums, Shard
 from dpfest.gradients.tables import Survivors
 from dpfest.noise.key import NoiseKey
-from dpfest.selection import survivors
-from dpfest.selection.survivors import draw_rows
+from dpfest.selection import exponential
+from dpfest.selection.exponential import draw_rows
 from tests.dpfest.steps import by_batch, engine_with, released
 
 
@@ -82,16 +84,16 @@ def test_scores_that_floats_cannot_tell_apart_are_compared_in_many_digits(monkey
         return draw_rows(rows, utilities, universe=1000, count=7, scale=1.0, stream=stream).tolist()
 
     sure = [draw(step) for step in range(10)]
-    original = survivors.exponentials
-    monkeypatch.setattr(survivors, "exponentials", lambda words: (original(words)[0], np.full(len(words), np.inf)))
+    original = exponential.exponentials
+    monkeypatch.setattr(exponential, "exponentials", lambda words: (original(words)[0], np.full(len(words), np.inf)))
     assert [draw(step) for step in range(10)] == sure
 
 
 def test_exact_scores_decide_where_rounded_ones_mislead() -> None:
     exact = [1.0, 2.0, 3.0, 2.5]
     misled = np.array([1.0, 2.6, 3.0, 2.4])
-    assert sorted(survivors._largest(misled, np.full(4, 0.2), 2, exact.__getitem__)) == [2, 3]
-    assert sorted(survivors._largest(misled, np.full(4, 0.05), 2, exact.__getitem__)) == [1, 2]
+    assert sorted(exponential._largest(misled, np.full(4, 0.2), 2, exact.__getitem__)) == [2, 3]
+    assert sorted(exponential._largest(misled, np.full(4, 0.05), 2, exact.__getitem__)) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import dpfest
-from dpfest.algorithms.rules import DPSGD, AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.rules import DPSGD
 from dpfest.errors import UserError
 from dpfest.gradients import recording as recordings
 from dpfest.gradients.capture import Recorder

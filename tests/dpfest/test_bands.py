@@ -16,7 +16,9 @@ from torch.utils.data import TensorDataset
 import dpfest
 from dpfest.accounting import bands
 from dpfest.accounting.bands import Strategy, strategy
-from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST, Exponential, Threshold
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.exponential import Exponential
+from dpfest.algorithms.rules import DPSGD, FEST, Threshold
 from dpfest.errors import UserError
 from dpfest.gradients.parts import RowSums, Shard
 from dpfest.gradients.tables import Survivors, TableLayout

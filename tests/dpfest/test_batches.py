@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.batches import PoissonBatches
+from dpfest.planning.sampling import PoissonBatches
 from dpfest.planning.unproven import ShuffledBatches
 
 KEY = NoiseKey.from_seed(11)

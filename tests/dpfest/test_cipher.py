@@ -16,7 +16,7 @@ from dpfest import AdaFEST, NoiseKey, PrivateTraining, UserError, make_private
 from dpfest.noise.key import AES, CHACHA, CIPHERS
 from dpfest.planning.ledger import Ledger
 from dpfest.planning.search_law import Search
-from dpfest.selection.survivors import draw_rows
+from dpfest.selection.exponential import draw_rows
 
 DATA = TensorDataset(torch.arange(60) % 20, torch.linspace(-1, 1, 60))
 SETTINGS: dict[str, Any] = {"epsilon": 5.0, "delta": 1e-3, "batch_size": 20, "steps": 6}

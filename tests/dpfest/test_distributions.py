@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dpfest.noise import bernoulli as gaps_of_trials
 from dpfest.noise import distributions
-from dpfest.noise.distributions import bernoulli, distinct, laplace
+from dpfest.noise.bernoulli import bernoulli
+from dpfest.noise.distributions import distinct, laplace
 from dpfest.noise.gaussian import gaussian_grid
-from dpfest.noise.key import CIPHERS, Keystream, NoiseKey
+from dpfest.noise.key import CIPHERS, NoiseKey
+from dpfest.noise.keystream import Keystream
 
 FALSE_ALARM = 1e-4
 
@@ -83,7 +86,7 @@ def test_extremes_of_probability_and_number() -> None:
 
 
 def test_more_successes_than_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distributions, "_AT_ONCE", 100)
+    monkeypatch.setattr(gaps_of_trials, "_AT_ONCE", 100)
     positions = bernoulli(stream(), 30_000, 0.2)
     assert (np.diff(positions) > 0).all() and abs(len(positions) - 6000) < 4 * math.sqrt(4800)
     assert stats.kstest(positions / 30_000, "uniform").pvalue > FALSE_ALARM
@@ -95,10 +98,10 @@ def test_gaps_in_many_digits_are_those_in_float64(probability: float, monkeypatc
     most = 1 << 52
 
     def gaps() -> np.ndarray:
-        return np.minimum(distributions._geometric(stream(), 300, probability, most), most + 1)
+        return np.minimum(gaps_of_trials._geometric(stream(), 300, probability, most), most + 1)
 
-    fast, original = gaps(), distributions.exponentials
-    monkeypatch.setattr(distributions, "exponentials", lambda words: (original(words)[0], np.full(len(words), np.inf)))
+    fast, original = gaps(), gaps_of_trials.exponentials
+    monkeypatch.setattr(gaps_of_trials, "exponentials", lambda words: (original(words)[0], np.full(len(words), np.inf)))
     assert np.array_equal(gaps(), fast)
     with mpmath.workprec(1200):
         rate = -mpmath.log(1 - mpmath.mpf(probability))
@@ -120,10 +123,10 @@ def test_gaps_next_to_a_whole_number_are_decided_by_more_bits() -> None:
         def extended(self, word: int, position: int) -> int:
             return word << 128 | self.more
 
-    assert distributions._geometric(Fixed(2**63, 0), 1, 0.5, 100).tolist() == [0], "U just above 1/2"
-    assert distributions._geometric(Fixed(2**63 - 1, 2**128 - 1), 1, 0.5, 100).tolist() == [1], "U just below"
-    assert distributions._geometric(Fixed(0, 0), 1, 0.5, 1000).tolist() == [193], "U = 2^-193"
-    assert distributions._geometric(Fixed(0, 2**127), 1, 0.5, 1000).tolist() == [64], "U below 2^-65 2^1"
+    assert gaps_of_trials._geometric(Fixed(2**63, 0), 1, 0.5, 100).tolist() == [0], "U just above 1/2"
+    assert gaps_of_trials._geometric(Fixed(2**63 - 1, 2**128 - 1), 1, 0.5, 100).tolist() == [1], "U just below"
+    assert gaps_of_trials._geometric(Fixed(0, 0), 1, 0.5, 1000).tolist() == [193], "U = 2^-193"
+    assert gaps_of_trials._geometric(Fixed(0, 2**127), 1, 0.5, 1000).tolist() == [64], "U below 2^-65 2^1"
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 2600.0])
@@ -146,12 +149,12 @@ def test_bounds_on_exponentials_hold() -> None:
     words = np.concatenate(
         [stream().words(500), np.uint64(1) << np.arange(64, dtype=np.uint64), ~np.arange(5).astype("u8")]
     )
-    value, error = distributions.exponentials(words)
+    value, error = gaps_of_trials.exponentials(words)
     with mpmath.workprec(320):
         for word, near, off in zip(words.tolist(), value.tolist(), error.tolist(), strict=True):
             for part in (mpmath.ldexp(1, -128), 1 - mpmath.ldexp(1, -128)):
                 assert abs(-mpmath.log((word + part) / mpmath.mpf(2) ** 64) - near) <= off
-    assert distributions.exponentials(np.zeros(1, dtype=np.uint64))[1] == math.inf
+    assert gaps_of_trials.exponentials(np.zeros(1, dtype=np.uint64))[1] == math.inf
     assert (error[:500] < 1e-12).all()
 
 

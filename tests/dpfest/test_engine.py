@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms.adafest import AdaFEST, AdaFESTPlus
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import ALGORITHMS, DPSGD, FEST, AdaFEST, AdaFESTPlus, Exponential, Frozen, Threshold
+from dpfest.algorithms.exponential import Exponential
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD, FEST, Frozen, Threshold
 from dpfest.errors import UserError
 from dpfest.gradients.layers import Call, LinearFactors
 from dpfest.gradients.parts import NoisedGradient

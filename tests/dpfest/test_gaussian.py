@@ -19,7 +19,8 @@ from dpfest.noise import box_muller
 from dpfest.noise import gaussian as module
 from dpfest.noise.box_muller import BLOCK, Scratch, nearest_normals
 from dpfest.noise.gaussian import add_gaussian, charged_deviation, gaussian, gaussian_grid
-from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.noise.key import NoiseKey
+from dpfest.noise.keystream import Keystream
 from dpfest.step import step_noise
 from dpfest.step.step_noise import NoiseAhead
 

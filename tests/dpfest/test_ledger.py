@@ -11,7 +11,8 @@ from dp_accounting.pld import PLDAccountant
 
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
-from dpfest.algorithms.rules import AdaFESTPlus, Exponential
+from dpfest.algorithms.adafest import AdaFESTPlus
+from dpfest.algorithms.exponential import Exponential
 from dpfest.errors import UserError
 from dpfest.planning.ledger import BudgetExceeded, Ledger
 from dpfest.planning.privacy_plan import plan

@@ -12,7 +12,8 @@ from scipy import stats
 
 from dpfest.errors import UserError
 from dpfest.noise import chacha
-from dpfest.noise.key import AES, CHACHA, CIPHERS, Keystream, NoiseKey, default_cipher
+from dpfest.noise.key import AES, CHACHA, CIPHERS, NoiseKey, default_cipher
+from dpfest.noise.keystream import Keystream
 from tests.dpfest import placed
 
 FALSE_ALARM = 1e-4

@@ -17,7 +17,8 @@ from dpfest.noise import gaussian as module
 from dpfest.noise import places
 from dpfest.noise.box_muller import BLOCK
 from dpfest.noise.gaussian import add_gaussian, draw_units, gaussian_grid
-from dpfest.noise.key import CHACHA, CIPHERS, ChaCha, NoiseKey
+from dpfest.noise.key import CHACHA, CIPHERS, NoiseKey
+from dpfest.noise.placed_keystream import ChaCha
 from dpfest.noise.places import DensePlaces, MapPlaces, Places, RowPlaces
 from dpfest.selection import survivors
 from dpfest.selection.survivors import surviving_rows
@@ -275,7 +276,7 @@ def test_forward_draws_are_by_example_and_uniform(cipher: str) -> None:
 
 def test_a_rows_noise_in_a_step_is_the_same_with_other_survivors() -> None:
     """The same step under thresholds that let other rows survive: sums are 0, and the noise of common rows equal."""
-    from dpfest.algorithms.rules import AdaFEST
+    from dpfest.algorithms.adafest import AdaFEST
     from tests.dpfest.steps import engine_with, released
 
     def step(threshold: float) -> dict[int, Any]:

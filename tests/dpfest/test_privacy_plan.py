@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from dpfest.accounting import accountant
-from dpfest.algorithms.rules import ALGORITHMS, AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.periods import training_steps

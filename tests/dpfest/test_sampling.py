@@ -24,14 +24,23 @@ import dpfest
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
 from dpfest.accounting.bands import strategy
-from dpfest.algorithms.rules import DPSGD, AdaFEST, Exponential
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.exponential import Exponential
+from dpfest.algorithms.rules import DPSGD
 from dpfest.errors import UserError
 from dpfest.noise.distributions import below
 from dpfest.noise.key import NoiseKey
-from dpfest.planning.batches import AllocatedBatches, CyclicBatches, PoissonBatches, TruncatedBatches
 from dpfest.planning.fidelity import FIDELITIES, SAMPLERS
 from dpfest.planning.ledger import Ledger
-from dpfest.planning.sampling import BallsInBins, TruncatedPoisson, default_max_batch_size
+from dpfest.planning.other_samplers import (
+    AllocatedBatches,
+    BallsInBins,
+    CyclicBatches,
+    TruncatedBatches,
+    TruncatedPoisson,
+    default_max_batch_size,
+)
+from dpfest.planning.sampling import PoissonBatches
 
 KEY = NoiseKey.from_seed(19)
 FALSE_ALARM = 1e-4

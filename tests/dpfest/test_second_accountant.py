@@ -17,8 +17,10 @@ import pytest
 
 from dpfest.accounting import accountant
 from dpfest.accounting.accountant import Event
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import DPSGD, AdaFEST, Exponential, Threshold
+from dpfest.algorithms.exponential import Exponential
+from dpfest.algorithms.rules import DPSGD, Threshold
 from dpfest.selection.topk import SelectionConfig, selection_events
 from tests.dpfest import contour
 

@@ -14,7 +14,8 @@ from torch import nn
 
 from dpfest import FEST, BudgetExceeded, NoiseKey, PrivacyPlan, PrivateTraining, SelectionConfig, UserError, plan
 from dpfest.accounting import accountant
-from dpfest.algorithms.rules import DPSGD, AdaFESTPlus
+from dpfest.algorithms.adafest import AdaFESTPlus
+from dpfest.algorithms.rules import DPSGD
 from dpfest.gradients.reading import MicroBatch
 from dpfest.planning.ledger import Ledger
 from dpfest.planning.unproven import Nonprivate, epsilon_at_own_rates

@@ -14,7 +14,8 @@ from scipy import special, stats
 
 from dpfest.gradients.contributions import Contributions
 from dpfest.noise.gaussian import gaussian, gaussian_grid
-from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.noise.key import NoiseKey
+from dpfest.noise.keystream import Keystream
 from dpfest.selection.survivors import survival_probability, surviving_rows, untouched_survivors
 
 FALSE_ALARM = 1e-4

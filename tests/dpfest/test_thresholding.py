@@ -17,8 +17,10 @@ from torch import nn
 
 from dpfest import DPSGD, Threshold
 from dpfest.gradients.tables import Survivors, TableLayout
-from dpfest.noise.gaussian import NormalRows, add_gaussian
-from dpfest.noise.key import Keystream, NoiseKey
+from dpfest.noise.gaussian import add_gaussian
+from dpfest.noise.key import NoiseKey
+from dpfest.noise.keystream import Keystream
+from dpfest.noise.normal_rows import NormalRows
 from dpfest.noise.precise import precise
 from dpfest.selection import thresholding
 from dpfest.selection.thresholding import keep_long_rows, long_rows, radius_of, row_norms, tail, untouched_rows

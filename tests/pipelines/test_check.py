@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpfest.algorithms.rules import AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
 from pipelines.check import Feature, surviving
 from reports.criteo import _used
 

@@ -15,7 +15,8 @@ from torch.utils.data import TensorDataset
 
 import dpfest
 from dpfest import devices
-from dpfest.algorithms.rules import FEST, AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.rules import FEST
 from dpfest.gradients.parts import NoisedGradient
 from dpfest.gradients.reading import MicroBatch
 from dpfest.gradients.units import UnitConfig

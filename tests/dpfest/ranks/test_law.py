@@ -17,7 +17,8 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from dpfest.algorithms.rules import DPSGD, AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.rules import DPSGD
 from dpfest.gradients.parts import DenseSums, Shard
 from dpfest.gradients.reading import MicroBatch
 from dpfest.noise.gaussian import ROUNDING_ALLOWANCE, add_gaussian

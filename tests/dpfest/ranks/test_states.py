@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from dpfest.algorithms.rules import AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.errors import UserError
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.ledger import Ledger

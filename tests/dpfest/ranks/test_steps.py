@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpfest.algorithms.rules import Exponential
+from dpfest.algorithms.exponential import Exponential
 from dpfest.errors import UserError
 from dpfest.gradients.reading import MicroBatch, Read, request_of
 from dpfest.noise.key import NoiseKey

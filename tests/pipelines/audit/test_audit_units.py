@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import DPSGD, AdaFEST
+from dpfest.algorithms.rules import DPSGD
 from dpfest.gradients.units import UnitConfig
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.privacy_plan import plan

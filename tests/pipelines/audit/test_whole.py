@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from cli.audit import SETTINGS
-from dpfest.algorithms.rules import DPSGD, AdaFEST, Threshold
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.rules import DPSGD, Threshold
 from dpfest.noise.key import NoiseKey
 from dpfest.selection.topk import SelectionConfig
 from pipelines.audit.attack import Law

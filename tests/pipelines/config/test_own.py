@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dpfest.algorithms.rules import AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.errors import UserError
 from pipelines.config.code import named_code
 from pipelines.config.compose import Composer

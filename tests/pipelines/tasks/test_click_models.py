@@ -13,8 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from dpfest.algorithms.adafest import AdaFEST
 from dpfest.algorithms.algorithm import Algorithm
-from dpfest.algorithms.rules import DPSGD, FEST, AdaFEST
+from dpfest.algorithms.rules import DPSGD, FEST
 from dpfest.errors import UserError
 from dpfest.noise.key import NoiseKey
 from pipelines.bench.sections import bench

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from dpfest.algorithms.rules import DPSGD, AdaFEST
+from dpfest.algorithms.adafest import AdaFEST
+from dpfest.algorithms.rules import DPSGD
 from dpfest.errors import UserError
 from dpfest.gradients.clipped_sum import ClippedSum
 from dpfest.gradients.tables import Survivors

@@ -35,7 +35,7 @@ def test_every_statement_names_code_and_tests_that_exist() -> None:
 
 def test_what_a_reviewer_reads_exists_and_is_as_long_as_it_says() -> None:
     sittings = re.findall(r"^\| [^|]+ \| ((?:`[\w/]+` ?)+) \| ([\d,]+) \|$", TEXT, flags=re.M)
-    assert len(sittings) == 3
+    assert len(sittings) == 4
     for named, said in sittings:
         modules = [HOME / "dpfest" / f"{name}.py" for name in re.findall(r"[\w/]+", named)]
         lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in modules)

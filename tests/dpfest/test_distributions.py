@@ -60,7 +60,7 @@ def test_gaps_are_geometric_and_a_wrong_probability_is_rejected(probability: flo
     assert split < stats.norm.isf(FALSE_ALARM / 2)
 
 
-@pytest.mark.parametrize("probability", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("probability", [0.1, pytest.param(0.5, marks=pytest.mark.slow), 0.8])
 def test_every_outcome_is_as_likely_as_of_coins(probability: float) -> None:
     """All 64 outcomes of six trials, 20,000 times."""
     observed = np.zeros(64)

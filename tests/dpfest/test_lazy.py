@@ -200,7 +200,7 @@ def test_an_unknown_noise_is_refused() -> None:
         DPSGD(noise="late")
 
 
-@pytest.mark.parametrize("at", [3, 7, 8])
+@pytest.mark.parametrize("at", [3, pytest.param(7, marks=pytest.mark.slow), 8])
 def test_noise_does_not_depend_on_what_is_checked(at: int) -> None:
     """Steps 1 and 8 check a sample of the batch; a resumed training checks its first step whole: the same bits."""
     generator = torch.Generator().manual_seed(0)

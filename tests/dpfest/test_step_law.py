@@ -63,7 +63,7 @@ def test_noise_lies_on_survivors_alone_with_the_right_variance_fresh_and_indepen
     assert stats.chi2.sf((along**2).sum(), size) > FALSE_ALARM, "step after step"
 
 
-@pytest.mark.parametrize("rule", ["hard", "soft"])
+@pytest.mark.parametrize("rule", ["hard", pytest.param("soft", marks=pytest.mark.slow)])
 def test_a_threshold_that_keeps_every_row_is_dpsgd_in_law(rule: str) -> None:
     """In law alone, since it draws rows apart; the other rules are DP-SGD to the bit (`tests.dpfest.test_engine`)."""
     ours = released(Threshold(clipping_norm=CLIPPING_NORM, false_rate=1.0, rule=rule), 12, 2)

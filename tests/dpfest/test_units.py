@@ -367,7 +367,11 @@ def test_a_plan_counts_units_and_the_ledger_says_so() -> None:
     assert again.unit == "person" and again.epsilon() == run.epsilon()
 
 
-@pytest.mark.parametrize("algorithm", [AdaFEST(threshold=2), DPSGD(noise="lazy"), Nonprivate()], ids=lambda a: a.name)
+@pytest.mark.parametrize(
+    "algorithm",
+    [AdaFEST(threshold=2), pytest.param(DPSGD(noise="lazy"), marks=pytest.mark.slow), Nonprivate()],
+    ids=lambda a: a.name,
+)
 def test_a_saved_state_goes_on_to_the_same_bits_and_with_the_same_units_alone(algorithm: Any) -> None:
     whole, half, resumed = (training(algorithm, micro_batch_size=9) for _ in range(3))
     take(whole, 8)

@@ -110,7 +110,12 @@ def test_rows_are_gathered_in_the_order_of_units() -> None:
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["nonprivate", "dpsgd algorithm.noise=lazy", "adafest algorithm.threshold=1", "fest algorithm.selection.rows=80"],
+    [
+        pytest.param("nonprivate", marks=pytest.mark.slow),
+        "dpsgd algorithm.noise=lazy",
+        "adafest algorithm.threshold=1",
+        "fest algorithm.selection.rows=80",
+    ],
 )
 def test_a_run_by_household_says_so_wherever_it_says_epsilon(config: Any, algorithm: str) -> None:
     asked = config(PLAIN, *HOUSEHOLD, *f"algorithm={algorithm}".split())

@@ -50,7 +50,7 @@ def quick_calibration(make_events: Callable[[float], Sequence[Event]], target: f
     return 1.0
 
 
-QUICK = (BASES[1], BASES[4], BASES[6])
+QUICK = (BASES[4], BASES[6])
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
@@ -16,18 +16,7 @@ from pipelines.audit.guesses import CONFIDENCE
 from pipelines.system.files import write_json
 
 
-class Found(NamedTuple):
-    """What an attack found: a bound, whether it refutes the claim, and what else a :class:`Case` has of a training."""
-
-    bound: float
-    refuted: bool
-    claim: float | None = None
-    at_delta: float | None = None
-    made: int | None = None
-    right: int | None = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """The result for one engine or one run of a training, as it is or with a flaw.
 
@@ -45,14 +34,21 @@ class Case:
     """
 
     sabotage: str | None
-    claim: float | None
+    claim: float | None = None
     bound: float
-    at_delta: float | None
-    made: int | None
-    right: int | None
+    at_delta: float | None = None
+    made: int | None = None
+    right: int | None = None
     tightness: float
     verdict: str
-    seconds: float
+    seconds: float = 0.0
+
+    @classmethod
+    def judged(cls, flaw: Flaw | None, bound: float, claim: float, refuted: bool, /, **of_a_training: Any) -> Case:
+        """Return the case of a bound on what is claimed, and whether it refutes that."""
+        verdict = "broken" if refuted else "sound" if flaw is None else "missed"
+        name = None if flaw is None else flaw.name
+        return cls(sabotage=name, bound=bound, tightness=bound / claim, verdict=verdict, **of_a_training)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,24 +98,13 @@ Report = Callable[[Audit, Case], None]
 """Is called with each finished case."""
 
 
-def carried_out(about: Audit, flaws: Sequence[Flaw], attack: Callable[[Flaw | None], Found], report: Report) -> Audit:
-    """Return an audit with its cases: of what ``attack`` finds as it is, and with each flaw."""
+def carried_out(about: Audit, flaws: Sequence[Flaw], attack: Callable[[Flaw | None], Case], report: Report) -> Audit:
+    """Return an audit with its cases: the ``attack`` on what it is about, as it is and with each flaw."""
     for flaw in (None, *flaws):
         started = time.perf_counter()
-        found = attack(flaw)
-        case = Case(
-            sabotage=None if flaw is None else flaw.name,
-            claim=found.claim,
-            bound=found.bound,
-            at_delta=found.at_delta,
-            made=found.made,
-            right=found.right,
-            tightness=found.bound / (about.claim if found.claim is None else found.claim),
-            verdict="broken" if found.refuted else "sound" if flaw is None else "missed",
-            seconds=round(time.perf_counter() - started, 2),
-        )
-        about.cases.append(case)
-        report(about, case)
+        case = attack(flaw)
+        about.cases.append(replace(case, seconds=round(time.perf_counter() - started, 2)))
+        report(about, about.cases[-1])
     return about
 
 

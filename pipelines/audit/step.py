@@ -15,7 +15,7 @@ from pipelines.audit.bound import lower_bound
 from pipelines.audit.flaws import OF_A_STEP, Flaw
 from pipelines.audit.guesses import CONFIDENCE
 from pipelines.audit.pair import ROWS, Pair
-from pipelines.audit.results import Audit, Found, Report, carried_out
+from pipelines.audit.results import Audit, Case, Report, carried_out
 from pipelines.config.schema import in_keys
 from pipelines.config.settings import Config
 from pipelines.tasks.task import device_of
@@ -73,11 +73,11 @@ def audit_step(config: Config, report: Report = lambda audit, case: None) -> Aud
     def key(flaw: Flaw | None) -> NoiseKey:
         return privacy.key(f"audit {algorithm.name} {flaw and flaw.name}", device)
 
-    def attack(flaw: Flaw | None) -> Found:
+    def attack(flaw: Flaw | None) -> Case:
         make = Pair if flaw is None else flaw.attempt
         draws = make(algorithm, cost, key(flaw), device=device, unit=unit).draws(config.audit.draws)
         bound = lower_bound(draws, plan.delta, CONFIDENCE)
-        return Found(bound, bound > claim)
+        return Case.judged(flaw, bound, claim, bound > claim)
 
     about = Audit(
         algorithm=algorithm.name,

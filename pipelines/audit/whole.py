@@ -14,7 +14,7 @@ from pipelines.audit.attack import ideal_attack
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS
 from pipelines.audit.family import Family
 from pipelines.audit.flaws import OF_A_TRAINING, Flaw
-from pipelines.audit.results import Audit, Found, Report, carried_out
+from pipelines.audit.results import Audit, Case, Report, carried_out
 from pipelines.audit.training import Training, attempt
 from pipelines.config.settings import Config
 
@@ -90,7 +90,7 @@ def audit_training(training: Training, config: Config, flaws: Sequence[Flaw], re
     family = Family(sound.claimed, training.delta)
     attacks, ideal = ideal_attack(sound.law, family, canaries)
 
-    def attack(flaw: Flaw | None) -> Found:
+    def attack(flaw: Flaw | None) -> Case:
         nonlocal family, attacks
         made = sound if flaw is None else flaw.attempt(training)
         if tuple(made.claimed) != family.events:
@@ -98,8 +98,10 @@ def audit_training(training: Training, config: Config, flaws: Sequence[Flaw], re
             attacks, _ = ideal_attack(made.law, family, canaries)
         observed, present = made.observe(key(flaw))
         bounds, claim = attacks.bounds(made.law.scores(observed), present, family), family.claim
-        made_right = bounds.guesses.made, bounds.guesses.right
-        return Found(bounds.family, bounds.family >= claim, claim, bounds.at_delta, *made_right)
+        return Case.judged(
+            flaw, bounds.family, claim, bounds.family >= claim,
+            claim=claim, at_delta=bounds.at_delta, made=bounds.guesses.made, right=bounds.guesses.right,
+        )  # fmt: skip
 
     about = Audit(
         algorithm=training.algorithm.name,

@@ -101,11 +101,12 @@ class Pair:
         algorithm: settings of the algorithm.
         cost: the event whose noise the engine adds.
         key: key of the noise and of the coins.
-        after: changes a release before it is examined; None for no change.
         device: device of the engine.
         unit: the unit of privacy; None for an example.
-        ignored: whether the engine clips examples nevertheless.
-        spoil: changes the engine; None for no change.
+        ignored: whether the engine clips and counts each example of a unit on its own.
+        noise: changes the event whose noise the engine adds.
+        after: changes a release before it is examined; None for no change.
+        spoil: changes the engine.
         every_step: whether canaries take part in all steps over which noise is correlated.
 
     Raises:
@@ -117,11 +118,12 @@ class Pair:
         algorithm: Algorithm,
         cost: Event,
         key: NoiseKey,
-        after: After | None = None,
         device: torch.device | str = "cpu",
         unit: UnitConfig | None = None,
         ignored: bool = False,
-        spoil: Callable[[PrivateEngine], None] | None = None,
+        noise: Callable[[Event], Event] = lambda event: event,
+        after: After | None = None,
+        spoil: Callable[[PrivateEngine], None] = lambda engine: None,
         every_step: bool = False,
     ) -> None:
         self._unit, self._ignored, self._every_step = unit, ignored, every_step
@@ -141,11 +143,10 @@ class Pair:
         selected = self._rows if algorithm.selection else None
         clipped = None if ignored else unit
         self._engine = PrivateEngine(
-            model, algorithm, losses, key, cost=cost, expected_batch_size=1.0, selected=selected, unit=clipped,
+            model, algorithm, losses, key, cost=noise(cost), expected_batch_size=1.0, selected=selected, unit=clipped,
             steps=len(shares),
         )  # fmt: skip
-        if spoil is not None:
-            spoil(self._engine)
+        spoil(self._engine)
 
     def draws(self, count: int) -> Draws:
         """Return about ``count`` releases in each world, from as many steps as that takes."""

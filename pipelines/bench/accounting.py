@@ -7,65 +7,54 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-import time
-from pathlib import Path
+from functools import partial
 
 from dpfest.algorithms.rules import ALGORITHMS
-from pipelines.bench.measure import Turn, take_turns
-from pipelines.bench.records import Record, records
+from pipelines.bench.case import Case
+from pipelines.bench.measure import Turn, timed
 from pipelines.bench.worker import Worker
 from pipelines.budget import budget
 from pipelines.config.settings import Config
-from pipelines.system.progress import progress
 
 EXAMPLES = 45_840_617
 ALGORITHM_NAMES = ("dpsgd", "fest", "adafest", "exponential")
 COLD, CACHED = "cold", "cached"
-_REPEATS = 3
 
 
-def bench(config: Config, repeats: int) -> list[Record]:
-    """Time cold and cached calibration of each algorithm; cold is the reference."""
-    measured = []
-    with progress("accounting") as report:
-        for number, name in enumerate(ALGORITHM_NAMES):
-            report(number, len(ALGORITHM_NAMES), name)
-            measured += _of(name, config, min(repeats, _REPEATS))
-    return measured
-
-
-def _of(name: str, config: Config, repeats: int) -> list[Record]:
-    with tempfile.TemporaryDirectory() as folder:
-        asked = dataclasses.replace(
-            config,
-            algorithm=ALGORITHMS[name](),
-            budget=dataclasses.replace(config.budget, examples=EXAMPLES),
-            train=dataclasses.replace(config.train, batch_size=2048, epochs=1.0, steps=None),
+def cases(config: Config) -> list[Case]:
+    """Return cold and cached calibration of each algorithm; cold is the reference."""
+    train = dataclasses.replace(config.train, batch_size=2048, epochs=1.0, steps=None)
+    asked = dataclasses.replace(config, train=train, budget=dataclasses.replace(config.budget, examples=EXAMPLES))
+    found = []
+    for name in ALGORITHM_NAMES:
+        own = dataclasses.replace(asked, algorithm=ALGORITHMS[name]())
+        found.append(
+            Case(
+                name=f"{name}, {EXAMPLES:,} examples",
+                reference=COLD,
+                competitors={COLD: partial(calibrations, own, 1), CACHED: partial(calibrations, own, 2)},
+                long_turns=3,
+                fields={"batch_size": train.batch_size},
+            )
         )
+    return found
 
-        def turn(remembered: bool) -> Turn:
-            def take(number: int) -> float:
-                runs = Path(folder) / ("remembered" if remembered else f"cold-{number}")
-                settings = dataclasses.replace(asked, paths=dataclasses.replace(config.paths, runs=str(runs)))
-                with Worker(calibration, settings) as worker:
-                    return worker(0)
 
-            return take
+def calibrations(config: Config, number: int) -> Turn:
+    """Return a turn of so many commands one after another under a new cache, of which the last is timed."""
 
-        turns = {COLD: turn(False), CACHED: turn(True)}
-        turns[CACHED](0)  # fills the cache
-        times = take_turns(turns, COLD, repeats=repeats, seconds=config.bench.seconds, warm_up=0, least=1)
-    return records(
-        times, COLD, section="accounting", case=f"{name}, {EXAMPLES:,} examples", batch_size=asked.train.batch_size
-    )
+    def turn(_: int) -> float:
+        with tempfile.TemporaryDirectory() as runs:
+            settings = dataclasses.replace(config, paths=dataclasses.replace(config.paths, runs=runs))
+            taken = 0.0
+            for _ in range(number):
+                with Worker(partial(calibration, settings)) as worker:
+                    taken = worker(0)
+        return taken
+
+    return turn
 
 
 def calibration(config: Config) -> Turn:
     """Return a turn of `dpfest budget` under a configuration."""
-
-    def turn(number: int) -> float:
-        started = time.perf_counter()
-        budget(config)
-        return time.perf_counter() - started
-
-    return turn
+    return timed(lambda: budget(config))

@@ -80,6 +80,17 @@ def steps(step: Callable[[int], None], device: torch.device) -> Turn:
     return turn
 
 
+def timed(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> Turn:
+    """Return a turn of work that is done once."""
+
+    def turn(number: int) -> float:
+        started = clock()
+        work()
+        return clock() - started
+
+    return turn
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)

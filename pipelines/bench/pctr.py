@@ -7,25 +7,32 @@ grow.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpfest.gradients.reading import MicroBatch
-from pipelines.bench.algorithms import private_step
+from pipelines.bench.case import Case, sizes_up_to
 from pipelines.bench.measure import Turn, steps
+from pipelines.bench.training import ORDINARY, click_losses, ordinary_step, training_step, whole
+from pipelines.config.settings import Config
 from pipelines.data.clicks.criteo import PUBLISHED_SIZES
 from pipelines.data.rows import NUMERIC_FEATURES
 from pipelines.tasks.clicks import Batch, Evaluation
-from pipelines.tasks.optimizers import OptimizerConfig
+from pipelines.tasks.optimizers import DenseOptimizerConfig, OptimizerConfig
 from pipelines.tasks.pctr import PctrConfig, PctrModel, embedding_dim
-
-ORDINARY = "pytorch sparse"
-"""The floor: the same model without privacy, with sparse embedding gradients and the defaults of torch.optim."""
+from pipelines.tasks.task import device_of
 
 FUSED = "pytorch sparse, fused Adam"
+ORDINARY_OPTIMIZERS = {
+    ORDINARY: OptimizerConfig(dense=DenseOptimizerConfig(options={"fused": None})),
+    FUSED: OptimizerConfig(),
+}
+"""The floor has the defaults of torch.optim."""
+
 PRODUCTS = "matrix products"
 """Below the floor: only the matrix products of the step's forward and backward pass."""
 
@@ -40,6 +47,27 @@ DIMENSIONS = tuple(embedding_dim(size) for size in PUBLISHED_SIZES)
 COORDINATES_PER_ROW = sum(v * d for v, d in zip(PUBLISHED_SIZES, DIMENSIONS, strict=True)) / PUBLISHED_ROWS
 _BATCHES, _ZIPF = 8, 1.1
 
+Maker = Callable[[str, int, PctrConfig, Sequence[Tensor]], Turn]
+"""Makes the turns of a competitor by name, at a batch size, of a model's settings, on tables."""
+
+
+def sizes(config: Config) -> tuple[int, ...]:
+    """Return total numbers of rows, published and scaled, up to `bench.largest_rows`."""
+    return sizes_up_to(config.bench.largest_rows, tuple(scale * PUBLISHED_ROWS for scale in SCALES))
+
+
+def case(rows: int, config: Config, makers: Mapping[str, Maker], **how: Any) -> Case:
+    """Return the case of a size, of competitors on the same tables; ``how`` are the case's other attributes."""
+    device, size = device_of(config.device), config.train.batch_size
+    return Case(
+        name=f"pCTR, {rows:,} rows",
+        competitors={name: partial(make, name, size, config.model) for name, make in makers.items()},
+        shared=partial(tables, rows, device),
+        device=device,
+        fields={"table_rows": rows, "batch_size": size},
+        **how,
+    )
+
 
 def vocabularies(rows: int) -> list[int]:
     """Return the published sizes scaled to about `rows` rows in total."""
@@ -52,11 +80,11 @@ def tables(rows: int, device: torch.device) -> list[Tensor]:
     return [torch.empty(size, dim, device=device).fill_(0.01) for size, dim in sizes]
 
 
-def model_on(weights: Sequence[Tensor], config: PctrConfig, sparse: bool = False) -> PctrModel:
+def model_on(weights: Sequence[Tensor], config: PctrConfig) -> PctrModel:
     """Return a pCTR model with these tables and its own network."""
     model = PctrModel(PUBLISHED_SIZES, NUMERIC_FEATURES, config, 0).to(weights[0].device)
     for place, weight in enumerate(weights):
-        model.tables[place] = nn.Embedding(len(weight), weight.shape[1], _weight=weight, sparse=sparse)
+        model.tables[place] = nn.Embedding(len(weight), weight.shape[1], _weight=weight)
     return model
 
 
@@ -75,48 +103,20 @@ def batches(sizes: Sequence[int], batch_size: int, device: torch.device) -> list
     return [(numeric, ids, label) for numeric, ids, label in zip(*parts, strict=True)]
 
 
-def alone(name: str, rows: int, batch_size: int, config: PctrConfig, device: str) -> Turn:
-    """Return a competitor with its own tables."""
-    return competitor(name, tables(rows, torch.device(device)), batch_size, config)
-
-
-def competitor(name: str, weights: Sequence[Tensor], batch_size: int, config: PctrConfig) -> Turn:
+def competitor(name: str, batch_size: int, config: PctrConfig, weights: Sequence[Tensor]) -> Turn:
     """Return training steps of a competitor, with updates, on tables that others share in turns."""
     device = weights[0].device
     if name == PRODUCTS:
         return steps(_products(batch_size, config, device), device)
-    model = model_on(weights, config, sparse=name in (ORDINARY, FUSED))
+    model = model_on(weights, config)
     data = batches([len(weight) for weight in weights], batch_size, device)
-
-    def losses(model: nn.Module, batch: Batch) -> Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:2]), batch[2], reduction="none")
-
-    examples = np.arange(batch_size)
     if name == EVALUATION:
         evaluation = Evaluation()
         return steps(lambda number: evaluation.add(model, data[number % len(data)]), device)
-    if name in (ORDINARY, FUSED):
-        return steps(_ordinary(model, losses, data, fused=name == FUSED), device)
-    return steps(
-        private_step(name, model, losses, [[MicroBatch(examples, batch)] for batch in data], batch_size), device
-    )
-
-
-def _ordinary(
-    model: PctrModel, losses: Callable[[nn.Module, Batch], Tensor], data: list[Batch], fused: bool
-) -> Callable[[int], None]:
-    settings = OptimizerConfig()
-    dense = torch.optim.Adam(model.network.parameters(), lr=settings.dense.learning_rate, fused=fused or None)
-    sparse = torch.optim.SGD(model.tables.parameters(), lr=settings.tables.learning_rate)
-
-    def step(number: int) -> None:
-        dense.zero_grad()
-        sparse.zero_grad()
-        losses(model, data[number % len(data)]).mean().backward()
-        dense.step()
-        sparse.step()
-
-    return step
+    read = whole(data, batch_size)
+    if name in ORDINARY_OPTIMIZERS:
+        return steps(ordinary_step(model, click_losses, read, batch_size, ORDINARY_OPTIMIZERS[name]), device)
+    return steps(training_step(name, model, click_losses, read, batch_size), device)
 
 
 def _products(batch_size: int, config: PctrConfig, device: torch.device) -> Callable[[int], None]:

@@ -13,35 +13,43 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.util import find_spec
+from functools import partial
 from pathlib import Path
 
-import torch
-
-from pipelines.bench.measure import take_turns
+from pipelines.bench.case import Case, without
+from pipelines.bench.measure import Turn, timed
 from pipelines.bench.pandas_way import convert
-from pipelines.bench.records import Record, records
-from pipelines.bench.worker import Worker
 from pipelines.config.settings import Config
 from pipelines.data.clicks.criteo import CriteoKaggleConfig
 from pipelines.data.clicks.synthetic import CriteoSyntheticConfig, write_criteo_files
+from pipelines.data.source import DataConfig
 from pipelines.preprocess import preprocess
 from pipelines.system.files import whole_folder, write_atomically
 from pipelines.system.progress import progress
 
 REFERENCE, OURS, PANDAS = "read and count lines", "dpfest preprocess", "pandas"
-ABSENT = "absent: pandas is not installed (pip install -e '.[peers]')"
-_REPEATS, _PIECE = 3, 1 << 20
+_PIECE = 1 << 20
 
 
-def bench(config: Config, repeats: int) -> list[Record]:
-    """Time every competitor on a plain and a gzipped file of each size."""
-    measured = []
-    for rows in config.bench.preprocess_rows:
-        for path in files(Path(config.paths.data), rows):
-            with progress(f"preprocess {path.parent.name}/{path.name}"):
-                measured += _of(path, rows, config, min(repeats, _REPEATS))
-    return measured
+def cases(config: Config) -> list[Case]:
+    """Return a plain and a gzipped file of each size."""
+    return [
+        Case(
+            name=f"{rows:,} rows, {'.gz' if path.suffix == '.gz' else 'plain'}",
+            reference=REFERENCE,
+            competitors={
+                REFERENCE: partial(counting, path),
+                OURS: partial(ours, CriteoKaggleConfig(path=str(path)), config, path),
+                PANDAS: partial(in_pandas, path),
+            },
+            apart=True,
+            left_out=without("pandas", PANDAS),
+            long_turns=3,
+            fields={"rows": rows, "bytes": path.stat().st_size},
+        )
+        for rows in config.bench.preprocess_rows
+        for path in files(Path(config.paths.data), rows)
+    ]
 
 
 def files(data: Path, rows: int) -> tuple[Path, Path]:
@@ -62,66 +70,39 @@ def _pack(plain: Path, packed: Path) -> None:
         shutil.copyfileobj(source, stream, _PIECE)
 
 
-def _of(path: Path, rows: int, config: Config, repeats: int) -> list[Record]:
-    notes = {} if find_spec("pandas") else {PANDAS: ABSENT}
-    names = [name for name in (REFERENCE, OURS, PANDAS) if name not in notes]
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch, contextlib.ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(WORK[name], config, path, Path(scratch))) for name in names}
-        times = take_turns(workers, REFERENCE, repeats=repeats, seconds=config.bench.seconds, warm_up=0, least=1)
-        cpu = torch.device("cpu")
-        peaks = {name: worker.peak(cpu) for name, worker in workers.items()}
-    return records(
-        times,
-        REFERENCE,
-        peaks=peaks,
-        notes=notes,
-        section="preprocess",
-        case=f"{rows:,} rows, {'.gz' if path.suffix == '.gz' else 'plain'}",
-        rows=rows,
-        bytes=path.stat().st_size,
-    )
-
-
-def counting(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
+def counting(path: Path) -> Turn:
     """Read (and unpack) the file and count its lines: the floor."""
 
-    def turn(number: int) -> float:
-        started, lines = time.perf_counter(), 0
+    def count() -> None:
+        lines = 0
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb", buffering=0) as stream:
             while piece := stream.read(_PIECE):
                 lines += piece.count(b"\n")
-        return time.perf_counter() - started
 
-    return turn
+    return timed(count)
 
 
-def ours(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
-    """Run `dpfest preprocess` on the file, into a folder that is then removed."""
-    data = CriteoKaggleConfig(path=str(path))
-    into = dataclasses.replace(config.paths, data=str(scratch / "ours"))
+def ours(data: DataConfig, config: Config, path: Path, clock: Callable[[], float] = time.perf_counter) -> Turn:
+    """Run `dpfest preprocess` on these data, into a folder beside the file that is then removed."""
 
-    def turn(number: int) -> float:
-        started = time.perf_counter()
+    def write(folder: Path) -> None:
+        into = dataclasses.replace(config.paths, data=str(folder))
         with contextlib.redirect_stderr(io.StringIO()):
-            folder = preprocess(dataclasses.replace(config, data=data, paths=into))
-        taken = time.perf_counter() - started
-        shutil.rmtree(folder)
-        return taken
+            preprocess(dataclasses.replace(config, data=data, paths=into))
 
-    return turn
+    return _into_a_folder(write, path, clock)
 
 
-def with_pandas(config: Config, path: Path, scratch: Path) -> Callable[[int], float]:
-    """Preprocess with pandas into a folder that is then removed."""
+def in_pandas(path: Path) -> Turn:
+    """Preprocess with pandas into a folder beside the file that is then removed."""
     import pandas  # noqa: F401  (its import is not timed)
 
+    return _into_a_folder(partial(convert, path), path)
+
+
+def _into_a_folder(write: Callable[[Path], None], beside: Path, clock: Callable[[], float] = time.perf_counter) -> Turn:
     def turn(number: int) -> float:
-        with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            started = time.perf_counter()
-            convert(path, Path(folder))
-            return time.perf_counter() - started
+        with tempfile.TemporaryDirectory(dir=beside.parent) as folder:
+            return timed(lambda: write(Path(folder)), clock)(number)
 
     return turn
-
-
-WORK = {REFERENCE: counting, OURS: ours, PANDAS: with_pandas}

@@ -7,7 +7,7 @@ travel between ranks, and are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -20,18 +20,16 @@ from dpfest.ranks.group import Group
 from dpfest.ranks.rows import RankRows
 from dpfest.ranks.table import shard_tables
 from pipelines.bench import pctr
-from pipelines.bench.algorithms import LAZY, private_step
-from pipelines.bench.embedding import table_sizes
-from pipelines.bench.measure import Turn, steps, take_turns
-from pipelines.bench.records import Record, records
-from pipelines.bench.worker import Worker, available_bytes
+from pipelines.bench.case import CPU, Case, sizes_up_to
+from pipelines.bench.measure import Turn, steps
+from pipelines.bench.training import ALGORITHM, LAZY, Step, click_losses, private_step
+from pipelines.bench.worker import available_bytes
 from pipelines.config.settings import Config
-from pipelines.system.progress import progress
 
 ALGORITHMS = ("adafest", LAZY, "dpsgd")
 ONE_PROCESS, ONE_RANK = "one process", "one rank"
 SIZES = (1_000_000, 10_000_000, 100_000_000, 1_000_000_000)
-_CPU, _BATCHES = torch.device("cpu"), 8
+_BATCHES = 8
 _SHARE = 0.7  # of the available memory that tables may take: their rows, and a table more while they are made
 
 
@@ -52,56 +50,39 @@ class CountingGroup(Group):
         return super().exchange(values, sent, received)
 
 
-def bench(config: Config, repeats: int) -> list[Record]:
-    """Time both parts, the second up to `bench.largest_rows`."""
-    largest = min(config.bench.largest_rows, int(_SHARE * available_bytes() / 4))
-    held, results = table_sizes(SIZES, largest), list[Record]()
-    with progress("ranks") as report:
-        for number, name in enumerate(ALGORITHMS):
-            report(number, len(ALGORITHMS) + len(held), name)
-            results += _overhead(name, config, repeats)
-        for number, rows in enumerate(held):
-            report(len(ALGORITHMS) + number, len(ALGORITHMS) + len(held), f"{rows:,} rows")
-            results += _growth(rows, config, repeats)
-    return results
+def cases(config: Config) -> list[Case]:
+    """Return the cases of both parts, of the second up to `bench.largest_rows`."""
+    largest, size = min(config.bench.largest_rows, int(_SHARE * available_bytes() / 4)), config.train.batch_size
+    overhead = [
+        Case(
+            name=f"{name}, pCTR, {pctr.PUBLISHED_ROWS:,} rows",
+            reference=ONE_PROCESS,
+            competitors={
+                ONE_PROCESS: partial(pctr.competitor, name, size, config.model),
+                ONE_RANK: partial(_pctr_on_a_rank, name, config),
+            },
+            shared=partial(pctr.tables, pctr.PUBLISHED_ROWS, CPU),
+            fields={"table_rows": pctr.PUBLISHED_ROWS, "batch_size": size},
+        )
+        for name in ALGORITHMS
+    ]
+    growth = [
+        Case(
+            name=f"adafest, {rows:,} rows of one column in {config.ranks.shards} shards of one rank",
+            reference=ONE_RANK,
+            competitors={ONE_RANK: partial(_OneColumn, rows, size, config)},
+            apart=True,
+            fields={"table_rows": rows, "batch_size": size},
+        )
+        for rows in sizes_up_to(largest, SIZES)
+    ]
+    return [*overhead, *growth]
 
 
-def _overhead(name: str, config: Config, repeats: int) -> list[Record]:
-    rows, size = pctr.PUBLISHED_ROWS, config.train.batch_size
-    weights = pctr.tables(rows, _CPU)
-    turns = {
-        ONE_PROCESS: pctr.competitor(name, weights, size, config.model),
-        ONE_RANK: _pctr_on_a_rank(name, weights, config, size),
-    }
-    times = take_turns(turns, ONE_PROCESS, repeats=repeats, seconds=config.bench.seconds)
-    case = f"{name}, pCTR, {rows:,} rows"
-    return records(times, ONE_PROCESS, section="ranks", case=case, table_rows=rows, batch_size=size)
-
-
-def _pctr_on_a_rank(name: str, weights: Sequence[Tensor], config: Config, batch_size: int) -> Turn:
+def _pctr_on_a_rank(name: str, config: Config, weights: Sequence[Tensor]) -> Turn:
     model = pctr.model_on(weights, config.model)
-    data = pctr.batches([len(weight) for weight in weights], batch_size, _CPU)
-    return steps(_step(name, model, data, config, Group()), _CPU)
-
-
-def _growth(rows: int, config: Config, repeats: int) -> list[Record]:
-    size = config.train.batch_size
-    with Worker(_OneColumn, rows, size, config) as worker:
-        peak = worker.peak(_CPU)
-        times = take_turns({ONE_RANK: worker}, ONE_RANK, repeats=repeats, seconds=config.bench.seconds)
-        sent = worker.value("sent")
-    case = f"adafest, {rows:,} rows of one column in {config.ranks.shards} shards of one rank"
-    notes = {ONE_RANK: f"{sent / 1e6:.2f} MB of rows exchanged in a step"}
-    return records(
-        times,
-        ONE_RANK,
-        peaks={ONE_RANK: peak},
-        notes=notes,
-        section="ranks",
-        case=case,
-        table_rows=rows,
-        batch_size=size,
-    )
+    data = pctr.batches([len(weight) for weight in weights], config.train.batch_size, CPU)
+    return steps(_step(name, model, data, config, Group()), CPU)
 
 
 class _OneColumn:
@@ -114,7 +95,7 @@ class _OneColumn:
         self._group = CountingGroup()
         data = [(batch, of) for batch, of in zip(ids, labels, strict=True)]
         self._step = _step("adafest", _Columns(sizes), data, config, self._group, initial=_normal)
-        self._turn = steps(self._step, _CPU)
+        self._turn = steps(self._step, CPU)
 
     def __call__(self, turn: int) -> float:
         return self._turn(turn)
@@ -125,6 +106,11 @@ class _OneColumn:
         before = self._group.bytes
         self._step(0)
         return self._group.bytes - before
+
+    @property
+    def note(self) -> str:
+        """What one more step exchanges."""
+        return f"{self.sent / 1e6:.2f} MB of rows exchanged in a step"
 
 
 class _Columns(nn.Module):
@@ -143,8 +129,8 @@ class _Columns(nn.Module):
 
 def _step(
     name: str, model: nn.Module, data: Sequence[tuple[Tensor, ...]], config: Config, group: Group, **shards: Any
-) -> Callable[[int], None]:
-    """Return numbered steps on one rank; the labels are the last of a batch's tensors."""
+) -> Step:
+    """Return numbered steps on one rank."""
     settings, size = config.ranks, len(data[0][-1])
     places = shard_tables(model, settings.shards, **shards)
     parts = [np.arange(part, size, settings.parts) for part in range(settings.parts)]
@@ -152,11 +138,8 @@ def _step(
         [MicroBatch(part, tuple(each[torch.from_numpy(part)] for each in batch)) for part in parts] for batch in data
     ]
 
-    def losses(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
-        return nn.functional.binary_cross_entropy_with_logits(model(*batch[:-1]), batch[-1], reduction="none")
-
     rows = partial(RankRows, places=places, group=group, parts=settings.parts)
-    return private_step(name, model, losses, batches, size, rows)
+    return private_step(ALGORITHM[name](), model, click_losses, batches, size, rows_in=rows)
 
 
 def _normal(table: int, shard: int, rows: int, dim: int) -> Tensor:

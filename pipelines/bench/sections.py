@@ -6,32 +6,30 @@ from importlib import import_module
 from pathlib import Path
 
 from dpfest.errors import UserError
+from pipelines.bench.case import Case, measured
 from pipelines.bench.records import Record, write
 from pipelines.config.schema import nearest
 from pipelines.config.settings import Config
 from pipelines.system.memory import keep_freed_memory
+from pipelines.system.progress import progress
 from pipelines.tasks.task import device_of
 
-SECTIONS = {
-    name: f"pipelines.bench.{name}"
-    for name in (
-        "embedding",
-        "correlated",
-        "step",
-        "small",
-        "text",
-        "peers",
-        "ranks",
-        "preprocess",
-        "table",
-        "accounting",
-    )
-}
-"""The module of each section, with its function `bench(config, repeats)`."""
+CLICKS, PCTR, TEXTS = "clicks", "pctr", "text"
 
-OF_TEXTS = ("text",)
-OF_PCTR = ("step", "peers", "ranks")
-_TEXTS = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"
+SECTIONS = {
+    "embedding": CLICKS,
+    "correlated": CLICKS,
+    "step": PCTR,
+    "small": CLICKS,
+    "text": TEXTS,
+    "peers": PCTR,
+    "ranks": PCTR,
+    "preprocess": CLICKS,
+    "table": CLICKS,
+    "accounting": CLICKS,
+}
+"""What model each section needs: any of clicks or of texts, or the paper's of clicks. Its module of this name has a
+function `cases(config)`."""
 
 
 def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[Record]]:
@@ -46,14 +44,26 @@ def bench(section: str, config: Config, repeats: int = 30) -> tuple[Path, list[R
             f"there is no benchmark {section}; "
             + (f"did you mean {guess}?" if guess else f"there is {', '.join(SECTIONS)}.")
         )
-    if section in OF_TEXTS and config.model.task != "text":
-        raise UserError(f"dpfest bench {section} needs texts, which model={config.model.name} cannot read: {_TEXTS}.")
-    if section not in OF_TEXTS and config.model.task != "clicks":
-        raise UserError(
-            f"dpfest bench {section} needs clicks, which model={config.model.name} cannot read: use model=pctr."
-        )
-    if section in OF_PCTR and config.model.name != "pctr":
-        raise UserError(f"dpfest bench {section} times the paper's click model, not model={config.model.name}.")
+    model, needed = config.model, SECTIONS[section]
+    task, instead = "clicks", "use model=pctr"
+    if needed == TEXTS:
+        task = "texts"
+        instead = "use data=text_synthetic, or data=sst2 data.path=... model.path=... for a pretrained one"
+    if model.task != (TEXTS if needed == TEXTS else CLICKS):
+        raise UserError(f"dpfest bench {section} needs {task}, which model={model.name} cannot read: {instead}.")
+    if needed == PCTR and model.name != PCTR:
+        raise UserError(f"dpfest bench {section} times the paper's click model, not model={model.name}.")
     keep_freed_memory()
-    measured = import_module(SECTIONS[section]).bench(config, repeats)
-    return write(Path(config.paths.report), section, measured, device_of(config.device)), measured
+    found = run(section, config, repeats)
+    return write(Path(config.paths.report), section, found, device_of(config.device)), found
+
+
+def run(section: str, config: Config, repeats: int) -> list[Record]:
+    """Measure all cases of a section."""
+    cases: list[Case] = import_module(f"pipelines.bench.{section}").cases(config)
+    found: list[Record] = []
+    with progress(section) as report:
+        for number, case in enumerate(cases):
+            report(number, len(cases), case.name)
+            found += measured(case, section, config, repeats)
+    return found

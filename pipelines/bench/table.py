@@ -6,30 +6,22 @@ once, under ``<paths.data>/bench``, and kept. Every competitor has a process of 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import io
-import shutil
-import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
-import torch
 
-from pipelines.bench.measure import Turn, take_turns
-from pipelines.bench.records import Record, records
-from pipelines.bench.worker import Worker
+from pipelines.bench.case import Case
+from pipelines.bench.measure import Turn, timed
+from pipelines.bench.preprocess import ours
 from pipelines.config.settings import Config
 from pipelines.data.clicks.table import TableConfig
-from pipelines.preprocess import preprocess
 from pipelines.system.files import write_atomically
-from pipelines.system.progress import progress
 
 REFERENCE, READ, WHOLE = "polars scan and hash", "rows of data=table", "dpfest preprocess"
-_REPEATS = 5
 _DISTINCT = {"user": 500_000, "page": 5_000, "advert": 100_000, "site": 2_000, "hour": 24}
 _TABLE = TableConfig(
     label="label",
@@ -38,14 +30,25 @@ _TABLE = TableConfig(
 )
 
 
-def bench(config: Config, repeats: int) -> list[Record]:
-    """Time every competitor on a file of each size."""
-    measured = []
-    for rows in config.bench.preprocess_rows:
-        path = file(Path(config.paths.data), rows)
-        with progress(f"table of {rows:,} rows"):
-            measured += _of(path, rows, config, min(repeats, _REPEATS))
-    return measured
+def cases(config: Config) -> list[Case]:
+    """Return a file of each size."""
+    return [_case(file(Path(config.paths.data), rows), rows, config) for rows in config.bench.preprocess_rows]
+
+
+def _case(path: Path, rows: int, config: Config) -> Case:
+    data = dataclasses.replace(_TABLE, path=str(path))
+    return Case(
+        name=f"{rows:,} rows of Parquet, CPU time",
+        reference=REFERENCE,
+        competitors={
+            REFERENCE: partial(in_polars, path),
+            READ: partial(rows_alone, data, path),
+            WHOLE: partial(ours, data, config, path, time.process_time),
+        },
+        apart=True,
+        long_turns=5,
+        fields={"rows": rows, "bytes": path.stat().st_size},
+    )
 
 
 def file(data: Path, rows: int) -> Path:
@@ -70,50 +73,17 @@ def _clicks(rows: int) -> pl.DataFrame:
     )
 
 
-def _of(path: Path, rows: int, config: Config, repeats: int) -> list[Record]:
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch, contextlib.ExitStack() as stack:
-        made = {name: stack.enter_context(Worker(work, config, path, Path(scratch))) for name, work in WORK.items()}
-        times = take_turns(made, REFERENCE, repeats=repeats, seconds=config.bench.seconds, warm_up=1)
-        peaks = {name: worker.peak(torch.device("cpu")) for name, worker in made.items()}
-    case, size = f"{rows:,} rows of Parquet, CPU time", path.stat().st_size
-    return records(times, REFERENCE, peaks=peaks, section="table", case=case, rows=rows, bytes=size)
-
-
-def with_polars(config: Config, path: Path, scratch: Path) -> Turn:
+def in_polars(path: Path) -> Turn:
     """Scan the columns with polars, and hash those of categories."""
     wanted = [_TABLE.label, *_TABLE.numeric, *(pl.col(name).hash() for name in _TABLE.categorical)]
-    return _timed(lambda: pl.scan_parquet(path).select(wanted).collect(engine="streaming"))
+    return timed(lambda: pl.scan_parquet(path).select(wanted).collect(engine="streaming"), time.process_time)
 
 
-def rows_alone(config: Config, path: Path, scratch: Path) -> Turn:
+def rows_alone(data: TableConfig, path: Path) -> Turn:
     """Make all rows of the file, without vocabulary, split or dataset."""
 
     def read() -> None:
-        for _ in dataclasses.replace(_TABLE, path=str(path)).source(0, scratch).blocks(lambda done, total: None):
+        for _ in data.source(0, path.parent).blocks(lambda done, total: None):
             pass
 
-    return _timed(read)
-
-
-def whole(config: Config, path: Path, scratch: Path) -> Turn:
-    """Run `dpfest preprocess` on the file, into a folder that is then removed."""
-    data = dataclasses.replace(_TABLE, path=str(path))
-    into = dataclasses.replace(config.paths, data=str(scratch / "ours"))
-
-    def write() -> None:
-        with contextlib.redirect_stderr(io.StringIO()):
-            shutil.rmtree(preprocess(dataclasses.replace(config, data=data, paths=into)))
-
-    return _timed(write)
-
-
-def _timed(work: Callable[[], object]) -> Turn:
-    def turn(number: int) -> float:
-        started = time.process_time()
-        work()
-        return time.process_time() - started
-
-    return turn
-
-
-WORK = {REFERENCE: with_polars, READ: rows_alone, WHOLE: whole}
+    return timed(read, time.process_time)

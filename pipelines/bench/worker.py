@@ -36,20 +36,24 @@ class WorkerError(Exception):
 
 
 class Worker:
-    """A competitor, created by ``make(*arguments)`` in its own process; a call takes a turn there.
+    """A competitor in its own process; a call takes a turn there.
 
     Args:
-        make: a module-level function.
+        make: makes its turns there: a module-level function, or a partial of one.
+        shared: makes the argument of ``make``; None for no argument.
         memory: limit of the process's data segment in bytes; None for no limit.
 
     Raises:
         WorkerError: the competitor cannot be created, or fails in a turn.
     """
 
-    def __init__(self, make: Callable[..., Turn], *arguments: Any, memory: int | None = None) -> None:
+    def __init__(
+        self, make: Callable[..., Turn], shared: Callable[[], Any] | None = None, memory: int | None = None
+    ) -> None:
         # A server that has imported torch once forks processes quickly, without this process's memory.
-        preload = [__name__, make.__module__, "torch._dynamo"]  # the last is imported by torch.optim
-        self._child = Child(_serve, make, arguments, threads=torch.get_num_threads(), memory=memory, preload=preload)
+        function = make.func if isinstance(make, partial) else make
+        preload = [__name__, function.__module__, "torch._dynamo"]  # the last is imported by torch.optim
+        self._child = Child(_serve, make, shared, threads=torch.get_num_threads(), memory=memory, preload=preload)
         try:
             self._answer()
         except WorkerError:
@@ -58,15 +62,16 @@ class Worker:
 
     def __call__(self, turn: int) -> float:
         """Take a turn and return its result."""
-        return self._asked("turn", turn)
+        return self._asked(_taken, turn)
 
     def peak(self, device: torch.device) -> Peak:
         """Measure the memory of a few steps."""
-        return self._asked("peak", device)
+        return self._asked(_peak, device)
 
-    def value(self, name: str) -> Any:
-        """Return an attribute of what was made."""
-        return self._asked("value", name)
+    @property
+    def note(self) -> str | None:
+        """The ``note`` of what was made, if it has one."""
+        return self._asked(_attribute, "note")
 
     def close(self) -> None:
         """End the process."""
@@ -82,9 +87,10 @@ class Worker:
             self._child.stop()  # it may be in the middle of a turn
         self.close()
 
-    def _asked(self, *question: Any) -> Any:
+    def _asked(self, function: Callable[[Turn, Any], Any], argument: Any) -> Any:
+        """Return what a function of the competitor and an argument returns there."""
         with contextlib.suppress(BrokenPipeError):  # its last message can still be read
-            self._child.connection.send(question)
+            self._child.connection.send((function, argument))
         return self._answer()
 
     def _answer(self) -> Any:
@@ -97,30 +103,30 @@ class Worker:
         return answer
 
 
-def peak_of(make: Callable[..., Turn], *arguments: Any, device: torch.device) -> Peak:
-    """Measure the peak memory of a competitor in a fresh process."""
-    with Worker(make, *arguments) as worker:
-        return worker.peak(device)
-
-
 def available_bytes() -> int:
     """Return the memory that a process can still allocate without swapping."""
     return _line("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _serve(connection: Connection, make: Callable[..., Turn], arguments: tuple[Any, ...]) -> None:
+def _serve(connection: Connection, make: Callable[..., Turn], shared: Callable[[], Any] | None) -> None:
     keep_freed_memory()
     try:
-        turn = make(*arguments)
+        turn = make() if shared is None else make(shared())
         connection.send((True, None))
-        answers: dict[str, Callable[[Any], Any]]
-        answers = {"turn": turn, "peak": partial(_peak, turn), "value": partial(getattr, turn)}
         while (question := connection.recv()) is not None:
-            kind, value = question
-            connection.send((True, answers[kind](value)))
+            function, argument = question
+            connection.send((True, function(turn, argument)))
     except Exception as error:
         first = str(error).strip().splitlines()
         connection.send((False, f"{type(error).__name__}: {first[0]}" if first else type(error).__name__))
+
+
+def _taken(turn: Turn, number: int) -> float:
+    return turn(number)
+
+
+def _attribute(turn: Turn, name: str) -> Any:
+    return getattr(turn, name, None)
 
 
 def _peak(turn: Turn, device: torch.device) -> Peak:

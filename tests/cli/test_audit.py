@@ -41,6 +41,8 @@ def test_what_is_set_has_the_last_word(dpfest_here: Command, tmp_path: Path) -> 
         "map counts repeated rows",
     ]
     assert ended.stdout.count("adafest        sampled ") == 3 and "whole trainings of 4 steps" in ended.stdout
+    assert "no whole training of frozen is audited: it trains no rows" in ended.stdout
+    assert "no whole training of adafest" not in ended.stdout
     assert (first["settings"]["clipping_norm"], first["settings"]["threshold"]) == (2, 0.5)
     assert second["algorithm"] == "frozen" and 1.99 < second["claim"] <= 2
 
@@ -100,7 +102,7 @@ def test_a_rule_that_is_not_there_is_named(dpfest_here: Command, rule: str, mess
 def test_an_engine_that_costs_more_than_it_claims_ends_with_status_one(
     dpfest_here: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipelines.audit.audit.lower_bound", lambda *arguments: 9.0)
+    monkeypatch.setattr("pipelines.audit.step.lower_bound", lambda *arguments: 9.0)
     ended = dpfest_here(*QUICK, "algorithm=adafest", "algorithm.threshold=2")
     assert ended.returncode == 1
     assert "broken" in ended.stdout

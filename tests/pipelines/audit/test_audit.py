@@ -21,11 +21,13 @@ from dpfest.algorithms.algorithm import Algorithm
 from dpfest.algorithms.rules import ALGORITHMS
 from dpfest.errors import UserError
 from dpfest.gradients.parts import RowGradient
+from dpfest.gradients.units import UnitConfig
 from dpfest.noise.key import NoiseKey
-from pipelines.audit.audit import PRIVATE_ALGORITHMS, audit, read, write
 from pipelines.audit.bound import Draws, lower_bound, refuted
+from pipelines.audit.flaws import OF_A_STEP
 from pipelines.audit.pair import DROPPED, NOISED, REPLICAS, Pair
-from pipelines.audit.sabotage import SABOTAGES
+from pipelines.audit.results import STEPS, read, write
+from pipelines.audit.step import Step, audit_step
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from tests.dpfest.steps import step_cost
@@ -101,7 +103,7 @@ def cost(**multipliers: float) -> Event:
     return step_cost(**some | multipliers)
 
 
-@pytest.mark.parametrize("name", PRIVATE_ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_canary_moves_the_release_by_its_whole_clipping_norm(name: str) -> None:
     algorithm: Algorithm = configured(name, "algorithm.clipping_norm=3").algorithm
     draws = Pair(algorithm, cost(), NoiseKey.from_seed(0)).draws(4 * REPLICAS)
@@ -129,25 +131,24 @@ def test_the_canary_alone_decides_whether_its_row_reaches_the_threshold(threshol
 def test_over_correlated_steps_the_canary_moves_the_joint_release_by_its_clipping_norm_and_no_more(name: str) -> None:
     """Its row leaks into four releases, which are told together; and each flaw is seen in what it spoils."""
     algorithm = configured(name, "algorithm.clipping_norm=3", "algorithm.bands=4").algorithm
-    flaws = {s.name: s for s in SABOTAGES}
+    flaws = {flaw.name: flaw.attempt for flaw in OF_A_STEP}
     silent, loud = (replace(step_cost(noise), bands=4) for noise in (1e-9, 1.0))
     draws = Pair(algorithm, silent, NoiseKey.from_seed(0)).draws(2 * REPLICAS)
     assert draws.value[draws.world] == pytest.approx(3, rel=1e-5)
     assert draws.value[~draws.world] == pytest.approx(0, abs=1e-5) and set(draws.kind) == {NOISED}
     noised = Pair(algorithm, loud, NoiseKey.from_seed(0)).draws(8 * REPLICAS)
     assert np.std(noised.value[~noised.world]) == pytest.approx(3, rel=0.05)
-    longer = flaws["columns of the strategy too long"].spoil
-    spoiled = Pair(algorithm, loud, NoiseKey.from_seed(0), spoil=longer).draws(8 * REPLICAS)
+    spoiled = flaws["columns of the strategy too long"](algorithm, loud, NoiseKey.from_seed(0)).draws(8 * REPLICAS)
     norm = strategy(4, 4).norm  # of the half of the release that is the row's
     assert np.std(spoiled.value[~spoiled.world]) == pytest.approx(3 * math.sqrt((1 + norm**-2) / 2), rel=0.05)
-    repeated = Pair(algorithm, silent, NoiseKey.from_seed(0), every_step=flaws["groups ignored"].every_step)
+    repeated = flaws["groups ignored"](algorithm, silent, NoiseKey.from_seed(0))
     assert repeated.draws(2 * REPLICAS).value.max() > 3.9
 
 
 def test_a_round_of_correlated_noise_is_sound_and_its_flaws_are_detected() -> None:
     """Too long columns need the draws of the slow test below."""
     line = ("algorithm.bands=4", "audit.draws=8000", "privacy.epsilon=3", "privacy.delta=0.02")
-    found = audit(configured("dpsgd", *line))
+    found = audit_step(configured("dpsgd", *line))
     verdicts = {case.sabotage: case.verdict for case in found.cases}
     assert found.claim == pytest.approx(3, rel=1e-3) and found.settings["bands"] == 4
     assert verdicts.pop("columns of the strategy too long") in ("broken", "missed")
@@ -158,7 +159,7 @@ def test_a_round_of_correlated_noise_is_sound_and_its_flaws_are_detected() -> No
 def test_a_threshold_out_of_reach_is_refused_by_its_key() -> None:
     for threshold in ("1000", "1e9"):
         with pytest.raises(UserError, match=r"algorithm\.threshold=.* cannot be audited"):
-            audit(configured("adafest", f"algorithm.threshold={threshold}"))
+            audit_step(configured("adafest", f"algorithm.threshold={threshold}"))
 
 
 @pytest.mark.parametrize("name", CHOOSING)
@@ -183,7 +184,8 @@ def test_counts_of_surviving_replicas_spread_no_more_over_steps_than_independent
 
 def test_each_sabotage_spoils_what_it_names_and_nothing_else() -> None:
     whole = step_cost(2.0, 4.0)
-    spoiled = {sabotage.name: sabotage.noise(whole) for sabotage in SABOTAGES}
+    how = {flaw.name: flaw.attempt.keywords for flaw in OF_A_STEP}  # type: ignore[attr-defined]
+    spoiled = {name: change.get("noise", lambda event: event)(whole) for name, change in how.items()}
     assert spoiled["gradient noise halved"] == replace(whole, gradient_noise_multiplier=1.0)
     assert spoiled["no noise on the choice of rows"] == replace(whole, map_noise_multiplier=4.0 * 1e-9)
     assert spoiled["no noise on untouched rows"] == whole
@@ -192,23 +194,28 @@ def test_each_sabotage_spoils_what_it_names_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("rows", [None, torch.tensor([1, 3, 4])])
 def test_untouched_rows_are_silenced_and_touched_ones_are_not(rows: torch.Tensor | None) -> None:
-    (silence,) = [sabotage.after for sabotage in SABOTAGES if sabotage.after]
+    (silence,) = [how["after"] for flaw in OF_A_STEP if "after" in (how := flaw.attempt.keywords)]  # type: ignore[attr-defined]
     table = RowGradient(rows, torch.ones(5 if rows is None else 3, 1))
     silence(SimpleNamespace(tables=[table]), torch.tensor([3]))  # type: ignore[arg-type]
     where = 3 if rows is None else 1
     assert table.values[where] == 1 and table.values.sum() == 1
 
 
+def met(step: Step) -> set[str]:
+    return {flaw.name for flaw in OF_A_STEP if flaw.applies(step)}
+
+
 def test_every_rule_meets_the_sabotages_that_it_can_have() -> None:
-    found = {name: {s.name for s in SABOTAGES if s.applies(ALGORITHMS[name]())} for name in PRIVATE_ALGORITHMS}
+    found = {name: met(Step(kind())) for name, kind in ALGORITHMS.items()}
     everywhere = {"gradient noise halved", "no noise"}
     assert found["frozen"] == everywhere
     assert found["dpsgd"] == found["fest"] == found["threshold"] == everywhere | {"no noise on untouched rows"}
     of_bands = {"columns of the strategy too long", "groups ignored"}
-    assert all(found[name] == {s.name for s in SABOTAGES} - of_bands for name in CHOOSING)
+    assert all(found[name] == {flaw.name for flaw in OF_A_STEP} - of_bands - {"unit ignored"} for name in CHOOSING)
     for name in ("dpsgd", "fest"):
         correlated = ALGORITHMS[name](bands=4)  # type: ignore[call-arg]
-        assert {s.name for s in SABOTAGES if s.applies(correlated)} == found[name] | of_bands
+        assert met(Step(correlated)) == found[name] | of_bands
+        assert met(Step(ALGORITHMS[name](), unit=UnitConfig("household", 4))) == found[name] | {"unit ignored"}
 
 
 # The stage.
@@ -216,7 +223,7 @@ def test_every_rule_meets_the_sabotages_that_it_can_have() -> None:
 
 def test_an_algorithm_without_a_guarantee_is_refused() -> None:
     with pytest.raises(UserError, match=r"nonprivate has no guarantee to audit.*dpsgd, threshold, fest"):
-        audit(configured("nonprivate"))
+        audit_step(configured("nonprivate"))
 
 
 def test_too_few_draws_are_refused_by_their_key() -> None:
@@ -226,63 +233,63 @@ def test_too_few_draws_are_refused_by_their_key() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [one if one in ("adafest", "frozen") else pytest.param(one, marks=pytest.mark.slow) for one in PRIVATE_ALGORITHMS],
+    [one if one in ("adafest", "frozen") else pytest.param(one, marks=pytest.mark.slow) for one in ALGORITHMS],
 )
 def test_an_audit_reports_every_case_and_its_claim(name: str) -> None:
     """Slow but for two: thousands of steps, sound and sabotaged, of each."""
     reported = []
     config = configured(name, "audit.draws=2000", "privacy.epsilon=3", "privacy.delta=0.02")
-    found = audit(config, lambda _, case: reported.append(case))
+    found = audit_step(config, lambda _, case: reported.append(case))
     assert reported == found.cases
     assert [case.sabotage for case in found.cases] == [
         None,
-        *(s.name for s in SABOTAGES if s.applies(config.algorithm)),
+        *(flaw.name for flaw in OF_A_STEP if flaw.applies(Step(config.algorithm))),
     ]
     assert found.claim == pytest.approx(3, rel=1e-3) and found.claim <= 3
     assert (found.delta, found.draws, found.refuted) == (0.02, 2000, False)
     assert all(case.tightness == case.bound / found.claim for case in found.cases)
     assert found.cases[-1].verdict == "broken"  # no noise at all: seen by 2,000 draws
-    again = audit(config)
+    again = audit_step(config)
     assert [case.bound for case in again.cases] == [case.bound for case in found.cases]
 
 
 def test_an_engine_under_chacha20_is_sound_its_flaws_are_found_and_the_audit_says_so() -> None:
-    found = audit(configured("adafest", "audit.draws=4000", "privacy.epsilon=3", "privacy.cipher=chacha20/1"))
+    found = audit_step(configured("adafest", "audit.draws=4000", "privacy.epsilon=3", "privacy.cipher=chacha20/1"))
     assert found.settings["cipher"] == "chacha20/1" and not found.refuted
     assert found.cases[-1].verdict == "broken"
-    assert "cipher" not in audit(configured("frozen", "audit.draws=1000")).settings
+    assert "cipher" not in audit_step(configured("frozen", "audit.draws=1000")).settings
 
 
 def test_results_are_plain_json_and_keep_what_was_audited_before(tmp_path: Path) -> None:
-    dpsgd, frozen = (audit(configured(name, "audit.draws=1000")) for name in ("dpsgd", "frozen"))
+    dpsgd, frozen = (audit_step(configured(name, "audit.draws=1000")) for name in ("dpsgd", "frozen"))
     write(tmp_path, [frozen])
     path = write(tmp_path, [dpsgd])
     value = json.loads(path.read_text(encoding="utf-8"))
     assert path == tmp_path / "audit" / "audit.json" and value["schema"] == 1
     assert [entry["algorithm"] for entry in value["audits"]] == ["dpsgd", "frozen"]
     assert set(value["audits"][0]["cases"][0]) == {"sabotage", "bound", "tightness", "verdict", "seconds"}
-    assert read(path)["frozen"]["claim"] == frozen.claim
+    assert [one["claim"] for one in read(path, STEPS)] == [dpsgd.claim, frozen.claim]
     path.write_text("not json")
-    assert read(path) == {}
+    assert read(path, STEPS) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bands", [4, 8])
 def test_the_audit_separates_correlated_noise_from_every_sabotage_of_it(bands: int) -> None:
     """As the test below, over a round of steps."""
-    found = audit(configured("dpsgd", f"algorithm.bands={bands}", "audit.draws=200000"))
+    found = audit_step(configured("dpsgd", f"algorithm.bands={bands}", "audit.draws=200000"))
     assert [case.verdict for case in found.cases] == ["sound"] + ["broken"] * (len(found.cases) - 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PRIVATE_ALGORITHMS)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_audit_separates_the_engine_from_every_sabotage_of_it(name: str) -> None:
     """At 2 * 10^5 draws in each world; about half a minute.
 
     The noise is fixed, so the outcome is.  With fresh noise an engine at exactly its claim would fail in at most 5%
     of audits (about 0.3%, where both rates must err at once), each rule on its own.
     """
-    found = audit(configured(name, "audit.draws=200000"))
+    found = audit_step(configured(name, "audit.draws=200000"))
     sound, *sabotaged = found.cases
     assert 0.4 < sound.tightness <= 1 and sound.verdict == "sound"
     if name in ("dpsgd", "fest", "frozen"):

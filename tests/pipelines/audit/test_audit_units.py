@@ -11,9 +11,9 @@ from dpfest.algorithms.rules import DPSGD
 from dpfest.gradients.units import UnitConfig
 from dpfest.noise.key import NoiseKey
 from dpfest.planning.privacy_plan import plan
-from pipelines.audit.audit import audit
 from pipelines.audit.bound import lower_bound
 from pipelines.audit.pair import REPLICAS, Pair
+from pipelines.audit.step import audit_step
 from tests.dpfest.steps import step_cost
 from tests.pipelines.audit.test_audit import configured
 
@@ -47,7 +47,7 @@ def test_a_step_by_unit_stays_below_its_claim_and_one_by_example_passes_it(algor
 
 
 def test_the_stage_audits_the_unit_of_the_configuration() -> None:
-    found = audit(configured("frozen", "privacy.unit=household_id", "unit.max_examples=8", "audit.draws=4000"))
+    found = audit_step(configured("frozen", "privacy.unit=household_id", "unit.max_examples=8", "audit.draws=4000"))
     assert [case.sabotage for case in found.cases[:2]] == [None, "unit ignored"]
     assert [case.verdict for case in found.cases[:2]] == ["sound", "broken"]
     assert found.settings["unit"] == {"name": "household", "max_examples": 8, "combine": "mean"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +11,16 @@ import pytest
 
 from cli.audit import SETTINGS
 from dpfest.algorithms.adafest import AdaFEST
-from dpfest.algorithms.rules import DPSGD, Threshold
+from dpfest.algorithms.algorithm import PrivateAlgorithm
+from dpfest.algorithms.rules import ALGORITHMS, DPSGD, FEST, Threshold
 from dpfest.noise.key import NoiseKey
 from dpfest.selection.topk import SelectionConfig
 from pipelines.audit.attack import Law
-from pipelines.audit.audit import read_whole, write
 from pipelines.audit.canaries import ORDINARY, ORDINARY_ROWS, Examples, Run
-from pipelines.audit.trainings import FLAWS, RATE, Training, sound
-from pipelines.audit.whole import WholeAudit, audit_training, trainings
+from pipelines.audit.flaws import OF_A_TRAINING
+from pipelines.audit.results import TRAININGS, Audit, read, write
+from pipelines.audit.training import Training, attempt
+from pipelines.audit.whole import RATE, audit_training, trainings, uncovered
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 
@@ -36,8 +38,9 @@ def training(**changed: object) -> Training:
     return replace(made, **changed)  # type: ignore[arg-type]
 
 
-def audited(asked: Training, *flaws: str) -> WholeAudit:
-    found = audit_training(asked, configured("dpsgd"), flaws, lambda audit, case: None)
+def audited(asked: Training, *flaws: str) -> Audit:
+    chosen = [flaw for flaw in OF_A_TRAINING if flaw.name in flaws]
+    found = audit_training(asked, configured("dpsgd"), chosen, lambda audit, case: None)
     assert [case.sabotage for case in found.cases] == [None, *flaws]
     return found
 
@@ -150,9 +153,33 @@ def test_which_trainings_are_audited() -> None:
     assert trainings(configured("dpsgd", "audit.canaries=0")) == []
 
 
+@pytest.mark.parametrize("kind", ALGORITHMS.values())
+def test_every_algorithm_has_whole_trainings_audited_or_says_why_not(kind: type[PrivateAlgorithm]) -> None:
+    """And one that is added has, without a word anywhere."""
+
+    @dataclass(frozen=True)
+    class Added(PrivateAlgorithm):
+        name: str = "added"
+
+    reasons = {"exponential": "no Gaussian releases", "frozen": "trains no rows"}
+    config = configured(kind.name, *SMALL)
+    why = uncovered(config.algorithm)
+    assert bool(trainings(config)) == (why is None) == (kind.name not in reasons)
+    assert why is None or reasons[kind.name] in why
+    added = replace(config, algorithm=Added())
+    assert uncovered(added.algorithm) is None
+    assert [(one.name, len(flaws)) for one, flaws in trainings(added)] == [("sampled", 0)]
+
+
+def test_settings_that_the_attack_does_not_know_are_said_to_be_uncovered() -> None:
+    assert "correlated over steps" in (uncovered(DPSGD(bands=4)) or "")
+    assert uncovered(FEST(selection=SelectionConfig(mechanism="gaussian"))) is None
+    assert "selected by" in (uncovered(FEST(selection=SelectionConfig(mechanism="laplace"))) or "")
+
+
 def test_every_flaw_belongs_to_some_training() -> None:
-    found = {flaw for name in COVERED for _, flaws in trainings(configured(name)) for flaw in flaws}
-    assert found == {flaw.name for flaw in FLAWS}
+    found = {flaw.name for name in COVERED for _, flaws in trainings(configured(name)) for flaw in flaws}
+    assert found == {flaw.name for flaw in OF_A_TRAINING}
 
 
 def test_an_audit_is_the_same_again_under_the_same_seed_and_is_kept_beside_others(tmp_path: Path) -> None:
@@ -161,13 +188,13 @@ def test_an_audit_is_the_same_again_under_the_same_seed_and_is_kept_beside_other
     threshold, again = (audit_training(asked, config, (), lambda audit, case: None) for _ in range(2))
     assert [replace(case, seconds=0) for case in threshold.cases] == [replace(case, seconds=0) for case in again.cases]
     adafest = replace(again, algorithm="adafest")
-    write(tmp_path, [], [adafest])
-    path = write(tmp_path, [], [threshold])
+    write(tmp_path, [adafest])
+    path = write(tmp_path, [threshold])
     value = json.loads(path.read_text(encoding="utf-8"))
     assert [one["algorithm"] for one in value["trainings"]] == ["threshold", "adafest"]
-    assert read_whole(path)[0]["claim"] == threshold.claim
+    assert read(path, TRAININGS)[0]["claim"] == threshold.claim
     path.write_text("not json")
-    assert read_whole(path) == []
+    assert read(path, TRAININGS) == []
 
 
 @pytest.mark.slow
@@ -191,5 +218,5 @@ def test_the_default_selection_of_an_audit_takes_half_of_the_canaries() -> None:
     assert own.algorithm.selection == SelectionConfig(
         mechanism="gaussian", rows=ORDINARY_ROWS + 200, noise_multiplier=8.0
     )
-    seen, _ = sound(own).observe(NoiseKey.from_seed(1))
+    seen, _ = attempt(own).observe(NoiseKey.from_seed(1))
     assert seen.selected is not None and 0.4 < seen.selected.mean() < 0.6

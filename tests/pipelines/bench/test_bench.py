@@ -15,19 +15,33 @@ import torch
 from scipy import stats
 
 from dpfest.errors import UserError
-from pipelines.bench import accounting, correlated, embedding, pctr, peers, preprocess, ranks, small, step, table, text
-from pipelines.bench.algorithms import COMPETITORS
+from pipelines.bench import (
+    accounting,
+    correlated,
+    embedding,
+    pctr,
+    peers,
+    preprocess,
+    ranks,
+    small,
+    step,
+    table,
+    text,
+    training,
+)
+from pipelines.bench.case import CPU, Case, measured, sizes_up_to
 from pipelines.bench.measure import Turn, steps, take_turns
 from pipelines.bench.pandas_way import convert
 from pipelines.bench.records import Record, records, write
-from pipelines.bench.sections import bench
-from pipelines.bench.worker import Worker, WorkerError
+from pipelines.bench.sections import bench, run
+from pipelines.bench.training import ALGORITHM, ORDINARY
+from pipelines.bench.worker import Worker, WorkerError, available_bytes
 from pipelines.config.compose import Composer
 from pipelines.config.settings import Config, typed
 from pipelines.data.rows import RECORD
 from tests import accountant
 
-CPU = torch.device("cpu")
+ABSENT = "absent: {} is not installed (pip install -e '.[peers]')"
 
 
 def config(tmp_path: Path, *overrides: str) -> Config:
@@ -100,20 +114,20 @@ def test_a_wrong_section_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_sizes_are_cut_to_what_may_and_can_be_held() -> None:
-    assert embedding.table_sizes((100, 200, 1000), 1000) == (100, 200, 1000)
-    assert embedding.table_sizes((100, 200, 1000), 678) == (100, 200, 670)
-    assert embedding.table_sizes((100, 200, 1000), 50) == (50,)
+    assert sizes_up_to(1000, (100, 200, 1000)) == (100, 200, 1000)
+    assert sizes_up_to(678, (100, 200, 1000)) == (100, 200, 670)
+    assert sizes_up_to(50, (100, 200, 1000)) == (50,)
 
 
 def test_the_threshold_lets_half_an_untouched_row_survive() -> None:
     for rows in (100_000, 100_000_000):
-        assert rows * stats.norm.sf(embedding.threshold(rows, 0.3) / 0.3) == pytest.approx(0.5)
+        assert rows * stats.norm.sf(training.threshold(rows, 0.3) / 0.3) == pytest.approx(0.5)
 
 
 @pytest.mark.usefixtures("short_turns")
 def test_every_embedding_competitor_is_timed_against_adafest(tmp_path: Path) -> None:
     settings = config(tmp_path, "bench.largest_rows=200000", "bench.dense_coordinates=6400000")
-    found = embedding.bench(settings, repeats=1)
+    found = run("embedding", settings, repeats=1)
     first, second = (by_name([r for r in found if r.table_rows == rows]) for rows in (100_000, 200_000))
     assert list(first) == ["dpsgd", "dpsgd lazy", "fest", "adafest", "adafest_plus", "pytorch sparse", "pytorch dense"]
     assert {record.reference for record in found} == {"adafest"} and first["adafest"].ratio == 1.0
@@ -129,7 +143,7 @@ def test_every_embedding_competitor_is_timed_against_adafest(tmp_path: Path) -> 
 @pytest.mark.usefixtures("short_turns")
 def test_correlated_noise_is_timed_against_independent_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(correlated, "COORDINATES", (6_400, 12_800, 10**10))
-    found = correlated.bench(config(tmp_path), repeats=1)
+    found = run("correlated", config(tmp_path), repeats=1)
     assert [record.case for record in found[::5]] == [
         f"{part}, {size} coordinates" for size in ("6,400", "12,800") for part in ("step", "noise")
     ]
@@ -154,7 +168,7 @@ def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(
 ) -> None:
     """Slow but for one rule: steps of the whole model, twice each."""
     monkeypatch.setattr(ranks, "ALGORITHMS", rules)
-    found = ranks.bench(config(tmp_path), repeats=1)
+    found = run("ranks", config(tmp_path), repeats=1)
     pairs, growth = found[:-1], found[-1]
     assert [record.competitor for record in pairs] == [ranks.ONE_PROCESS, ranks.ONE_RANK] * len(rules)
     assert [record.case.split(",")[0] for record in pairs[::2]] == list(rules)
@@ -168,18 +182,18 @@ def test_ranks_time_one_rank_against_one_process_and_count_what_would_travel(
     assert 21 * distinct <= column.sent <= 29 * distinct + 8 * 2**16 + 100
 
 
-@pytest.mark.parametrize("rules", [("adafest",), pytest.param(COMPETITORS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rules", [("adafest",), pytest.param(ALGORITHM, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("short_turns")
 def test_every_rule_and_every_floor_takes_the_pctr_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Sequence[str]
 ) -> None:
     """Slow but for one rule: measures the memory of each in a process of its own."""
-    floors = (pctr.ORDINARY, pctr.FUSED, pctr.PRODUCTS, pctr.EVALUATION)
-    assert (*floors, *COMPETITORS) == step.COMPETITORS
+    floors = (ORDINARY, pctr.FUSED, pctr.PRODUCTS, pctr.EVALUATION)
+    assert (*floors, *ALGORITHM) == step.COMPETITORS
     monkeypatch.setattr(step, "COMPETITORS", (*floors, *rules))
-    found = by_name(step.bench(config(tmp_path), repeats=1))
+    found = by_name(run("step", config(tmp_path), repeats=1))
     assert set(found) == {*floors, *rules}
-    assert {record.reference for record in found.values()} == {pctr.ORDINARY}
+    assert {record.reference for record in found.values()} == {ORDINARY}
     assert all(record.median_seconds and record.peak_bytes for record in found.values())
     assert {record.table_rows for record in found.values()} == {2000}
 
@@ -187,10 +201,10 @@ def test_every_rule_and_every_floor_takes_the_pctr_step(
 @pytest.mark.usefixtures("short_turns")
 def test_every_rule_takes_the_step_of_both_small_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small, "ROWS", 500)
-    found = small.bench(config(tmp_path, "train.batch_size=64"), repeats=1)
+    found = run("small", config(tmp_path, "train.batch_size=64"), repeats=1)
     assert [record.case for record in found if record.ratio == 1] == ["DLRM, 4,000 rows", "two towers, 4,500 rows"]
-    assert {record.competitor for record in found} == {small.ORDINARY, *COMPETITORS}
-    assert len(found) == 2 * (1 + len(COMPETITORS)) and all(record.median_seconds for record in found)
+    assert {record.competitor for record in found} == {ORDINARY, *ALGORITHM}
+    assert len(found) == 2 * (1 + len(ALGORITHM)) and all(record.median_seconds for record in found)
 
 
 def test_tables_are_shared_by_turns_and_networks_are_not() -> None:
@@ -200,16 +214,16 @@ def test_tables_are_shared_by_turns_and_networks_are_not() -> None:
     first, second = (pctr.model_on(weights, settings) for _ in range(2))
     assert first.tables[0].weight.data_ptr() == second.tables[0].weight.data_ptr() == weights[0].data_ptr()
     assert first.network[0].weight.data_ptr() != second.network[0].weight.data_ptr()
-    pctr.competitor(pctr.ORDINARY, weights, 64, settings)(5)
+    pctr.competitor(ORDINARY, 64, settings, weights)(5)
     assert any(not torch.equal(old, new) for old, new in zip(before, weights, strict=True))
 
 
 @pytest.mark.usefixtures("short_turns")
 def test_an_absent_peer_is_said_to_be_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "find_spec", lambda name: None)
-    found = by_name(peers.bench(config(tmp_path), repeats=1))
+    monkeypatch.setattr("pipelines.bench.case.find_spec", lambda name: None)
+    found = by_name(run("peers", config(tmp_path), repeats=1))
     for name in (peers.GHOST, peers.HOOKS):
-        assert found[name].note == peers.ABSENT and found[name].median_seconds is None
+        assert found[name].note == ABSENT.format("opacus") and found[name].median_seconds is None
     assert found["adafest"].ratio == 1.0 and found["dpsgd"].ratio is not None
 
 
@@ -217,7 +231,7 @@ def test_opacus_takes_the_same_step(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
     settings = config(tmp_path)
     for name in (peers.GHOST, peers.HOOKS):
-        assert peers.opacus_step(name, 500, 16, settings.model, "cpu")(5) > 0
+        assert peers.opacus_step(name, 16, settings.model, pctr.tables(500, CPU))(5) > 0
 
 
 def hungry() -> Turn:
@@ -232,6 +246,28 @@ def test_what_does_not_fit_fails_alone_and_says_what_it_asked_for() -> None:
         worker(0)
 
 
+def modest() -> Turn:
+    return lambda number: 1.0
+
+
+@pytest.mark.usefixtures("short_turns")
+def test_a_competitor_that_fails_within_its_limit_takes_no_turns_and_its_note_says_why(tmp_path: Path) -> None:
+    case = Case(
+        name="x",
+        reference="modest",
+        competitors={"modest": modest, "hungry": hungry},
+        apart=True,
+        limit=(1 << 30) / available_bytes(),
+        asked_for={"hungry": "much"},
+    )
+    found = by_name(measured(case, "peers", config(tmp_path), repeats=1))
+    failed, note = found["hungry"], found["hungry"].note or ""
+    assert note.startswith("failed within 1.0 GiB: RuntimeError") and note.endswith("; much")
+    assert failed.median_seconds is None and found["modest"].ratio == 1.0 and found["modest"].peak_bytes
+    with pytest.raises(WorkerError, match="40000000000 bytes"):
+        measured(dataclasses.replace(case, reference="hungry"), "peers", config(tmp_path), repeats=1)
+
+
 @pytest.mark.parametrize("installed", [True, False])
 def test_preprocessing_is_timed_on_plain_and_packed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, installed: bool
@@ -239,14 +275,14 @@ def test_preprocessing_is_timed_on_plain_and_packed_files(
     if installed:
         pytest.importorskip("pandas")
     else:
-        monkeypatch.setattr(preprocess, "find_spec", lambda name: None)
+        monkeypatch.setattr("pipelines.bench.case.find_spec", lambda name: None)
     settings = config(tmp_path, "bench.preprocess_rows=[300]")
-    found = preprocess.bench(settings, repeats=1)
+    found = run("preprocess", settings, repeats=1)
     plain, packed = (by_name([r for r in found if r.case.endswith(end)]) for end in ("plain", ".gz"))
     assert list(plain) == list(packed) == [preprocess.REFERENCE, preprocess.OURS, preprocess.PANDAS]
     for record in found:
         assert record.rows == 300 and record.reference == preprocess.REFERENCE
-        assert (record.note == preprocess.ABSENT) == (record.median_seconds is None)
+        assert (record.note == ABSENT.format("pandas")) == (record.median_seconds is None)
     assert (plain["pandas"].note is None) == installed
     folder = tmp_path / "data" / "bench" / "300-rows"
     assert sorted(path.name for path in folder.iterdir()) == ["day_0.txt", "day_0.txt.gz"]
@@ -257,7 +293,7 @@ def test_preprocessing_is_timed_on_plain_and_packed_files(
 
 
 def test_a_table_of_ones_own_is_timed_against_a_scan_of_the_same_columns(tmp_path: Path) -> None:
-    found = table.bench(config(tmp_path, "bench.preprocess_rows=[3000]"), repeats=1)
+    found = run("table", config(tmp_path, "bench.preprocess_rows=[3000]"), repeats=1)
     assert list(by_name(found)) == [table.REFERENCE, table.READ, table.WHOLE]
     path = table.file(tmp_path / "data", 3000)
     frame = pl.read_parquet(path)
@@ -288,7 +324,7 @@ def test_cold_and_remembered_calibrations_are_told_apart(
     monkeypatch.setattr(accounting, "EXAMPLES", examples)
     monkeypatch.setattr(accounting, "ALGORITHM_NAMES", ("dpsgd",))
     monkeypatch.setattr(accounting, "calibration", accountant.forgetful)  # others' epsilons would make cold warm
-    (cold, cached) = accounting.bench(config(tmp_path), repeats=1)
+    (cold, cached) = run("accounting", config(tmp_path), repeats=1)
     assert (cold.competitor, cached.competitor, cached.reference) == ("cold", "cached", "cold")
     assert cached.ratio is not None and cached.ratio < 1
     assert not (tmp_path / "runs").exists()
@@ -306,18 +342,18 @@ def test_the_shipped_limits_are_the_papers() -> None:
     assert dataclasses.asdict(shipped)["largest_rows"] == embedding.SIZES[-1]
 
 
-@pytest.mark.parametrize("rules", [("adafest",), pytest.param(COMPETITORS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rules", [("adafest",), pytest.param(ALGORITHM, marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("short_turns")
 def test_text_times_every_rule_on_an_encoder_in_micro_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: Sequence[str]
 ) -> None:
     """Slow but for one rule: an encoder of each in a process of its own."""
-    assert text.COMPETITORS == COMPETITORS
-    monkeypatch.setattr(text, "COMPETITORS", rules)
+    assert (ORDINARY, *ALGORITHM) == text.COMPETITORS
+    monkeypatch.setattr(text, "COMPETITORS", (ORDINARY, *rules))
     settings = config(tmp_path, "data=text_synthetic", "train.batch_size=8", "train.micro_batch_size=4")
     path, found = bench("text", settings, repeats=1)
     assert path.name == "text.json"
-    assert {record.competitor for record in found} == {text.ORDINARY, *rules}
+    assert {record.competitor for record in found} == {ORDINARY, *rules}
     assert {record.case for record in found} == {"text_synthetic, 500 rows, 8 texts in micro-batches of 4"}
     assert all(record.median_seconds and record.working_bytes for record in found)
     with pytest.raises(

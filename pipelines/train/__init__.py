@@ -56,24 +56,25 @@ class RunOutcome:
     skipped: bool
 
 
-def make_run(config: Config, wait: bool = False) -> RunOutcome:
+def make_run(config: Config, number: int | None = None, wait: bool = False) -> RunOutcome:
     """Train the run of a configuration; resume it if it was stopped, and skip it if it is finished.
 
     Args:
         config: the configuration.
+        number: of the run within a private search; None for any other run.
         wait: whether to wait for another process that is making the same run, instead of refusing.
 
     Raises:
         UserError: a setting or the data cannot be used; another process is making the same run.
         SystemExit: SIGINT or SIGTERM stopped it; the state is saved, and the same call resumes it.
     """
-    if config.search.asked and config.search.run is None:
+    if config.search.asked and number is None:
         raise UserError(
             f"search.distribution={config.search.distribution} makes several runs and releases the best: give it to "
             "dpfest sweep, with a grid."
         )
     stream = Stream.open(preprocess(config))
-    directory = RunDirectory(run_folder(config))
+    directory = RunDirectory(run_folder(config, number))
     with directory.lock(wait):
         summary = directory.summary()
         if summary is not None:
@@ -82,18 +83,18 @@ def make_run(config: Config, wait: bool = False) -> RunOutcome:
             return RunOutcome(directory.path, summary, skipped=True)
         settings = settings_of(config)
         with directory.recording(settings), stop_requests() as stop:
-            summary = train(config, settings, prepare(config, stream), directory, stop)
+            summary = train(config, settings, prepare(config, stream, number), directory, stop)
     return RunOutcome(directory.path, summary, skipped=False)
 
 
-def prepare(config: Config, stream: Stream) -> Schedule:
-    """Return the schedule of a configuration on processed data, with its privacy plan and row selection.
+def prepare(config: Config, stream: Stream, number: int | None = None) -> Schedule:
+    """Return the schedule of a run on processed data, with its privacy plan and row selection; see :func:`make_run`.
 
     Raises:
         UserError: the data cannot be used, or no noise meets the target.
     """
     plan = planned(config, population(config, stream), stream.vocabulary_sizes)
-    selection = Selection(config, stream).rows if config.algorithm.selection else None
+    selection = Selection(config, stream, number).rows if config.algorithm.selection else None
     return schedule(config, stream, plan, selection)
 
 

@@ -40,7 +40,7 @@ from dpfest.planning.search import SearchPlan
 from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
-from pipelines.preprocess import preprocess
+from pipelines.preprocess import prepared
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.grid import PlannedRun
 from pipelines.runs.identity import run_folder, run_hash
@@ -142,7 +142,7 @@ class PrivateSearch:
         Raises:
             UserError: a setting cannot be trained; or no noise meets the target.
         """
-        stream = Stream.open(preprocess(self._first))
+        stream = prepared(self._first)
         refuse_untrainable(self._settings, stream)
         return search_plan(self._settings, population(self._first, stream), stream.vocabulary_sizes)
 

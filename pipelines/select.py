@@ -38,7 +38,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
 from pipelines.data.text.writer import PRIOR_FILE
 from pipelines.data.units import histogram, identifiers
-from pipelines.preprocess import preprocess
+from pipelines.preprocess import prepared
 from pipelines.runs.identity import selection_settings
 from pipelines.runs.release import PRIVATE, RELEASE
 from pipelines.system.checksum import check_sums, write_sums
@@ -64,7 +64,7 @@ def select(config: Config) -> Path:
             f"algorithm={config.algorithm.name} selects no rows beforehand; use algorithm=fest or "
             "algorithm=adafest_plus."
         )
-    stream = Stream.open(preprocess(config))
+    stream = prepared(config)
     released = Selection(config, stream).release()
     print(cost_summary(config, stream), file=sys.stderr, flush=True)
     return released

@@ -24,7 +24,7 @@ from pipelines.system.hub import pinned
 WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
 
 
-def run_hash(config: Config, number: int | None = None) -> str:
+def run_hash(config: Config, number: int | None = None, data: str | None = None) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
     Excluded are paths, hub, device, log, profile, experiment, budget, audit, check, bench, sweep and preprocess;
@@ -37,10 +37,11 @@ def run_hash(config: Config, number: int | None = None) -> str:
     Args:
         config: the settings.
         number: of the run within a private search; None for any other run.
+        data: hash of the data where it is known; None to compute it.
     """
     sections = ("algorithm", "privacy", "optimizer", "train")
     settings = with_effect({name: dataclasses.asdict(getattr(config, name)) for name in sections}) | {
-        "data": data_hash(config.data),
+        "data": data or data_hash(config.data),
         "seed": config.seed,
         "model": config.model.identity(),
     }
@@ -129,6 +130,6 @@ def settings_of(config: Config) -> dict[str, Any]:
     return config.to_dict() | {"data": pinned(data, "dataset"), "model": pinned(model, "model")}
 
 
-def run_folder(config: Config, number: int | None = None) -> Path:
+def run_folder(config: Config, number: int | None = None, data: str | None = None) -> Path:
     """Return the folder of a run, `<paths.runs>/<dataset>/<algorithm>/<hash>`; see :func:`run_hash`."""
-    return Path(config.paths.runs) / config.data.name / config.algorithm.name / run_hash(config, number)
+    return Path(config.paths.runs) / config.data.name / config.algorithm.name / run_hash(config, number, data)

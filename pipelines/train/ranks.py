@@ -36,7 +36,7 @@ from dpfest.ranks.training import RankTraining, shared_key
 from pipelines.config.settings import Config
 from pipelines.data.rows import ChunkedRows
 from pipelines.data.stream import Stream
-from pipelines.preprocess import dataset_folder, preprocess
+from pipelines.preprocess import dataset_folder, prepared
 from pipelines.runs.directory import SHARDS, RunDirectory
 from pipelines.runs.identity import run_folder, settings_of
 from pipelines.runs.schedule import Schedule
@@ -48,7 +48,8 @@ from pipelines.tasks.calibration import Calibration
 from pipelines.tasks.clicks import EVALUATION_BATCH, Batch, ClickTask, Evaluation
 from pipelines.tasks.own_model import ModuleConfig
 from pipelines.tasks.task import Task, TaskReader, smaller_tables
-from pipelines.train import Run, RunOutcome, finished, prepare, warn_of_differences
+from pipelines.train import RunOutcome, finished, prepare, warn_of_differences
+from pipelines.train.run import Run
 
 _PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
 _STEPS_PATIENCE = timedelta(minutes=30)  # from then on: how much longer one rank may take over a checkpoint
@@ -136,11 +137,11 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
     shared = {name: repr(value) for name, value in config.to_dict().items() if name not in ("data", *_OF_A_MACHINE)}
     group.refuse_difference({f"the settings of {name}": text for name, text in shared.items()})
     with _first(group):  # the others find what rank 0 has written
-        if first:
-            preprocess(config)
-    stream = Stream.open(dataset_folder(config))
-    group.refuse_difference({"the settings of data": run_folder(config).name, "days": repr(stream.hashes)})
-    directory = RunDirectory(run_folder(config)) if first else _Onlooker(run_folder(config), group.rank)
+        stream = prepared(config) if first else None
+    stream = stream or Stream.open(dataset_folder(config))
+    folder = run_folder(config, data=stream.hash)
+    group.refuse_difference({"the settings of data": folder.name, "days": repr(stream.hashes)})
+    directory = RunDirectory(folder) if first else _Onlooker(folder, group.rank)
     with directory.lock():
         summary = directory.summary() if first else None
         if group.any(summary is not None):

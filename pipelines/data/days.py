@@ -150,8 +150,8 @@ def make_days(to_make: DaysToMake, start: Start) -> None:
         with start(to_make, follower.day_is_at) as days:
             for day, ended in days:
                 follower.day_is_at(day, 1)
-                if ended.failure and not (to_make.place(day).exists() or failure_file(to_make.folder, day).exists()):
-                    _record(to_make.folder, day, f"it recorded no reason: its process {ended.failure}")
+                if isinstance(ended, Lost) and ended.failure and not to_make.place(day).exists():
+                    _record(to_make.folder, day, f"its job {ended.failure}")
     _refuse_failed(to_make.folder, to_make.hashes)
 
 

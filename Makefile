@@ -27,7 +27,7 @@ READY := $(VENV)/.ready
 DEV   := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-all lint docs wheel reproduce estimate readme clean
+.PHONY: help setup test test-all lint conf docs wheel reproduce estimate readme clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ test-all: $(DEV)  ## run these and all others that this machine can: whole exper
 lint: $(DEV)  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+conf: $(READY)  ## conf/'s files of defaults, after a change of a dataclass of settings
+	$(BIN)/python -m pipelines.config.shipped
 
 docs: $(DEV)  ## the documentation as a site, in site/ (public names from docstrings; a broken link is an error)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

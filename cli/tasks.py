@@ -66,10 +66,9 @@ def card(cfg: DictConfig) -> None:
 
     config = typed(cfg)
     from pipelines.data.card import card
-    from pipelines.data.stream import Stream
-    from pipelines.preprocess import preprocess
+    from pipelines.preprocess import prepared
 
-    print(card(Stream.open(preprocess(config)), config.data.provenance))
+    print(card(prepared(config), config.data.provenance))
     from reports.reference import learnable, reference_folder
 
     reference = reference_folder()

@@ -40,10 +40,10 @@ from dpfest.planning.search import SearchPlan
 from pipelines.budget import law_of, population, search_plan
 from pipelines.config.settings import Config
 from pipelines.data.stream import Stream
-from pipelines.preprocess import preprocess
+from pipelines.preprocess import prepared
 from pipelines.runs.directory import RunDirectory
 from pipelines.runs.grid import PlannedRun
-from pipelines.runs.identity import run_hash
+from pipelines.runs.identity import run_folder, run_hash
 from pipelines.runs.release import CONFIG, LEDGER, PRIVATE, RELEASE, SUMMARY, WEIGHTS
 from pipelines.runs.weights import Weights
 from pipelines.system.files import OWNER_ONLY, locked, private_folder, write_atomically, write_json
@@ -120,7 +120,7 @@ class PrivateSearch:
         self._settings = [run.config for run in self.grid]
         refuse_incomparable(self._settings)
         self._first = self._settings[0]
-        identity = [asdict(self._first.search), [run_hash(config) for config in self._settings]]
+        identity = [asdict(self._first.search) | {"run": None}, [run_hash(config) for config in self._settings]]
         self._hash = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
         runs = Path(self._first.paths.runs)
         self.folder = runs / ".searches" / self._first.data.name / self._hash
@@ -142,7 +142,7 @@ class PrivateSearch:
         Raises:
             UserError: a setting cannot be trained; or no noise meets the target.
         """
-        stream = Stream.open(preprocess(self._first))
+        stream = prepared(self._first)
         refuse_untrainable(self._settings, stream)
         return search_plan(self._settings, population(self._first, stream), stream.vocabulary_sizes)
 
@@ -169,11 +169,9 @@ class PrivateSearch:
         own = replace(
             config,
             privacy=replace(config.privacy, epsilon=target),
-            search=replace(config.search, run=number),
             paths=replace(config.paths, runs=str(self.folder / "runs")),
         )
-        folder = Path(own.paths.runs) / own.data.name / own.algorithm.name / run_hash(own)
-        return PlannedRun(self.grid[setting].overrides, own, folder)
+        return PlannedRun(self.grid[setting].overrides, own, run_folder(own, number), number)
 
     def note_failures(self, reasons: Sequence[str]) -> Path:
         """Write why runs failed, and what may follow from it, for the owner alone; returns the file."""
@@ -217,7 +215,6 @@ class PrivateSearch:
         cost = {"epsilon": plan.epsilon, "sound_epsilon": plan.epsilon}
         for one in (settings, asked):
             one["privacy"]["epsilon"] = self._first.privacy.epsilon
-            del one["search"]["run"]  # it would tell something of the number of runs
         asked["paths"] = asdict(self._first.paths)
         ledger = plan.ledger(ledger)
         if summary["privacy"]["epsilon_at_own_rates"] is not None:

@@ -39,7 +39,7 @@ from pipelines.data.dataset import Dataset
 from pipelines.data.stream import Stream
 from pipelines.data.text.writer import PRIOR_FILE
 from pipelines.data.units import histogram, identifiers
-from pipelines.preprocess import preprocess
+from pipelines.preprocess import prepared
 from pipelines.runs.identity import selection_settings
 from pipelines.runs.release import PRIVATE, RELEASE
 from pipelines.system.checksum import check_sums, write_sums
@@ -65,7 +65,7 @@ def select(config: Config) -> Path:
             f"algorithm={config.algorithm.name} selects no rows beforehand; use algorithm=fest or "
             "algorithm=adafest_plus."
         )
-    stream = Stream.open(preprocess(config))
+    stream = prepared(config)
     released = Selection(config, stream).release()
     print(cost_summary(config, stream), file=sys.stderr, flush=True)
     return released
@@ -127,12 +127,13 @@ class Selection:
     Args:
         config: of an algorithm that selects rows.
         stream: whose training days are counted.
+        number: of the run within a private search, whose runs share no noise; None for any other run.
     """
 
-    def __init__(self, config: Config, stream: Stream) -> None:
+    def __init__(self, config: Config, stream: Stream, number: int | None = None) -> None:
         self._config, self._selection, self._sizes = config, config.algorithm.selection, stream.vocabulary_sizes
         self._days, _ = stream.split_days(config.stream.train_days)
-        self._hashes = stream.hashes
+        self._hashes, self._run = stream.hashes, {} if number is None else {"run": number}
         source = self._selection.source or ("streaming" if stream.is_stream else "all_days")
         self._once, self._counted = source != "streaming" or bool(self._selection.prior), len(self._days)
         if source == "first_day":
@@ -177,7 +178,7 @@ class Selection:
             spent = [accountant.to_record(event) for event in chosen.events]
             return {"rows": len(chosen.rows), "rows_per_feature": chosen.rows_per_feature, "spent": spent}
 
-        return _release(self._config, settings, fill)
+        return _release(self._config, settings, self._run, fill)
 
     def _counts(self, number: int) -> Path:
         """Return the release of a day's noised counts."""
@@ -198,7 +199,7 @@ class Selection:
             events = selection_events(selection, self._sizes)
             return {"day": number, "spent": [accountant.to_record(event) for event in events]}
 
-        return _release(self._config, settings, fill)
+        return _release(self._config, settings, self._run, fill)
 
     def _warn_if_random(self, examples: int) -> None:
         """Say that no row can be told from another, if no count can exceed the noise on it."""
@@ -247,14 +248,14 @@ def _total(days: Sequence[Dataset], sizes: Sequence[int]) -> Counts:
     return np.split(total, np.cumsum(sizes)[:-1])
 
 
-def _release(config: Config, settings: dict[str, Any], fill: Callable[[Path, Keystream], dict[str, Any]]) -> Path:
+def _release(
+    config: Config, settings: dict[str, Any], run: dict[str, int], fill: Callable[[Path, Keystream], dict[str, Any]]
+) -> Path:
     """Return the folder of a release; unless it exists, ``fill`` makes it and returns a record for selection.json.
 
-    The setting ``data`` (a fingerprint of the training rows) stays private.
+    The setting ``data`` (a fingerprint of the training rows) stays private, and so does the run of a private search.
     """
-    request = {**settings, "noise_seed": config.privacy.noise_seed}
-    if config.search.run is not None:  # runs of a private search share no noise
-        request["run"] = config.search.run
+    request = {**settings, "noise_seed": config.privacy.noise_seed, **run}
     name = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]
     folder = Path(config.paths.runs) / ".selections" / config.data.name / name
     released = folder / RELEASE

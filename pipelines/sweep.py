@@ -41,11 +41,11 @@ class Stages:
     train: str = "pipelines.sweep:train_run"
 
 
-def train_run(config: Config) -> None:
-    """Make one run; wait while another sweep makes it. Raises as :func:`pipelines.train.make_run`."""
+def train_run(config: Config, number: int | None = None) -> None:
+    """Make one run; wait while another sweep makes it. Arguments and errors as of :func:`pipelines.train.make_run`."""
     from pipelines.train import make_run
 
-    make_run(config, wait=True)
+    make_run(config, number, wait=True)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ def _ended(run: PlannedRun) -> Record | None:
 
 
 def _call(run: PlannedRun, stages: Stages) -> Call:
-    return Call(stages.train, run.config, _record(run))
+    arguments = {} if run.number is None else {"number": run.number}
+    return Call(stages.train, run.config, _record(run), arguments)
 
 
 def preloaded(runs: Sequence[PlannedRun]) -> list[str]:

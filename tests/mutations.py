@@ -262,7 +262,7 @@ MUTATIONS = [
     # What a kill leaves behind.
     Mutation(
         "a resumed run draws another key",
-        "pipelines/train/__init__.py", "self._new_key() if saved is None else", "self._new_key() if True else",
+        "pipelines/train/run.py", "self._new_key() if saved is None else", "self._new_key() if True else",
         "tests/pipelines/test_train.py::test_a_fresh_key_is_kept_only_in_the_private_checkpoint",
     ),
     Mutation(

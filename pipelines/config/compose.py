@@ -1,4 +1,5 @@
-"""Compose configurations outside of a Hydra run, to plan a sweep, check a multirun or explain a wrong key."""
+"""Compose configurations outside of a Hydra run, to plan a sweep, check a multirun or explain a wrong key; and turn
+composed ones into plain values. No other module knows OmegaConf."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import functools
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from hydra.errors import (
     OverrideParseException,
 )
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
 from dpfest.errors import UserError
@@ -273,6 +274,36 @@ def override_text(value: Any) -> str:
 
 
 _WORDS = ("null", "true", "false", "nan", "inf")
+
+
+def container(cfg: DictConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration's values with its interpolations resolved.
+
+    Raises:
+        UserError: an interpolation names a key that there is not, or data and a model do not fit together.
+    """
+    try:
+        values = OmegaConf.to_container(cfg, resolve=True) if isinstance(cfg, DictConfig) else cfg
+    except InterpolationKeyError as error:
+        named = re.search(r"Interpolation key '([^']*)'", str(error))
+        if named and named[1].partition(".")[0] not in ("data", "model", "privacy", "train", "paths"):
+            raise UserError(
+                f"{error.full_key} holds ${{{named[1]}}}, which is read as the value of another key, and there is none "
+                f"of that name. For an environment variable write ${{oc.env:{named[1]}}}, or let the shell put it in."
+            ) from error
+        if str(error.full_key).partition(".")[0] not in ("data", "model"):
+            raise
+        choices = " and ".join(f"{name}={cfg[name]['name']}" for name in ("data", "model"))
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(
+            f"{choices} do not fit together ({error.full_key}: {reason}). Choose data and a model of the same task."
+        ) from error
+    return dict(values)  # type: ignore[arg-type]
+
+
+def selected(cfg: DictConfig, keys: Iterable[str]) -> dict[str, Any]:
+    """Return the values at dotted keys; None where there is none."""
+    return {key: OmegaConf.select(cfg, key) for key in keys}
 
 
 def _plain(cfg: DictConfig) -> Mapping[str, Any]:

@@ -59,7 +59,7 @@ def overview() -> str:
     lines = ["Groups, each chosen by GROUP=CHOICE:", ""]
     lines += [_wrapped(", ".join(choices), " " * 14, f"  {name:<12}") for name, choices in (SCHEMAS | presets).items()]
     lines += ["", "Sections:", ""]
-    lines += [f"  {name:<12}{_summary(schema)}" for name, schema in sections().items()]
+    lines += [f"  {name:<12}{summary(schema)}" for name, schema in sections().items()]
     lines += ["", "Other keys:", "", *(str(own[name]) for name in own if "." not in name), ""]
     return "\n".join([*lines, "`dpfest config NAME` lists the keys of a group, of one choice of it, or of a section."])
 
@@ -88,7 +88,7 @@ def reference(name: str) -> str:
         hint = f"did you mean {guess}?" if guess else f"there are {', '.join([*SCHEMAS, *sections()])}."
         raise UserError(f"the configuration has no group or section {name}; {hint}")
     blocks = [
-        "\n".join([_wrapped(_summary(schema), "    ", f"{title}: "), "", *map(str, keys(schema, title.split("=")[0]))])
+        "\n".join([_wrapped(summary(schema), "    ", f"{title}: "), "", *map(str, keys(schema, title.split("=")[0]))])
         for title, schema in schemas.items()
     ]
     return "\n\n".join([*blocks, _wrapped(_FOOTER, "")])
@@ -136,7 +136,7 @@ def _default(field: dataclasses.Field[Any]) -> str | None:
     return None if value in (dataclasses.MISSING, MISSING) else override_text(value)
 
 
-def _summary(schema: type) -> str:
+def summary(schema: type) -> str:
     """Return the first paragraph of a docstring."""
     return " ".join((inspect.getdoc(schema) or "").split("\n\n")[0].replace("``", "").split())
 

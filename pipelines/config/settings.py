@@ -28,8 +28,8 @@ from pipelines.config.commands import (
     PreprocessStageConfig,
     SweepConfig,
 )
+from pipelines.config.compose import container
 from pipelines.config.own import OwnAlgorithm, own_algorithm
-from pipelines.config.plain import container
 from pipelines.config.schema import build, dotted_keys, nearest, unknown_key
 from pipelines.config.unit import UnitSettings, check_unit
 from pipelines.system.hub import HubConfig
@@ -146,13 +146,11 @@ class SearchConfig:
             ``none``: all runs of the grid are made and released, each with its own epsilon.
         mean: expected number of runs.
         shape: of the negative binomial distribution: 0 is the logarithmic (the cheapest), 1 the geometric distribution.
-        run: number of a run within a search; set by the sweep itself.
     """
 
     distribution: Literal["none", "negative_binomial", "poisson"] = "none"
     mean: Annotated[float, Within(1, 10_000)] = 10.0
     shape: Annotated[float, Within(0, 100)] = 0.0
-    run: Annotated[int, Within(0, 10**9)] | None = None
 
     @property
     def asked(self) -> bool:
@@ -365,7 +363,7 @@ def typed(cfg: DictConfig | Mapping[str, Any], run_code: bool = True) -> Config:
 
     Raises:
         UserError: an unknown key (with the nearest known one), a wrong type, a missing mandatory value, or a
-            value that its dataclass refuses; or `search.run`, which no user sets.
+            value that its dataclass refuses.
     """
     values = container(cfg)
     sections = {name: _section(name, values.pop(name, {}), run_code) for name in (*SCHEMAS, *PLAIN_SCHEMAS)}
@@ -373,13 +371,7 @@ def typed(cfg: DictConfig | Mapping[str, Any], run_code: bool = True) -> Config:
         if key not in Config.__dataclass_fields__:
             leaves = dotted_keys({name: dataclasses.asdict(section) for name, section in sections.items()})
             raise unknown_key(str(key), [*Config.__dataclass_fields__, *leaves])
-    config: Config = build(Config, values | sections)
-    if config.search.run is not None and not isinstance(cfg, dict):  # composed: from files and the command line
-        raise UserError(
-            "search.run numbers the runs of a private search, whose noise depends on it, and dpfest sweep sets it "
-            "itself: leave it out."
-        )
-    return config
+    return build(Config, values | sections)
 
 
 def _section(name: str, values: Any, run_code: bool) -> Any:

@@ -13,17 +13,18 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from dpfest.errors import UserError
 from pipelines.data.dataset import Dataset
 from pipelines.data.estimate import Estimate, check_disk, together
-from pipelines.data.identity import content_hash, day_hashes
+from pipelines.data.identity import content_hash
 from pipelines.data.source import SCRATCH, DataConfig, Progress
 from pipelines.data.stream import RECORD_FILE, day_folder, failure_file, write_stream_record
-from pipelines.system.engines import Jobs
+from pipelines.system.engines import Ended, Lost
 from pipelines.system.files import made_once
 from pipelines.system.hub import pinned
 from pipelines.system.memory import keep_freed_memory
@@ -71,17 +72,14 @@ class DaysToMake:
         )
 
 
-def days_to_make(folder: Path, data: DataConfig) -> DaysToMake:
+def days_to_make(folder: Path, data: DataConfig, hashes: dict[int, str]) -> DaysToMake:
     """Determine the missing days; for a stream, write its record and link days that another stream has.
 
     Args:
         folder: Folder of the dataset or stream.
         data: Its configuration.
-
-    Raises:
-        UserError: A source is missing.
+        hashes: Content hash of each day.
     """
-    hashes = day_hashes(data)
     if data.is_stream and not (folder / RECORD_FILE).exists():
         write_stream_record(folder, data.name, hashes, dataclasses.asdict(data))  # type: ignore[call-overload]
     asked = DaysToMake(folder, data, hashes)
@@ -123,43 +121,54 @@ def remove_damaged_days(folder: Path) -> None:
         print(f"{folder}: {days_in_words(whole)} verified.", file=sys.stderr, flush=True)
 
 
-def make_days(to_make: DaysToMake, at_once: int) -> None:
-    """Write days; of a stream ``at_once`` at a time, each in its own process if that is more than one.
+Told = Callable[[int, float], None]
+"""Called with a day that is being written, and the share of it that is."""
+Start = Callable[[DaysToMake, Told], AbstractContextManager[Iterable[tuple[int, Ended]]]]
+"""Starts to write days and yields each as it ends: :func:`here`, :func:`in_processes`, or jobs of a cluster."""
+
+
+def make_dataset(to_make: DaysToMake) -> None:
+    """Write the one day of what is no stream.
 
     Raises:
-        UserError: Some failed; the message gives the reason of each. The others are written.
+        UserError: Its source is missing, malformed, truncated or changing. Nothing is kept then.
     """
     with progress(f"making {to_make.data.name}") as report:
-        if not to_make.data.is_stream:
-            _make(to_make, 0, report)
-            return
-        follower = _Follower(report, to_make.estimates)
-        if at_once == 1:
-            for day in to_make.hashes:
-                _attempt(to_make, day, follower.of(day))
-                follower.day_is_at(day, 1)
-        else:
-            forget_failures(to_make.folder, to_make.hashes)
-            with Pool(to_make.hashes, at_once, lambda day: Child(_in_child, to_make, day), follower.day_is_at) as pool:
-                for day, _ in pool:
-                    follower.day_is_at(day, 1)
-    raise_failed(to_make.folder, to_make.hashes)
+        _make(to_make, 0, report)
 
 
-def await_days(to_make: DaysToMake, start: Callable[[Iterable[int]], Jobs[int]]) -> None:
-    """Have days written by a cluster, which starts a job for each.
+def make_days(to_make: DaysToMake, start: Start) -> None:
+    """Have the days of a stream written.
 
     Raises:
         UserError: Some failed; the message gives the reason of each. The others are written.
     """
-    forget_failures(to_make.folder, to_make.hashes)
-    with progress(f"making {to_make.data.name}") as report, start(to_make.hashes) as jobs:
+    for day in to_make.hashes:
+        failure_file(to_make.folder, day).unlink(missing_ok=True)
+    with progress(f"making {to_make.data.name}") as report:
         follower = _Follower(report, to_make.estimates)
-        for day, ended in jobs:
-            follower.day_is_at(day, 1)
-            if ended.failure and not to_make.place(day).exists():
-                _record(to_make.folder, day, f"its job {ended.failure}")
-    raise_failed(to_make.folder, to_make.hashes)
+        with start(to_make, follower.day_is_at) as days:
+            for day, ended in days:
+                follower.day_is_at(day, 1)
+                if isinstance(ended, Lost) and ended.failure and not to_make.place(day).exists():
+                    _record(to_make.folder, day, f"its job {ended.failure}")
+    _refuse_failed(to_make.folder, to_make.hashes)
+
+
+@contextmanager
+def here(to_make: DaysToMake, told: Told) -> Iterator[Iterable[tuple[int, Ended]]]:
+    """Write one day after another in this process."""
+
+    def write(day: int) -> tuple[int, Ended]:
+        _attempt(to_make, day, lambda done, total: told(day, done / max(1, total)))
+        return day, Lost()
+
+    yield map(write, to_make.hashes)
+
+
+def in_processes(at_once: int) -> Start:
+    """Write so many days at a time, each in a process of its own on this machine."""
+    return lambda to_make, told: Pool(to_make.hashes, at_once, lambda day: Child(_in_child, to_make, day), told)
 
 
 def _make(to_make: DaysToMake, day: int, progress: Progress) -> None:
@@ -212,7 +221,7 @@ def _in_child(parent: Connection, to_make: DaysToMake, day: int) -> None:
     _attempt(to_make, day, tell)
 
 
-def raise_failed(stream: Path, days: Collection[int]) -> None:
+def _refuse_failed(stream: Path, days: Collection[int]) -> None:
     """Report failed days with their recorded reasons.
 
     Raises:
@@ -226,12 +235,6 @@ def raise_failed(stream: Path, days: Collection[int]) -> None:
             f"{len(failed)} of {days_in_words(len(days))} of {stream} could not be made{others}. The same command "
             f"makes only the missing ones.\n{reasons}"
         )
-
-
-def forget_failures(stream: Path, days: Iterable[int]) -> None:
-    """Remove the recorded failures of an earlier attempt at these days."""
-    for day in days:
-        failure_file(stream, day).unlink(missing_ok=True)
 
 
 def _record(stream: Path, day: int, reason: str) -> None:
@@ -262,10 +265,6 @@ class _Follower:
         self._rows = {day: max(1.0, estimate.rows) for day, estimate in estimates.items()}
         self._done = dict.fromkeys(estimates, 0.0)
         self._started = time.monotonic()
-
-    def of(self, day: int) -> Progress:
-        """Return a callback for the progress of a day."""
-        return lambda done, total: self.day_is_at(day, done / max(1, total))
 
     def day_is_at(self, day: int, share: float) -> None:
         self._done[day] = min(1.0, share)

@@ -24,7 +24,11 @@ def data_hash(data: DataConfig) -> str:
     Raises:
         UserError: A source file is missing.
     """
-    hashes = day_hashes(data)
+    return hash_of_days(data, day_hashes(data))
+
+
+def hash_of_days(data: DataConfig, hashes: dict[int, str]) -> str:
+    """Return :func:`data_hash`, given the content hash of each day."""
     return (content_hash(data, {"days": hashes}) if data.is_stream else hashes[0])[:8]
 
 

@@ -81,6 +81,11 @@ class Stream:
         return cls(folder, days, numbers, [str(day["hash"]) for day in description["days"]], is_stream=True)
 
     @property
+    def hash(self) -> str:
+        """:func:`pipelines.data.identity.data_hash`, which names the folder."""
+        return self.folder.name.rpartition("-")[2]
+
+    @property
     def rows_of_day(self) -> list[int]:
         """Number of rows of each day, over all splits."""
         return [sum(day.rows.values()) for day in self.days]

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from dpfest.errors import UserError
-from pipelines.config.compose import Composer, override_text
+from pipelines.config.compose import Composer, override_text, selected
 from pipelines.config.settings import Config, typed
 from pipelines.runs.identity import run_folder
 from pipelines.runs.schedule import VALIDATION_SHARE
@@ -20,11 +18,12 @@ from pipelines.runs.schedule import VALIDATION_SHARE
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to make in one process: its overrides, configuration and folder."""
+    """A run to make in one process: its overrides, configuration and folder, and its number within a private search."""
 
     overrides: tuple[str, ...]
     config: Config
     folder: Path
+    number: int | None = None
 
     def __str__(self) -> str:
         return f"{self.config.data.name}/{self.config.algorithm.name}/{self.folder.name}"
@@ -132,7 +131,7 @@ def outline(composer: Composer, overrides: Sequence[str]) -> list[Config]:
             algorithm = own.get("algorithm", composed.algorithm.name)
             if algorithm not in base:
                 cfg = composer.compose([*overrides, f"algorithm={algorithm}"])
-                base[algorithm] = typed(cfg), {key: OmegaConf.select(cfg, key) for key in keys if key != "algorithm"}
+                base[algorithm] = typed(cfg), selected(cfg, (key for key in keys if key != "algorithm"))
             config, rest = base[algorithm]
             stream = replace(config.stream, period=own.get("stream.period", config.stream.period))
             length = {key.removeprefix("train."): value for key, value in own.items() if key.startswith("train.")}

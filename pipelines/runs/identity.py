@@ -24,7 +24,7 @@ from pipelines.system.hub import pinned
 WITHOUT_EFFECT = ("micro_batch_size", "evaluate_every", "checkpoint_every", "log_every", "save_model")
 
 
-def run_hash(config: Config) -> str:
+def run_hash(config: Config, number: int | None = None, data: str | None = None) -> str:
     """Twelve hexadecimal digits that name a run by everything that can change its result.
 
     Excluded are paths, hub, device, log, profile, experiment, budget, audit, check, bench, sweep and preprocess;
@@ -33,10 +33,15 @@ def run_hash(config: Config) -> str:
     only (under lazy noise evaluate_every is included: an evaluation draws the pending noise); and `stream` for other
     data. Data are represented by `pipelines.data.identity.data_hash` and a model by its `identity`, so source files and
     weights may be moved. Code of the user's own is represented by its checksum.
+
+    Args:
+        config: the settings.
+        number: of the run within a private search; None for any other run.
+        data: hash of the data where it is known; None to compute it.
     """
     sections = ("algorithm", "privacy", "optimizer", "train")
     settings = with_effect({name: dataclasses.asdict(getattr(config, name)) for name in sections}) | {
-        "data": data_hash(config.data),
+        "data": data or data_hash(config.data),
         "seed": config.seed,
         "model": config.model.identity(),
     }
@@ -53,7 +58,7 @@ def run_hash(config: Config) -> str:
         settings["selection"] = selection_settings(config.algorithm.selection)
         settings["algorithm"].pop("selection")
     if config.search.asked:  # within a search, the same setting drawn again is another run, with noise of its own
-        settings["search"] = dataclasses.asdict(config.search)
+        settings["search"] = dataclasses.asdict(config.search) | {"run": number}
     if config.over_ranks:  # other draws, and sums in another order; not how many ranks
         settings["ranks"] = dataclasses.asdict(config.ranks)
     if config.data.is_stream:
@@ -125,6 +130,6 @@ def settings_of(config: Config) -> dict[str, Any]:
     return config.to_dict() | {"data": pinned(data, "dataset"), "model": pinned(model, "model")}
 
 
-def run_folder(config: Config) -> Path:
-    """Return the run's folder, `<paths.runs>/<dataset>/<algorithm>/<hash>`."""
-    return Path(config.paths.runs) / config.data.name / config.algorithm.name / run_hash(config)
+def run_folder(config: Config, number: int | None = None, data: str | None = None) -> Path:
+    """Return the folder of a run, `<paths.runs>/<dataset>/<algorithm>/<hash>`; see :func:`run_hash`."""
+    return Path(config.paths.runs) / config.data.name / config.algorithm.name / run_hash(config, number, data)

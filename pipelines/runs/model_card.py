@@ -10,8 +10,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipelines.config.compose import Composer, override_text
-from pipelines.config.plain import container
+from pipelines.config.compose import Composer, container, override_text
 
 _DEFAULTS = {"model": "pctr", "privacy": "rigorous", "profile": "demo"}
 """What a command line need not say."""

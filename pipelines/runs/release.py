@@ -1,10 +1,11 @@
 """The allow-list of a run's release, its check before packing, and the archive.
 
 May be published: ``config.yaml``, ``ledger.json``, ``summary.json`` and ``model.safetensors`` of a run's ``release/``,
-with exactly the keys listed here, ``MODEL_CARD.md``, which repeats them in words, and ``SHA256SUMS``. Each is a
-function of the settings, of the number of examples, of releases that the ledger counts, and of rows that are never
-trained on; ``tests/pipelines/runs/test_release.py`` verifies this byte by byte. Excluded: the noise seed, paths on this
-machine, times, the name of the run's folder (it covers a fingerprint of the data), and everything in ``private/``.
+with exactly the keys listed here and, of JSON, in ``published``, ``MODEL_CARD.md``, which repeats them in words, and
+``SHA256SUMS``. Each is a function of the settings, of the number of examples, of releases that the ledger counts, and
+of rows that are never trained on; ``tests/pipelines/runs/test_release.py`` verifies this byte by byte. Excluded: the
+noise seed, paths on this machine, times, the name of the run's folder (it covers a fingerprint of the data), and
+everything in ``private/``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import glob
 import hashlib
 import stat
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from dpfest.planning.ledger import EXAMPLE
 from pipelines.config.unit import UnitSettings
 from pipelines.runs.agreement import refuse_disagreement
 from pipelines.runs.model_card import model_card
+from pipelines.runs.published import APART, SUMMARY_SCHEMA, Law, Ledger, RunOfLedger, Shape, Summary, shape_of
 from pipelines.runs.recount import AGAIN, refuse_miscounted
 from pipelines.runs.weights import refuse_other_weights
 from pipelines.system.checksum import SUMS, sums_text
@@ -35,7 +37,6 @@ from pipelines.system.plain import json_value, yaml_value
 RELEASE, PRIVATE = "release", "private"
 CONFIG, LEDGER, SUMMARY, WEIGHTS = "config.yaml", "ledger.json", "summary.json", "model.safetensors"
 CARD = "MODEL_CARD.md"
-SUMMARY_SCHEMA = 2
 
 SECTIONS = ("data", "model", "algorithm", "privacy", "optimizer", "train", "stream", "seed", "device", "profile")
 """The settings that may be published; the others (paths, hub, sweep, ...) describe where and how a run was made."""
@@ -44,63 +45,6 @@ UNIT, RANKS = "unit", "ranks"
 """Published with them where they matter: ``Config.unit_matters``, and of a run over ranks."""
 _PLACES = ("path", "prior", "tokenizer")
 _HEADING = "# Settings that may leave: privacy.noise_seed is withheld, and of a file or folder only its name is told.\n"
-
-# A shape: None is a plain value, [shape] a list of them, {key: shape} an object without other keys (or null), and
-# _APART what another check reads.
-Shape = None | list[Any] | dict[str, Any] | object
-_APART = object()
-
-
-def _plain(names: str) -> dict[str, Any]:
-    return dict.fromkeys(names.split())
-
-
-_EVENT: dict[str, Any] = {
-    **_plain("kind what count sampling_probability noise_multiplier map_noise_multiplier gradient_noise_multiplier"),
-    **_plain("draws epsilon_per_draw claimed_epsilon steps_per_epoch max_batch_size dataset_size bins bands"),
-    "part": [None],
-}
-_NOISE = _plain("noise_multiplier map_noise_multiplier gradient_noise_multiplier")
-_LEDGER: dict[str, Any] = {
-    **_plain("schema target_epsilon delta fidelity fixed_noise_seed epsilon sound_epsilon sampling neighbours"),
-    **_plain("accountant value_discretization_interval"),
-    "run": {**_plain("algorithm examples batch_size steps"), "settings": _APART},
-    **{"events": [_EVENT], "planned": [_EVENT], "statements": [None]},
-}
-_LAW = _plain("distribution mean shape")
-_SEARCH = {**_LAW, **_plain("settings target_epsilon epsilon_of_run")}
-_CIPHER = "cipher"  # which a ledger names unless it is AES
-_LEDGER[_CIPHER] = None
-_LEDGER[_OPTIONAL] = {**_SEARCH, "epsilon": None, "runs": [[_EVENT]]}
-_LOSSES = _plain("loss constant_loss calibrated_loss")
-_PLATT = _plain("scale shift")
-_METRICS = {**_plain("auc accuracy standard_error"), **_LOSSES, **_PLATT}
-_PERIOD = {**_plain("examples steps"), "step": _EVENT, **_NOISE}
-_SUMMARY: dict[str, Any] = {
-    **_plain("schema dataset model weights algorithm seed profile examples batch_size steps"),
-    **{"hyperparameters": _APART, "tensors": _APART},
-    "utility": {
-        **_plain("metric value split standard_error validation validation_standard_error"),
-        **_LOSSES,
-        "reliability": [[None]],
-        "calibration": _PLATT,
-    },
-    "embedding_gradient": {
-        **_plain("parameters coordinates_mean reduction"),
-        "tables": [_plain("name rows dim rows_mean")],
-    },
-    "privacy": {
-        **_plain("epsilon sound_epsilon delta fidelity sampling epsilon_at_own_rates public_vocabulary unit"),
-        **{"step": _EVENT, "selection": _EVENT, **_NOISE, "periods": [_PERIOD], "histograms": [_EVENT]},
-        _OPTIONAL: _SEARCH,
-    },
-    "periods": [
-        {
-            **{"period": None, "days": [None], "examples": None},
-            **{"validation": _METRICS, "following": _METRICS, "test": _METRICS},
-        }
-    ],
-}
 
 
 @dataclass(frozen=True)
@@ -193,7 +137,7 @@ def checked(run: Path) -> Release:
     files = tuple(folder / name for name in sorted(names))
     for path in files:
         _refuse_no_plain_file(path)
-    ledger, summary = _checked_json(folder / LEDGER, _LEDGER), _checked_json(folder / SUMMARY, _SUMMARY)
+    ledger, summary = _checked_json(folder / LEDGER, Ledger), _checked_json(folder / SUMMARY, Summary)
     _refuse_contradictions(folder, settings, ledger, summary)
     refuse_other_weights(folder / WEIGHTS, summary["tensors"])
     if (folder / SUMS).read_text(encoding="utf-8", errors="replace") != sums_text(folder):
@@ -286,23 +230,25 @@ def _checked_config(path: Path) -> tuple[dict[str, Any], bool]:
         raise UserError(f"{path} is damaged ({error}). {AGAIN}") from error
     if not isinstance(settings, dict):
         raise UserError(f"{path} is damaged: it contains no settings. {AGAIN}")
-    _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, *(name for name in (UNIT, RANKS) if name in settings)))
+    _refuse_keys(path, settings, (*SECTIONS, _OPTIONAL, UNIT, RANKS), (_OPTIONAL, UNIT, RANKS))
     if "noise_seed" in (settings["privacy"] or {}):
         raise UserError(f"{path} contains privacy.noise_seed, which reveals the noise: it must not be published.")
     try:
         config = typed(settings, run_code=False)
     except UserError as error:
         raise UserError(f"{path} contains invalid settings: {error}") from error
-    _refuse_unlisted(path, settings.get(_OPTIONAL), _LAW, _OPTIONAL)  # the number of a run: only the best leaves
+    _refuse_unlisted(
+        path, settings.get(_OPTIONAL), shape_of(Law), _OPTIONAL
+    )  # the number of a run: only the best leaves
     _refuse_places(path, settings)
     if text != config_text(settings):
         raise _edited(path)
     return settings, config.train.save_model
 
 
-def _checked_json(path: Path, shape: Shape) -> dict[str, Any]:
+def _checked_json(path: Path, kind: type) -> dict[str, Any]:
     text, value = path.read_bytes(), _parsed(path)
-    _refuse_unlisted(path, value, shape)
+    _refuse_unlisted(path, value, shape_of(kind))
     _refuse_places(path, value)
     if text != json_text(value).encode():
         raise _edited(path)
@@ -314,18 +260,18 @@ def _edited(path: Path) -> UserError:
     return UserError(f"{path} differs from the bytes that a run writes: it was edited. {AGAIN}")
 
 
-def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str]) -> None:
+def _refuse_keys(path: Path, value: Mapping[str, Any], listed: Sequence[str], optional: Collection[str]) -> None:
     for key in value:
         if key not in listed:
             raise UserError(f"{path} contains {key}, which is not on the list of what may be published.")
     for key in listed:
-        if key not in value and key not in (_OPTIONAL, _CIPHER):
+        if key not in value and key not in optional:
             raise UserError(f"{path} lacks {key}. {AGAIN}")
 
 
 def _refuse_unlisted(path: Path, value: Any, shape: Shape, where: str = "") -> None:
     """Refuse keys that a shape lacks, and objects or lists in place of plain values."""
-    if shape is _APART:
+    if shape is APART:
         return
     if isinstance(shape, dict) and isinstance(value, Mapping):
         for key, item in value.items():
@@ -362,9 +308,12 @@ def _refuse_contradictions(
     folder: Path, settings: Mapping[str, Any], ledger: Mapping[str, Any], summary: Mapping[str, Any]
 ) -> None:
     """Refuse files of different runs."""
-    for path, value, shape in ((folder / LEDGER, ledger, _LEDGER), (folder / SUMMARY, summary, _SUMMARY)):
-        _refuse_keys(path, value, list(shape))
-    _refuse_keys(folder / LEDGER, ledger["run"] or {}, list(_LEDGER["run"]))
+    for path, value, kind in (
+        (folder / LEDGER, ledger, Ledger),
+        (folder / SUMMARY, summary, Summary),
+        (folder / LEDGER, ledger["run"] or {}, RunOfLedger),
+    ):
+        _refuse_keys(path, value, list(kind.__annotations__), kind.__optional_keys__)
     if summary["schema"] != SUMMARY_SCHEMA:
         raise UserError(
             f"{folder / SUMMARY} has schema {summary['schema']}, and this version packs {SUMMARY_SCHEMA}. {AGAIN}"

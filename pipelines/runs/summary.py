@@ -1,6 +1,6 @@
 """summary.json: settings, utility and privacy cost of a run; the contract that reports read.
 
-It may be published, so it contains only what :mod:`pipelines.runs.release` lists: functions of the settings, of the
+It may be published, so it contains only what :mod:`pipelines.runs.published` lists: functions of the settings, of the
 number of examples, of released quantities and of rows that are never trained on.  Times depend on the batches drawn and
 are in ``private/timings.json``.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from dpfest.accounting.accountant import Event, to_record
 from dpfest.planning.ledger import Ledger
@@ -18,12 +18,20 @@ from dpfest.planning.privacy_plan import PrivacyPlan
 from dpfest.planning.unproven import epsilon_at_own_rates
 from pipelines.config.settings import Config
 from pipelines.runs.identity import weights_digest
-from pipelines.runs.release import SUMMARY_SCHEMA
+from pipelines.runs.published import (
+    SUMMARY_SCHEMA,
+    EmbeddingGradient,
+    EventRecord,
+    Metrics,
+    Noise,
+    PeriodCost,
+    PeriodResult,
+    Privacy,
+    Summary,
+    Utility,
+)
 from pipelines.runs.schedule import Schedule
 from pipelines.tasks.low_rank_table import EmbeddingSize
-
-PLATT = ("scale", "shift")
-"""The two numbers of a Platt scaling (:class:`pipelines.tasks.calibration.Platt`), fitted on validation rows."""
 
 
 def summarize(
@@ -48,12 +56,10 @@ def summarize(
         settings: settings that may be published (:func:`pipelines.runs.release.released_settings`).
         tensors: type and shape of each released tensor by name; None if the weights are not kept.
     """
-    plan, validation, test = schedule.plan, evaluations[-1]["validation"], evaluations[-1]["test"]
+    plan = schedule.plan
     sections = ["algorithm", "optimizer", "train", *(["stream"] if schedule.is_stream else [])]
     sections += ["unit"] if config.unit_matters else []
-    layout, coordinates = size.layout, size.coordinates(mean_rows)
-    tables = zip(table_names, layout.rows, layout.dims, mean_rows, strict=True)
-    return {
+    summary: Summary = {
         "schema": SUMMARY_SCHEMA,
         "dataset": config.data.name,
         "model": config.model.name,
@@ -64,74 +70,95 @@ def summarize(
         "examples": plan.examples,
         "batch_size": plan.batch_size,
         "steps": plan.steps,
-        "utility": {
-            "metric": metric,
-            "value": test[metric],
-            "split": "test",
-            "standard_error": test["standard_error"],
-            "validation": validation[metric],
-            "validation_standard_error": validation["standard_error"],
-            "loss": test["loss"],
-            **{name: test[name] for name in ("constant_loss", "calibrated_loss", "reliability") if name in test},
-            **({"calibration": {name: validation[name] for name in PLATT}} if PLATT[0] in validation else {}),
-        },
-        "embedding_gradient": {
-            "parameters": size.whole,
-            "coordinates_mean": coordinates,
-            "reduction": size.whole / coordinates if coordinates else None,
-            "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
-        },
+        "utility": _utility(metric, evaluations[-1]["validation"], evaluations[-1]["test"]),
+        "embedding_gradient": _embedding_gradient(size, table_names, mean_rows),
         "privacy": _privacy(schedule, ledger) if config.algorithm.private else None,
         "periods": _periods(schedule, evaluations) if schedule.is_stream else None,
         "hyperparameters": {name: settings[name] for name in sections},
         "tensors": None if tensors is None else dict(tensors),
     }
+    return dict(summary)
 
 
-def _periods(schedule: Schedule, evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _utility(metric: str, validation: Mapping[str, Any], test: Mapping[str, Any]) -> Utility:
+    found: Utility = {
+        "metric": metric,
+        "value": test[metric],
+        "split": "test",
+        "standard_error": test["standard_error"],
+        "validation": validation[metric],
+        "validation_standard_error": validation["standard_error"],
+        "loss": test["loss"],
+    }
+    if "constant_loss" in test:
+        found["constant_loss"] = test["constant_loss"]
+    if "calibrated_loss" in test:
+        found["calibrated_loss"] = test["calibrated_loss"]
+    if "reliability" in test:
+        found["reliability"] = test["reliability"]
+    if "scale" in validation:
+        found["calibration"] = {"scale": validation["scale"], "shift": validation["shift"]}
+    return found
+
+
+def _embedding_gradient(size: EmbeddingSize, names: Sequence[str], mean_rows: Sequence[float]) -> EmbeddingGradient:
+    layout, coordinates = size.layout, size.coordinates(mean_rows)
+    tables = zip(names, layout.rows, layout.dims, mean_rows, strict=True)
+    return {
+        "parameters": size.whole,
+        "coordinates_mean": coordinates,
+        "reduction": size.whole / coordinates if coordinates else None,
+        "tables": [{"name": name, "rows": rows, "dim": dim, "rows_mean": mean} for name, rows, dim, mean in tables],
+    }
+
+
+def _periods(schedule: Schedule, evaluations: Sequence[Mapping[str, Any]]) -> list[PeriodResult]:
     """Return days, examples and evaluation of each period of a stream, without the reliability curves: they would make
     up most of a summary."""
-    ended = enumerate(zip(schedule.plan.periods, evaluations, strict=True), 1)
-    return [
-        {
-            **{"period": number, "days": list(period.days or ()), "examples": period.examples},
-            **{split: _but(found, "reliability") for split, found in evaluation.items()},
-        }
-        for number, (period, evaluation) in ended
-    ]
+    found = []
+    for number, (period, evaluation) in enumerate(zip(schedule.plan.periods, evaluations, strict=True), 1):
+        result: PeriodResult = {"period": number, "days": list(period.days or ()), "examples": period.examples}
+        for split, values in evaluation.items():
+            kept = {name: value for name, value in values.items() if name != "reliability"}
+            result[split] = cast(Metrics, kept)  # type: ignore[literal-required]
+        found.append(result)
+    return found
 
 
-def _but(values: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key != name}
-
-
-def _privacy(schedule: Schedule, ledger: Ledger) -> dict[str, Any]:
-    """Return privacy cost and noise: enough to recompute epsilon."""
+def _privacy(schedule: Schedule, ledger: Ledger) -> Privacy:
     plan, spent, stream = schedule.plan, ledger.to_json(), schedule.is_stream
     steps = [plan.step(number) for number in range(len(plan.periods))]
     selection = replace(plan.selections[0], part=()) if plan.selections else None
-    return {
-        **{name: spent[name] for name in ("epsilon", "sound_epsilon", "delta", "fidelity", "sampling")},
+    cost: Privacy = {
+        "epsilon": spent["epsilon"],
+        "sound_epsilon": spent["sound_epsilon"],
+        "delta": spent["delta"],
+        "fidelity": spent["fidelity"],
+        "sampling": spent["sampling"],
         "step": None if stream else _record(steps[0]),
         "selection": _record(selection),
         **_noise(plan),
         "periods": [_period(*each) for each in zip(plan.periods, steps, strict=True)] if stream else None,
-        "histograms": [_record(event) for event in plan.selections] if stream else None,
+        "histograms": [to_record(event) for event in plan.selections] if stream else None,
         "epsilon_at_own_rates": epsilon_at_own_rates(plan) if stream else None,
         "public_vocabulary": not schedule.data_dependent_vocabulary,
-        **({"unit": plan.unit.name} if plan.unit else {}),
     }
+    if plan.unit:
+        cost["unit"] = plan.unit.name
+    return cost
 
 
-def _period(period: Period, step: Event | None) -> dict[str, Any]:
-    """Return the cost of a period's steps, and their noise."""
+def _period(period: Period, step: Event | None) -> PeriodCost:
     return {"examples": period.examples, "steps": period.steps, "step": _record(step), **_noise(step)}
 
 
-def _noise(noised: PrivacyPlan | Event | None) -> dict[str, float | None]:
-    names = ("noise_multiplier", "map_noise_multiplier", "gradient_noise_multiplier")
-    return {name: getattr(noised, name, None) for name in names}
+def _noise(noised: PrivacyPlan | Event | None) -> Noise:
+    return {
+        "noise_multiplier": getattr(noised, "noise_multiplier", None),
+        "map_noise_multiplier": getattr(noised, "map_noise_multiplier", None),
+        "gradient_noise_multiplier": getattr(noised, "gradient_noise_multiplier", None),
+    }
 
 
-def _record(event: Event | None) -> dict[str, Any] | None:
+def _record(event: Event | None) -> EventRecord | None:
     return None if event is None else to_record(event)

@@ -9,51 +9,34 @@ by more or fewer of them.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 from dpfest.errors import UserError
-from dpfest.noise.key import NoiseKey
 from dpfest.ranks.group import Group
-from dpfest.ranks.table import shard_tables
-from dpfest.ranks.training import RankTraining, shared_key
 from pipelines.config.settings import Config
-from pipelines.data.rows import ChunkedRows
 from pipelines.data.stream import Stream
-from pipelines.preprocess import dataset_folder, preprocess
-from pipelines.runs.directory import SHARDS, RunDirectory
+from pipelines.preprocess import dataset_folder, prepared
+from pipelines.runs.directory import RunDirectory
 from pipelines.runs.identity import run_folder, settings_of
-from pipelines.runs.schedule import Schedule
-from pipelines.runs.weights import Weights, write_pieces
-from pipelines.system.files import OWNER_ONLY, private_folder, write_atomically
+from pipelines.runs.weights import Weights
 from pipelines.system.processes import StopRequest, stop_requests
 from pipelines.system.progress import Reporter, progress
-from pipelines.tasks.calibration import Calibration
-from pipelines.tasks.clicks import EVALUATION_BATCH, Batch, ClickTask, Evaluation
 from pipelines.tasks.own_model import ModuleConfig
-from pipelines.tasks.task import Task, TaskReader, smaller_tables
-from pipelines.train import Run, RunOutcome, finished, prepare, warn_of_differences
+from pipelines.train import RunOutcome, finished, prepare, warn_of_differences
+from pipelines.train.rank_run import RankRun
 
 _PATIENCE = timedelta(days=2)  # while rank 0 preprocesses; a rank that dies is noticed at once
 _STEPS_PATIENCE = timedelta(minutes=30)  # from then on: how much longer one rank may take over a checkpoint
 _OF_A_MACHINE = ("paths", "hub", "device")  # settings that may differ between ranks; data are compared by content
-_ROWS_AT_ONCE = 1 << 16  # of a table, on their way to rank 0 when weights are written
 
 
 def make_run(config: Config) -> RunOutcome | None:
@@ -136,11 +119,11 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
     shared = {name: repr(value) for name, value in config.to_dict().items() if name not in ("data", *_OF_A_MACHINE)}
     group.refuse_difference({f"the settings of {name}": text for name, text in shared.items()})
     with _first(group):  # the others find what rank 0 has written
-        if first:
-            preprocess(config)
-    stream = Stream.open(dataset_folder(config))
-    group.refuse_difference({"the settings of data": run_folder(config).name, "days": repr(stream.hashes)})
-    directory = RunDirectory(run_folder(config)) if first else _Onlooker(run_folder(config), group.rank)
+        stream = prepared(config) if first else None
+    stream = stream or Stream.open(dataset_folder(config))
+    folder = run_folder(config, data=stream.hash)
+    group.refuse_difference({"the settings of data": folder.name, "days": repr(stream.hashes)})
+    directory = RunDirectory(folder) if first else _Onlooker(folder, group.rank)
     with directory.lock():
         summary = directory.summary() if first else None
         if group.any(summary is not None):
@@ -156,7 +139,7 @@ def _make_run(config: Config, group: Group) -> RunOutcome | None:
             schedule = schedule or prepare(config, stream)
             group.refuse_difference({_SHARED: repr(directory.state_sha256())})
             group = Group(_STEPS_PATIENCE)
-            run = _RankRun(config, schedule, directory, group)
+            run = RankRun(config, schedule, directory, group)
             summary = finished(run, settings, _AgreedStop(own, group), progress if first else _silence)
     return RunOutcome(directory.path, summary, skipped=False) if first else None
 
@@ -226,171 +209,3 @@ class _Onlooker(RunDirectory):
         """Answer rank 0, which writes the weights."""
         if weights is not None:
             weights.write(Path(os.devnull))
-
-
-class _RankRun(Run):
-    """A run over ranks: what :class:`pipelines.train.Run` is in one process."""
-
-    task: ClickTask
-    training: RankTraining
-
-    def __init__(self, config: Config, schedule: Schedule, directory: RunDirectory, group: Group) -> None:
-        self.group = group
-        super().__init__(config, schedule, directory)
-
-    def _task(self) -> Task:
-        config = self.config
-        data, device = self.schedule.days[0], torch.device("cpu")
-        task = ClickTask(data, config.model, config.seed, device, smaller=smaller_tables(config), whole=False)
-
-        def initial(table: int, shard: int, rows: int, dim: int) -> Tensor:
-            seed = hashlib.sha256(f"dpfest rows {config.seed} {table} {shard}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(seed[:8], "little") >> 1)
-            return torch.empty(rows, dim).normal_(0.0, config.model.embedding_scale, generator=generator)
-
-        self.places = shard_tables(task.model, config.ranks.shards, self.group.world, self.group.rank, initial)
-        return task
-
-    def _new_key(self) -> NoiseKey:
-        key = super()._new_key()
-        return key if self._fixed else shared_key(self.group, key.cipher)
-
-    def _begin(self, after: Any = None) -> RankTraining:
-        return RankTraining(
-            self.task.model,
-            self.task.losses,
-            self.optimizers,
-            self.schedule.plan,
-            TaskReader(self.task, self.schedule.rows[self.period], None),
-            places=self.places,
-            group=self.group,
-            parts=self.config.ranks.parts,
-            period=self.period,
-            selected=self._selected(),
-            key=self.key,
-            after=after,
-        )
-
-    def _selected(self) -> NDArray[np.int64] | None:
-        """Return the selected rows of the period, for which rank 0 alone reads the counts of all rows."""
-        if self.schedule.selection is None:
-            return None
-        rows = torch.empty(0, dtype=torch.int64)
-        if self.group.rank == 0:
-            rows = torch.from_numpy(self.schedule.selected(self.period))
-        size = int(self.group.from_first(torch.tensor([len(rows)])))
-        return self.group.from_first(rows if self.group.rank == 0 else rows.new_empty(size)).numpy()
-
-    def _store(self) -> None:
-        """Save a checkpoint: the shards in a new folder, each by its owner, then the state that names their content.
-
-        Raises:
-            UserError: rank 0 does not find the shards of another rank in its own folder.
-        """
-        folder = private_folder(self.directory.private / f"{SHARDS}{self.step}-{self.period}")
-        own = b""
-        for shard, state in self.training.shard_states():
-            write_atomically(_file(folder, shard), partial(_write_through, state), OWNER_ONLY)
-            own += _sha256(_file(folder, shard))
-        _sync(folder)
-        every = self.group.joined(_bytes(own), [32 * shards for shards in self.places.shards_of_rank])
-        missing = [path for v in range(self.places.shards) if not (path := _file(folder, v)).exists()]
-        if self.group.rank == 0 and missing:
-            raise UserError(
-                f"{missing[0]} is not there, though another rank has written it: paths.runs must be one folder that "
-                "all ranks share."
-            )
-        training = self.training.common_state()
-        self.directory.save_state({"training": training, "shards": folder.name, "sha256": every, **self._progress()})
-        self.group.wait()
-        if self.group.rank == 0:
-            for other in self.directory.private.glob(f"{SHARDS}*"):
-                if other != folder:
-                    shutil.rmtree(other)
-
-    def _resume(self, saved: dict[str, Any]) -> None:
-        folder = self.directory.private / saved["shards"]
-
-        def read(shard: int) -> dict[str, Tensor]:
-            path = _file(folder, shard)
-            if not path.exists() or _sha256(path) != bytes(saved["sha256"][32 * shard : 32 * (shard + 1)].tolist()):
-                raise UserError(f"{path} is not the shard that was saved with the checkpoint: its checksum differs.")
-            return load_file(path)
-
-        self.training.load(saved["training"], read)
-
-    def _values(self, rows: ChunkedRows, calibration: Calibration) -> dict[str, Any]:
-        """Evaluate the model on rows, chunk by chunk, each on one rank; counts and losses are summed exactly."""
-        self.training.flush()
-        model, group, evaluation, losses = self.task.model.eval(), self.group, Evaluation(), list[float]()
-        chunks = rows.chunks(EVALUATION_BATCH)
-
-        def run(batch: Batch) -> Tensor:
-            return model(*batch[:-1])
-
-        while taken := list(islice(chunks, group.world)):
-            own = self.task.to_device(taken[group.rank]) if group.rank < len(taken) else None
-            found = torch.zeros(len(taken), dtype=torch.float64)
-            with self.training.engine.rows.readable_outside(own, len(own[-1]) if own else 0, run):
-                if own:
-                    evaluation.add(model, own)
-                    found[group.rank] = evaluation.losses[-1]
-            losses += group.sum(found).tolist()
-        evaluation.losses = losses
-        group.sum(torch.from_numpy(evaluation.auc.counts))
-        model.train()
-        return evaluation.values(calibration)
-
-    def _weights(self) -> Weights:
-        layout = self.training.engine.layout
-        whole = {f"{name}.weight": size for name, *size in zip(layout.names, layout.rows, layout.dims, strict=True)}
-        state = {name: tensor for name, tensor in self.task.model.state_dict().items() if name not in whole}
-        shapes = dict(sorted((whole | {name: list(tensor.shape) for name, tensor in state.items()}).items()))
-        dtype = self.training.engine.dtype
-
-        def pieces() -> Iterator[Tensor]:
-            for name in shapes:
-                if name in state:
-                    yield state[name].contiguous()
-                else:
-                    yield from self._rows_of(layout.names.index(name.removesuffix(".weight")))
-
-        kind = str(dtype).removeprefix("torch.")
-        return Weights(
-            {name: f"{kind} {list(shape)}" for name, shape in shapes.items()},
-            lambda path: write_pieces(path, dtype, shapes, pieces()),
-        )
-
-    def _rows_of(self, table: int) -> Iterator[Tensor]:
-        """Yield a table in pieces on rank 0, empty ones elsewhere; every rank iterates."""
-        layout = self.training.engine.layout
-        for start in range(0, layout.rows[table], _ROWS_AT_ONCE):
-            end = min(start + _ROWS_AT_ONCE, layout.rows[table]) if self.group.rank == 0 else start
-            yield self.training.engine.rows.fetch(np.arange(start, end) + layout.offsets[table])[table]
-
-
-def _write_through(state: dict[str, Tensor], path: Path) -> None:
-    """Write a shard to the disk itself: the state that names it is written after it, and must not outlive it."""
-    save_file(state, path)
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sha256(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
-
-
-def _bytes(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
-
-
-def _file(folder: Path, shard: int) -> Path:
-    return folder / f"{shard:05d}.safetensors"

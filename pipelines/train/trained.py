@@ -40,8 +40,7 @@ from pipelines.data.clicks.writer import record_of, records_of, vocabulary_of
 from pipelines.data.dataset import Dataset
 from pipelines.data.rows import Rows
 from pipelines.data.source import Progress
-from pipelines.data.stream import Stream
-from pipelines.preprocess import dataset_folder, preprocess
+from pipelines.preprocess import dataset_folder, prepared
 from pipelines.runs.frame import frame
 from pipelines.runs.release import CONFIG, PRIVATE, RELEASE, SUMMARY, WEIGHTS
 from pipelines.system.plain import yaml_value
@@ -218,7 +217,7 @@ class Trained:
             self._made(ClickTask(features, self.config.model, self.config.seed, self.device, smaller=smaller))
 
     def _split(self, split: str) -> Any:
-        stream = Stream.open(preprocess(self.config))
+        stream = prepared(self.config)
         day: Dataset = stream.days[-1]
         day.verify()
         if self._task is None:

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pipelines.train.ranks
+import pipelines.train.shards
 from dpfest.ranks.training import RankTraining
 from pipelines.config.compose import Composer
 from pipelines.config.settings import typed
@@ -23,7 +23,7 @@ from pipelines.train.ranks import make_run
 _PRELOAD = (*_PRELOADED, "pipelines.train.ranks")
 
 SAVING: dict[str, tuple[Any, str]] = {
-    "a shard": (pipelines.train.ranks, "_write_through"),
+    "a shard": (pipelines.train.shards, "_write_through"),
     "the state": (RunDirectory, "save_state"),
     "removing the last checkpoint": (shutil, "rmtree"),
 }

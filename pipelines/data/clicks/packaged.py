@@ -224,7 +224,7 @@ class PackagedRows:
             content=line_content(content_fields(lines, (table.outcome, *table.fields))),
             day=lines.get_column(DAY).to_numpy().astype(np.int32),
             label=lines.get_column("label").to_numpy().astype(np.float32),
-            numeric=lines.select(scaled).to_numpy(),
+            numeric=lines.select(scaled).to_numpy().reshape(lines.height, len(scaled)),
             keys=np.stack([category_keys(lines, category.columns) for category in table.categories.values()], axis=1),
             units={name: column_identifiers(lines.get_column(name)) for name in table.units},
         )

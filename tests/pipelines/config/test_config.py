@@ -18,6 +18,7 @@ from dpfest.errors import UserError
 from pipelines.config.compose import Composer, override_text
 from pipelines.config.schema import build, in_keys, nearest, unknown_key
 from pipelines.config.settings import PLAIN_SCHEMAS, SCHEMAS, Config, typed
+from pipelines.config.shipped import files
 from pipelines.runs.identity import run_folder, run_hash
 from pipelines.tasks.optimizers import optimizers
 from pipelines.tasks.task import device_of
@@ -26,6 +27,7 @@ CONF = Path(__file__).resolve().parents[3] / "conf"
 GROUP_FILES = [
     path for group in (*SCHEMAS, "privacy", "search", "optimizer") for path in sorted((CONF / group).glob("*.yaml"))
 ]
+BY_HAND = [path for path in GROUP_FILES if str(path.relative_to(CONF)) not in files()]
 
 
 @cache
@@ -39,8 +41,14 @@ def schema_of(path: Path) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-@pytest.mark.parametrize("path", GROUP_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_shipped_values_are_the_dataclass_defaults(path: Path) -> None:
+def test_the_files_of_defaults_are_as_make_conf_writes_them() -> None:
+    for name, text in files().items():
+        assert (CONF / name).read_text(encoding="utf-8") == text, f"{name}: run make conf"
+    assert {path.parent.name for path in BY_HAND} == {"privacy", "search"}
+
+
+@pytest.mark.parametrize("path", BY_HAND, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_values_written_by_hand_are_the_dataclass_defaults(path: Path) -> None:
     """With those of the files that it extends; the profile is one that changes neither data nor algorithms."""
     group = path.parent.name
     data = [] if group == "data" else ["data=criteo_synthetic"]
@@ -53,7 +61,7 @@ def test_shipped_values_are_the_dataclass_defaults(path: Path) -> None:
     assert OmegaConf.to_container(cfg._get_node(group), resolve=False) == defaults  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("path", GROUP_FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", BY_HAND, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_file_repeats_nothing_of_those_that_it_extends(path: Path) -> None:
     own = OmegaConf.to_container(OmegaConf.load(path))
     assert isinstance(own, dict)
@@ -62,17 +70,6 @@ def test_a_file_repeats_nothing_of_those_that_it_extends(path: Path) -> None:
         theirs = OmegaConf.to_container(cfg._get_node(path.parent.name), resolve=False)  # type: ignore[arg-type]
         assert isinstance(theirs, dict)
         assert not own.items() & theirs.items()
-
-
-def test_the_root_file_holds_the_dataclass_defaults() -> None:
-    root = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"))
-    assert isinstance(root, dict)
-    kinds = {f.name: f for f in dataclasses.fields(Config)}
-    for section in ("budget", "stream", "sweep", "preprocess", "paths", "hub"):
-        assert root[section] == dataclasses.asdict(kinds[section].default_factory())  # type: ignore[misc]
-    for scalar in ("seed", "device"):
-        assert root[scalar] == kinds[scalar].default
-    assert root["train"] == dataclasses.asdict(composed("data=criteo_synthetic").train)  # real data have recipes
 
 
 def test_every_choice_has_a_file_and_every_file_a_choice() -> None:

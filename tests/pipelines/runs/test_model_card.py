@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from dpfest.errors import UserError
-from pipelines.config.compose import Composer
-from pipelines.config.plain import container
+from pipelines.config.compose import Composer, container
 from pipelines.config.settings import typed
 from pipelines.preprocess import preprocess
 from pipelines.runs.model_card import _data, overrides_of

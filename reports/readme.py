@@ -170,7 +170,11 @@ class Results:
     def _brief(self, result: Mapping[str, Any], dataset: str) -> str:
         """Return the evidence at the main ε, and the verdicts in other panels; the whole evidence of one panel."""
         panels, main = result["panels"], self.found.main_panel(dataset, result)
-        rest = "; ".join(f"{where}: {panel['verdict']}" for where, panel in panels.items() if panel is not main)
+        others: dict[str, list[str]] = {}
+        for where, panel in panels.items():
+            if panel is not main:
+                others.setdefault(panel["verdict"], []).append(where)
+        rest = "; ".join(f"{_joined(places)}: {verdict}" for verdict, places in others.items())
         if main is None and len(panels) < 2:
             return result["alone"]
         text = "" if main is None else capitalized(main["evidence"])
@@ -287,6 +291,14 @@ def write(readme: Path, reference: Path) -> None:
 
 def _write(file: Path, data: bytes) -> None:
     write_atomically(file, lambda partial: partial.write_bytes(data))
+
+
+def _joined(places: Sequence[str]) -> str:
+    """Join the names of places, what all begin with once: ε = 3, 8."""
+    begin = places[0].rpartition(" ")[0] + " "
+    if not all(place.startswith(begin) for place in places):
+        return ", ".join(places)
+    return begin + ", ".join(place.removeprefix(begin) for place in places)
 
 
 def _panels(group: Population) -> list[Panel]:

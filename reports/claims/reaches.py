@@ -96,12 +96,12 @@ class Reaches:
         why = self.guard(panel, far, lost) if outcome == refuted else ""
         name = metric(panel.population)
         last_one = "that with the highest upper bound" if last else "the best"
+        best = f"{label(far[place].variant)}, {multiple(far[place].reduction)}"
         words = [
-            f"Of {plural(len(far), 'setting')}{self._cut}, {last_one} ({label(far[place].variant)} at "
-            f"{multiple(far[place].reduction)}) {lost.times(-1).gains} test {name} against {NAMES[self.over]}"
-            + (f" and {gains[place].at(among).gains} against frozen embeddings" if gains else "")
-            + (f"; a loss below {number(self.loss)} counts." if self.loss else "; a gain counts."),
-            f"This is less than the least gain that the paper reports for this task, {least:.4f}."
+            f"Of {plural(len(far), 'setting')}{self._cut}, {last_one} ({best}) {lost.times(-1).gains} {name} against "
+            + NAMES[self.over]
+            + (f" and {gains[place].at(among).gains} against {NAMES['frozen']}." if gains else "."),
+            f"The least gain in the paper's table for this task is {least:.4f}."
             if least is not None and outcome == refuted
             else "",
             _worth(compared.frozen_loss) if self.control else "",
@@ -118,15 +118,15 @@ class Reaches:
     @property
     def _cut(self) -> str:
         least, most = self.cut
-        return (f" cut above {multiple(least)}" if least else "") + (
-            f" cut below {multiple(most)}" if math.isfinite(most) else ""
+        return (f" above {multiple(least)}" if least else "") + (
+            f" below {multiple(most)}" if math.isfinite(most) else ""
         )
 
     def _none_counts(self, tried: Sequence[Setting]) -> str:
         nearest = (max if self.cut[0] else min)(tried, key=lambda s: (s.reduction, s.key))
         which, knob = ("largest", algorithm(nearest.algorithm).knob) if self.cut[0] else ("smallest", DENSER)
         reach = f"the {which} reduction is {multiple(nearest.reduction)} (sweep {knob})"
-        return f"None of {plural(len(tried), 'setting')} is{self._cut}; {reach}."
+        return f"None of {plural(len(tried), 'setting')} is cut{self._cut}; {reach}."
 
 
 def _worth(frozen: Difference | None) -> str:
@@ -194,12 +194,9 @@ def five_or_ten_best(panel: Panel, panels: int) -> Finding:
     leader, trailing = (best, others) if outcome == HOLDS else (other, named)
     sparser = outcome in (HOLDS, FAILS) and min(s.reduction for s in trailing) > leader.reduction
     name, ours, theirs = metric(panel.population), _cell(best), _cell(other)
-    words = f"The best of 5 or 10 ({ours}) {gained.gains} test {name} against the best other ratio ({theirs})."
+    words = f"{ours} {gained.gains} {name} against the best other, {theirs}."
     if sparser:
-        words += (
-            " The worse of the two has no setting as dense as the better one, which may explain the difference: sweep "
-            f"{DENSER} there, too."
-        )
+        words += f" The worse has no setting as dense as the better one, which may be the reason: sweep {DENSER}."
     as_tried = outcome in (HOLDS, FAILS) and not sparser
     shown = Verdict(INCONCLUSIVE) if sparser else outcome
     return Finding(shown, words, (f"gain of {name}", gained.low, gained.high), as_tried)
@@ -207,4 +204,4 @@ def five_or_ten_best(panel: Panel, panels: int) -> Finding:
 
 def _cell(setting: Setting) -> str:
     ratio, threshold = (number(setting.parameter(name)) for name in ("noise_ratio", "threshold"))
-    return f"{ratio} at τ = {threshold}, reduction {multiple(setting.reduction)}"
+    return f"σ₁/σ₂ = {ratio}, τ = {threshold} ({multiple(setting.reduction)})"

@@ -127,7 +127,7 @@ def test_an_algorithm_is_compared_between_its_settings_too(tmp_path: Path) -> No
     write(tmp_path, [*BASE, fest(3000, 0.0, 100.0), fest(300, 0.02, 1e4), adafest(5, 0.009, 1e3)])
     claim = found(tmp_path, "adafest_ahead_of_fest")
     assert claim["verdict"] == HOLDS
-    assert "at 1,000× AUC lost is 0.0090 against 0.0100 (lead +0.0010 ± 0.0000)" in claim["evidence"]
+    assert "at 1,000×: AUC lost 0.0090 against 0.0100 (lead +0.0010 ± 0.0000)" in claim["evidence"]
 
 
 def test_a_claim_holds_in_part_where_it_does_at_one_epsilon_and_not_at_another(tmp_path: Path) -> None:
@@ -532,7 +532,7 @@ def test_training_the_word_embeddings_helps_or_not(dataset: str, lost: float, ve
         write_texts(tmp_path, specs, dataset, epsilon=epsilon)
     claim = found(tmp_path, "training_embeddings_helps")
     assert claim["verdict"] == verdict
-    assert ("less than the least gain that the paper reports" in claim["evidence"]) == (verdict == FAILS)
+    assert ("The least gain in the paper's table" in claim["evidence"]) == (verdict == FAILS)
     assert claim["datasets"][dataset]["as_tried"]  # frozen embeddings have one setting
 
 
@@ -663,9 +663,9 @@ def test_claims_of_time(dense: float | None, verdict: str, tmp_path: Path) -> No
     ("turns", "fastest", "verdict", "said"),
     [
         # t(0.975, 2) = 4.3027; the standard error is at most ln(0.5 / 0.49) / (2 √2): a factor of 1.0312 either way.
-        (3, 0.49, HOLDS, "250× (95% interval 242 to 258); 3 turns; 177 in the paper"),
-        (3, 0.1, OPEN, "95% interval 21.6 to 2,890"),
-        (1, 0.5, OPEN, "95% interval unknown); 1 turn"),
+        (3, 0.49, HOLDS, "250× (95%: 242 to 258); 3 turns; 177 in the paper"),
+        (3, 0.1, OPEN, "95%: 21.6 to 2,890"),
+        (1, 0.5, OPEN, "95%: unknown); 1 turn"),
     ],
 )
 def test_an_unsteady_turn_leaves_a_claim_of_time_open(

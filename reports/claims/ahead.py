@@ -102,7 +102,7 @@ def _words(comparison: Comparison, points: Sequence[tuple[Point, Difference]], u
         HOLDS: f"{leader} is ahead of {names}{f' by more than a factor of {times}' if factor > 1 else ''}",
         FAILS: f"{leader} is {behind} {points[0][0].rival.label}",
         CROSSES: f"{leader} and {names} cross"
-        + (f" at {multiple(crossing.reduction)}, a loss of {crossing.losses[0]:.4f}:" if crossing else ":"),
+        + (f" at {multiple(crossing.reduction)}, a loss of {crossing.losses[0]:.4f};" if crossing else ":"),
     }.get(comparison.verdict, f"{leader} and {points[0][0].rival.label} seem furthest apart")
     each = []
     for point, lead in points:

@@ -221,12 +221,12 @@ def cliff_worse_at_small_ratio(panel: Panel, panels: int) -> Finding:
     outcome, moved = verdict(Above(worse)), worse.at(1, False)
     ratios, changes = (min(lines), max(lines)), [drop.at(1, False).times(-1) for drop in drops]
     each = [f"{change} at {_ratio(ratio)}" for change, ratio in zip(changes, ratios, strict=True)]
-    said = f"{' and by '.join(each)}, a difference of {moved}"
+    said = f"{' and '.join(each)}, a difference of {moved}"
     why = ""
     if all(drop.value <= TOLERABLE for drop in drops):
         why = ". Neither is a sharp drop: sweep larger algorithm.threshold"
     elif best.test - few[low].test > TOLERABLE:
-        why = f". Utility drops before τ = {number(low)} at {_ratio(min(lines))}: sweep smaller algorithm.threshold"
+        why = f". Utility drops before τ = {number(low)}: sweep smaller algorithm.threshold"
     if why and outcome != HOLDS:
         outcome, said = Verdict(INCONCLUSIVE), said + why
     return _changed(outcome, panel, _span(THRESHOLDS, low, high), said, "difference of losses", moved)

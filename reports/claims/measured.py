@@ -45,7 +45,7 @@ def sparse_without_privacy(panel: Panel, panels: int) -> Finding:
     if setting is None or setting.coordinates <= 0:
         return missing("runs without privacy in batches of the private runs' size")
     zero = f"{1 - 1 / setting.reduction:.2%}"
-    words = f"In batches of {setting.runs[0].batch_size:,}, {zero} of the gradient's coordinates are zero."
+    words = f"In batches of {setting.runs[0].batch_size:,}, {zero} of coordinates are zero."
     return Finding(Verdict(HOLDS if setting.reduction > VERY else FAILS, 0.0), words)  # counted
 
 
@@ -97,7 +97,7 @@ def _sizes(
     every = together(findings)
     decisive = [where for where, one in findings.items() if one.verdict == every.verdict]
     words = findings[min(decisive, key=lambda where: abs(changes[where].value))].words
-    of = f", the smallest change of {len(findings)} {symbols[1]}." if len(findings) > 1 else "."
+    of = f", the least change of {len(findings)} {symbols[1]}." if len(findings) > 1 else "."
     return replace(every, words=words.removesuffix(".") + of, places={}), steps
 
 
@@ -131,7 +131,7 @@ class Faster:
             return missing(f"time of an embedding of {self.rows:,} rows ({COMMAND})")
         turns, paper = section.at("dpsgd")[self.rows]["repeats"], significant(TAB_WALLCLOCK.rows[self.rows][2])
         what = f"Step time of DP-SGD to DP-AdaFEST's at {self.rows:,} rows"
-        note = f"; {plural(turns, 'turn')}; {paper} in the paper, on another machine. Measured on {section.machine}"
+        note = f"; {plural(turns, 'turn')} on {section.machine}; {paper} in the paper"
         return _times(what, measured, measured.above(math.log(self.least)), "times the time of a step", note)
 
 

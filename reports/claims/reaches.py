@@ -95,11 +95,11 @@ class Reaches:
         lost = losses[place].at(among, chosen or among > 1)
         why = self.guard(panel, far, lost) if outcome == refuted else ""
         name = metric(panel.population)
-        last_one = "that with the highest upper bound" if last else "the best"
-        best = f"{label(far[place].variant)}, {multiple(far[place].reduction)}"
+        which = "that with the highest upper bound" if last else "the best"
+        one = f"Of {len(far)} settings{self._cut}, {which}" if len(far) > 1 else f"The one setting{self._cut}"
         words = [
-            f"Of {plural(len(far), 'setting')}{self._cut}, {last_one} ({best}) {lost.times(-1).gains} {name} against "
-            + NAMES[self.over]
+            f"{one} ({label(far[place].variant)}, {multiple(far[place].reduction)}) {lost.times(-1).gains} {name} "
+            + f"against {NAMES[self.over]}"
             + (f" and {gains[place].at(among).gains} against {NAMES['frozen']}." if gains else "."),
             f"The least gain in the paper's table for this task is {least:.4f}."
             if least is not None and outcome == refuted
@@ -125,8 +125,8 @@ class Reaches:
     def _none_counts(self, tried: Sequence[Setting]) -> str:
         nearest = (max if self.cut[0] else min)(tried, key=lambda s: (s.reduction, s.key))
         which, knob = ("largest", algorithm(nearest.algorithm).knob) if self.cut[0] else ("smallest", DENSER)
-        reach = f"the {which} reduction is {multiple(nearest.reduction)} (sweep {knob})"
-        return f"None of {plural(len(tried), 'setting')} is cut{self._cut}; {reach}."
+        reach = f"the {which} {multiple(nearest.reduction)} (sweep {knob})"
+        return f"None of {plural(len(tried), 'setting')} is{self._cut}, {reach}."
 
 
 def _worth(frozen: Difference | None) -> str:
@@ -143,7 +143,7 @@ def if_searched_on(dataset: str, *searched: str) -> Guard:
         tried = panel.of(far[0].algorithm)
         varied = [name for name in searched if len({setting.parameter(name) for setting in tried}) > 1]
         about = panel.population.dataset == dataset and len(varied) == len(searched)
-        return "" if about else "The claim is about other data or a wider search, so this does not refute it."
+        return "" if about else "The claim is about other data or a wider search: this does not refute it."
 
     return guard
 
@@ -194,7 +194,7 @@ def five_or_ten_best(panel: Panel, panels: int) -> Finding:
     leader, trailing = (best, others) if outcome == HOLDS else (other, named)
     sparser = outcome in (HOLDS, FAILS) and min(s.reduction for s in trailing) > leader.reduction
     name, ours, theirs = metric(panel.population), _cell(best), _cell(other)
-    words = f"{ours} {gained.gains} {name} against the best other, {theirs}."
+    words = f"{ours} {gained.gains} {name} against the best other ratio, {theirs}."
     if sparser:
         words += f" The worse has no setting as dense as the better one, which may be the reason: sweep {DENSER}."
     as_tried = outcome in (HOLDS, FAILS) and not sparser
@@ -204,4 +204,4 @@ def five_or_ten_best(panel: Panel, panels: int) -> Finding:
 
 def _cell(setting: Setting) -> str:
     ratio, threshold = (number(setting.parameter(name)) for name in ("noise_ratio", "threshold"))
-    return f"σ₁/σ₂ = {ratio}, τ = {threshold} ({multiple(setting.reduction)})"
+    return f"{ratio} at τ = {threshold} ({multiple(setting.reduction)})"
